@@ -477,6 +477,7 @@ BUGS: tuple[Bug, ...] = (
     # -- endings without a ledger ---------------------------------------------------------------
     Bug("who cannot write leaves at once", DRIVE, "            return self._guard(error)\n", "            raise\n", timing=True),
     Bug("who cannot write lets its pod outlive the hard stop", DRIVE, "        if self._is_to_end():\n            self._end_unwritten(generation)\n", "", timing=True),
+    Bug("who cannot write ends its pod at a stop that another wrote, and does not try to write", DRIVE, "            if not self._is_to_end():\n                return self._guard", "            if True:\n                return self._guard", timing=True),
     Bug("who cannot write ends its pod before the hard stop", DRIVE, "return at_once or self.context.wall() >= run.generation.hard_stop_at", "return True"),
     Bug("a person's word needs a ledger", ENDING,
         "    recorded = _record(context, run_id)\n    at = context.wall()\n",

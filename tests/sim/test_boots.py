@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.test_found import held, pods_made, world
 from trmcloud.sim.faults.table import NAMES, arm_all
-from trmcloud.sim.oracle.boots import NEXT_WITHIN_S, BootJudge
+from trmcloud.sim.oracle.agent_oracle import NEXT_WITHIN_S, BootJudge
 from trmcloud.sim.play import play
 from trmcloud.sim.world.account import BOOT_LOG_S, Rented
 from trmcloud.sim.world.pod import SimPod

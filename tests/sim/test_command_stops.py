@@ -19,8 +19,8 @@ from trmcloud.core.values import replace
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import Scenario, draw
-from trmcloud.sim.world.command import Habit, SimCommand
 from trmcloud.sim.world.pod import SimPod
+from trmcloud.sim.world.trainer import Habit, SimCommand
 from trmcloud.sim.world.world import SimWorld
 
 WORLDS = int(os.environ.get("TRMCLOUD_COMMAND_WORLDS", "40"))

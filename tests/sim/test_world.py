@@ -21,7 +21,7 @@ from trmcloud.sim.faults.table import NAMES, PAIRS, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import draw
 from trmcloud.sim.shrink import shrink, timeline
-from trmcloud.sim.world.queue import EventQueue
+from trmcloud.sim.world.clocks import EventQueue
 from trmcloud.sim.world.trainer import Ill, Shape, SimTrainer
 
 SHAPE = Shape("fast", 100, 1.0, 10, 2.0, 20, 3.0, 5.0, 15.0)

@@ -25,6 +25,7 @@ class BucketReport:
     _asked_at: float = 0.0
     _pause_s: float = 0.0
     _stage: tuple[bool, bool] = (False, False)
+    _text: bytes | None = None
     _word: AgentReport | None = None
     _final: bool = False
 
@@ -41,6 +42,7 @@ class BucketReport:
         if generation.number != self._generation:
             self._generation = generation.number
             self._stage, self._word, self._final = (False, False), None, False
+            self._text = None
             self._pause_s = 0.0
         stage = (gone, run.state is State.SETTLING)
         if stage != self._stage:
@@ -55,7 +57,9 @@ class BucketReport:
         try:
             bucket = bucket_at(context, run.bucket)
             text = bucket.last_report(run.run_id, generation.number)
-            self._word = load_report(text) if text is not None else None
+            if text != self._text or text is None:
+                self._text, self._word = text, None
+                self._word = load_report(text) if text is not None else None
         except ContractError:
             self._word = None
         except TrmcloudError:

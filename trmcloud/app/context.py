@@ -116,7 +116,8 @@ def list_pods(
 def providers_in_use(context: Context) -> tuple[str, ...]:
     """This machine, and whoever this home ever asked for a pod: only they can have one of ours.
     Those that are left alone are not among them."""
-    return tuple(name for name in _ever_used(context) if name not in context.unasked)
+    used = _ever_used(context)
+    return tuple(n for n in used if n not in context.unasked) if context.unasked else tuple(used)
 
 
 def left_alone(context: Context) -> bool:

@@ -120,9 +120,11 @@ class RunDriver:
             StaleEpoch: another controller has taken the run over.
             LedgerError: it cannot be used, and there is no pod to stay for.
         """
-        waits = self.context.wall() < self._usable_again_at
-        if self._unusable is not None and waits and not self._is_to_end():
-            return self._guard(self._unusable)
+        if self._unusable is not None and self.context.wall() < self._usable_again_at:
+            with suppress(LedgerError):
+                self.run()  # a person may have ended it meanwhile: then it is tried at once
+            if not self._is_to_end():
+                return self._guard(self._unusable)
         try:
             run = self._step()
         except StaleEpoch:
@@ -149,8 +151,6 @@ class RunDriver:
             StaleEpoch: it can be read, and another controller has taken the run over.
             LedgerError: ``error``; there is no pod to stay for, or no time left to.
         """
-        with suppress(LedgerError):
-            self.run()
         run = self._known
         generation = run.generation if run is not None else None
         if run is None or generation is None or not generation.open or not run.live:
@@ -260,8 +260,10 @@ class RunDriver:
 
     def _correct(self, run: RunState) -> RunState:
         """Put final bills in the place of estimates, now and then."""
+        if not awaiting_bill(run):
+            return run
         now = self.context.wall()
-        if not awaiting_bill(run) or not _is_due(self._billed_at, _BILLS_EVERY_S, now):
+        if not _is_due(self._billed_at, _BILLS_EVERY_S, now):
             return run
         self._billed_at = now
         events = final_bills(self.context, run)
@@ -271,9 +273,10 @@ class RunDriver:
 
     def _hear(self, run: RunState) -> RunState:
         """On an errand: how the machine that was here before had ended, if nobody knows."""
+        if self._heard or run.state not in (State.RUNNING, State.ENDING):
+            return run
         earlier, here = unreported(run), run.generation
-        up = run.state in (State.RUNNING, State.ENDING)
-        if earlier is None or here is None or not up or self._heard:
+        if earlier is None or here is None:
             return run
         link = self.context.links[here.provider]
         with suppress(LinkError):
@@ -465,8 +468,9 @@ def _is_due(last_at: float, every_s: float, now: float) -> bool:
 
 
 def _provider(run: RunState, plan: Plan) -> str:
-    if run.generation is not None:
-        return run.generation.provider
+    generation = run.generation
+    if generation is not None:
+        return generation.provider
     # Nothing to launch: any provider's traits will do to close the run.
     return plan.candidate(plan.launchable[0] if plan.launchable else plan.candidates[0].id).provider
 

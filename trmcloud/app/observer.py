@@ -40,12 +40,13 @@ class Observer:
             present = any(pod.name == generation.pod_name for pod in pods.value)
             self._absent_lists = 0 if present else self._absent_lists + 1
         booting = run.state is State.BOOTING
-        report: Maybe[AgentReport] = Unknown(now)
+        unknown = Unknown(now)
+        report: Maybe[AgentReport] = unknown
         found = self.context.links[generation.provider].report(generation.pod_name)
         trouble = self._trouble(generation) if found is None and booting else None
         if found is not None:
             report = Seen(found, found.at)
-        bill: Maybe[Bill] = Unknown(now)
+        bill: Maybe[Bill] = unknown
         unbilled = False
         if run.state is State.SETTLING or generation.missed_at is not None:
             try:

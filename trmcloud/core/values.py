@@ -67,7 +67,7 @@ def _written_init(cls: type[Any]) -> Any:
     """What the standard library would write: each field by its name, defaults as they stand."""
     known: dict[str, Any] = {"_set": object.__setattr__, "_given": _GIVEN}
     required: list[str] = ["self"]
-    lines: list[str] = []
+    items: list[str] = []
     by_name: list[str] = []
     for field in dataclasses.fields(cls):
         name, value = field.name, field.name
@@ -79,11 +79,13 @@ def _written_init(cls: type[Any]) -> Any:
             known[f"_{name}"] = field.default_factory
             parameter, value = f"{name}=_given", f"_{name}() if {name} is _given else {name}"
         (by_name if field.kw_only else required).append(parameter)
-        lines.append(f" _set(self, {name!r}, {value})")
+        items.append(f"{name!r}: {value}")
+    # All at once: field by field costs more than all the rest of many values' lives.
+    lines = [f" _set(self, '__dict__', {{{', '.join(items)}}})"]
     if hasattr(cls, "__post_init__"):
         lines.append(" self.__post_init__()")
     parameters = ", ".join([*required, *(["*", *by_name] if by_name else [])])
-    exec(f"def __init__({parameters}):\n" + "\n".join(lines or [" pass"]), known)
+    exec(f"def __init__({parameters}):\n" + "\n".join(lines), known)
     init = known["__init__"]
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__annotations__ = {f.name: f.type for f in dataclasses.fields(cls)} | {"return": None}
@@ -93,7 +95,7 @@ def _written_init(cls: type[Any]) -> Any:
 def _methods(cls: type[Any]) -> dict[str, Any]:
     fields = dataclasses.fields(cls)
     ordered = tuple(field.name for field in fields)
-    names = frozenset(ordered)
+    names, count = frozenset(ordered), len(ordered)
     made_plainly = not hasattr(cls, "__post_init__") and "__init__" not in cls.__dict__
     shown = tuple(field.name for field in fields if field.repr)
     key = _key(tuple(field.name for field in fields if field.compare))
@@ -119,11 +121,15 @@ def _methods(cls: type[Any]) -> dict[str, Any]:
         super(cls, self).__delattr__(name)
 
     def __replace__(self: Any, /, **changes: Any) -> Any:
-        if not (made_plainly and type(self) is cls and changes.keys() <= names):
+        if not (made_plainly and type(self) is cls):
             return dataclasses.replace(self, **changes)
+        values = self.__dict__ | changes
+        if len(values) > count:  # beside its fields, what was computed of them, or no field at all
+            if not changes.keys() <= names:
+                return dataclasses.replace(self, **changes)
+            values = {name: values[name] for name in ordered}
         made = object.__new__(cls)
-        kept = self.__dict__  # beside its fields, what was computed of them
-        made.__dict__.update({name: kept[name] for name in ordered} | changes)
+        object.__setattr__(made, "__dict__", values)
         return made
 
     return {

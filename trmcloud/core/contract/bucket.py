@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from math import isfinite
+from operator import attrgetter
 
 from trmcloud.core.contract.manifest import goodness, is_before_cooldown
 from trmcloud.core.contract.pod_contract import CONTRACT_VERSION, ContractError, Kept
@@ -24,6 +25,7 @@ TOLD_NAME = "told.json"
 """On the pod: which result the report in the bucket bears."""
 MAX_GRANTS_BYTES = 16 << 20
 _MOST_GRANTED = 1 << 16
+_step_of = attrgetter("step")
 
 
 # -- what must be there -----------------------------------------------------------------------
@@ -42,10 +44,12 @@ def unstored(
     A best one is not owed where the bucket has one as good: a pod that lost its disk and trains
     again would write the two in turn into the one slot that is free, for as long as it is paid for.
     """
+    if not kept:
+        return ()
     stored = {each.bits for each in uploaded}
     scored = {each.bits for each in uploaded if each.val_bpb is not None}
     damaged = {each.bits for each in given_up}
-    sound = [each for each in kept if each.bits not in damaged]
+    sound = [each for each in kept if each.bits not in damaged] if damaged else kept
     return tuple(
         k
         for mine in _by_phase(sound)
@@ -72,8 +76,10 @@ def _is_surpassed(kept: Kept, uploaded: Sequence[Kept]) -> bool:
 
 
 def _by_phase(kept: Sequence[Kept]) -> list[list[Kept]]:
-    phases = dict.fromkeys(each.phase for each in kept)
-    return [[each for each in kept if each.phase == phase] for phase in phases]
+    phases: dict[str, list[Kept]] = {}
+    for each in kept:
+        phases.setdefault(each.phase, []).append(each)
+    return list(phases.values())
 
 
 def free_slot(held: Mapping[str, Kept | None], keep_best: int) -> str:
@@ -105,12 +111,16 @@ def _wanted(kept: Sequence[Kept], count: int) -> list[Kept]:
 def _to_go_on_from(kept: Sequence[Kept]) -> list[Kept]:
     """Of one phase the latest, and what was saved before its cooldown: one, where a pod that lost
     its disk has trained that step again."""
-    latest = max(kept, key=lambda each: each.step)
+    latest = max(kept, key=_step_of)
+    if latest.cooldown_from is None:
+        return [latest]
     return [latest, *[each for each in kept if is_before_cooldown(each, latest)][-1:]]
 
 
 def _best(kept: Sequence[Kept], count: int) -> list[Kept]:
     scored = [k for k in kept if k.val_bpb is not None and isfinite(k.val_bpb)]
+    if count == 1 and scored:
+        return [min(scored, key=goodness)]
     return sorted(scored, key=goodness)[:count]
 
 

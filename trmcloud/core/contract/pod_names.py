@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from trmcloud.core.values import dataclass
 
@@ -24,6 +25,7 @@ class PodName:
         return f"{POD_PREFIX}-{self.ledger}-{run}-g{self.generation}-{self.hard_stop_at}"
 
 
+@lru_cache(maxsize=256)
 def parse_pod_name(text: str) -> PodName | None:
     """The parts of one of our pod names; None for anything else, which is never touched."""
     match = _POD_NAME.fullmatch(text)

@@ -108,7 +108,19 @@ def parse_lines(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
 
 def dump(record: Any) -> str:
     """A record as one line of JSON; NaN and infinity become null."""
-    return json.dumps(finite(record), sort_keys=True, allow_nan=False)
+    try:
+        return _ENCODER.encode(record)
+    except ValueError:  # a float that is not finite
+        return _ENCODER.encode(finite(record))
+
+
+def _fields_of(record: Any) -> dict[str, Any]:
+    if names := _field_names(type(record)):  # type: ignore[arg-type]
+        return {name: getattr(record, name) for name in names}
+    raise TypeError(f"{type(record).__name__} is no record")
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, allow_nan=False, default=_fields_of)
 
 
 def load(
@@ -149,12 +161,13 @@ def record_of(kind: type[_Record], data: Any) -> _Record:
     """
     if not isinstance(data, Mapping):
         raise ContractError(f"{kind.__name__} is no object")
-    declared = _declared(kind)  # type: ignore[arg-type]
+    readers = _readers(kind)  # type: ignore[arg-type]
     values = {}
     for key, value in data.items():
-        if key in declared:
+        read = readers.get(key)
+        if read is not None:
             try:
-                values[key] = _typed(value, declared[key])
+                values[key] = read(value)
             except ContractError as error:
                 raise ContractError(f"{kind.__name__}: {key} {error}") from None
     try:
@@ -169,41 +182,62 @@ def _field_names(kind: type[Any]) -> tuple[str, ...]:
 
 
 @lru_cache
-def _declared(kind: type[Any]) -> Mapping[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+def _readers(kind: type[Any]) -> Mapping[str, Callable[[Any], Any]]:
+    """By field: the function that checks a value from JSON, and makes the declared type of it."""
+    return {key: _reader(each) for key, each in get_type_hints(kind, include_extras=True).items()}
 
 
-def _typed(value: Any, declared: Any) -> Any:
-    """``value``, read from JSON, as its declared type."""
+def _reader(declared: Any) -> Callable[[Any], Any]:
     origin, inner = get_origin(declared), get_args(declared)
-    if origin is Annotated and inner[0] is int:  # its rules say whether it may be below zero
-        fits = type(value) is int and all(rule(value) for rule in inner[1:])
-    elif origin is Annotated:
-        value = _typed(value, inner[0])
-        fits = all(rule(value) for rule in inner[1:])
-    elif isinstance(declared, type) and is_dataclass(declared):
-        return record_of(declared, value)
-    elif isinstance(declared, type) and issubclass(declared, Enum):
-        fits = value in declared.__members__.values()
-        value = declared(value) if fits else value
-    elif origin is Mapping:
-        if fits := isinstance(value, dict):
-            return {key: _typed(item, inner[1]) for key, item in value.items()}
-    elif origin is tuple:
-        if fits := isinstance(value, (list, tuple)):
-            return tuple(_typed(item, inner[0]) for item in value)
-    elif inner:  # a type or None
-        return None if value is None else _typed(value, inner[0])
-    elif declared is Any:
-        fits = bool(finite(value) == value)
-    elif declared is int:
-        fits = type(value) is int and 0 <= value <= MAX_WHOLE
-    elif declared is float:
-        fits = isinstance(value, (int, float)) and type(value) is not bool and abs(value) < _HUGE
-    else:
-        fits = isinstance(value, declared)
-    if not fits:
-        raise ContractError("is not what it should be")
+    if rules := _rules_of(declared):
+        return lambda value: _ruled(value, rules)
+    if origin is Annotated:
+        read = _reader(inner[0])
+        return lambda value: _ruled(read(value), inner[1:])
+    if is_dataclass(declared):
+        return lambda value: record_of(declared, value)
+    if origin is None and isinstance(declared, type):  # an Enum
+        one_of = (tuple(declared).__contains__,)
+        return lambda value: declared(_ruled(value, one_of))
+    read_item = _reader(inner[1 if origin is Mapping else 0])
+    if origin is Mapping:
+        an_object = _rules_of(dict)
+        return lambda value: {k: read_item(v) for k, v in _ruled(value, an_object).items()}
+    if origin is tuple:
+        a_list = (lambda value: isinstance(value, (list, tuple)),)
+        return lambda value: tuple([read_item(item) for item in _ruled(value, a_list)])
+    return lambda value: None if value is None else read_item(value)  # a type or None
+
+
+def _rules_of(declared: Any) -> tuple[Callable[[Any], bool], ...]:
+    """What holds of a value that is taken as it is; none where something is made of it."""
+    origin = get_origin(declared)
+    if origin is Annotated:
+        plain, *rules = get_args(declared)
+        # The rules of a whole number say whether it may be below zero.
+        first = (lambda value: type(value) is int,) if plain is int else _rules_of(plain)
+        return (*first, *rules) if first else ()
+    if declared is Any:
+        return (lambda value: bool(finite(value) == value),)
+    if declared is int:
+        return (lambda value: type(value) is int and 0 <= value <= MAX_WHOLE,)
+    if declared is float:
+        return (_is_number,)
+    if origin is not None or not isinstance(declared, type):
+        return ()
+    if is_dataclass(declared) or issubclass(declared, Enum):
+        return ()
+    return (lambda value: isinstance(value, declared),)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and type(value) is not bool and abs(value) < _HUGE
+
+
+def _ruled(value: Any, rules: Iterable[Callable[[Any], bool]]) -> Any:
+    for rule in rules:
+        if not rule(value):
+            raise ContractError("is not what it should be")
     return value
 
 
@@ -213,13 +247,12 @@ def finite(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (str, int)):
         return value
-    if names := _field_names(type(value)):  # type: ignore[arg-type]
-        return {name: finite(getattr(value, name)) for name in names}
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
-    return value
+    names = _field_names(type(value))  # type: ignore[arg-type]
+    return {name: finite(getattr(value, name)) for name in names} if names else value
 
 
 # -- bounds -----------------------------------------------------------------------------------
@@ -230,14 +263,20 @@ def _bound(value: Any, depth: int, items: int) -> None:
     elif isinstance(value, (dict, list)):
         if not depth or len(value) > items:
             raise ContractError("deeper or longer than any real one")
-        for item in value:
-            _bound(item, depth - 1, items)
         if isinstance(value, dict):
-            for item in value.values():
+            for key in value:
+                _bound(key, depth, items)
+            value = value.values()
+        for item in value:
+            if type(item) is not str:
                 _bound(item, depth - 1, items)
+            elif len(item) > MAX_TEXT:
+                raise ContractError("a text is longer than any real one")
 
 
 def _int(text: str) -> int:
+    if len(text) < MAX_DIGITS and text.isascii():
+        return int(text)
     number = whole(text.removeprefix("-"))
     if number is None:
         raise ContractError("a number is longer than any real one")

@@ -71,10 +71,8 @@ def next_attempt(
 
 def last_try(run: RunState, verb: str, item: str = "") -> tuple[int, ActionState | None]:
     """How often an action of the current generation was tried, and how the last try stands."""
-    attempt, last = 0, None
-    while (state := run.actions.get(action_key(run, verb, attempt + 1, item))) is not None:
-        attempt, last = attempt + 1, state
-    return attempt, last
+    tried = run.tries(current_generation(run), verb, item)
+    return len(tried), tried[-1] if tried else None
 
 
 def _too_soon(last: ActionState, attempt: int, now: float) -> bool:

@@ -8,8 +8,8 @@ midnight is not held against two months.
 from __future__ import annotations
 
 import datetime as dt
-from functools import lru_cache
-from typing import Iterable, Mapping
+from functools import cached_property, lru_cache
+from typing import Iterable, Mapping, get_args
 
 from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control import events as ev
@@ -21,6 +21,7 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass, replace
 
 LEVELS = ("account", "month", "project", "run")
+_OF_THE_LEDGER = frozenset(get_args(ev.LedgerEvent))
 
 
 @lru_cache(maxsize=4096)
@@ -51,7 +52,7 @@ class Line:
     def remaining(self) -> Usd | None:
         return None if self.cap is None else self.cap - self.settled - self.reserved
 
-    @property
+    @cached_property
     def over(self) -> Usd:
         """How much more than its cap it holds."""
         left = self.remaining
@@ -80,6 +81,21 @@ class LedgerState(LedgerFacts):
 
     def line(self, level: str, key: str) -> Line:
         """The budget of ``level`` for ``key`` (an account's and a default month's key is '')."""
+        known = self._lines.get((level, key))
+        if known is None:
+            known = self._lines[level, key] = self._line(level, key)
+        return known
+
+    @cached_property
+    def _lines(self) -> dict[tuple[str, str], Line]:
+        return {}
+
+    @cached_property
+    def _kept_within(self) -> set[str]:
+        """Runs of which is known that no level is overdrawn, whenever that is asked."""
+        return set()
+
+    def _line(self, level: str, key: str) -> Line:
         settled = reserved = unproven = ZERO
         if level == "run":
             mine = self.runs.get(key)
@@ -172,7 +188,9 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     quarantined, unread = dict(ledger.quarantined), ledger.unread
     for record in records:
         event = record.event
-        if isinstance(event, ev.CapSet):
+        if type(event) not in _OF_THE_LEDGER:
+            _of_a_run(runs, strays, record)
+        elif isinstance(event, ev.CapSet):
             history.append(record)
             if event.cap is None:
                 caps.pop((event.level, event.key), None)
@@ -203,8 +221,6 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
             if hurt is not None:
                 told = replace(hurt, settled=event.amount, settled_at=record.at)
                 quarantined[event.of] = told
-        else:
-            _of_a_run(runs, strays, record)
     return LedgerState(
         ledger.ledger_id,
         runs,
@@ -299,6 +315,9 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> tuple[Line, ...]
 
     The month is the one in which the run's money was reserved: it counts in no other.
     """
+    known = ledger.runs.get(run.run_id) is run
+    if known and run.run_id in ledger._kept_within:
+        return ()
     reserved_at = run.reserved_at or at
     lines = []
     for level, key in (
@@ -313,6 +332,8 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> tuple[Line, ...]
         # What a damaged record may hold at the most is no reason to end a run that is sound.
         if line.over > line.quarantined:
             lines.append(line)
+    if known and not lines and run.reserved_at:
+        ledger._kept_within.add(run.run_id)
     return tuple(lines)
 
 

@@ -12,7 +12,7 @@ from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.clock import Seen
 from trmcloud.core.contract.bucket import RENEW_BEFORE_S
-from trmcloud.core.contract.pod_contract import AgentReport, parse_pod_name
+from trmcloud.core.contract.pod_contract import AgentReport, Kept, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.control.actions import (
@@ -171,10 +171,12 @@ def _watch(
     pod_id = generation.pod_id or ""
     candidate = plan.candidate(generation.candidate_id)
     errand = None
+    wanted: tuple[Kept, ...] = ()
     if report is not None:
-        errand = _errand(run, plan, generation, report, seen, now)
+        wanted = unsaved(run, report) if is_pulled(run, plan, generation) else ()
+        errand = _errand(run, plan, generation, report, seen, now, wanted)
     held = is_held(run, plan, generation)
-    owed = held and (report is None or bool(unsaved(run, report)))
+    owed = held and (report is None or bool(wanted))
     reason = _why_terminate(
         run, generation, candidate, traits, seen, report, now, held=held, owed=owed
     )
@@ -206,20 +208,19 @@ def _errand(
     report: AgentReport,
     seen: Observation,
     now: float,
+    wanted: tuple[Kept, ...],
 ) -> Action | None:
-    """What a worker should carry now: files to a pod that waits for them, checkpoints from one."""
+    """What a worker should carry now: files to a pod that waits for them, or the first of the
+    checkpoints that are ``wanted`` from it."""
     if report.waiting == "files" and run.stop is None and report.result is None:
         sent_at = generation.staged_at
         if sent_at is None or _has_lost(report, sent_at, now):
             return next_long(run, STAGE, generation, seen, now)
     if plan.spec.pod_uploads and _lacks_grants(run, generation, report, now):
         return next_long(run, GRANT, generation, seen, now)
-    if is_pulled(run, plan, generation):
-        for kept in unsaved(run, report):
-            if any(key.verb == PULL for key in seen.in_flight):
-                return None
-            return next_long(run, PULL, generation, seen, now, item=pull_name(kept))
-    return None
+    if not wanted or any(key.verb == PULL for key in seen.in_flight):
+        return None
+    return next_long(run, PULL, generation, seen, now, item=pull_name(wanted[0]))
 
 
 def _has_lost(report: AgentReport, sent_at: float, now: float) -> bool:

@@ -28,7 +28,7 @@ _LONGEST_S = 30 * 86_400.0
 def charges(
     ledger: LedgerFacts,
     provider: str,
-    pods: Iterable[PodSeen],
+    pods: Collection[PodSeen],
     now: float,
     ending: Collection[str] = (),
 ) -> tuple[ev.StrayCharged, ...]:
@@ -40,6 +40,8 @@ def charges(
     another of the name, nobody would see this one again.
     """
     known = {g.pod_id for run in ledger.runs.values() for g in run.generations}
+    if all(pod.pod_id in known for pod in pods):
+        return ()
     latest = (run.generation for run in ledger.runs.values() if run.live)
     awaited = {g.pod_name for g in latest if g is not None and g.open and g.pod_id is None}
     made = []

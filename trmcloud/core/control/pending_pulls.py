@@ -6,6 +6,7 @@ what it goes on from. Pure; the controller asks, workers carry.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.hardware import LOCAL
@@ -62,7 +63,12 @@ def unsaved(run: RunState, report: AgentReport) -> tuple[Kept, ...]:
     """
     from trmcloud.core.contract.bucket import worth_saving
 
-    sound = [kept for kept in report.kept if failed_pulls(run, kept) < MOST_PULLS]
+    damaged = _damaged_pulls(run)
+    sound = (
+        [kept for kept in report.kept if damaged[pull_name(kept)] < MOST_PULLS]
+        if damaged
+        else report.kept
+    )
     if len(report.kept) - len(sound) > MOST_DAMAGED:
         return ()
     return tuple(kept for kept in worth_saving(sound) if not _is_here(run, kept))
@@ -86,8 +92,12 @@ def pulled_of(name: str) -> tuple[str, int] | None:
     return (phase, int(step)) if step.isdigit() else None
 
 
-def failed_pulls(run: RunState, kept: Kept) -> int:
-    if run.generation is None:
-        return 0
-    tried = run.tries(run.generation, PULL, pull_name(kept))
-    return sum(1 for action in tried if action.failed_kind is FailureKind.DAMAGED)
+def _damaged_pulls(run: RunState) -> Counter[str]:
+    """By ``pull_name``: how often a copy from the run's present pod came damaged."""
+    number = run.generation.number if run.generation is not None else None
+    return Counter(
+        key.item
+        for key, action in run.actions.items()
+        if action.failed_kind is FailureKind.DAMAGED
+        and (key.generation, key.verb) == (number, PULL)
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Mapping
 
 from trmcloud.core.catalog.hardware import LOCAL
@@ -244,14 +245,18 @@ class RunState:
     def tries(
         self, generation: Generation, verb: str = "", item: str | None = None
     ) -> tuple[ActionState, ...]:
-        """How what was tried for one of its pods stands: all of it, or of one verb or item."""
-        return tuple(
-            action
-            for key, action in self.actions.items()
-            if key.generation == generation.number
-            and (not verb or key.verb == verb)
-            and (item is None or key.item == item)
-        )
+        """How what was tried for one of its pods stands: all of it, or of one verb, or of one verb
+        and item. The first try is first."""
+        return tuple(self._tries.get((generation.number, verb, item), ()))
+
+    @cached_property
+    def _tries(self) -> Mapping[tuple[int, str, str | None], list[ActionState]]:
+        """By generation, verb and item, by generation and verb, and by generation."""
+        found: dict[tuple[int, str, str | None], list[ActionState]] = {}
+        for key, action in self.actions.items():
+            for verb, item in ((key.verb, key.item), (key.verb, None), ("", None)):
+                found.setdefault((key.generation, verb, item), []).append(action)
+        return found
 
     @property
     def live(self) -> bool:

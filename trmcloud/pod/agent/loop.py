@@ -34,6 +34,8 @@ class AgentLoop(Standing):
         else:
             body.kill_trainer()  # one that a killed agent started and could not note down
         self._uploads = Uploads()
+        self._owing: tuple[tuple[contract.Kept, ...], Uploads, bool] = (), self._uploads, False
+        """What is kept, what is uploaded, and whether something is owed of that."""
         self._owing_boot: float | None = None
         self._done_boot: float | None = None
         self.telling = False
@@ -123,8 +125,10 @@ class AgentLoop(Standing):
     def _note_saves(self) -> None:
         """Whether the trainer has saved since it was asked to, or cannot be asked."""
         asked, saves = self._orders.save, self.report.saves or contract.Saves()
+        if asked <= saves.answered:
+            return
         trainer, beat = self._trainer, self._heartbeat()
-        if asked <= saves.answered or trainer is None or beat is None:
+        if trainer is None or beat is None:
             return
         if beat.saves is None:
             if beat.state != "starting":
@@ -133,16 +137,17 @@ class AgentLoop(Standing):
             self._answer(trainer.phase, beat.saved_step, "")
 
     def _note_uploads(self, now: Instant) -> None:
-        until, self._uploads = self._body.uploads(now)
+        until, uploads = self._body.uploads(now)
+        if uploads is not self._uploads and uploads != self._uploads:
+            self._uploads = uploads
         self._note_kept(now)
-        told = replace(
-            self.report,
-            uploaded=self._uploads.uploaded,
-            granted_until=until,
-            trouble=self._uploads.trouble,
-        )
-        if told != self.report:
-            self.report = told
+        before = self.report
+        told = uploads.uploaded, until, uploads.trouble
+        if told != (before.uploaded, before.granted_until, before.trouble):
+            uploaded, granted_until, trouble = told
+            self.report = replace(
+                before, uploaded=uploaded, granted_until=granted_until, trouble=trouble
+            )
         if not self._unstored():
             self._owing_boot = None
         elif self._owing_boot is None:
@@ -150,8 +155,10 @@ class AgentLoop(Standing):
 
     def _unstored(self) -> bool:
         """Whether something of worth is not in the bucket yet and could still come there."""
-        done = self._uploads
-        return bool(unstored(self.report.kept, done.uploaded, done.given_up))
+        kept, done = self.report.kept, self._uploads
+        if kept is not self._owing[0] or done is not self._owing[1]:
+            self._owing = kept, done, bool(unstored(kept, done.uploaded, done.given_up))
+        return self._owing[2]
 
     def _upload_idle_s(self, now: Instant) -> float:
         since = max(self._uploads.moved_boot, self._owing_boot or now.boot)
@@ -220,6 +227,8 @@ class AgentLoop(Standing):
     # -- acting -------------------------------------------------------------------------------
 
     def _carry_out(self, act: supervisor.Act, now: Instant) -> None:
+        if isinstance(act, supervisor.Wait):
+            return
         if isinstance(act, supervisor.StartPhase):
             self._start(act, now)
         elif isinstance(act, supervisor.LandTrainer):

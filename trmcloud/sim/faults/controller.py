@@ -11,8 +11,8 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import LedgerError, StaleEpoch
 from trmcloud.sim.faults.arm import Arms, Fault
 from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.clocks import Machine
 from trmcloud.sim.world.controllers import Process
-from trmcloud.sim.world.machines import Machine
 from trmcloud.sim.world.world import SimWorld
 
 MINUTE_S, HOUR_S = 60.0, 3600.0

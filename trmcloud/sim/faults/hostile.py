@@ -10,7 +10,7 @@ import random
 import string
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -48,21 +48,33 @@ def unsound(value: Any, name: str = "", depth: int = 0) -> str:
     """Why something that was accepted should not have been; '' where it may be."""
     if depth > 33:
         return f"{name} is nested deeper than anybody walks"
-    if isinstance(value, dict):
-        # A check's name is for people; every other one can be part of a path.
-        rows = [(f"{key}" if "blocking" not in value else "", i) for key, i in value.items()]
-        return next((w for k, i in rows if (w := unsound(i, k, depth + 1) or unsound(k))), "")
-    if isinstance(value, (list, tuple)):
-        if len(value) > 4096:
-            return f"{name} holds {len(value)} rows"
-        return next((why for item in value if (why := unsound(item, name, depth + 1))), "")
     if isinstance(value, str):
         return _unsound_text(value, name)
     if isinstance(value, bool) or value is None:
         return f"{name} is {value}" if isinstance(value, bool) and name in _COUNTS else ""
+    if is_dataclass(value):
+        value = {key: getattr(value, key) for key in value.__dataclass_fields__}
+    if isinstance(value, dict):
+        # A check's name is for people; every other one can be part of a path.
+        for_people = "blocking" in value
+        for key, item in value.items():
+            key = "" if for_people else f"{key}"
+            why = unsound(item, key, depth + 1) or _unsound_text(key, "")
+            if why:
+                return why
+        return ""
+    if isinstance(value, (list, tuple)):
+        if len(value) > 4096:
+            return f"{name} holds {len(value)} rows"
+        for item in value:
+            why = unsound(item, name, depth + 1)
+            if why:
+                return why
+        return ""
     return _unsound_number(value, name)
 
 
+@lru_cache(maxsize=4096)
 def _unsound_text(value: str, name: str) -> str:
     if len(value) > 20_000:
         return f"{name} is a text of {len(value)} characters"
@@ -133,9 +145,15 @@ def _lying_sizes(data: dict[str, Any], rng: random.Random) -> str:
 def _garbage(data: dict[str, Any], rng: random.Random) -> str:
     honest = json.dumps(data)
     cut = rng.randrange(len(honest))
-    odd = (honest[:cut], honest * 2, honest[:-1] + ', "epoch": 7, "epoch": 8}', honest + "\x00")
-    half = json.dumps({**data, "message": "\ud83d" + _STEER})
-    return rng.choice((*_GARBAGE, *odd, half))
+    odd: list[Callable[[], str]] = [
+        lambda: honest[:cut],
+        lambda: honest * 2,
+        lambda: honest[:-1] + ', "epoch": 7, "epoch": 8}',
+        lambda: honest + "\x00",
+        lambda: json.dumps({**data, "message": "\ud83d" + _STEER}),
+    ]
+    chosen = rng.choice((*_GARBAGE, *odd))
+    return chosen if isinstance(chosen, str) else chosen()
 
 
 def _offer_much(arms: Arms) -> None:
@@ -200,17 +218,16 @@ def _too_deep(data: dict[str, Any], rng: random.Random) -> str:
 def _says(lie: Lie, also: Callable[[Arms], None] | None = None) -> Fault:
     def arm(arms: Arms) -> None:
         rng = arms.rng
+        last: tuple[contract.AgentReport | None, str] = None, ""
 
         def hear(report: contract.AgentReport) -> contract.AgentReport | None:
+            nonlocal last
             arms.world.observed(arms.number)
-            try:
-                told = contract.load_report(lie(json.loads(contract.dump(report)), rng))
-            except contract.ContractError:
-                return None
-            _judge(arms, asdict(told))
-            for kept in worth_saving(told.kept):
-                if pull_name(kept).count("/") or len(pull_name(kept)) > 200:
-                    arms.world.check.fail("I9", f"{pull_name(kept)!r} is part of an id")
+            if report is not last[0]:
+                last = report, contract.dump(report)
+            told, wrong = _accepted(lie(json.loads(last[1]), rng))
+            for why in wrong:
+                arms.world.check.fail("I9", why)
             return told
 
         def strike() -> None:
@@ -221,6 +238,21 @@ def _says(lie: Lie, also: Callable[[Arms], None] | None = None) -> Fault:
         arms.strike(arms.some_time(0.0, 1.0), "a pod lies", strike)
 
     return arm
+
+
+@lru_cache(maxsize=128)
+def _accepted(text: str) -> tuple[contract.AgentReport | None, tuple[str, ...]]:
+    """What the reader makes of a report, and why it should not have."""
+    try:
+        told = contract.load_report(text)
+    except contract.ContractError:
+        return None, ()
+    why = unsound(told)
+    wrong = [f"a pod's word was accepted: {why}"] if why else []
+    for name in map(pull_name, worth_saving(told.kept)):
+        if name.count("/") or len(name) > 200:
+            wrong.append(f"{name!r} is part of an id")
+    return told, tuple(wrong)
 
 
 def _judge(arms: Arms, accepted: Any) -> None:
@@ -256,7 +288,7 @@ def _offer_files(arms: Arms) -> None:
                 told = load(json.dumps(data).replace(f'"{_HUGE_TEXT}"', odd))
             except contract.ContractError:
                 continue
-            _judge(arms, asdict(told))
+            _judge(arms, told)
 
 
 def _manifest(text: str) -> mf.CheckpointManifest:

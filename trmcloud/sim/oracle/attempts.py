@@ -14,10 +14,10 @@ from trmcloud.core.contract.trainer_contract import RETRYABLE
 from trmcloud.core.contract.worth import StopRules, why_stop
 from trmcloud.core.control.report_events import finished_on
 from trmcloud.core.outcome import Outcome
-from trmcloud.sim.world.next_tick import SAMPLED_S
+from trmcloud.sim.world.pod import SAMPLED_S
 
 if TYPE_CHECKING:
-    from trmcloud.sim.oracle.agent_lives import AgentLives
+    from trmcloud.sim.oracle.agent_oracle import AgentLives
     from trmcloud.sim.world.pod import SimPod
     from trmcloud.sim.world.trainer import Shape, SimTrainer
     from trmcloud.sim.world.world import SimWorld

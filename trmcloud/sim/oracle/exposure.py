@@ -1,6 +1,7 @@
 """Exposure: time in which no layer could end a pod, by one named predicate of ground truth.
 
 The promise counts the other time; a bill may exceed its budget by at most rate × exposed.
+``Undecidable`` says what no controller could have known: the only excuse that the oracles know.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 if TYPE_CHECKING:
     from trmcloud.sim.world.account import Rented
+    from trmcloud.sim.world.controllers import Process
     from trmcloud.sim.world.world import SimWorld
+
 
 REACTION_S = 120.0
 """A controller that is up and heard must have acted by then."""
@@ -47,11 +50,11 @@ class Exposure:
     def look(self, now: float) -> None:
         """Something happened: who can act from now on?"""
         knobs = self.world.knobs
-        heard = now >= max(
-            knobs.outage_until,
-            knobs.throttled_until,
-            knobs.key_revoked_until,
-            knobs.garbage_until,
+        heard = (
+            now >= knobs.outage_until
+            and now >= knobs.throttled_until
+            and now >= knobs.key_revoked_until
+            and now >= knobs.garbage_until
         )
         # A copy of the ledger that was restored says what is no longer true, until it is accepted.
         ends = heard and not self.world.ledger.is_older
@@ -69,12 +72,15 @@ class Exposure:
                 elif process.kind == "reap":
                     reaps = True
                 elif driver is not None:
-                    drives.update((driver.run_id, ANY_RUN))
+                    drives.add(driver.run_id)
+        if drives:
+            drives.add(ANY_RUN)
         # Of a run whose records are damaged nothing can be written, whoever drives it.
         hurt = self.world.ledger.seen().quarantined.keys()
-        for run_id in {*hurt, *self._hurt}:
-            self._hurt_until[run_id] = now
-        self._hurt = {*hurt}
+        if hurt or self._hurt:
+            for run_id in {*hurt, *self._hurt}:
+                self._hurt_until[run_id] = now
+            self._hurt = {*hurt}
         _since(self.able, drives - hurt if writes else set(), now)
         _since(self.ending, drives, now)
         self._stuck = stuck
@@ -178,7 +184,40 @@ class Exposure:
 
 def _since(since: dict[str, float], those: set[str], now: float) -> None:
     """Keep since when each of ``those`` is one of them."""
+    if since.keys() == those:
+        return
     for name in set(since) - those:
         del since[name]
     for name in those:
         since.setdefault(name, now)
+
+
+STOPPED = frozenset({"7", "9", "14", "61"})
+"""With these a controller may wake up in the middle of a call and go on with it."""
+
+
+class Undecidable:
+    """What no controller could have known, since the provider or a clock lied beyond what
+    ``core.providers`` says that it may."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self._world = world
+        self.clocks_moved = False
+
+    def look(self) -> None:
+        if self._world.laptop.offset_s or self._world.server.offset_s:
+            self.clocks_moved = True
+
+    def absence(self, rented: Rented | None) -> bool:
+        """Whether a pod's absence may have been misjudged: by a clock that was set meanwhile, or
+        since the pod came later than its provider's longest delay."""
+        return self.clocks_moved or (rented is not None and rented.came_too_late)
+
+    @property
+    def woken(self) -> bool:
+        """Whether some controller may have gone on in the middle of a call."""
+        return bool(STOPPED & self._world.fired.keys())
+
+    def odd(self, process: Process) -> bool:
+        """Whether this controller's time is not to be trusted."""
+        return self.woken or self.clocks_moved

@@ -11,24 +11,20 @@ that is written, ``duties`` what the layers on a pod owe, ``money`` what a run h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import fold_ledger
-from trmcloud.core.control.run_state import State
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.pod.agent.nodes import HEAD_LOST_S
-from trmcloud.sim.oracle.agent_oracle import AgentOracle
-from trmcloud.sim.oracle.boots import BootJudge
-from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, Exposure
-from trmcloud.sim.oracle.money import MoneyJudge
-from trmcloud.sim.oracle.oracle import Oracle
-from trmcloud.sim.oracle.orphans import OrphanJudge
-from trmcloud.sim.oracle.oversize import OversizeJudge
-from trmcloud.sim.oracle.undecidable import STOPPED
-from trmcloud.sim.oracle.volumes import VolumeJudge
+from trmcloud.sim.oracle.agent_oracle import AgentOracle, BootJudge
+from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, STOPPED, Exposure
+from trmcloud.sim.oracle.ledger_oracle import Oracle
+from trmcloud.sim.oracle.money import MoneyJudge, OrphanJudge, VolumeJudge
+from trmcloud.sim.oracle.uploads import OversizeJudge
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 if TYPE_CHECKING:
@@ -65,6 +61,8 @@ class Invariants:
         self.foreign: set[str] = set()
         self.forgotten = False
         self._last_at = world.queue.now
+        self._owners: Mapping[str, RunState] | None = None
+        """The runs by which it was last looked whose pods are whose."""
         self.exposure = Exposure(world)
         self.truth = Oracle(world, self.fail)
         self.duties = AgentOracle(world, self.fail)
@@ -106,15 +104,17 @@ class Invariants:
     def look(self) -> None:
         """Something happened: who can act now, and whose pods are whose?"""
         now = self.world.queue.now
-        for account in self.world.accounts.values():
-            for rented in account.living:
-                self._own(rented, now)
+        runs = self.world.ledger.read().runs
+        if runs is not self._owners:  # or a pod was made
+            self._owners = runs
+            for account in self.world.accounts.values():
+                for rented in account.living:
+                    self._own(rented, runs.get(rented.run_id), now)
         self.exposure.look(now)
         self.truth.undecidable.look()
 
-    def _own(self, rented: Rented, now: float) -> None:
+    def _own(self, rented: Rented, run: RunState | None, now: float) -> None:
         """Whether the ledger still has an open generation for this pod."""
-        run = self.world.ledger.read().runs.get(rented.run_id)
         generation = run.generation if run is not None else None
         named = generation is not None and generation.open and generation.pod_name == rented.name
         # Of two that bear its name either may be the run's, until its driver has seen one listed.
@@ -200,6 +200,7 @@ class Invariants:
 
     def pod_made(self, rented: Rented) -> None:
         name, run_id = rented.name, rented.run_id
+        self._owners = None
         self.names[name] = self.names.get(name, 0) + 1
         rented.surplus = self.names[name] > 1
         if self.names[name] > 1 and "17" not in self.world.observed_faults:

@@ -1,19 +1,31 @@
-"""Judges what runs hold and cost against their budgets and the provider's bills."""
+"""Judges what runs hold and cost against their budgets and the provider's bills.
+
+Network volumes, and who deletes them, are judged by the provider's own account of them; pods that
+no generation owns by their bill: each that we ended is on record, at no less than it cost, and in
+the end at what it was billed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from trmcloud.core.catalog.offers import DAY_S
+from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.budget import month_of
-from trmcloud.core.control.kept_volumes import holds
+from trmcloud.core.control.kept_volumes import Hold, holds
+from trmcloud.core.control.kept_volumes import holds as held_by
+from trmcloud.core.control.orphan_costs import is_pending
 from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
 
 if TYPE_CHECKING:
-    from trmcloud.sim.world.account import Rented
+    from trmcloud.core.control.budget import LedgerState
+    from trmcloud.sim.world.account import Account, KeptVolume, Rented
+    from trmcloud.sim.world.controllers import Process
     from trmcloud.sim.world.world import SimWorld
 
 
@@ -116,3 +128,228 @@ class MoneyJudge:
             self.fail("I4", f"{run_id} settled {run.settled}, the bill is {bill / 1e6:.6f}")
         if run.reserved.micros:
             self.fail("I4", f"{run_id} is closed and holds {run.reserved}")
+
+
+_SLACK_S = 900.0
+"""How far apart a pod's end in truth and on record may be."""
+_CLOCK_OFF_S = 900.0
+"""A deleting process may be so far ahead of the truth where clocks are set."""
+
+
+class VolumeJudge:
+    """``fail`` takes an invariant's name and what is wrong."""
+
+    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+        self.world, self.fail = world, fail
+
+    def deleted(self, account: Account, volume: KeptVolume, process: Process) -> None:
+        """I3: only once its day has come, by its truth, for every run that used it, with no live
+        one there, and as each had agreed."""
+        ledger, now = self.world.ledger.read(), self.world.queue.now
+        if self.world.check.forgotten or self.world.check.truth.undecidable.clocks_moved:
+            return
+        for run_id, truth in self.world.truths.items():
+            run, spec = ledger.runs.get(run_id), truth.plan.spec
+            here = [p for p in account.pods.values() if p.run_id == run_id]
+            if run_id not in volume.users:
+                continue
+            if run is not None and run.live:
+                self.fail("I3", f"{volume.volume_id} is deleted, and {run_id} is live")
+            if spec.volume_then not in (DELETE, DELETE_FETCHED):
+                self.fail("I3", f"{volume.volume_id} is deleted, and {run_id} did not agree")
+            trained = run is not None and any(g.agent_at is not None for g in run.generations)
+            if spec.volume_then == DELETE_FETCHED and trained and not (run and run.pulled):
+                self.fail("I3", f"{volume.volume_id} is deleted: {run_id} has fetched nothing")
+            ends = [p.ended_at for p in here if p.ended_at is not None and _is_owned(ledger, p)]
+            day_at = max(ends, default=0.0) + spec.volume_days * DAY_S
+            if now < day_at - _CLOCK_OFF_S:
+                self.fail("I3", f"{volume.volume_id} is deleted {day_at - now:.0f} s too early")
+
+    def finish(self) -> None:
+        """I1: up to the last stated day every hour of it is in somebody's budget."""
+        ledger, now = self.world.ledger.read(), self.world.queue.now
+        if self.world.check.forgotten or self.world.check.truth.undecidable.clocks_moved:
+            return
+        for account in self.world.accounts.values():
+            for volume in account.volumes:
+                self._held(ledger, account, volume, now)
+
+    def _held(self, ledger: LedgerState, account: Account, volume: KeptVolume, now: float) -> None:
+        mine = [
+            hold
+            for hold in held_by(ledger)
+            if (hold.provider, hold.place) == (account.habits.provider, volume.place)
+            # One of no days at all, for a pod that was never had, ends as its volume is made.
+            and hold.until > volume.created_at - _SLACK_S
+            and (volume.ended_at is None or hold.since < volume.ended_at)
+        ]
+        until = min(self._day(ledger, account, volume), now)
+        # Whoever made it smaller pays at a lower rate than whoever made it.
+        least = min((hold.rate.micros for hold in mine), default=volume.rate_micros)
+        cost = volume.micros(until) * least // volume.rate_micros
+        held = sum(hold.accrued(now).micros for hold in mine)
+        seconds = _unreserved_s(mine, until) + _SLACK_S * (len(mine) + 1)
+        if held + seconds * least / 3600 < cost:
+            self.fail("I1", f"{volume.volume_id} cost {cost / 1e6}, {held / 1e6} is held")
+
+    def _day(self, ledger: LedgerState, account: Account, volume: KeptVolume) -> float:
+        """The last stated day, by when pods ended in truth."""
+        days = [volume.created_at]
+        for pod in account.pods.values():
+            truth = self.world.truths.get(pod.run_id)
+            if truth is None or not truth.plan.spec.volume or pod.ended_at is None:
+                continue
+            if not _is_owned(ledger, pod):
+                continue
+            if volume.ended_at is None or pod.created_at < volume.ended_at:
+                days.append(pod.ended_at + truth.plan.spec.volume_days * DAY_S)
+        return max(days)
+
+
+def _is_owned(ledger: LedgerState, pod: Rented) -> bool:
+    """Whether it is the pod of a generation: one that came when it had been given up is ended as
+    soon as it is seen, saves nothing, and puts no volume's day off."""
+    run = ledger.runs.get(pod.run_id)
+    return run is not None and any(g.pod_id == pod.pod_id for g in run.generations)
+
+
+def _unreserved_s(mine: list[Hold], until: float) -> float:
+    """Between one pod's day and the next pod: uncapped, and said to be. Never before the first."""
+    gaps, at = 0.0, min((hold.since for hold in mine), default=until)
+    for hold in sorted(mine, key=lambda each: each.since):
+        gaps += max(0.0, min(hold.since, until) - at)
+        at = max(at, hold.until)
+    return gaps
+
+
+_ENDED_BY_US = ("controller", "reap")
+_AT_ONCE_S = 5.0
+_NEXT_LOOK_S = 1800.0
+"""Until somebody asks for a bill again, where nothing else is to be done."""
+
+
+class OrphanJudge:
+    """Watches what is noted of them. ``fail`` takes an invariant's name and the detail."""
+
+    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+        self.world, self.fail = world, fail
+        self.restored_at: float | None = None
+        """When an older copy of the ledger was put in its place."""
+        self._unwritten: set[str] = set()
+        self._too_low: dict[str, tuple[float, str]] = {}
+        """Pods charged less than they had cost: when that was noted, and how much less. Who had
+        slept since it saw them knows no better, and has to make it good at once."""
+
+    def appended(self, events: Sequence[ev.RunEvent]) -> None:
+        self._made_good()
+        for event in events:
+            reserves = isinstance(event, ev.Reserved) and self.restored_at is not None
+            if reserves and is_pending(self.world.ledger.read()):
+                self.fail("I1", "money is reserved before a restored ledger is reconciled")
+
+    def unwritten(self, event: ev.Note) -> None:
+        """A ledger that cannot be written keeps no pod alive: what it has cost may be known to
+        nobody, where that was the last that was seen of it."""
+        if isinstance(event, ev.StrayCharged):
+            self._unwritten.add(event.pod_id)
+
+    def ended(self, rented: Rented) -> None:
+        """A controller asks for a pod's end: by its name alone, where nothing can be written."""
+        if not self.world.ledger_writable:
+            self._unwritten.add(rented.pod_id)
+
+    def _is_unread(self, pod_id: str) -> bool:
+        """Whether a run whose records are damaged owns this pod. Its bill changes no money: the
+        fold leaves it out as soon as the run can be read."""
+        ledger = self.world.ledger
+        owners = [
+            run.run_id
+            for run in ledger.read().runs.values()
+            if any(g.pod_id == pod_id for g in run.generations)
+        ]
+        return any(run_id in ledger.seen().quarantined for run_id in owners)
+
+    def noted(self, event: ev.Note) -> None:
+        self._made_good(event)
+        if isinstance(event, ev.LedgerReconciled):
+            self._reconciled()
+            return
+        if isinstance(event, ev.VolumeDeleted | ev.TokensPinned | ev.DataPinned | ev.DamageSettled):
+            return
+        if self._is_sought(event.provider, event.pod_id):
+            # It is listed as being made, and nobody can know that none will be found: it is
+            # charged like any other, and billed nothing.
+            if isinstance(event, ev.StrayBilled) and event.amount:
+                self.fail("I4", f"{event.pod_id} was never made, and is billed {event.amount}")
+            return
+        rented = self._find(event.provider, event.pod_id)
+        if rented is None or rented.pod_id in self.world.check.foreign:
+            self.fail("I4", f"{event.pod_id} is charged, and is none of ours")
+            return
+        generations = (g for r in self.world.ledger.read().runs.values() for g in r.generations)
+        if isinstance(event, ev.StrayBilled) and self._is_unread(event.pod_id):
+            return  # a stray that its run came to own, which cannot be read for now
+        if any(g.pod_id == event.pod_id for g in generations):
+            self.fail("I4", f"{event.pod_id} is charged to its run and once more")
+        bill = rented.micros(self.world.queue.now) + rented.storage_micros
+        quantum = ceil(2.0 * rented.hourly_micros / 3600) + 2
+        odd = self.world.check.truth.undecidable.clocks_moved or "30" in self.world.fired
+        if isinstance(event, ev.StrayBilled):
+            if abs(event.amount.micros - bill) > 2:
+                self.fail("I4", f"{event.pod_id} is corrected to {event.amount}: wrong")
+        elif event.amount.micros < bill - rented.storage_micros - quantum and not odd:
+            why = f"{event.pod_id} is charged {event.amount}, and cost {bill / 1e6}"
+            self._too_low[event.pod_id] = self.world.queue.now, why
+
+    def _made_good(self, event: ev.Note | None = None) -> None:
+        for noted_at, why in self._too_low.values():
+            if self.world.queue.now - noted_at > _AT_ONCE_S:
+                self.fail("I4", why)
+        if isinstance(event, ev.StrayCharged | ev.StrayBilled):
+            self._too_low.pop(event.pod_id, None)
+
+    def _reconciled(self) -> None:
+        if self.world.check.truth.undecidable.clocks_moved or self.restored_at is None:
+            return
+        for rented in self.world.living():
+            before = rented.created_at < self.restored_at and not rented.came_too_late
+            if before and rented.unowned_at is not None and not rented.deleting:
+                self.fail("I2", f"the ledger is called reconciled, and lacks {rented.pod_id}")
+
+    def finish(self) -> None:
+        """What every pod that we ended has cost is on record, whoever it was made for."""
+        self._made_good()
+        ledger, now = self.world.ledger.read(), self.world.queue.now
+        known = {g.pod_id for run in ledger.runs.values() for g in run.generations}
+        for account in self.world.accounts.values():
+            for rented in account.pods.values():
+                ours = rented.ended_by in _ENDED_BY_US and rented.rate_micros
+                if rented.pod_id in known or not ours or rented.pod_id in self.world.check.foreign:
+                    continue
+                stray = ledger.strays.get((account.habits.provider, rented.pod_id))
+                if stray is None:
+                    if rented.pod_id not in self._unwritten and not self._forgotten(rented):
+                        self.fail("I4", f"{rented.pod_id} was ended, and nobody is charged for it")
+                    continue
+                bill = rented.micros(now) + rented.storage_micros
+                if stray.billed is None and self._bill_is_late(rented, now):
+                    continue  # until then it stands at the most that it can have cost
+                if stray.billed is None or abs(stray.billed.micros - bill) > 2:
+                    self.fail("I4", f"{rented.pod_id} stands at {stray.cost}, billed {bill / 1e6}")
+
+    def _bill_is_late(self, rented: Rented, now: float) -> bool:
+        """Whether the world ends before the provider's final bill is out."""
+        return now < (rented.ended_at or now) + self.world.knobs.bill_lag_s + _NEXT_LOOK_S
+
+    def _is_sought(self, provider: str, pod_id: str) -> bool:
+        account = self.world.accounts.get(provider)
+        return account is not None and pod_id in account.sought
+
+    def _forgotten(self, rented: Rented) -> bool:
+        """Whether it was ended before an older copy of the ledger was restored."""
+        ended_at = min(rented.deleted_at, rented.ended_at or rented.deleted_at)
+        return self.restored_at is not None and ended_at <= self.restored_at
+
+    def _find(self, provider: str, pod_id: str) -> Rented | None:
+        account = self.world.accounts.get(provider)
+        return account.pods.get(pod_id) if account is not None else None

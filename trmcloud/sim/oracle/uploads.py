@@ -1,10 +1,15 @@
 """What a pod owes to a bucket: the right to upload before it trains, what is best and latest stored
-before it is done, and no upload for nothing."""
+before it is done, and no upload for nothing.
+
+Beside it what hostile hosts put there beyond what they were granted: it is deleted once nobody can
+add to it, and what it cost is counted.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trmcloud.core.contract import pod_contract as contract
@@ -13,11 +18,13 @@ from trmcloud.core.outcome import Outcome
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import CheckpointManifest
-    from trmcloud.sim.oracle.agent_lives import AgentLives
+    from trmcloud.sim.oracle.agent_oracle import AgentLives
     from trmcloud.sim.world.account import Rented
+    from trmcloud.sim.world.controllers import Process
     from trmcloud.sim.world.pod import SimPod
     from trmcloud.sim.world.store import Checkpoint
     from trmcloud.sim.world.world import SimWorld
+
 
 _ACTS_S = 15.0
 """An agent that lives and is awake has acted by then."""
@@ -111,7 +118,7 @@ class UploadJudge:
         # What was brought here of a disk that is gone, by a restart of the pod's container.
         brought = [c for c in made if c not in mine and c.home and c.whole]
         for each in mine:
-            here = each.home and each.seen("home") == each.manifest
+            here = each.home and each.is_current("home")
             if each.whole and not here and self._is_of_worth(each, mine, mine, brought):
                 self.fail("I3", f"{rented.pod_id} is ended, and {each.manifest.label} is not here")
 
@@ -127,23 +134,18 @@ class UploadJudge:
         now, knobs = self.world.queue.now, self.world.knobs
         made = self.world.files.checkpoints.get(pod.lease.run_id, ())
         mine = [c for c in made if c.pod_id == pod.rented.pod_id]
-        # What is damaged counts as best or latest to an agent that has not read it again.
-        owed = [
-            c
-            for c in mine
-            if c.whole
-            and not (c.slot and c.seen("slot") == c.manifest)
-            and self._is_of_worth(c, mine, made)
-        ]
         if "not everything could be uploaded" in report.message:
             down_until = max(knobs.bucket_down_until, knobs.pod_api_down_until)
             left_s = pod.agent.hard_left_s() if pod.agent is not None else 0.0
             able = pod.lease.landing_s > _STORED_S and now - down_until > _STORED_S
             if able and left_s > _STORED_S and not pod.machine.offset_s:
                 self.fail("I3", f"{pod.rented.pod_id} gives up its uploads, and the store is well")
-        elif owed and report.result != Outcome.KILLED.value:
-            label = owed[0].manifest.label
-            self.fail("I3", f"{pod.rented.pod_id} is done and {label} is not stored")
+        elif report.result != Outcome.KILLED.value:
+            # What is damaged counts as best or latest to an agent that has not read it again.
+            unstored = (c for c in mine if c.whole and not (c.slot and c.is_current("slot")))
+            owed = next((c for c in unstored if self._is_of_worth(c, mine, made)), None)
+            if owed is not None:
+                self.fail("I3", f"{pod.rented.pod_id} is done and {owed.label} is not stored")
 
     def _supplied(self, pod: SimPod, report: contract.AgentReport) -> None:
         """Nobody sent it its files, or gave it the right to upload: not while somebody could, for
@@ -160,7 +162,7 @@ class UploadJudge:
         here = run.generation if run is not None else None
         superseded = here is not None and here.pod_name != pod.name
         # A link leads to a name: of two that bear it the other one may be spoken to.
-        twins = sum(r.name == pod.name for r in pod.rented.account.pods.values())
+        twins = len(pod.rented.account.named(pod.name))
         if deaf or ended or superseded or twins > 1:
             return
         ungranted = max(since, knobs.bucket_down_until, self._ungranted.get(pod, now))
@@ -185,11 +187,13 @@ class UploadJudge:
         latest = _latest([c for c in mine if c.manifest.phase == phase])
         if made.manifest.step in (latest.step, latest.cooldown_from):
             return True
-        rivals = [c for c in all_ if c.manifest.phase == phase and (c in mine or c.slot)]
+        rivals = [c for c in all_ if c.manifest.phase == phase and c is not made]
         scores = [
-            (c.manifest if c in mine else c.seen("slot")).val_bpb for c in rivals if c is not made
+            c.manifest.val_bpb if c in mine else c.bpb("slot")
+            for c in rivals
+            if c in mine or c.slot
         ]
-        scores += [c.seen("home").val_bpb for c in brought if c.manifest.phase == phase]
+        scores += [c.bpb("home") for c in brought if c.manifest.phase == phase]
         return bpb is not None and all(bpb < score for score in scores if score is not None)
 
     def finish(self) -> None:
@@ -205,3 +209,83 @@ class UploadJudge:
                         self.fail(
                             "I3", f"{rented.pod_id} told of {phase} in the bucket: it is lost"
                         )
+
+
+_USD_PER_GB_MONTH = 0.023
+"""Amazon S3 Standard, the first 50 TB: https://aws.amazon.com/s3/pricing/."""
+_HOURS_PER_MONTH = 730.0
+_SLACK_S = 900.0
+"""How far apart the truth and what is on record may be."""
+
+
+@dataclass
+class Oversized:
+    """One object, stored at true epoch second ``at`` by whoever had its signed request."""
+
+    run_id: str
+    key: str
+    size_bytes: int
+    at: float
+    deleted_at: float | None = None
+
+    def micros(self, since: float, until: float) -> float:
+        """What so much takes from ``since`` to ``until``."""
+        hours = max(0.0, until - since) / 3600
+        return self.size_bytes / 1e9 * _USD_PER_GB_MONTH * 1e6 * hours / _HOURS_PER_MONTH
+
+
+class OversizeJudge:
+    """``fail`` takes an invariant's name and what is wrong."""
+
+    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+        self.world, self.fail = world, fail
+        self.stored: list[Oversized] = []
+
+    def there(self, run_id: str) -> list[Oversized]:
+        return [each for each in self.stored if each.run_id == run_id and each.deleted_at is None]
+
+    def put(self, run_id: str, key: str, size_bytes: int) -> None:
+        """A second one under its key takes the place of the first, which was paid for until now."""
+        for each in self.there(run_id):
+            if each.key == key:
+                each.deleted_at = self.world.queue.now
+        self.stored.append(Oversized(run_id, key, size_bytes, self.world.queue.now))
+
+    def dropped(self, process: Process, key: str) -> None:
+        for each in self.stored:
+            if each.key == key and each.deleted_at is None:
+                each.deleted_at = self.world.queue.now
+                self.world.say(f"{process.kind} deletes {key}")
+
+    def owed(self) -> bool:
+        """Whether something still has to be deleted: its run is over, nobody can add to it, and the
+        ledger knows that its pod had an agent, and so grants."""
+        return any(self._is_owed(each) for each in self.stored)
+
+    def _is_owed(self, each: Oversized) -> bool:
+        run = self.world.ledger.read().runs.get(each.run_id)
+        if each.deleted_at is not None or run is None or run.live:
+            return False
+        return any(g.agent_at is not None for g in run.generations)
+
+    def finish(self) -> None:
+        """I7: nothing of it is left. I1: what each of them cost is on record, and not more than if
+        it had been there since the first pod was asked for."""
+        check, now = self.world.check, self.world.queue.now
+        if check.forgotten or check.truth.undecidable.clocks_moved:
+            return
+        for run_id, run in self.world.ledger.read().runs.items():
+            mine = [each for each in self.stored if each.run_id == run_id]
+            left = [each for each in mine if self._is_owed(each)]
+            if left:
+                self.fail("I7", f"{left[0].key} was not granted, and is still there")
+            if not mine or any(each.deleted_at is None for each in mine):
+                continue
+            # One that was replaced under its own key is found by nobody.
+            last = {each.key: each for each in mine}.values()
+            cost = sum(each.micros(each.at, each.deleted_at or now) for each in last)
+            begun = min(g.intended_at for g in run.generations) - _SLACK_S
+            most = sum(each.micros(begun, (each.deleted_at or now) + _SLACK_S) for each in last)
+            held = run.oversized_rent.micros
+            if not cost <= held <= most + len(last):
+                self.fail("I1", f"{run_id}'s uploads cost {cost:.0f} to {most:.0f}, {held} is held")

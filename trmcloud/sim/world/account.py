@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import local_terminate_wait_s, traits_of
+from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.storage import pod_disks_price, price_per_hour
 from trmcloud.ports.compute import PodRequest
@@ -48,6 +50,8 @@ class Rented:
         self.ended_by = ""
         self.visible_at = at
         self.storage_micros = 0
+        self.listed: PodSeen | None = None
+        """As a list showed it last."""
         promised_s = request.lease.hard_stop_at - request.lease.granted_at
         self.due_at = at + promised_s
         """When it must have ended, by the truth: what was promised, counted from its creation."""
@@ -137,6 +141,7 @@ class Account:
     def __init__(self, world: SimWorld, habits: ProviderProfile) -> None:
         self.world, self.habits = world, habits
         self.pods: dict[str, Rented] = {}
+        self._named: dict[str, list[Rented]] = {}
         self.living: list[Rented] = []
         self.coming: dict[str, float] = {}
         """Names of pods that were asked for and not made yet, and when they should have been."""
@@ -167,8 +172,7 @@ class Account:
         rented.visible_at = now + rng.uniform(*self.habits.lists_new_after_s)
         if world.knobs.list_omits_s and self.lags:
             rented.visible_at = now + world.knobs.list_omits_s
-        self.pods[pod_id] = rented
-        self.living.append(rented)
+        self._add(rented)
         world.check.pod_made(rented)
         world.say(f"{pod_id} is made as {request.name}")
         rented.boots_after_s = rng.uniform(*self.habits.boot_s)
@@ -226,9 +230,17 @@ class Account:
         now = self.world.queue.now
         rented = Rented(self, pod_id, request, request.rate.micros, now)
         rented.pod.running = True
-        self.pods[pod_id] = rented
-        self.living.append(rented)
+        self._add(rented)
         return rented
+
+    def _add(self, rented: Rented) -> None:
+        self.pods[rented.pod_id] = rented
+        self.living.append(rented)
+        self._named.setdefault(rented.name, []).append(rented)
+
+    def named(self, name: str) -> Sequence[Rented]:
+        """Those of that name, the first one first: a provider may make two of one."""
+        return self._named.get(name, ())
 
     # -- ending -------------------------------------------------------------------------------
 

@@ -1,36 +1,38 @@
 """A simulated pod: watchdog, agent and trainer on a machine of their own.
 
-Watchdog and agent think with ``pod.mind``, the very code that runs on a real pod; here it gets a
-body whose files are crash-consistent records and whose processes are arithmetic.
+Watchdog and agent think with ``pod.agent``, the very code that runs on a real pod; here it gets a
+host whose files are crash-consistent records and whose processes are arithmetic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.pod_contract import PhaseState
+from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.contract.worth import StopRules
+from trmcloud.core.values import replace
 from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.pod.agent.loop import AgentLoop
+from trmcloud.pod.agent.nodes import HEAD_LOOK_EVERY_S, HEAD_LOST_S, HeadWatch
 from trmcloud.pod.agent.watchdog import WORK_DONE, Watchdog
-from trmcloud.sim.world.command import start_command
-from trmcloud.sim.world.host import SimHost
-from trmcloud.sim.world.machines import Machine
-from trmcloud.sim.world.next_tick import COARSE_S, TICK_S, next_tick_s
-from trmcloud.sim.world.other_machines import OtherMachines
-from trmcloud.sim.world.queue import Entry
-from trmcloud.sim.world.said import Said
-from trmcloud.sim.world.trainer import SimTrainer
-from trmcloud.sim.world.uploads import SimUploader
+from trmcloud.sim.world.clocks import Entry, Machine
+from trmcloud.sim.world.host import SimHost, SimUploader
+from trmcloud.sim.world.trainer import Habit, SimCommand, SimTrainer
 
 if TYPE_CHECKING:
     from trmcloud.sim.world.account import Rented
     from trmcloud.sim.world.store import Checkpoint
     from trmcloud.sim.world.world import SimWorld
+
 
 _LINGER_S = 20.0
 _INSTALL_S = (5.0, 60.0)
@@ -80,6 +82,7 @@ class SimPod:
         self.others = OtherMachines(self)
         self.said, self.written = Said(), Said()
         self.booted_at = 0.0
+        self._saves_noted: tuple[float, SimTrainer | None, int] = 0.0, None, 0
         self._pids = 100
         self.uploader = SimUploader(self)
         self._agent_event = self._guard_event = Entry(0.0, None)
@@ -133,7 +136,7 @@ class SimPod:
         self.trainer_note = None
         self.trainer = None
         self.ending = False
-        self.machine.boot_id += "'"
+        self.machine.rename_boot("'")
         self.world.queue.after(5.0, self.boot)
 
     def wake(self) -> None:
@@ -392,6 +395,198 @@ class SimPod:
         now, trainer = self.world.queue.now, self.trainer
         if trainer is None:
             return
+        noted = now, trainer, trainer.told_times
+        if noted == self._saves_noted:
+            return
+        self._saves_noted = noted
         step = trainer.saved_step(now)
         if step is not None:
             self.world.save_checkpoint(self.rented, trainer, step)
+
+
+def start_command(
+    pod: SimPod,
+    command: Command,
+    phase: str,
+    attempt: int,
+    pid: int,
+    left_s: float,
+    from_step: int,
+) -> SimCommand:
+    """On ``pod``, with what it will do to it."""
+    world, run_id = pod.world, pod.lease.run_id
+    made = SimCommand(
+        command,
+        world.shape_of(run_id, phase, pod.rented),
+        run_id=run_id,
+        attempt=attempt,
+        pid=pid,
+        at=world.queue.now,
+        deadline_s=left_s,
+        from_step=from_step,
+        ill=world.next_illness(pod.rented, phase, {}),
+    )
+    world.commands.append((pod, made))
+    if made.habit is not Habit.PLAIN:
+        world.fire(made.habit.value, f"{pod.rented.pod_id}'s command has a habit")
+    if made.disk_full_at < inf:
+        world.queue.at(made.disk_full_at, partial(_fill_disk, pod, made))
+    for at in made.strikes():
+        world.queue.at(at, partial(_attack, pod, made))
+    return made
+
+
+def _fill_disk(pod: SimPod, command: SimCommand) -> None:
+    if command.lives(pod.world.queue.now):
+        pod.world.say(f"{pod.rented.pod_id} disk is filled by its command")
+        pod.world.knobs.pod_disk_full = True
+
+
+def _attack(pod: SimPod, command: SimCommand) -> None:
+    if command.lives(pod.world.queue.now) and pod.running:
+        pod.world.say(f"{pod.rented.pod_id} agent is killed by its command")
+        pod.kill_agent()
+
+
+TICK_S = 0.5
+COARSE_S = 1800.0
+_HUNG_LOOK_S = 60.0
+_AWAIT_S = 300.0
+_LOOK_S = 15.0
+SAMPLED_S = 120.0
+"""Into a training, until when its GPUs' counters say something of it."""
+
+
+def next_tick_s(pod: SimPod) -> float:
+    """Until something that the agent looks at will have changed."""
+    now, trainer = pod.world.queue.now, pod.trainer
+    wait = COARSE_S
+    if pod.agent is not None:
+        lease, hard_left_s = pod.agent.lease, pod.agent.hard_left_s()
+        soft_left_s = hard_left_s - (lease.hard_stop_at - lease.soft_stop_at)
+        told_left_s = soft_left_s + 0.25 * lease.landing_s
+        for left_s in (told_left_s, told_left_s + 20.0, hard_left_s):
+            if left_s > -0.1:
+                wait = min(wait, left_s + 0.1)
+        if pod.agent.report.uploading:
+            return min(wait + TICK_S, _LOOK_S)  # and whenever one is through
+        if pod.agent.report.waiting == "grants":
+            wait = min(wait, _LOOK_S)
+        elif pod.agent.report.waiting:
+            if not pod.staged or pod.ready_at > now:
+                left_s = pod.ready_at - now  # files that arrive poke it
+                wait = min(wait, left_s if left_s > 0 else _AWAIT_S)
+            else:
+                wait = 0.0
+    if trainer is not None:
+        sampled_s = trainer.trains_at + SAMPLED_S - now
+        if sampled_s > 0 and trainer.runs(now):
+            wait = min(wait, sampled_s)
+        if trainer.tells_worth and trainer.runs(now):
+            number = trainer.step(now) // trainer.shape.eval_every
+            ends = (trainer.evaluated_at(n) - now for n in (number, number + 1))
+            wait = min((wait, *(left_s for left_s in ends if left_s > 0)))
+        if trainer.silent_from < inf and trainer.runs(now):
+            wait = min(wait, _HUNG_LOOK_S)
+        if trainer.ends_at is not None and trainer.killed_at is None:
+            if trainer.ends_at >= now:
+                wait = min(wait, trainer.ends_at - now)
+        elif trainer.runs(now):
+            wait = min(wait, _HUNG_LOOK_S)
+        else:
+            wait = 0.0
+    return wait + TICK_S
+
+
+class OtherMachines:
+    """One pod's machines but the first: they come to life when that is lost."""
+
+    def __init__(self, pod: SimPod) -> None:
+        self._pod = pod
+        self.head_watch: HeadWatch | None = None
+        """As they look at the first one, once that is lost."""
+        self._head_lost_at = 0.0
+
+    def lose_head(self) -> None:
+        """The first of its machines is lost, with its agent, its guard and its disk; the others'
+        trainers have failed with it. They are there, and billed, and look for the first."""
+        now = self._pod.world.queue.now
+        self._pod.stop()
+        self._pod.world.files.lose_pod(self._pod.rented.run_id, pod_id=self._pod.rented.pod_id)
+        answers = [True, False]
+        self.head_watch = HeadWatch(lambda: answers.pop(0) if answers else False, self._boot_s)
+        self.head_watch.look()
+        self._head_lost_at = now
+        self._pod.world.queue.after(HEAD_LOOK_EVERY_S, self._look_for_head)
+        self._pod.world.queue.at(now + self._pod.world.check.head_lost_s, self._must_have_ended)
+
+    def _boot_s(self) -> float:
+        return self._pod.machine.now().boot
+
+    def _look_for_head(self) -> None:
+        watch, rented = self.head_watch, self._pod.rented
+        if watch is None or rented.ended or rented.deleting:
+            return
+        watch.look()
+        if watch.is_lost:
+            rented.ended_by = rented.ended_by or "another machine"
+            rented.account.end_from_inside(rented)
+        self._pod.world.queue.after(HEAD_LOOK_EVERY_S, self._look_for_head)
+
+    def _must_have_ended(self) -> None:
+        self._pod.world.check.head_was_lost(self._pod.rented)
+
+    def word(self) -> contract.AgentReport | None:
+        """What the link makes of another machine's report, once the first was silent for long: see
+        ``adapters.ssh.others``."""
+        base = self._pod.durable_report or self._pod.report
+        if base is None or self._pod.world.queue.now - self._head_lost_at < HEAD_LOST_S:
+            return None
+        phases = tuple(
+            replace(phase, state=PhaseState.ENDED, outcome="crashed")
+            if phase.state is PhaseState.RUNNING
+            else phase
+            for phase in base.phases
+        )
+        word = replace(
+            base, result="failed", message="the first machine is lost", phases=phases, kept=()
+        )
+        self._pod.said.hear(word)
+        return word
+
+
+class Said:
+    """Everything that a pod's own agent has ever said, written or not."""
+
+    def __init__(self) -> None:
+        self.results: set[str] = set()
+        self.finished: set[str] = set()
+        self._phases: set[tuple[str, str, int | None]] = set()
+        self._gates: set[tuple[str, bool]] = set()
+        self._last: object = None
+        self.uploaded: dict[str, float] = {}
+        """Of each phase the best that was ever told to be in the bucket."""
+
+    def hear(self, report: contract.AgentReport) -> None:
+        for kept in report.uploaded:
+            if kept.val_bpb is not None:
+                best = min(kept.val_bpb, self.uploaded.get(kept.phase, kept.val_bpb))
+                self.uploaded[kept.phase] = best
+        if report.result is not None:
+            self.results.add(report.result)
+        if report.phases is self._last:
+            return
+        self._last = report.phases
+        for phase in report.phases:
+            if phase.state is PhaseState.ENDED:
+                self._phases.add((phase.name, phase.outcome or "lost", phase.step))
+                if phase.outcome in DONE:
+                    self.finished.add(phase.name)
+            if phase.gate is not None:
+                self._gates.add((phase.name, phase.gate.passed))
+
+    def phase(self, name: str, outcome: str, step: int | None) -> bool:
+        return (name, outcome, step) in self._phases
+
+    def gate(self, name: str, passed: bool) -> bool:
+        return (name, passed) in self._gates

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest, pick_best
-from trmcloud.core.contract.pod_contract import AgentReport, Kept
+from trmcloud.core.contract.pod_contract import AgentReport, Kept, dump
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import replace
 
 
-@dataclass
+@dataclass(eq=False)
 class Checkpoint:
     """A manifest, and which bits are really there: ``bits`` is their hash, '' where torn."""
 
@@ -41,9 +41,17 @@ class Checkpoint:
         """As its pod's agent tells of it."""
         return self.manifest.kept
 
+    @cached_property
+    def sha256(self) -> str:
+        return self.manifest.sha256
+
+    @cached_property
+    def label(self) -> str:
+        return self.manifest.label
+
     @property
     def whole(self) -> bool:
-        return self.readable and self.bits == self.manifest.sha256
+        return self.readable and self.bits == self.sha256
 
     def score(self, bpb: float | None) -> None:
         """Its trainer has evaluated it, and put the metric into the manifest beside it."""
@@ -56,8 +64,18 @@ class Checkpoint:
 
     def seen(self, place: str) -> CheckpointManifest:
         """The manifest as its copy at home or in its slot is: it may be from before the metric."""
-        if place in self.scored or self.manifest.val_bpb is None:
-            return self.manifest
+        return self.manifest if self.is_current(place) else self._unscored
+
+    def is_current(self, place: str) -> bool:
+        """Whether the copy there is the one that is on the pod."""
+        return place in self.scored or self.manifest.val_bpb is None
+
+    def bpb(self, place: str) -> float | None:
+        """The metric that the copy there has."""
+        return self.manifest.val_bpb if place in self.scored else None
+
+    @cached_property
+    def _unscored(self) -> CheckpointManifest:
         return replace(self.manifest, val_bpb=None)
 
     def leave(self) -> None:
@@ -69,7 +87,8 @@ class Checkpoint:
 
     def _rewrite(self, bpb: float | None) -> None:
         self.manifest = replace(self.manifest, val_bpb=bpb)
-        self.__dict__.pop("kept", None)
+        for name in ("kept", "_unscored"):
+            self.__dict__.pop(name, None)
 
 
 def hash_of(run_id: str, phase: str, step: int, lineage: int) -> str:
@@ -119,13 +138,14 @@ class SimFiles:
         """How many there ever were: what is trained anew has other bits."""
         self.words: dict[tuple[str, int], AgentReport] = {}
         """What the agent of a run's generation told the bucket last."""
+        self._word_texts: dict[tuple[str, int], tuple[AgentReport, bytes]] = {}
         self.refresh: Callable[[str], None] = lambda run_id: None
         """Called before a look, so that a trainer's latest saves are there."""
 
     def add(self, run_id: str, made: Checkpoint) -> None:
         self.made += 1
         kept = self.checkpoints.setdefault(run_id, [])
-        same = [c for c in kept if c.manifest.label == made.manifest.label]
+        same = [c for c in kept if c.label == made.label]
         for old in same:
             kept.remove(old)
         kept.append(made)
@@ -143,7 +163,7 @@ class SimFiles:
     def bring_home(self, run_id: str, pod_id: str, wanted: CheckpointManifest) -> None:
         """The copy is verified: bits that are not what the manifest says stay where they are."""
         for made in self.checkpoints.get(run_id, ()):
-            same = (made.manifest.label, made.manifest.sha256) == (wanted.label, wanted.sha256)
+            same = (made.label, made.sha256) == (wanted.label, wanted.sha256)
             if same and made.pod_id == pod_id:
                 if not made.whole:
                     raise CheckpointError(f"{wanted.label} is not what its manifest says")
@@ -210,10 +230,20 @@ class SimFiles:
         made = self.checkpoints.get(run_id, ())
         return [c.seen("slot") for c in made if c.slot and c.readable]
 
+    def last_word(self, run_id: str, generation: int) -> bytes | None:
+        """What the bucket holds of ``words``."""
+        place = run_id, generation
+        word = self.words.get(place)
+        if word is None:
+            return None
+        known = self._word_texts.get(place)
+        if known is None or known[0] is not word:
+            known = self._word_texts[place] = word, dump(word).encode()
+        return known[1]
+
     def _find(self, run_id: str, kept: Kept) -> Checkpoint | None:
         for made in self.checkpoints.get(run_id, ()):
-            m = made.manifest
-            if (m.phase, m.step, m.sha256) == (kept.phase, kept.step, kept.sha256):
+            if made.kept.bits == kept.bits:
                 return made
         return None
 

@@ -9,26 +9,26 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.sim.world.account import Account, Rented
+from trmcloud.sim.world.clocks import EventQueue, Machine
 from trmcloud.sim.world.controllers import Killed, Process
 from trmcloud.sim.world.ledger_memory import MemoryLedger
-from trmcloud.sim.world.machines import Machine
-from trmcloud.sim.world.next_tick import SAMPLED_S
+from trmcloud.sim.world.pod import SAMPLED_S
 from trmcloud.sim.world.provider_profiles import PROFILES
-from trmcloud.sim.world.queue import EventQueue
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
 from trmcloud.sim.world.trainer import Ill, Shape, SimTrainer, asks_for
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.pod_contract import AgentReport
     from trmcloud.sim.oracle.invariants import Invariants
-    from trmcloud.sim.world.command import SimCommand
     from trmcloud.sim.world.pod import SimPod
+    from trmcloud.sim.world.trainer import SimCommand
 
 START_AT = 1_767_225_600.0
 """2026-01-01 00:00 UTC."""
@@ -248,11 +248,13 @@ class SimWorld:
 
     @property
     def ledger_readable(self) -> bool:
-        knobs = self.knobs
-        free_at = max(
-            knobs.ledger_locked_until, knobs.ledger_damaged_until, knobs.ledger_too_new_until
+        knobs, now = self.knobs, self.queue.now
+        return (
+            now >= knobs.ledger_locked_until
+            and now >= knobs.ledger_damaged_until
+            and now >= knobs.ledger_too_new_until
+            and not self.ledger.is_older
         )
-        return self.queue.now >= free_at and not self.ledger.is_older
 
     @property
     def ledger_writable(self) -> bool:
@@ -306,6 +308,7 @@ class SimWorld:
         return share * float(trainer.overrides.get("batch", own.batch)) / own.batch
 
     @staticmethod
+    @lru_cache(maxsize=64)
     def memory_of(run_id: str, phase: str) -> float:
         """What its own settings take of a GPU's memory."""
         return random.Random(f"memory {run_id} {phase}").uniform(0.2, 0.7)
