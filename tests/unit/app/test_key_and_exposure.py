@@ -16,13 +16,13 @@ from trmcloud.adapters.skypilot.homes import SkyHome
 from trmcloud.app import kill_layers, preparing
 from trmcloud.app.context import Context
 from trmcloud.app.launch_checks import check_account_key, check_exposure
-from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.planning import Planner
 from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.control import events as ev
 from trmcloud.core.errors import BudgetRefused, UsageError
 from trmcloud.core.money import ZERO
 from trmcloud.core.spec.plan import Plan
+from trmcloud.options import LaunchRequest
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import Inputs
 

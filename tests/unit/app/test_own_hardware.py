@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.own_hardware import HOST_W, own_hardware
 from trmcloud.app.planning import Planner
 from trmcloud.cli.views.own_hardware import own_lines
@@ -14,6 +13,7 @@ from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.options import LaunchRequest
 from trmcloud.wiring_plans import build_planner
 
 

@@ -15,7 +15,6 @@ from tests.standins.data_host import DataHost, Fault, serving
 from trmcloud.app import launching, planning, preparing
 from trmcloud.app.context import Context
 from trmcloud.app.data import prepare as data_files
-from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.planning import Planner
 from trmcloud.app.preparing import Prepared
 from trmcloud.app.staging.bundle import bundle_root
@@ -25,6 +24,7 @@ from trmcloud.core.errors import BudgetRefused, DataError, NotSupported, UsageEr
 from trmcloud.core.spec.plan import Plan
 from trmcloud.export import writing
 from trmcloud.export.task import SkyNames
+from trmcloud.options import LaunchRequest
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import Inputs
 

@@ -11,7 +11,6 @@ import pytest
 from trmcloud.app import measured_commands
 from trmcloud.app.commands import spec_to_run
 from trmcloud.app.context import Context
-from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.measured_commands import KEPT_NAME, note_probed, probe_of, probed_in
 from trmcloud.app.planning import Planner
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
@@ -26,6 +25,7 @@ from trmcloud.core.planner.command_probe import Probed
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.options import LaunchRequest
 
 NOW = 1_795_000_000.0
 WORDS = ("python", "train.py")

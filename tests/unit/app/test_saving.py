@@ -13,7 +13,6 @@ from tests.unit.core.manifests import manifest
 from trmcloud.app.checkpoints import shelf
 from trmcloud.app.checkpoints.saving import Asked, find_saved, why_not_saved
 from trmcloud.app.context import Context
-from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.control import events as ev
@@ -22,6 +21,7 @@ from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
 from trmcloud.io.files import write_atomic
+from trmcloud.options import LaunchRequest
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.app.launch_request import LaunchRequest, spec_of
 from trmcloud.cli.views.batch_rows import batch_lines
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import Offer
@@ -22,6 +21,7 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.rates import rate_for
 from trmcloud.core.spec.recipe import PhaseRecipe, parse_recipe
 from trmcloud.core.values import replace
+from trmcloud.options import LaunchRequest, spec_of
 
 NOW = 1_795_000_000.0
 

@@ -10,7 +10,6 @@ import pytest
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.app import plans
-from trmcloud.app.launch_request import LaunchRequest, spec_of
 from trmcloud.app.pod_request import LaunchData, disk_gb
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import Offer
@@ -35,6 +34,7 @@ from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import as_option, parse_setting
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.storage import pod_disks_gb, running_rate, volume_rate
+from trmcloud.options import LaunchRequest, spec_of
 
 NOW = 1_795_000_000.0
 BOTH = ("fast", "extreme")

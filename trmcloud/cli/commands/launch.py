@@ -10,52 +10,16 @@ import typer
 from trmcloud.cli import options
 from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.errors import UsageError
+from trmcloud.options import LaunchRequest
 
 
+@options.with_options("launch")
 def command(
-    typed: typer.Context,
-    hardware: options.Hardware,
-    recipe: options.Recipe = "trm",
-    phase: options.Phase = "both",
-    budget: options.Budget = None,
-    rate: options.Rate = None,
-    data: options.Data = "",
-    steps: options.Steps = None,
-    hours: options.Hours = None,
-    tokens: options.Tokens = None,
-    setting: options.Settings = None,
-    precision: options.Precision = "",
-    scale_lr: options.ScaleLr = "",
-    processes: options.Processes = 0,
-    initial_from: options.InitialFrom = "",
-    strict_guide: options.StrictGuide = False,
-    stop_at_gain: options.StopAtGain = "",
-    patience: options.Patience = 0,
-    last_rungs: options.LastRungs = "",
-    accept_exposure: Annotated[
-        str | None,
-        typer.Option(
-            help="Rent without two verified kill layers, or where nothing caps the rent: the USD "
-            "an hour that may be lost.",
-            metavar="USD",
-        ),
-    ] = None,
-    volume: options.Volume = False,
-    volume_days: options.VolumeDays = 7.0,
-    volume_then: options.VolumeThen = "keep",
-    provider: options.RentFrom = None,
-    via: options.Via = "",
-    allow_key: options.AllowAccountKey = False,
-    bucket: options.Bucket = "",
-    region: options.Region = None,
-    community: options.Community = False,
-    spot: options.Spot = False,
-    accept_loss: options.AcceptLoss = False,
+    request: LaunchRequest,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan that would run, and leave.")
     ] = False,
-    detach: options.Detach = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: options.Yes = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --dry-run: print the plan as JSON.")
     ] = False,
@@ -70,7 +34,6 @@ def command(
     from trmcloud.app.launching import start
     from trmcloud.cli.asking import confirmed
     from trmcloud.cli.catching_up import tell_unreached
-    from trmcloud.cli.launch_request import request_of
     from trmcloud.cli.telling import tell
     from trmcloud.cli.views import run as run_view
     from trmcloud.cli.views.data_progress import DataProgress
@@ -82,7 +45,7 @@ def command(
 
     if as_json and not dry_run:
         raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
-    request, context, planner = request_of(typed), build_context(), build_planner()
+    context, planner = build_context(), build_planner()
     context.ledger.read()  # a ledger that cannot be used is told before any work is done
     if dry_run:
         plan = preparing.dry_run(context, planner, request)
@@ -98,11 +61,15 @@ def command(
         return
     preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
     driver = start(
-        context, ready.plan, data=ready.data, initial_weights=ready.initial_weights, detached=detach
+        context,
+        ready.plan,
+        data=ready.data,
+        initial_weights=ready.initial_weights,
+        detached=request.detach,
     )
     tell(context)
     tell_unreached(context)
-    code = run_view.carry(context, driver, detach=detach)
+    code = run_view.carry(context, driver, detach=request.detach)
     run = driver.run()
     sold_out = any(action.failed_kind is FailureKind.NO_CAPACITY for action in run.actions.values())
     if code == Outcome.NOT_STARTED.exit_code and sold_out:

@@ -8,15 +8,13 @@ from typing import Annotated
 import typer
 
 from trmcloud.cli import options
+from trmcloud.options import LaunchRequest, parse_money
 
 
+@options.with_options("resume")
 def command(
+    request: LaunchRequest,
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
-    budget: Annotated[
-        str | None,
-        typer.Option(help="The whole run's budget, spent part included.", metavar="USD"),
-    ] = None,
-    setting: options.NewSettings = None,
     accept_change: Annotated[
         bool,
         typer.Option(
@@ -24,11 +22,6 @@ def command(
             help="Go on though settings differ that decide what is trained.",
         ),
     ] = False,
-    processes: Annotated[
-        int,
-        typer.Option(help="On this machine: so many share the batch from now on."),
-    ] = 0,
-    detach: options.Detach = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Go on from the last checkpoint, within what is left of the run's budget.
@@ -42,7 +35,6 @@ def command(
     from trmcloud.app.context import find_run
     from trmcloud.app.data.prepare import need_training_extra
     from trmcloud.app.launch_checks import check_bucket, first_candidate
-    from trmcloud.app.launch_request import parse_money
     from trmcloud.app.launching import resume
     from trmcloud.cli.telling import tell
     from trmcloud.cli.views.launch import show_resume
@@ -60,12 +52,12 @@ def command(
     driver = resume(
         context,
         run or None,
-        cap=parse_money("--budget", budget),
-        settings=[parse_setting(text) for text in setting or ()],
+        cap=parse_money("--budget", request.budget),
+        settings=[parse_setting(text) for text in request.setting],
         accept_change=accept_change,
-        processes=processes,
+        processes=request.processes,
     )
     if not before.live:
         show_resume(context, driver.run(), driver.run().plan, verbose=verbose)
     tell(context)
-    sys.exit(carry(context, driver, detach=detach))
+    sys.exit(carry(context, driver, detach=request.detach))

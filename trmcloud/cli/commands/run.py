@@ -8,127 +8,20 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app.commands import CommandRequest
 from trmcloud.cli import options
 from trmcloud.core.errors import UsageError
+from trmcloud.options import LaunchRequest
 
 
+@options.with_options("run")
 def command(
-    typed: typer.Context,
-    hardware: Annotated[
-        str,
-        typer.Argument(
-            help="8xH100, 1xA100, other NxSKU, local, or any (8xany): the cheapest.",
-            metavar="HARDWARE",
-        ),
-    ],
-    words: Annotated[
-        list[str],
-        typer.Argument(help="What to run, after --, as in a shell here.", metavar="-- COMMAND…"),
-    ],
-    budget: options.Budget = None,
-    rate: options.Rate = None,
-    hours: options.Hours = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            help="How many steps it has, for the bar and for a plan by its probe; it is not told."
-        ),
-    ] = None,
-    checkpoints: Annotated[
-        str,
-        typer.Option(
-            help="Folder (or pattern: out/ckpt-*) that it saves in; what has stopped changing "
-            "there is kept.",
-            metavar="DIR",
-        ),
-    ] = "",
-    metric: Annotated[
-        str,
-        typer.Option(
-            help="What is best: a key in its lines of JSON or its TensorBoard files, or a pattern "
-            "for its log: 'val_loss=([0-9.]+)'.",
-            metavar="METRIC",
-        ),
-    ] = "",
-    best: Annotated[str, typer.Option(help="min or max of the metric.")] = "min",
-    keep_best: Annotated[int, typer.Option(help="Checkpoints kept beside the latest.")] = 2,
-    checkpoint_gb: Annotated[
-        float, typer.Option(help="The most one checkpoint may hold; reserved.", metavar="GB")
-    ] = 2.0,
-    data: Annotated[
-        str, typer.Option(help="Folder of data, sent apart from the code.", metavar="DIR")
-    ] = "",
-    env: Annotated[
-        list[str] | None,
-        typer.Option(help="A variable of this shell that it is given, repeatable.", metavar="NAME"),
-    ] = None,
-    pip: Annotated[
-        str, typer.Option(help="Requirements to install before it starts.", metavar="FILE")
-    ] = "",
-    image: Annotated[
-        str, typer.Option(help="Container image in place of RunPod's own.", metavar="NAME")
-    ] = "",
-    stop_signal: Annotated[
-        str,
-        typer.Option(help="What tells it to stop: TERM, INT, USR1, USR2, HUP, QUIT or none."),
-    ] = "",
-    stop_file: Annotated[
-        str, typer.Option(help="Or a file that is made there.", metavar="FILE")
-    ] = "",
-    grace: Annotated[
-        float, typer.Option(help="Seconds it has to save and leave; reserved.", metavar="S")
-    ] = 60.0,
-    silent: Annotated[
-        float,
-        typer.Option(help="Seconds without a line, a step or a file until it counts as hung."),
-    ] = 1800.0,
-    resume: Annotated[
-        str,
-        typer.Option(
-            help="The command that goes on from a checkpoint: 'python train.py --resume "
-            "{checkpoint}'.",
-            metavar="COMMAND",
-        ),
-    ] = "",
-    probe: Annotated[
-        int,
-        typer.Option(
-            help="Make and measure that many steps, and end: their pace, memory and what they may "
-            "take on other hardware.",
-            metavar="STEPS",
-        ),
-    ] = 0,
-    memory: Annotated[
-        float,
-        typer.Option(help="With any: the least that one GPU must have.", metavar="GB"),
-    ] = 0.0,
-    processes: options.Processes = 0,
-    accept_exposure: Annotated[
-        str | None,
-        typer.Option(
-            help="Rent without two verified kill layers: the USD an hour that may be lost.",
-            metavar="USD",
-        ),
-    ] = None,
-    volume: options.Volume = False,
-    volume_days: options.VolumeDays = 7.0,
-    volume_then: options.VolumeThen = "keep",
-    provider: options.RentFrom = None,
-    via: options.Via = "",
-    allow_key: options.AllowAccountKey = False,
-    bucket: options.Bucket = "",
-    region: options.Region = None,
-    community: options.Community = False,
-    spot: options.Spot = False,
-    deadline: Annotated[
-        str | None, typer.Option(help="When it must have ended: 12h, friday.", metavar="WHEN")
-    ] = None,
-    accept_loss: options.AcceptLoss = False,
+    request: LaunchRequest,
+    asked: CommandRequest,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print plan and files that would be sent, and leave.")
     ] = False,
-    detach: options.Detach = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: options.Yes = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --dry-run: print the plan as JSON.")
     ] = False,
@@ -144,7 +37,6 @@ def command(
     from trmcloud.app.launching import start
     from trmcloud.cli.asking import confirmed
     from trmcloud.cli.catching_up import tell_unreached
-    from trmcloud.cli.launch_request import request_of
     from trmcloud.cli.telling import tell
     from trmcloud.cli.views import run as run_view
     from trmcloud.cli.views.command_probe import probe_lines
@@ -157,8 +49,8 @@ def command(
     if as_json and not dry_run:
         raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
     root = Path.cwd()
-    request, context, planner = request_of(typed, setting=()), build_context(), build_planner()
-    wished = commands.command_of(commands.request_of(typed.params), data, root)
+    context, planner = build_context(), build_planner()
+    wished = commands.command_of(asked, request.data, root)
     spec = commands.spec_to_run(planner, request, wished)
     context.ledger.read()  # a ledger that cannot be used is told before any work is done
     if dry_run:
@@ -175,10 +67,14 @@ def command(
         print("nothing was started, nothing was spent")
         return
     preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
-    driver = start(context, ready.plan, data=ready.data, detached=detach)
+    driver = start(context, ready.plan, data=ready.data, detached=request.detach)
     tell(context)
     tell_unreached(context)
-    code = run_view.carry(context, driver, detach=detach)
-    if probe and not detach:
-        print("\n".join(probe_lines(measured_commands.probed_in(context, driver.run()), steps)))
+    code = run_view.carry(context, driver, detach=request.detach)
+    if asked.probe and not request.detach:
+        print(
+            "\n".join(
+                probe_lines(measured_commands.probed_in(context, driver.run()), request.steps)
+            )
+        )
     sys.exit(code)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trmcloud.cli import options
 from trmcloud.cli.views.streams import outlive_the_reader
 from trmcloud.core.errors import UsageError
 from trmcloud.core.plain_text import one_line
+from trmcloud.options import parse_money
 
 if TYPE_CHECKING:
     from trmcloud.app.smoke.setting import Step
@@ -28,7 +30,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: options.Yes = False,
 ) -> None:
     """Rent the cheapest pod, see which kill layers work for this account, end it, show the bill.
 
@@ -37,7 +39,6 @@ def command(
 
     Example: trmcloud smoke --provider runpod --max-usd 0.25
     """
-    from trmcloud.app.launch_request import parse_money
     from trmcloud.app.smoke.run import Smoke
     from trmcloud.cli.asking import confirmed
     from trmcloud.cli.views.reasons import sentence
