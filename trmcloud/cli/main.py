@@ -88,13 +88,14 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """The command of ``trmcloud.cli.<name>``: its ``app`` or its ``command``."""
-    module: Any = importlib.import_module(f"trmcloud.cli.commands.{name.replace('-', '_')}")
-    if hasattr(module, "app"):
+    """The command of that name: in its module the function so called, else the group ``app``."""
+    own = name.replace("-", "_")
+    module: Any = importlib.import_module(f"trmcloud.cli.commands.{own}")
+    if not hasattr(module, own):
         made = typer.main.get_command(module.app)
     else:
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
-        app.command(name)(module.command)
+        app.command(name)(getattr(module, own))
         made = typer.main.get_command(app)
     made.name = name
     return made

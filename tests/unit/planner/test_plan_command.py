@@ -16,7 +16,7 @@ from trmcloud.options import LaunchRequest
 from trmcloud.wiring_plans import build_planner
 
 app = typer.Typer()
-app.command()(plan_command.command)
+app.command()(plan_command.plan)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import typer
 from trmcloud.cli.views.streams import as_is
 
 
-def command(
+def adopt(
     folder: Annotated[
         str, typer.Argument(help="The script's RUN_DIR, or the folder that holds it.")
     ] = ".",

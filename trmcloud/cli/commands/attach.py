@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 
-def command(
+def attach(
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
 ) -> None:
     """Watch a run as the command that launched it did, until it ends or you leave.

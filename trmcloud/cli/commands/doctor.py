@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trmcloud.core.money import Usd
 
 
-def command(
+def doctor(
     plan: Annotated[
         str, typer.Argument(help="A saved plan, to hold against balance and spend limit.")
     ] = "",

@@ -15,7 +15,7 @@ _SCORED = 0.95
 _TASKS = ("gsm8k",)
 
 
-def command(
+def eval(
     checkpoint: Annotated[
         str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
     ] = "",
@@ -98,7 +98,7 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
     from trmcloud.app.preparing import pinned_source, ready_data
     from trmcloud.cli.views.data_progress import DataProgress
     from trmcloud.core.errors import DataError
-    from trmcloud.core.spec.recipe import PhaseRecipe
+    from trmcloud.core.spec.settings import PhaseRecipe
     from trmcloud.wiring_plans import build_planner
 
     manifest = read_manifest(folder)

@@ -13,7 +13,7 @@ from trmcloud.options import LaunchRequest
 
 
 @options.with_options("export")
-def command(
+def export(
     request: LaunchRequest,
     form: Annotated[str, typer.Option("--as", help="bash, sbatch or sky.")] = "bash",
     nodes: Annotated[int, typer.Option(min=1, max=64, help="Machines (--as sky).")] = 1,

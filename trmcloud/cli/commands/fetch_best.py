@@ -12,7 +12,7 @@ from trmcloud.cli.views.progress import Progress
 from trmcloud.cli.views.streams import as_is
 
 
-def command(
+def fetch_best(
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
     into: Annotated[
         str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")

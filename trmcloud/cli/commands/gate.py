@@ -11,7 +11,7 @@ import typer
 from trmcloud.cli.views.streams import as_is
 
 
-def command(
+def gate(
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
     phase: Annotated[str, typer.Option(help="fast or extreme; the first otherwise.")] = "",
     strict_guide: Annotated[

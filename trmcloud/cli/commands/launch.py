@@ -14,7 +14,7 @@ from trmcloud.options import LaunchRequest
 
 
 @options.with_options("launch")
-def command(
+def launch(
     request: LaunchRequest,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan that would run, and leave.")
@@ -33,12 +33,12 @@ def command(
     from trmcloud.app.launch_checks import check_capped
     from trmcloud.app.launching import start
     from trmcloud.cli.asking import confirmed
-    from trmcloud.cli.catching_up import tell_unreached
     from trmcloud.cli.telling import tell
     from trmcloud.cli.views import run as run_view
     from trmcloud.cli.views.data_progress import DataProgress
     from trmcloud.cli.views.launch import show_plan
     from trmcloud.cli.views.progress import Progress
+    from trmcloud.cli.views.troubles import tell_unreached
     from trmcloud.core.outcome import Outcome
     from trmcloud.wiring import build_context
     from trmcloud.wiring_plans import build_planner

@@ -23,7 +23,7 @@ _GONE_AFTER_S = 20.0
 """A pod that its provider's lists lack for so long writes no more, proven to be gone or not."""
 
 
-def command(
+def logs(
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as it grows.")] = False,
     phase: Annotated[str, typer.Option(help="fast or extreme; the last one otherwise.")] = "",

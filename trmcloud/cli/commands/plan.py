@@ -20,7 +20,7 @@ _WITH_BATCH_ROWS = ("bd3lm", "hdp")
 
 
 @options.with_options("plan")
-def command(
+def plan(
     request: LaunchRequest,
     explain: Annotated[
         str | None, typer.Option(help="The arithmetic of one hardware.", metavar="HARDWARE")

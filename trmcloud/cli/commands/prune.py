@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trmcloud.app.checkpoints.pruning import SourcePruning
 
 
-def command(
+def prune(
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
     keep_best: Annotated[
         int | None, typer.Option(help="How many best of each phase stay (default: the recipe's).")

@@ -17,7 +17,7 @@ GUARD_GRACE_S = 30.0
 """How long the guard stays to tell what is due."""
 
 
-def command(
+def reap(
     run: Annotated[
         str, typer.Argument(help="A run whose pods are to end, whatever owns them.")
     ] = "",
@@ -52,9 +52,9 @@ def command(
     from trmcloud.app import reap
     from trmcloud.app.ending import end_overdue
     from trmcloud.app.reconciling import reconcile
-    from trmcloud.cli.catching_up import tell_troubles, trouble_code
     from trmcloud.cli.telling import GRACE_S, tell
     from trmcloud.cli.views.reasons import did_line, reason_json, sentence
+    from trmcloud.cli.views.troubles import tell_troubles, trouble_code
     from trmcloud.cli.views.volumes import volume_lines
     from trmcloud.core.control.orphan_costs import is_pending
     from trmcloud.core.errors import LedgerError, UsageError

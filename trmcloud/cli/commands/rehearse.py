@@ -19,7 +19,7 @@ _LINES, _ALL_LINES = 40, 1_000_000
 
 
 @options.with_options("rehearse")
-def command(
+def rehearse(
     request: LaunchRequest,
     runs: Annotated[int, typer.Option(help="How often the run is played.")] = 200,
     faults: Annotated[

@@ -12,7 +12,7 @@ from trmcloud.options import LaunchRequest, parse_money
 
 
 @options.with_options("resume")
-def command(
+def resume(
     request: LaunchRequest,
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
     accept_change: Annotated[
@@ -40,7 +40,7 @@ def command(
     from trmcloud.cli.views.launch import show_resume
     from trmcloud.cli.views.run import carry
     from trmcloud.core.catalog.hardware import LOCAL
-    from trmcloud.core.spec.recipe import parse_setting
+    from trmcloud.core.spec.settings import parse_setting
     from trmcloud.wiring import build_context
 
     context = build_context()

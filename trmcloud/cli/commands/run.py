@@ -15,7 +15,7 @@ from trmcloud.options import LaunchRequest
 
 
 @options.with_options("run")
-def command(
+def run(
     request: LaunchRequest,
     asked: CommandRequest,
     dry_run: Annotated[
@@ -36,12 +36,12 @@ def command(
     from trmcloud.app.launch_checks import check_capped
     from trmcloud.app.launching import start
     from trmcloud.cli.asking import confirmed
-    from trmcloud.cli.catching_up import tell_unreached
     from trmcloud.cli.telling import tell
     from trmcloud.cli.views import run as run_view
     from trmcloud.cli.views.command_probe import probe_lines
     from trmcloud.cli.views.launch import show_plan
     from trmcloud.cli.views.progress import Progress
+    from trmcloud.cli.views.troubles import tell_unreached
     from trmcloud.cli.views.working_tree import tree_lines
     from trmcloud.wiring import build_context
     from trmcloud.wiring_plans import build_planner

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 
-def command(
+def sample(
     checkpoint: Annotated[
         str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
     ] = "",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trmcloud.core.control.run_state import RunState
 
 
-def command(
+def save(
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Ask, and leave.")] = False,
     wait: Annotated[

@@ -10,7 +10,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PACKAGES = ("pydantic", "starlette", "uvicorn")
 
 
-def command(
+def serve(
     checkpoint: Annotated[
         str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
     ] = "",

@@ -19,7 +19,7 @@ LEAST_MINUTES, MOST_MINUTES = 0.25, 60.0
 BY_SKYPILOT_MINUTES = 30.0
 
 
-def command(
+def smoke(
     max_usd: Annotated[str, typer.Option(help="Most that may be spent, in USD.", metavar="USD")],
     provider: Annotated[str, typer.Option(help="Whom to rent from.")] = "runpod",
     minutes: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 
-def command(
+def ssh(
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
     words: Annotated[
         list[str] | None,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trmcloud.app.reap import Did
 
 
-def command(
+def status(
     run: Annotated[str, typer.Argument(help="A run's id; all live ones otherwise.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Ended runs, too.")] = False,
     live: Annotated[
@@ -28,8 +28,9 @@ def command(
     Example: trmcloud status r-1f3a9c
     """
     from trmcloud.app.context import find_run, is_quiet
-    from trmcloud.cli.catching_up import catch_up, trouble_code
+    from trmcloud.cli.catching_up import catch_up
     from trmcloud.cli.telling import tell
+    from trmcloud.cli.views.troubles import trouble_code
     from trmcloud.core.catalog.providers import BY_SKYPILOT
     from trmcloud.wiring import build_context
 

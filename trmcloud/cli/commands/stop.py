@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trmcloud.core.errors import TrmcloudError
 
 
-def command(
+def stop(
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Ask, and leave.")] = False,
     now: Annotated[

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _LOOK_S = 3.0
 
 
-def command(
+def tensorboard(
     run: Annotated[str, typer.Argument(help="A run's id.")],
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 6006,
 ) -> None:

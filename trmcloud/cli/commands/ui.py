@@ -11,7 +11,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PACKAGES = ("starlette", "uvicorn")
 
 
-def command(
+def ui(
     run: Annotated[str, typer.Argument(help="The run to show first; all of them otherwise.")] = "",
     host: Annotated[
         str, typer.Option(help="Address to listen at: whoever has the token may steer from there.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trmcloud.core.control.receipt import Receipt
 
 
-def command(
+def verify(
     receipt: Annotated[str, typer.Argument(help="What report --html wrote, or its JSON.")],
     against: Annotated[
         str,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 
-def command(
+def wandb(
     run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
     project: Annotated[
         str, typer.Option(help="W&B's project; the run's own otherwise.", envvar="WANDB_PROJECT")

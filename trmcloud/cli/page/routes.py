@@ -19,8 +19,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from trmcloud.api import Foreseen, Home
+from trmcloud.api import Home
 from trmcloud.app.context import find_run
+from trmcloud.app.steering import Foreseen
 from trmcloud.cli.page import shown
 from trmcloud.cli.page.curve_store import CurveStore
 from trmcloud.cli.page.feed import Feed

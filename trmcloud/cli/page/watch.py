@@ -24,7 +24,7 @@ from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.plain_text import one_line
-from trmcloud.core.spec.recipe import PHASE_NAMES
+from trmcloud.core.spec.settings import PHASE_NAMES
 
 TICK_S = 0.25
 _OF_A_CORE = 40

@@ -21,7 +21,7 @@ from trmcloud.core.planner.roofline import (
 )
 from trmcloud.core.planner.speed import rented_machine, steps_between_saves
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 HOUR_S = 3600.0
 
