@@ -56,6 +56,27 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("Check a receipt, and a checkpoint against it.", "After"),
 }
 
+#: command → its module in ``commands``, where that has another name
+_MODULES = {
+    "adopt": "export",
+    "attach": "status",
+    "doctor": "guard",
+    "eval": "evaluate",
+    "fetch-best": "checkpoints",
+    "gate": "evaluate",
+    "prune": "checkpoints",
+    "resume": "launch",
+    "run": "launch",
+    "sample": "evaluate",
+    "save": "stop",
+    "serve": "evaluate",
+    "ssh": "logs",
+    "tensorboard": "curves",
+    "ui": "curves",
+    "volumes": "checkpoints",
+    "wandb": "curves",
+}
+
 
 class LazyGroup(TyperGroup):
     """A group whose commands are imported when they are called, not when they are listed."""
@@ -90,7 +111,7 @@ class LazyGroup(TyperGroup):
 def load_command(name: str) -> Any:
     """The command of that name: in its module the function so called, else the group ``app``."""
     own = name.replace("-", "_")
-    module: Any = importlib.import_module(f"trmcloud.cli.commands.{own}")
+    module: Any = importlib.import_module(f"trmcloud.cli.commands.{_MODULES.get(name, own)}")
     if not hasattr(module, own):
         made = typer.main.get_command(module.app)
     else:

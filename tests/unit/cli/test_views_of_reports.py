@@ -17,7 +17,7 @@ from trmcloud.app.checkpoints.saving import Asked, Place
 from trmcloud.app.context import Context
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import facts_of
-from trmcloud.cli.commands.save import _show
+from trmcloud.cli.commands.stop import _show
 from trmcloud.cli.page.shown import run_json
 from trmcloud.cli.views import run_bar, status
 from trmcloud.cli.views.notices import words_of

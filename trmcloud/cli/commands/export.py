@@ -1,7 +1,9 @@
-"""``trmcloud export``: a launch as a script that stands by itself."""
+"""``trmcloud export`` and ``adopt``: a launch as a script, and what such a script trained."""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +11,7 @@ from typing import Annotated
 import typer
 
 from trmcloud.cli import options
+from trmcloud.cli.views.streams import as_is
 from trmcloud.options import LaunchRequest
 
 
@@ -50,3 +53,57 @@ def export(
         print(f"  · {reason.text}")
     if carrier != made.path:
         print(f"  · it sends {carrier.name}: sky launch {made.path.name}, from its folder")
+
+
+def adopt(
+    folder: Annotated[
+        str, typer.Argument(help="The script's RUN_DIR, or the folder that holds it.")
+    ] = ".",
+    into: Annotated[
+        str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")
+    ] = "",
+    weights_only: Annotated[
+        bool, typer.Option("--weights-only", help="Leave the optimizer's state behind.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Copy the best checkpoint of a script that `trmcloud export` wrote, verifying every hash, and
+    say what the script's run cost by its own account.
+
+    Example: trmcloud adopt ./trmcloud-run
+    """
+    from trmcloud.app.checkpoints import fetching
+    from trmcloud.cli.views.metric import score_rows
+    from trmcloud.cli.views.progress import Progress
+    from trmcloud.cli.views.text import duration, not_evaluated
+    from trmcloud.core.control.reported import Reported
+    from trmcloud.export import adopt
+    from trmcloud.wiring import run_files
+
+    root = adopt.find_folder(Path(folder).expanduser())
+    files = run_files(root)
+    found = adopt.look(root, files)
+    best = found.best
+    if best.val_bpb is None:
+        print(not_evaluated(best), file=sys.stderr)
+    target = Path(into).expanduser() if into else fetching.default_folder(best, Path.cwd())
+    fetched = fetching.copy(
+        files.fetch, best, target, weights_only=weights_only, progress=Progress()
+    )
+    if as_json:
+        print(
+            json.dumps({**json.loads(fetching.to_json(fetched)), **found.to_json()}),
+            file=as_is(),
+        )
+        return
+    ended = found.outcome.value if found.outcome is not None else "still running"
+    why = f": {found.why}" if found.why else ""
+    word = "already there, verified" if fetched.already_there else "fetched and verified"
+    print(f"{found.run_id} {best.label}: {word}")
+    print("\n".join(score_rows(None, Reported(best))))
+    print(f"  weights         sha256 {best.sha256}")
+    print(f"  lies in         {fetched.folder.absolute()}")
+    print(f"  run             {ended}{why}; {found.starts} start{'s' * (found.starts > 1)}")
+    account = f"{duration(found.used_s)} at {found.rate}/h by its own clock"
+    print(f"  cost            {found.cost}: {account}; the bill is not known")
+    print(f"  planned         {found.planned}, at most {found.worst_case}")

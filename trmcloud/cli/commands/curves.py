@@ -1,7 +1,8 @@
-"""``trmcloud tensorboard``: a run's curves, on loopback."""
+"""``trmcloud tensorboard``, ``wandb`` and ``ui``: curves in other programs."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,3 +112,98 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def wandb(
+    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    project: Annotated[
+        str, typer.Option(help="W&B's project; the run's own otherwise.", envvar="WANDB_PROJECT")
+    ] = "",
+    entity: Annotated[
+        str, typer.Option(help="W&B's team or user; your default.", envvar="WANDB_ENTITY")
+    ] = "",
+) -> None:
+    """Send a run's curves to Weights & Biases from this machine, until the run has ended.
+
+    W&B's key stays here: no pod is given it. With WANDB_MODE=offline all is kept in a folder, for
+    W&B's own "wandb sync".
+
+    Example: trmcloud wandb r-1f3a9c --project my-curves
+    """
+    import importlib.util
+
+    from trmcloud.app.boards import BoardFeed, need_metrics
+    from trmcloud.app.context import find_run
+    from trmcloud.cli.catching_up import catch_up, look_again
+    from trmcloud.core.control.run_state import State
+    from trmcloud.core.errors import MissingExtra
+    from trmcloud.wiring import build_context, wandb_run
+
+    if importlib.util.find_spec("wandb") is None:
+        raise MissingExtra("trmcloud wandb", "wandb")
+    context = build_context()
+    catch_up(context)
+    state = find_run(context, run or None)
+    need_metrics(context, state)
+    board, where = wandb_run(
+        context.home, state, project=project or state.project, entity=entity or None
+    )
+    told = 0
+    try:
+        print(f"{state.run_id}: {where}", flush=True)
+        feed = BoardFeed(context, state.run_id, board)
+        while True:
+            state = find_run(context, state.run_id)
+            # Asked first: what is logged in between is told.
+            is_over = not state.live or state.state in (State.SETTLING, State.SETTLED)
+            told += feed.look()
+            if is_over:
+                break
+            look_again(context, state)
+    finally:
+        board.close()
+    print(f"{state.run_id}: {told:,} lines of metrics were told")
+
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_PACKAGES = ("starlette", "uvicorn")
+
+
+def ui(
+    run: Annotated[str, typer.Argument(help="The run to show first; all of them otherwise.")] = "",
+    host: Annotated[
+        str, typer.Option(help="Address to listen at: whoever has the token may steer from there.")
+    ] = _LOOPBACK[0],
+    port: Annotated[int, typer.Option(help="Port; 0: one that is free.", min=0, max=65535)] = 8765,
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
+    ] = False,
+) -> None:
+    """Serve a page on this machine alone, until Ctrl-C: runs, money, curves, and buttons that land,
+    save, stop, fetch and raise. Its address holds the token without which nobody sees anything.
+
+    Example: trmcloud ui
+    """
+    import importlib.util
+
+    from trmcloud.core.errors import MissingExtra
+
+    if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
+        raise MissingExtra("trmcloud ui", "ui")
+    from trmcloud.app.context import find_run
+    from trmcloud.cli.page.server import serve
+    from trmcloud.cli.telling import tell
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    context.ledger.read()  # one that cannot be used is told here, not on the page
+    run_id = find_run(context, run).run_id if run else ""
+    if host not in _LOOPBACK:
+        print(
+            f"warning: {host} is reached from elsewhere, in plain text: whoever sees the token on "
+            "its way may steer every run",
+            file=sys.stderr,
+            flush=True,
+        )
+    tell(context)  # what is clicked is driven on from here
+    serve(None, host, port, run_id=run_id, live=live)
