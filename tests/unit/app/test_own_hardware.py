@@ -8,7 +8,7 @@ import pytest
 
 from trmcloud.app.own_hardware import HOST_W, own_hardware
 from trmcloud.app.planning import Planner
-from trmcloud.cli.views.own_hardware import own_lines
+from trmcloud.cli.views.plan import own_lines
 from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan

@@ -19,7 +19,7 @@ from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
 from trmcloud.adapters.notify.thread import TellingThread
 from trmcloud.app.telling import FIRST_PAUSE_S, GIVE_UP_AFTER_S, HOLD_S, LONGEST_PAUSE_S, Teller
-from trmcloud.cli.views.notices import words_of
+from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState

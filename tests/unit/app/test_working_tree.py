@@ -10,7 +10,7 @@ import pytest
 
 from trmcloud.app.staging import working_tree
 from trmcloud.app.staging.working_tree import look_at, pack
-from trmcloud.cli.views.working_tree import tree_lines
+from trmcloud.cli.views.launch import tree_lines
 from trmcloud.core.errors import DataError
 from trmcloud.pod.job.working_tree import lay_data, unpack
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from trmcloud.cli.main import main
-from trmcloud.cli.views.colour import paint
+from trmcloud.cli.views.streams import paint
 
 PAINTED = (
     ("✔ Renting         1 s · $0.0006", "\x1b[32m✔ Renting\x1b[0m         1 s"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trmcloud.app.recovered import Recovered
-from trmcloud.cli.views.recovered import done_about, happened, lost
+from trmcloud.cli.views.health import done_about, happened, lost
 from trmcloud.core.contract.recovery import AGAIN, SKIPPED, Recovery
 from trmcloud.core.money import Usd
 

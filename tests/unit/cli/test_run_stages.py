@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from trmcloud.app.run_queries import Errand
-from trmcloud.cli.views.run_stages import GONE, PULLING, SENDING, Speed, absence, carried, stage_of
+from trmcloud.cli.views.run_bar import GONE, PULLING, SENDING, Speed, absence, carried, stage_of
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.action_key import ActionKey

@@ -20,8 +20,8 @@ from trmcloud.app.run_facts import facts_of
 from trmcloud.cli.commands.stop import _show
 from trmcloud.cli.page.shown import run_json
 from trmcloud.cli.views import run_bar, status
-from trmcloud.cli.views.notices import words_of
-from trmcloud.cli.views.receipt_page import page_of
+from trmcloud.cli.views.html_page import page_of
+from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.contract.pod_contract import Kept
 from trmcloud.core.control.run_state import RunState

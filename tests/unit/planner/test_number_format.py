@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.cli.views.batch_rows import batch_lines
+from trmcloud.cli.views.plan_explain import batch_lines
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import UsageError
@@ -19,7 +19,8 @@ from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.planner.roofline import step_time
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.rates import rate_for
-from trmcloud.core.spec.recipe import PhaseRecipe, parse_recipe
+from trmcloud.core.spec.recipe import parse_recipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import replace
 from trmcloud.options import LaunchRequest, spec_of
 

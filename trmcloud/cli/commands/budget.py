@@ -80,8 +80,8 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     Example: trmcloud budget show
     """
     from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.views.status import volume_lines
     from trmcloud.cli.views.text import table
-    from trmcloud.cli.views.volumes import volume_lines
     from trmcloud.wiring import build_context
 
     context = build_context()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trmcloud.cli.views.progress import Progress
 from trmcloud.cli.views.streams import as_is
+from trmcloud.cli.views.text import Progress
 from trmcloud.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def fetch_best(
     from trmcloud.app.context import find_run
     from trmcloud.app.run_queries import told_by
     from trmcloud.cli.catching_up import catch_up
-    from trmcloud.cli.views.metric import score_rows
-    from trmcloud.cli.views.own_files import own_files
+    from trmcloud.cli.views.launch import own_files
+    from trmcloud.cli.views.month import score_rows
     from trmcloud.cli.views.text import not_evaluated
     from trmcloud.core.contract.command import RECIPE
     from trmcloud.wiring import build_context
@@ -222,8 +222,8 @@ def show(
 ) -> None:
     if typed.invoked_subcommand is not None:
         return
+    from trmcloud.cli.views.status import volume_lines
     from trmcloud.cli.views.text import table
-    from trmcloud.cli.views.volumes import volume_lines
     from trmcloud.core.money import total
     from trmcloud.wiring import build_context, build_volumes
 

@@ -224,7 +224,7 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
     from trmcloud.app.data.sources import resolve_source
     from trmcloud.app.pod_request import LaunchData, read_launch_note
     from trmcloud.app.preparing import pinned_source, ready_data
-    from trmcloud.cli.views.data_progress import DataProgress
+    from trmcloud.cli.views.text import DataProgress
     from trmcloud.core.errors import DataError
     from trmcloud.core.spec.settings import PhaseRecipe
     from trmcloud.wiring_plans import build_planner

@@ -73,9 +73,8 @@ def adopt(
     Example: trmcloud adopt ./trmcloud-run
     """
     from trmcloud.app.checkpoints import fetching
-    from trmcloud.cli.views.metric import score_rows
-    from trmcloud.cli.views.progress import Progress
-    from trmcloud.cli.views.text import duration, not_evaluated
+    from trmcloud.cli.views.month import score_rows
+    from trmcloud.cli.views.text import Progress, duration, not_evaluated
     from trmcloud.core.control.reported import Reported
     from trmcloud.export import adopt
     from trmcloud.wiring import run_files

@@ -39,9 +39,8 @@ def launch(
     from trmcloud.cli.asking import confirmed
     from trmcloud.cli.telling import tell
     from trmcloud.cli.views import run as run_view
-    from trmcloud.cli.views.data_progress import DataProgress
     from trmcloud.cli.views.launch import show_plan
-    from trmcloud.cli.views.progress import Progress
+    from trmcloud.cli.views.text import DataProgress, Progress
     from trmcloud.cli.views.troubles import tell_unreached
     from trmcloud.core.outcome import Outcome
     from trmcloud.wiring import build_context
@@ -157,11 +156,10 @@ def run(
     from trmcloud.cli.asking import confirmed
     from trmcloud.cli.telling import tell
     from trmcloud.cli.views import run as run_view
-    from trmcloud.cli.views.command_probe import probe_lines
-    from trmcloud.cli.views.launch import show_plan
-    from trmcloud.cli.views.progress import Progress
+    from trmcloud.cli.views.launch import show_plan, tree_lines
+    from trmcloud.cli.views.plan_explain import probe_lines
+    from trmcloud.cli.views.text import Progress
     from trmcloud.cli.views.troubles import tell_unreached
-    from trmcloud.cli.views.working_tree import tree_lines
     from trmcloud.wiring import build_context
     from trmcloud.wiring_plans import build_planner
 

@@ -14,7 +14,7 @@ from trmcloud.cli.views.streams import as_is
 
 if TYPE_CHECKING:
     from trmcloud.app.context import Context
-    from trmcloud.cli.views.recovered import News
+    from trmcloud.cli.views.health import News
     from trmcloud.core.control.run_state import RunState
 
 _CHUNK = 1 << 16
@@ -36,7 +36,7 @@ def logs(
     """
     from trmcloud.app.context import find_run
     from trmcloud.cli.catching_up import catch_up, look_again
-    from trmcloud.cli.views.recovered import News
+    from trmcloud.cli.views.health import News
     from trmcloud.core.errors import NotFoundError
     from trmcloud.wiring import build_context
 

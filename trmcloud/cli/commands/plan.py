@@ -55,7 +55,7 @@ def plan(
         _probe(planner, spec, probe)
     plan = planner.save(planner.plan(spec))
     if plot is not None:
-        from trmcloud.cli.views.plan_plot import write_plot
+        from trmcloud.cli.views.charts import write_plot
 
         write_plot(plan, Path(plot))
     if explain is not None and not as_json:
@@ -63,7 +63,7 @@ def plan(
 
         print("\n".join(explained(plan, explain)))
         if plan.spec.recipe in _WITH_BATCH_ROWS:
-            from trmcloud.cli.views.batch_rows import STEPS, batch_lines
+            from trmcloud.cli.views.plan_explain import STEPS, batch_lines
 
             made = planner.recipe(plan.spec.recipe)
             settings = made.resolve(plan.spec.phases[0], hardware="1xH200", gpus=1)
@@ -74,7 +74,7 @@ def plan(
 
     shown: dict[str, Any] = {}
     if own or kwh is not None:
-        from trmcloud.cli.views.own_hardware import own_lines
+        from trmcloud.cli.views.plan import own_lines
 
         compared = _own(planner, spec, plan, own, kwh)
         shown = {"more": ["", *own_lines(compared)], "more_json": {"own": compared.to_json()}}
@@ -100,7 +100,7 @@ def _probe(planner: "Planner", spec: "RunSpec", where: str) -> None:
     from trmcloud.app.home import home_dir
     from trmcloud.app.preparing import pinned_source
     from trmcloud.app.probe_local import Probe
-    from trmcloud.cli.views.data_progress import DataProgress
+    from trmcloud.cli.views.text import DataProgress
     from trmcloud.core.spec.data_source import DataSource
     from trmcloud.wiring import build_context, python_path
 

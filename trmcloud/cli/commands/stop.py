@@ -153,7 +153,7 @@ def _stop(context: Context, run: str, *, detach: bool, now: bool) -> None:
 def _end_by_name(context: Context, run: str, error: TrmcloudError) -> None:
     """End the run's pods without the ledger; returns where none is listed."""
     from trmcloud.app.ending import end_run
-    from trmcloud.cli.views.ending import ending_code, tell_ending
+    from trmcloud.cli.views.run import ending_code, tell_ending
 
     ended = end_run(context, run)
     if ended.asked or ended.failed or ended.listed.unreachable:

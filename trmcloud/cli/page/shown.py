@@ -14,12 +14,11 @@ from trmcloud.app.recovered import recovered
 from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.app.steering import Foreseen
-from trmcloud.cli.views.health import health_json
+from trmcloud.cli.views.health import done_about, happened, health_json, recovered_json
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.cli.views.recovered import done_about, happened, recovered_json
+from trmcloud.cli.views.run import buys_words
+from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import bpb, duration
-from trmcloud.cli.views.volumes import volume_lines
-from trmcloud.cli.views.worth import buys_words
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
