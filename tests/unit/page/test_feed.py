@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from trmcloud.cli.page.feed import Feed
-from trmcloud.cli.page.jobs import Jobs
+from trmcloud.cli.page.watch import Jobs
 from trmcloud.core.errors import ConflictError, NotFoundError
 
 

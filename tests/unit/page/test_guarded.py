@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trmcloud.cli.page.guarded import HEADERS, Guarded
+from trmcloud.cli.page.server import HEADERS, Guarded
 from trmcloud.io.web_guard import Names
 
 TOKEN = "a-token"
