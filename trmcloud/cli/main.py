@@ -157,7 +157,7 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)
         finally:
-            if telling := sys.modules.get("trmcloud.cli.telling"):
+            if telling := sys.modules.get("trmcloud.cli.catch_up"):
                 telling.finish()
             sys.stdout.flush()  # here, where it can still be told that nobody can take it
         sys.exit(code if isinstance(code, int) else 0)

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import pytest
 import typer
 
-from trmcloud.cli.asking import confirmed
+from trmcloud.cli.confirm import confirmed
 from trmcloud.core.errors import UsageError
 
 

@@ -30,7 +30,7 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
     """
     from trmcloud.app import volume_fetch
     from trmcloud.app.launching import follow_or_drive
-    from trmcloud.cli.asking import confirmed
+    from trmcloud.cli.confirm import confirmed
     from trmcloud.cli.views.run_bar import RunBar
     from trmcloud.cli.views.text import duration
     from trmcloud.core.money import Usd
@@ -96,7 +96,7 @@ def fetch_best(
     from trmcloud.app.checkpoints import fetching
     from trmcloud.app.context import find_run
     from trmcloud.app.run_queries import told_by
-    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.launch import own_files
     from trmcloud.cli.views.month import score_rows
     from trmcloud.cli.views.text import not_evaluated
@@ -149,8 +149,8 @@ def prune(
     """
     from trmcloud.app.checkpoints import pruning
     from trmcloud.app.context import find_run
-    from trmcloud.cli.asking import confirmed
-    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.catch_up import catch_up
+    from trmcloud.cli.confirm import confirmed
     from trmcloud.core.errors import UsageError
     from trmcloud.wiring import build_context
 
@@ -276,7 +276,7 @@ def delete(
 
     Example: trmcloud volumes delete 3k2j1h9g8f
     """
-    from trmcloud.cli.asking import confirmed
+    from trmcloud.cli.confirm import confirmed
     from trmcloud.core.control.events import VolumeDeleted
     from trmcloud.core.errors import NotFoundError
     from trmcloud.wiring import build_context, build_volumes

@@ -73,7 +73,7 @@ def _from_pod(context: Context, run: RunState, port: int) -> None:
     from trmcloud.app.checkpoints.on_pod import live_pod
     from trmcloud.app.context import find_run
     from trmcloud.app.run_queries import is_driven
-    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.catch_up import catch_up
     from trmcloud.core.errors import Dropped, UsageError
 
     if not _is_free(port):
@@ -134,7 +134,7 @@ def wandb(
 
     from trmcloud.app.boards import BoardFeed, need_metrics
     from trmcloud.app.context import find_run
-    from trmcloud.cli.catching_up import catch_up, look_again
+    from trmcloud.cli.catch_up import catch_up, look_again
     from trmcloud.core.control.run_state import State
     from trmcloud.core.errors import MissingExtra
     from trmcloud.wiring import build_context, wandb_run
@@ -191,8 +191,8 @@ def ui(
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
         raise MissingExtra("trmcloud ui", "ui")
     from trmcloud.app.context import find_run
+    from trmcloud.cli.catch_up import tell
     from trmcloud.cli.page.server import serve
-    from trmcloud.cli.telling import tell
     from trmcloud.wiring import build_context
 
     context = build_context()

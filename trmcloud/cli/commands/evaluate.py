@@ -108,7 +108,7 @@ def gate(
     """
     from trmcloud.app.context import find_run
     from trmcloud.app.run_queries import told_by
-    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.run import show_verdict
     from trmcloud.core.contract.gate import judge
     from trmcloud.core.errors import NotFoundError

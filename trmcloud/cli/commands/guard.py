@@ -91,7 +91,7 @@ def install(
     import os
     import shutil
 
-    from trmcloud.cli.asking import confirmed
+    from trmcloud.cli.confirm import confirmed
     from trmcloud.core.errors import ProviderError, UsageError
     from trmcloud.wiring import keys_unseen, reaper_timer
 

@@ -36,12 +36,11 @@ def launch(
     from trmcloud.app import preparing
     from trmcloud.app.launch_checks import check_capped
     from trmcloud.app.launching import start
-    from trmcloud.cli.asking import confirmed
-    from trmcloud.cli.telling import tell
+    from trmcloud.cli.catch_up import tell, tell_unreached
+    from trmcloud.cli.confirm import confirmed
     from trmcloud.cli.views import run as run_view
     from trmcloud.cli.views.launch import show_plan
     from trmcloud.cli.views.text import DataProgress, Progress
-    from trmcloud.cli.views.troubles import tell_unreached
     from trmcloud.core.outcome import Outcome
     from trmcloud.wiring import build_context
     from trmcloud.wiring_plans import build_planner
@@ -105,7 +104,7 @@ def resume(
     from trmcloud.app.data.prepare import need_training_extra
     from trmcloud.app.launch_checks import check_bucket, first_candidate
     from trmcloud.app.launching import resume
-    from trmcloud.cli.telling import tell
+    from trmcloud.cli.catch_up import tell
     from trmcloud.cli.views.launch import show_resume
     from trmcloud.cli.views.run import carry
     from trmcloud.core.catalog.hardware import LOCAL
@@ -153,13 +152,12 @@ def run(
     from trmcloud.app import commands, measured_commands, preparing
     from trmcloud.app.launch_checks import check_capped
     from trmcloud.app.launching import start
-    from trmcloud.cli.asking import confirmed
-    from trmcloud.cli.telling import tell
+    from trmcloud.cli.catch_up import tell, tell_unreached
+    from trmcloud.cli.confirm import confirmed
     from trmcloud.cli.views import run as run_view
     from trmcloud.cli.views.launch import show_plan, tree_lines
     from trmcloud.cli.views.plan_explain import probe_lines
     from trmcloud.cli.views.text import Progress
-    from trmcloud.cli.views.troubles import tell_unreached
     from trmcloud.wiring import build_context
     from trmcloud.wiring_plans import build_planner
 

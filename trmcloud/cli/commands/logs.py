@@ -35,7 +35,7 @@ def logs(
     Example: trmcloud logs -f r-1f3a9c
     """
     from trmcloud.app.context import find_run
-    from trmcloud.cli.catching_up import catch_up, look_again
+    from trmcloud.cli.catch_up import catch_up, look_again
     from trmcloud.cli.views.health import News
     from trmcloud.core.errors import NotFoundError
     from trmcloud.wiring import build_context

@@ -40,7 +40,7 @@ def smoke(
     Example: trmcloud smoke --provider runpod --max-usd 0.25
     """
     from trmcloud.app.smoke.run import Smoke
-    from trmcloud.cli.asking import confirmed
+    from trmcloud.cli.confirm import confirmed
     from trmcloud.cli.views.reasons import sentence
     from trmcloud.core.catalog.providers import BY_SKYPILOT
     from trmcloud.core.money import Usd

@@ -28,9 +28,7 @@ def status(
     Example: trmcloud status r-1f3a9c
     """
     from trmcloud.app.context import find_run, is_quiet
-    from trmcloud.cli.catching_up import catch_up
-    from trmcloud.cli.telling import tell
-    from trmcloud.cli.views.troubles import trouble_code
+    from trmcloud.cli.catch_up import catch_up, tell, trouble_code
     from trmcloud.core.catalog.providers import BY_SKYPILOT
     from trmcloud.wiring import build_context
 
@@ -93,7 +91,7 @@ def attach(
     """
     from trmcloud.app.context import find_run
     from trmcloud.app.out_of_reach import require_reach
-    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.run import look_on
     from trmcloud.wiring import build_context
 

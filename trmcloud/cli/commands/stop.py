@@ -36,7 +36,7 @@ def save(
     from trmcloud.app.context import find_run
     from trmcloud.app.launching import follow_or_drive
     from trmcloud.app.out_of_reach import require_reach
-    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.catch_up import catch_up
     from trmcloud.wiring import build_context
 
     context = build_context()
@@ -124,7 +124,7 @@ def stop(
 def _stop(context: Context, run: str, *, detach: bool, now: bool) -> None:
     from trmcloud.app.launching import OverButForItsBill, follow_or_drive, request_stop
     from trmcloud.app.out_of_reach import require_reach
-    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.run import outcome_of, show_end
     from trmcloud.cli.views.run_bar import RunBar
     from trmcloud.core.control.reason import ReasonKind, because

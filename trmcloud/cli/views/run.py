@@ -13,11 +13,11 @@ from trmcloud.app.reports import report_run
 from trmcloud.app.run_queries import told_by, told_uploaded
 from trmcloud.app.smoke_plan import meaning_of, never_heard
 from trmcloud.app.target import Judged, judged
+from trmcloud.cli.catch_up import tell_troubles
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
 from trmcloud.cli.views.text import bpb
-from trmcloud.cli.views.troubles import tell_troubles
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.contract.trainer_contract import Heartbeat

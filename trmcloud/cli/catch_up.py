@@ -1,0 +1,100 @@
+"""Bring runs up to date before a command, say what could not be, and send notifications meanwhile."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trmcloud.app.context import Context
+    from trmcloud.app.reap import Did
+    from trmcloud.core.control.run_state import RunState
+    from trmcloud.ports.notices import Telling
+
+
+def tell_unreached(context: Context) -> None:
+    """Providers that gave no list: what they rent to us goes on, unseen from here."""
+    from trmcloud.app.context import unreached
+    from trmcloud.core.plain_text import one_line
+
+    for provider, why in unreached(context):
+        print(one_line(f"{provider} was not looked at: {why}"), file=sys.stderr, flush=True)
+
+
+def tell_troubles(context: Context) -> None:
+    from trmcloud.core.errors import TrmcloudError
+    from trmcloud.core.plain_text import one_line
+
+    for run_id, error in context.troubles.items():
+        known = isinstance(error, TrmcloudError)
+        what = str(error) if known else f"unexpected {type(error).__name__}: {error}"
+        print(
+            one_line(f"{run_id} could not be brought up to date: {what}"),
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def trouble_code(context: Context, run_id: str = "") -> int:
+    """The exit code of a command that looks at all runs, or at the one that is named: 0 where each
+    was brought up to date."""
+    troubles = [e for name, e in context.troubles.items() if run_id in ("", name)]
+    return max((int(getattr(error, "exit_code", 1)) for error in troubles), default=0)
+
+
+GRACE_S = 5.0
+"""How long a command that is done stays for what is due; what is not told by then is told by
+whoever is awake next."""
+_running: list[tuple[Telling, float]] = []
+
+
+def tell(context: Context, grace_s: float = GRACE_S) -> None:
+    """From now on, if anybody is to be told at all."""
+    from trmcloud.cli.views.reasons import words_of
+    from trmcloud.wiring_notices import telling_thread
+
+    if _running:
+        return
+    thread = telling_thread(context, words_of)
+    if thread is not None:
+        _running.append((thread, grace_s))
+        thread.start()
+
+
+def finish() -> None:
+    """The command is done."""
+    while _running:
+        thread, grace_s = _running.pop()
+        thread.finish(grace_s)
+
+
+_POLL_S = 0.5
+_POLL_POD_S = 2.0
+
+
+def catch_up(context: Context) -> list[Did]:
+    """``reconcile``: what it found and did. Each run that it could not bring up to date gets one
+    line on stderr, and each provider that gave no list; see ``trouble_code`` for the exit code."""
+    from trmcloud.app.reconciling import reconcile
+
+    tell(context)
+    did = reconcile(context)
+    tell_troubles(context)
+    tell_unreached(context)
+    return did
+
+
+def look_again(context: Context, run: RunState) -> None:
+    """Wait a moment. Whoever drives a rented run brings its files here; where nobody does, this
+    command asks the pod itself, and its every connection anew after a drop."""
+    from trmcloud.app.reconciling import reconcile
+    from trmcloud.app.run_queries import is_driven, is_rented
+
+    if not is_rented(run):
+        context.clock.sleep(_POLL_S)
+        reconcile(context)
+        return
+    driven = is_driven(context, context.ledger.driver(run.run_id))
+    context.clock.sleep(_POLL_S if driven else _POLL_POD_S)
+    if not driven:
+        reconcile(context)
