@@ -1,45 +1,16 @@
-"""Bring runs up to date before a command, say what could not be, and send notifications meanwhile."""
+"""Bring runs up to date before a command, and send notifications while it works."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
+
+from trmcloud.cli.views.reasons import tell_troubles, tell_unreached, words_of
 
 if TYPE_CHECKING:
     from trmcloud.app.context import Context
     from trmcloud.app.reap import Did
     from trmcloud.core.control.run_state import RunState
     from trmcloud.ports.notices import Telling
-
-
-def tell_unreached(context: Context) -> None:
-    """Providers that gave no list: what they rent to us goes on, unseen from here."""
-    from trmcloud.app.context import unreached
-    from trmcloud.core.plain_text import one_line
-
-    for provider, why in unreached(context):
-        print(one_line(f"{provider} was not looked at: {why}"), file=sys.stderr, flush=True)
-
-
-def tell_troubles(context: Context) -> None:
-    from trmcloud.core.errors import TrmcloudError
-    from trmcloud.core.plain_text import one_line
-
-    for run_id, error in context.troubles.items():
-        known = isinstance(error, TrmcloudError)
-        what = str(error) if known else f"unexpected {type(error).__name__}: {error}"
-        print(
-            one_line(f"{run_id} could not be brought up to date: {what}"),
-            file=sys.stderr,
-            flush=True,
-        )
-
-
-def trouble_code(context: Context, run_id: str = "") -> int:
-    """The exit code of a command that looks at all runs, or at the one that is named: 0 where each
-    was brought up to date."""
-    troubles = [e for name, e in context.troubles.items() if run_id in ("", name)]
-    return max((int(getattr(error, "exit_code", 1)) for error in troubles), default=0)
 
 
 GRACE_S = 5.0
@@ -50,7 +21,6 @@ _running: list[tuple[Telling, float]] = []
 
 def tell(context: Context, grace_s: float = GRACE_S) -> None:
     """From now on, if anybody is to be told at all."""
-    from trmcloud.cli.views.reasons import words_of
     from trmcloud.wiring_notices import telling_thread
 
     if _running:

@@ -157,8 +157,8 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)
         finally:
-            if telling := sys.modules.get("trmcloud.cli.catch_up"):
-                telling.finish()
+            if sender := sys.modules.get("trmcloud.cli.catch_up"):
+                sender.finish()
             sys.stdout.flush()  # here, where it can still be told that nobody can take it
         sys.exit(code if isinstance(code, int) else 0)
     except TrmcloudError as error:

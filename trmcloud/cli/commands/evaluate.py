@@ -1,4 +1,4 @@
-"""``trmcloud gate``, ``eval``, ``sample`` and ``serve``: a run's checkpoint judged, scored, used."""
+"""``trmcloud gate``, ``eval``, ``sample`` and ``serve``: judge, score and use a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``trmcloud doctor`` and ``guard``: the state of this machine, and its guard over forgotten pods."""
+"""``trmcloud doctor`` and ``guard``: this machine's state, its guard over forgotten pods."""
 
 from __future__ import annotations
 

@@ -36,10 +36,11 @@ def launch(
     from trmcloud.app import preparing
     from trmcloud.app.launch_checks import check_capped
     from trmcloud.app.launching import start
-    from trmcloud.cli.catch_up import tell, tell_unreached
+    from trmcloud.cli.catch_up import tell
     from trmcloud.cli.confirm import confirmed
     from trmcloud.cli.views import run as run_view
     from trmcloud.cli.views.launch import show_plan
+    from trmcloud.cli.views.reasons import tell_unreached
     from trmcloud.cli.views.text import DataProgress, Progress
     from trmcloud.core.outcome import Outcome
     from trmcloud.wiring import build_context
@@ -152,11 +153,12 @@ def run(
     from trmcloud.app import commands, measured_commands, preparing
     from trmcloud.app.launch_checks import check_capped
     from trmcloud.app.launching import start
-    from trmcloud.cli.catch_up import tell, tell_unreached
+    from trmcloud.cli.catch_up import tell
     from trmcloud.cli.confirm import confirmed
     from trmcloud.cli.views import run as run_view
     from trmcloud.cli.views.launch import show_plan, tree_lines
     from trmcloud.cli.views.plan_explain import probe_lines
+    from trmcloud.cli.views.reasons import tell_unreached
     from trmcloud.cli.views.text import Progress
     from trmcloud.wiring import build_context
     from trmcloud.wiring_plans import build_planner

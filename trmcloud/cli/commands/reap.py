@@ -52,8 +52,14 @@ def reap(
     from trmcloud.app import reap
     from trmcloud.app.ending import end_overdue
     from trmcloud.app.reconciling import reconcile
-    from trmcloud.cli.catch_up import GRACE_S, tell, tell_troubles, trouble_code
-    from trmcloud.cli.views.reasons import did_line, reason_json, sentence
+    from trmcloud.cli.catch_up import GRACE_S, tell
+    from trmcloud.cli.views.reasons import (
+        did_line,
+        reason_json,
+        sentence,
+        tell_troubles,
+        trouble_code,
+    )
     from trmcloud.cli.views.status import volume_lines
     from trmcloud.core.control.orphan_costs import is_pending
     from trmcloud.core.errors import LedgerError, UsageError

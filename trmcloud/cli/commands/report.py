@@ -58,7 +58,8 @@ def report(
     from trmcloud.app.measured_runs import note_measured, speeds_of
     from trmcloud.app.reports import report_run
     from trmcloud.app.run_queries import told_by
-    from trmcloud.cli.catch_up import catch_up, trouble_code
+    from trmcloud.cli.catch_up import catch_up
+    from trmcloud.cli.views.reasons import trouble_code
     from trmcloud.cli.views.run import target_lines, verdict_of
     from trmcloud.cli.views.status import volume_lines, volumes_json
     from trmcloud.core.errors import UsageError

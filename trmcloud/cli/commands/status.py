@@ -28,7 +28,8 @@ def status(
     Example: trmcloud status r-1f3a9c
     """
     from trmcloud.app.context import find_run, is_quiet
-    from trmcloud.cli.catch_up import catch_up, tell, trouble_code
+    from trmcloud.cli.catch_up import catch_up, tell
+    from trmcloud.cli.views.reasons import trouble_code
     from trmcloud.core.catalog.providers import BY_SKYPILOT
     from trmcloud.wiring import build_context
 

@@ -1,7 +1,8 @@
-"""Sentences of reasons, and the words of notifications."""
+"""Sentences of reasons, words of notifications, and lines of what could not be looked at."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,13 @@ from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.control.outcome_words import MEANINGS
 from trmcloud.core.control.reason import Fact, Reason, ReasonKind
 from trmcloud.core.control.reported import BY_POD, POD
+from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line
 
 if TYPE_CHECKING:
+    from trmcloud.app.context import Context
     from trmcloud.app.reap import Did
 
 _Kind = ReasonKind
@@ -244,3 +247,29 @@ _WORDS = {
     _Notice.REAPER: _reaper,
     _Notice.TEST: _test,
 }
+
+
+def tell_unreached(context: Context) -> None:
+    """Providers that gave no list: what they rent to us goes on, unseen from here."""
+    from trmcloud.app.context import unreached
+
+    for provider, why in unreached(context):
+        print(one_line(f"{provider} was not looked at: {why}"), file=sys.stderr, flush=True)
+
+
+def tell_troubles(context: Context) -> None:
+    for run_id, error in context.troubles.items():
+        known = isinstance(error, TrmcloudError)
+        what = str(error) if known else f"unexpected {type(error).__name__}: {error}"
+        print(
+            one_line(f"{run_id} could not be brought up to date: {what}"),
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def trouble_code(context: Context, run_id: str = "") -> int:
+    """The exit code of a command that looks at all runs, or at the one that is named: 0 where each
+    was brought up to date."""
+    troubles = [e for name, e in context.troubles.items() if run_id in ("", name)]
+    return max((int(getattr(error, "exit_code", 1)) for error in troubles), default=0)

@@ -13,8 +13,7 @@ from trmcloud.app.reports import report_run
 from trmcloud.app.run_queries import told_by, told_uploaded
 from trmcloud.app.smoke_plan import meaning_of, never_heard
 from trmcloud.app.target import Judged, judged
-from trmcloud.cli.catch_up import tell_troubles
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.cli.views.reasons import sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
 from trmcloud.cli.views.text import bpb
@@ -211,8 +210,8 @@ def show_end(context: Context, run: RunState) -> int:
     why = run.reason or (foreseen.reason if foreseen is not None else None)
     if told := sentence(why):
         print(f"  why: {one_line(told)}")
-    for phase, judged in run.gates.items():
-        show_verdict(phase, told_by(run, judged.verdict))
+    for phase, gate in run.gates.items():
+        show_verdict(phase, told_by(run, gate.verdict))
     from trmcloud.cli.views.health import (
         health_rows,  # with statistics, which nothing else needs
         recovered_rows,
