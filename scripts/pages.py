@@ -1,5 +1,5 @@
 """Puts real output into README.md and docs/: the demo's transcript and picture, what a plan looks
-like, and the table of commands.
+like, and the tables of commands and options.
 
 make demo > demo.log && .venv/bin/python scripts/pages.py demo.log
 """
@@ -11,15 +11,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
+from trmcloud.app.commands import CommandRequest
 from trmcloud.core.contract import command
 from trmcloud.core.contract import command_terms as terms
 from trmcloud.core.control.run_state import TRANSITIONS
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.options import LaunchRequest, rows_of
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -45,6 +49,7 @@ _STYLES = (
 
 def main() -> None:
     _put(COMMANDS, "help", help_table())
+    _put(COMMANDS, "options", option_tables())
     _put(ARCHITECTURE, "states", state_diagram())
     CONTRACT.write_text(contract_page(), encoding="utf-8")
     if len(sys.argv) > 1:
@@ -67,6 +72,35 @@ def help_table() -> str:
     lines = [line.rstrip() for line in _ANSI.sub("", answer.stdout).splitlines()]
     first = next(n for n, line in enumerate(lines) if "─ Before" in line)
     return "\n".join(lines[first:]).strip()
+
+
+def option_tables() -> str:
+    """The rows of plans, launches and commands of one's own, a table for each group."""
+    groups: dict[str, list[str]] = {}
+    for request, place, prefix in (
+        (LaunchRequest, RunSpec, ""),
+        (CommandRequest, command.Command, "command."),
+    ):
+        kept = {f.name: prefix + f.metadata.get("kept_as", f.name) for f in fields(place)}
+        defaults = {field.name: field.default for field in fields(request)}
+        for name, row in rows_of(request).items():
+            words = [row.help, *(f"`{on}`: {but['help']}" for on, but in row.but.items())]
+            if row.envvar:
+                words.append(f"From `{row.envvar}`, too.")
+            flags = [] if row.is_positional else [", ".join(row.flags)]
+            cells = [
+                f"`{' '.join([*flags, row.metavar or '']).strip()}`",
+                f"`{name}`" if request is LaunchRequest else "",
+                f"`{kept[row.place_of(name)]}`" if row.place_of(name) else "",
+                f"{defaults[name]}" if defaults[name] else "",
+                ", ".join(row.on),
+                " ".join(words),
+            ]
+            groups.setdefault(row.group, []).append(f"| {' | '.join(cells)} |")
+    head = "| option | in Python | in `spec` | default | commands | |\n|---|---|---|---|---|---|"
+    return "\n\n".join(
+        "\n".join([f"### {group}", "", head, *rows]) for group, rows in groups.items()
+    )
 
 
 def contract_page() -> str:
@@ -202,15 +236,19 @@ def picture_of(shown: str) -> str:
 
 
 def block(page: Path, name: str) -> str:
-    """What stands on a page between a name's two marks."""
+    """What stands on a page between a name's two marks, without its fence."""
+    return _found(page, name)[1]
+
+
+def _found(page: Path, name: str) -> re.Match[str]:
     found = re.search(
-        rf"<!-- {name} -->\n```\w*\n(.*?)\n?```\n<!-- /{name} -->",
+        rf"<!-- {name} -->\n(?:```\w*\n)?(.*?)\n?(?:```\n)?<!-- /{name} -->",
         page.read_text("utf-8"),
         re.DOTALL,
     )
     if found is None:
         raise SystemExit(f"{page.name} has no block {name!r}")
-    return found.group(1)
+    return found
 
 
 def _commands(shown: str) -> dict[str, list[str]]:
@@ -220,10 +258,9 @@ def _commands(shown: str) -> dict[str, list[str]]:
 
 
 def _put(page: Path, name: str, content: str) -> None:
-    old = block(page, name)  # there is one
-    text = page.read_text(encoding="utf-8")
-    start = text.index("\n", text.index("```", text.index(f"<!-- {name} -->"))) + 1
-    page.write_text(text[:start] + content + text[start + len(old) :], encoding="utf-8")
+    found = _found(page, name)
+    text = found.string[: found.start(1)] + content + found.string[found.end(1) :]
+    page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

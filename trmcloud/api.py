@@ -27,7 +27,6 @@ from trmcloud.app.checkpoints.shelf import Checkpoint, Place, checkpoints_of
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.curves import Curves, Series, drawn, metrics_files
 from trmcloud.app.kill_layers import Layer, MaxOverspend
-from trmcloud.app.launch_request import parse_money, request_from
 from trmcloud.app.run_facts import Money, Run, Training, facts_of
 from trmcloud.app.steering import FETCH, VERBS, Foreseen, foresee
 from trmcloud.app.timeline import Event, events_since
@@ -38,6 +37,7 @@ from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import dataclass
+from trmcloud.options import parse_money, request_from
 from trmcloud.wiring import build_context
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from trmcloud.app.checkpoints.bucket_grants import to_go_on_from
 from trmcloud.app.checkpoints.pruning import plan as plan_pruning
 from trmcloud.app.context import Context, bucket_at, is_quiet
 from trmcloud.app.launch_checks import check_loss
-from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.reap import Did
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.staging.stage import _to_go_on_from
@@ -36,6 +35,7 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
+from trmcloud.options import LaunchRequest
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner
 

@@ -24,7 +24,7 @@ from tests.standins.receiver import DRIPS, HANGS, LOSES, TAKES, Receiver, receiv
 from trmcloud.adapters.notify.by_apprise import AppriseSender
 from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
 from trmcloud.adapters.notify.webhook import MOST_AGAIN_S, WebhookSender, retry_after_s
-from trmcloud.cli.views.notices import words_of
+from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
 from trmcloud.core.errors import OutboxError, UsageError
 from trmcloud.ports.notices import Destination, Told

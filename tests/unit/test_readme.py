@@ -45,6 +45,10 @@ def test_the_table_of_commands_is_the_one_that_is_printed(pages: ModuleType) -> 
     assert all(f"│ {name} " in shown for name in COMMANDS)
 
 
+def test_the_tables_of_options_are_made_from_their_definitions(pages: ModuleType) -> None:
+    assert pages.block(pages.COMMANDS, "options") == pages.option_tables(), "scripts/pages.py"
+
+
 def test_a_runs_life_is_drawn_from_its_transitions(pages: ModuleType) -> None:
     assert pages.block(pages.ARCHITECTURE, "states") == pages.state_diagram()
 

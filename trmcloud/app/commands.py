@@ -1,20 +1,16 @@
 """``run``: a command of the user's own under the same plan, reservation and guards as a recipe."""
 
-from __future__ import annotations
-
+# Annotations are values here: a command's parameters are made from them.
 import math
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from trmcloud.app.context import Context
 from trmcloud.app.launch_checks import check_disk
-from trmcloud.app.launch_request import LaunchRequest, parse_money
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import Prepared, check_launch
@@ -27,6 +23,7 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass, replace
+from trmcloud.options import LaunchRequest, Parser, checked, option, parse_money, placed
 
 _MOST_WORDS = 1000
 _ANY = re.compile(r"(?:([1-9][0-9]?)x)?any")
@@ -38,32 +35,192 @@ IMAGES_FROM = "runpod"
 """Who starts a pod from an image of the user's."""
 
 
+def _words(flag: str, words: Sequence[str]) -> tuple[str, ...]:
+    if not words:
+        raise UsageError(
+            "there is no command to run",
+            next_step="it stands behind --: run local --budget 1 -- python train.py",
+        )
+    if len(words) > _MOST_WORDS or any("\0" in word or len(word) > 1 << 14 for word in words):
+        raise UsageError("the command is longer than any that is run")
+    return tuple(words)
+
+
+def _path_inside(flag: str, path: str) -> str:
+    if not path:
+        return ""
+    if not is_inside(os.path.normpath(path)):
+        raise UsageError(
+            f"{flag} is a name inside the working tree, not {path[:80]!r}",
+            next_step=f"{flag} {Path(path).name or 'out'}",
+        )
+    return os.path.normpath(path)
+
+
+def _metric(flag: str, metric: str) -> str:
+    if len(metric) > 500:
+        raise UsageError(f"{flag} is longer than any pattern that is looked for")
+    if "(" not in metric:
+        return metric
+    try:
+        groups = re.compile(metric).groups
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(
+            f"{flag} is no pattern: {error}", next_step=f"{flag} 'val_loss=([0-9.]+)'"
+        ) from None
+    if groups != 1:
+        raise UsageError(
+            f"{flag} has {groups} groups, and one is the value",
+            next_step=f"{flag} 'val_loss=([0-9.]+)'; (?:…) for other brackets",
+        )
+    return metric
+
+
+def _is_higher_better(flag: str, best: str) -> bool:
+    if best not in ("min", "max"):
+        raise UsageError(f"{flag} is min or max, not {best!r}", next_step=f"{flag} min")
+    return best == "max"
+
+
+def _variables(flag: str, names: Sequence[str]) -> tuple[str, ...]:
+    for name in names:
+        if not _VARIABLE.fullmatch(name):
+            raise UsageError(
+                f"{flag} names a variable, and not its value: {name.partition('=')[0][:40]!r}",
+                next_step=f"{flag} WANDB_API_KEY, whose value is read from this shell",
+            )
+        if name.startswith("TRMCLOUD_"):
+            raise UsageError(f"{flag} {name[:60]}: that is trmcloud's own")
+        if name not in os.environ:
+            raise UsageError(f"{flag} {name}: this shell has no such variable")
+    return tuple(names)
+
+
+def _image(flag: str, image: str) -> str:
+    if image and not _IMAGE.fullmatch(image):
+        raise UsageError(
+            f"{flag} is the name of a container image, not {image[:80]!r}",
+            next_step=f"{flag} pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime",
+        )
+    return image
+
+
+def _stop_signal(flag: str, text: str) -> str:
+    signal = text.upper().removeprefix("SIG") if text else "TERM"
+    if signal not in (*STOP_SIGNALS, NO_SIGNAL.upper()):
+        raise UsageError(
+            f"{flag} is one of {', '.join(STOP_SIGNALS)} or {NO_SIGNAL}, not {text[:20]!r}",
+            next_step=f"{flag} TERM",
+        )
+    return NO_SIGNAL if signal == NO_SIGNAL.upper() else signal
+
+
+def _resume_words(flag: str, text: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from None
+    if not any("{checkpoint}" in word for word in words):
+        raise UsageError(
+            f"{flag} does not say where the checkpoint goes",
+            next_step=f"{flag} 'python train.py --resume {{checkpoint}}'",
+        )
+    return words
+
+
+def _seconds(most: float) -> Parser:
+    return checked(
+        lambda seconds: math.isfinite(seconds) and 0 < seconds <= most,
+        f"{{flag}} takes seconds up to {most:,.0f}, not {{value:g}}",
+    )
+
+
+def _bytes(flag: str, gigabytes: float) -> int:
+    if not 0 < gigabytes <= _MOST_GB:
+        raise UsageError(f"{flag} is from 0 to {_MOST_GB:g}, not {gigabytes:g}")
+    return round(gigabytes * 1e9)
+
+
+_OWN = "A command of your own"
+
+
+# fmt: off
 @dataclass(frozen=True)
 class CommandRequest:
-    """By the names of the options of ``run``, as they were typed: nothing is checked."""
+    """The options that ``run`` alone has, as they were typed: nothing is checked. The place of each
+    row is in ``Command``."""
 
-    words: Sequence[str] = ()
-    checkpoints: str = ""
-    metric: str = ""
-    best: str = "min"
-    env: Sequence[str] = ()
-    stop_signal: str = ""
-    stop_file: str = ""
-    grace: float = 60.0
-    silent: float = 1800.0
-    resume: str = ""
-    keep_best: int = 2
-    checkpoint_gb: float = 2.0
-    pip: str = ""
-    image: str = ""
-    probe: int = 0
-
-
-def request_of(options: Mapping[str, Any]) -> CommandRequest:
-    """From a command line's options, by name: those that are no part of it are passed over."""
-    known = {field.name for field in fields(CommandRequest)}
-    given = {k: v for k, v in options.items() if k in known and v is not None}
-    return CommandRequest(**given)
+    words: Sequence[str] = option(
+        "words", (), "What to run, after --, as in a shell here.", "run", _OWN,
+        metavar="-- COMMAND…", parse=_words,
+    )
+    checkpoints: str = option(
+        "--checkpoints", "",
+        "Folder (or pattern: out/ckpt-*) that it saves in; what has stopped changing there is "
+        "kept.", "run", _OWN, metavar="DIR", parse=_path_inside,
+    )
+    metric: str = option(
+        "--metric", "",
+        "What is best: a key in its lines of JSON or its TensorBoard files, or a pattern for its "
+        "log: 'val_loss=([0-9.]+)'.", "run", _OWN, metavar="METRIC", parse=_metric,
+    )
+    best: str = option(
+        "--best", "min", "min or max of the metric.", "run", _OWN,
+        place="higher_is_better", parse=_is_higher_better,
+    )
+    keep_best: int = option(
+        "--keep-best", 2, "Checkpoints kept beside the latest.", "run", _OWN,
+        parse=checked(lambda n: 1 <= n <= 1000, "{flag} is from 1 to 1000, not {value}"),
+    )
+    checkpoint_gb: float = option(
+        "--checkpoint-gb", 2.0, "The most one checkpoint may hold; reserved.", "run", _OWN,
+        metavar="GB", place="checkpoint_bytes", parse=_bytes,
+    )
+    env: Sequence[str] = option(
+        "--env", (), "A variable of this shell that it is given, repeatable.", "run", _OWN,
+        metavar="NAME", parse=_variables,
+    )
+    pip: str = option(
+        "--pip", "", "Requirements to install before it starts.", "run", _OWN,
+        metavar="FILE", parse=_path_inside,
+    )
+    image: str = option(
+        "--image", "", "Container image in place of RunPod's own.", "run", _OWN,
+        metavar="NAME", parse=_image,
+    )
+    stop_signal: str = option(
+        "--stop-signal", "", "What tells it to stop: TERM, INT, USR1, USR2, HUP, QUIT or none.",
+        "run", _OWN, parse=_stop_signal,
+    )
+    stop_file: str = option(
+        "--stop-file", "", "Or a file that is made there.", "run", _OWN,
+        metavar="FILE", parse=_path_inside,
+    )
+    grace: float = option(
+        "--grace", 60.0, "Seconds it has to save and leave; reserved.", "run", _OWN,
+        metavar="S", place="grace_s", parse=_seconds(86_400.0),
+    )
+    silent: float = option(
+        "--silent", 1800.0, "Seconds without a line, a step or a file until it counts as hung.",
+        "run", _OWN, place="silent_s", parse=_seconds(864_000.0),
+    )
+    resume: str = option(
+        "--resume", "",
+        "The command that goes on from a checkpoint: 'python train.py --resume {checkpoint}'.",
+        "run", _OWN, metavar="COMMAND", parse=_resume_words,
+    )
+    probe: int = option(
+        "--probe", 0,
+        "Make and measure that many steps, and end: their pace, memory and what they may take on "
+        "other hardware.", "run", _OWN, metavar="STEPS", place="probe_steps",
+        parse=checked(
+            lambda n: 0 <= n <= 1_000_000, "{flag} is from 1 to 1000000 steps, not {value}"
+        ),
+    )
+    typed: tuple[str, ...] = ()
+# fmt: on
 
 
 def command_of(request: CommandRequest, data: str, root: Path) -> Command:
@@ -72,83 +229,9 @@ def command_of(request: CommandRequest, data: str, root: Path) -> Command:
     Raises:
         UsageError: naming the option at fault.
     """
-    r = request
-    if not r.words:
-        raise UsageError(
-            "there is no command to run",
-            next_step="it stands behind --: run local --budget 1 -- python train.py",
-        )
-    if len(r.words) > _MOST_WORDS or any("\0" in word or len(word) > 1 << 14 for word in r.words):
-        raise UsageError("the command is longer than any that is run")
-    _check_metric(r)
-    if r.best not in ("min", "max"):
-        raise UsageError(f"--best is min or max, not {r.best!r}", next_step="--best min")
-    stop_signal = r.stop_signal.upper().removeprefix("SIG") if r.stop_signal else "TERM"
-    if r.stop_signal and stop_signal not in (*STOP_SIGNALS, NO_SIGNAL.upper()):
-        raise UsageError(
-            f"--stop-signal is one of {', '.join(STOP_SIGNALS)} or {NO_SIGNAL}, "
-            f"not {r.stop_signal[:20]!r}",
-            next_step="--stop-signal TERM",
-        )
-    if stop_signal == NO_SIGNAL.upper():
-        stop_signal = NO_SIGNAL
-    for option, path in (
-        ("--checkpoints", r.checkpoints),
-        ("--stop-file", r.stop_file),
-        ("--pip", r.pip),
-    ):
-        if path and not is_inside(_relative(path)):
-            raise UsageError(
-                f"{option} is a name inside the working tree, not {path[:80]!r}",
-                next_step=f"{option} {Path(path).name or 'out'}",
-            )
-    if r.image and not _IMAGE.fullmatch(r.image):
-        raise UsageError(
-            f"--image is the name of a container image, not {r.image[:80]!r}",
-            next_step="--image pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime",
-        )
-    if r.pip and not (root / r.pip).is_file():
-        raise UsageError(f"--pip {r.pip}: no such file here")
-    for option, seconds, most in (
-        ("--grace", r.grace, 86_400.0),
-        ("--silent", r.silent, 864_000.0),
-    ):
-        if not (math.isfinite(seconds) and 0 < seconds <= most):
-            raise UsageError(f"{option} takes seconds up to {most:,.0f}, not {seconds:g}")
-    if not 0 < r.checkpoint_gb <= _MOST_GB:
-        raise UsageError(f"--checkpoint-gb is from 0 to {_MOST_GB:g}, not {r.checkpoint_gb:g}")
-    if not 0 <= r.probe <= 1_000_000:
-        raise UsageError(f"--probe is from 1 to 1000000 steps, not {r.probe}")
-    if not 1 <= r.keep_best <= 1000:
-        raise UsageError(f"--keep-best is from 1 to 1000, not {r.keep_best}")
-    for name in r.env:
-        if not _VARIABLE.fullmatch(name):
-            raise UsageError(
-                f"--env names a variable, and not its value: {name.partition('=')[0][:40]!r}",
-                next_step="--env WANDB_API_KEY, whose value is read from this shell",
-            )
-        if name.startswith("TRMCLOUD_"):
-            raise UsageError(f"--env {name[:60]}: that is trmcloud's own")
-        if name not in os.environ:
-            raise UsageError(f"--env {name}: this shell has no such variable")
-    return Command(
-        words=tuple(r.words),
-        checkpoints=_relative(r.checkpoints) if r.checkpoints else "",
-        metric=r.metric,
-        higher_is_better=r.best == "max",
-        env=tuple(r.env),
-        stop_signal=stop_signal,
-        stop_file=_relative(r.stop_file) if r.stop_file else "",
-        grace_s=r.grace,
-        silent_s=r.silent,
-        resume=_resume_words(r.resume),
-        keep_best=r.keep_best,
-        checkpoint_bytes=round(r.checkpoint_gb * 1e9),
-        data=_name_in(root, data),
-        image=r.image,
-        probe_steps=r.probe,
-        pip=_relative(r.pip) if r.pip else "",
-    )
+    if request.pip and not (root / request.pip).is_file():
+        raise UsageError(f"--pip {request.pip}: no such file here")
+    return Command(**placed(request), data=_name_in(root, data))
 
 
 def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> RunSpec:
@@ -214,43 +297,6 @@ def tree_of(spec: RunSpec, root: Path) -> WorkingTree:
     """
     assert spec.command is not None
     return look_at(root, [spec.command.data] if spec.command.data else [])
-
-
-def _check_metric(r: CommandRequest) -> None:
-    if len(r.metric) > 500:
-        raise UsageError("--metric is longer than any pattern that is looked for")
-    if "(" not in r.metric:
-        return
-    try:
-        groups = re.compile(r.metric).groups
-    except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(
-            f"--metric is no pattern: {error}", next_step="--metric 'val_loss=([0-9.]+)'"
-        ) from None
-    if groups != 1:
-        raise UsageError(
-            f"--metric has {groups} groups, and one is the value",
-            next_step="--metric 'val_loss=([0-9.]+)'; (?:…) for other brackets",
-        )
-
-
-def _resume_words(text: str) -> tuple[str, ...]:
-    if not text:
-        return ()
-    try:
-        words = tuple(shlex.split(text))
-    except ValueError as error:
-        raise UsageError(f"--resume: {error}") from None
-    if not any("{checkpoint}" in word for word in words):
-        raise UsageError(
-            "--resume does not say where the checkpoint goes",
-            next_step="--resume 'python train.py --resume {checkpoint}'",
-        )
-    return words
-
-
-def _relative(path: str) -> str:
-    return os.path.normpath(path) if path else ""
 
 
 def _name_in(root: Path, data: str) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from trmcloud.app import plans, probes
 from trmcloud.app.data.sources import resolve_source
-from trmcloud.app.launch_request import LaunchRequest, spec_of
 from trmcloud.app.rent_from import rent_from
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import DIRECT, TRAITS
@@ -20,6 +19,7 @@ from trmcloud.core.spec.plan import LIVE_PRICES, TEST_SETTINGS, Plan
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace
+from trmcloud.options import LaunchRequest, spec_of
 from trmcloud.ports.plan_inputs import ENV_TEST_SETTINGS, PlanInputs
 
 if TYPE_CHECKING:

@@ -29,7 +29,6 @@ from trmcloud.app.launch_checks import (
     check_trainer,
     first_candidate,
 )
-from trmcloud.app.launch_request import LaunchRequest, parse_money, refuse_changes
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData, read_launch_note
 from trmcloud.app.staging.stage import data_items
@@ -46,6 +45,7 @@ from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.values import dataclass, replace
+from trmcloud.options import LaunchRequest, parse_money, refuse_changes
 from trmcloud.ports.plan_inputs import PlanInputs
 from trmcloud.ports.work import Progress
 

@@ -56,6 +56,27 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("Check a receipt, and a checkpoint against it.", "After"),
 }
 
+#: command → its module in ``commands``, where that has another name
+_MODULES = {
+    "adopt": "export",
+    "attach": "status",
+    "doctor": "guard",
+    "eval": "evaluate",
+    "fetch-best": "checkpoints",
+    "gate": "evaluate",
+    "prune": "checkpoints",
+    "resume": "launch",
+    "run": "launch",
+    "sample": "evaluate",
+    "save": "stop",
+    "serve": "evaluate",
+    "ssh": "logs",
+    "tensorboard": "curves",
+    "ui": "curves",
+    "volumes": "checkpoints",
+    "wandb": "curves",
+}
+
 
 class LazyGroup(TyperGroup):
     """A group whose commands are imported when they are called, not when they are listed."""
@@ -88,13 +109,14 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """The command of ``trmcloud.cli.<name>``: its ``app`` or its ``command``."""
-    module: Any = importlib.import_module(f"trmcloud.cli.commands.{name.replace('-', '_')}")
-    if hasattr(module, "app"):
+    """The command of that name: in its module the function so called, else the group ``app``."""
+    own = name.replace("-", "_")
+    module: Any = importlib.import_module(f"trmcloud.cli.commands.{_MODULES.get(name, own)}")
+    if not hasattr(module, own):
         made = typer.main.get_command(module.app)
     else:
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
-        app.command(name)(module.command)
+        app.command(name)(getattr(module, own))
         made = typer.main.get_command(app)
     made.name = name
     return made
@@ -135,8 +157,8 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)
         finally:
-            if telling := sys.modules.get("trmcloud.cli.telling"):
-                telling.finish()
+            if sender := sys.modules.get("trmcloud.cli.catch_up"):
+                sender.finish()
             sys.stdout.flush()  # here, where it can still be told that nobody can take it
         sys.exit(code if isinstance(code, int) else 0)
     except TrmcloudError as error:

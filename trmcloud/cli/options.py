@@ -1,128 +1,78 @@
-"""Options that several commands share, so that each means the same everywhere."""
+"""Typer's parameters, made from the rows of ``trmcloud.options``; other shared parameters."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any
 
 import typer
 
-GUIDE_OR_PLAN = (
-    "8xB200 8xH200 8xH100 8xA100 4xH100 4xA100, other NxSKU, 2x8xH100 for two machines, local, "
-    "or a plan's id."
-)
+from trmcloud.options import Option, rows_of
 
-Hardware = Annotated[str, typer.Argument(help=GUIDE_OR_PLAN, metavar="HARDWARE")]
-Recipe = Annotated[str, typer.Option(help="Recipe: a name or a TOML file.")]
-Phase = Annotated[str, typer.Option(help="fast, extreme or both.")]
-Budget = Annotated[str | None, typer.Option(help="Most that may be spent, in USD.", metavar="USD")]
-Rate = Annotated[
-    str | None, typer.Option(help="This machine's USD per hour (local).", metavar="USD")
-]
-Data = Annotated[str, typer.Option(help="Text to train on: a file, a folder, or python-stdlib.")]
-Steps = Annotated[int | None, typer.Option(help="Optimizer steps of each phase.")]
-Hours = Annotated[float | None, typer.Option(help="Hours of training.")]
-Tokens = Annotated[int | None, typer.Option(help="Tokens of each phase.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Any recipe key, repeatable.", metavar="KEY=VALUE"),
-]
-Precision = Annotated[
-    str,
-    typer.Option(
-        help="auto, fp8, bf16, fp16 or fp32; auto: the best that the machine has, fp8 where it is "
-        "timed to be faster.",
-        metavar="FORMAT",
-    ),
-]
-ScaleLr = Annotated[
-    str,
-    typer.Option(
-        help="Bring the learning rates to the whole batch: sqrt, or table, the recipe's own.",
-        metavar="RULE",
-    ),
-]
-NewSettings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", help="A recipe key that changes from here on, repeatable.", metavar="KEY=VALUE"
-    ),
-]
-Processes = Annotated[int, typer.Option(help="torchrun processes (local).")]
-InitialFrom = Annotated[
-    str, typer.Option("--from", help="Start from the weights of a run or checkpoint folder.")
-]
-StrictGuide = Annotated[
-    bool, typer.Option("--strict-guide", help="The guide's bands block the gate, too.")
-]
-StopAtGain = Annotated[
-    str,
-    typer.Option(
-        help="End a phase, through its cooldown, once the next dollar is expected to buy fewer "
-        "bits per byte than this: 0.001/usd.",
-        metavar="BPB/usd",
-    ),
-]
-LastRungs = Annotated[
-    str,
-    typer.Option(
-        help="Where memory runs out before anything is saved, and nothing else helps: two thirds "
-        "of the depth, half the sequence. Another model then.",
-        metavar="depth,sequence",
-    ),
-]
-Patience = Annotated[
-    int,
-    typer.Option(
-        help="End it after so many evaluations in a row without a better one.",
-        metavar="N",
-    ),
-]
-Bucket = Annotated[
-    str,
-    typer.Option(
-        help="s3://BUCKET/PREFIX where checkpoints survive pod and machine.",
-        envvar="TRMCLOUD_BUCKET",
-        metavar="S3_URL",
-    ),
-]
-Detach = Annotated[bool, typer.Option("-d", "--detach", help="Leave once training has begun.")]
-AcceptLoss = Annotated[
-    bool,
-    typer.Option(
-        "--accept-loss", help="With -d: accept losing checkpoints not in --bucket or --volume."
-    ),
-]
-Volume = Annotated[
-    bool, typer.Option("--volume", help="Keep checkpoints on a network volume, not pulled here.")
-]
-VolumeDays = Annotated[
-    float,
-    typer.Option(help="Days after the run for which the volume's rent is reserved."),
-]
-VolumeThen = Annotated[
-    str,
-    typer.Option(
-        help="What becomes of the volume then: keep; delete-fetched, once best and latest are "
-        "here; delete, with whatever is on it.",
-        metavar="WHAT",
-    ),
-]
-RentFrom = Annotated[
-    list[str] | None,
-    typer.Option("--provider", help="Whom to rent from, repeatable (default: runpod)."),
-]
-Via = Annotated[str, typer.Option(help="skypilot: through it, from any cloud it has access to.")]
-AllowAccountKey = Annotated[
-    bool,
-    typer.Option(
-        "--allow-account-key-on-pod",
-        help="RunPod and vast.ai through SkyPilot put the account's key on the pod.",
-    ),
-]
-Region = Annotated[list[str] | None, typer.Option(help="Data centre to rent in, repeatable.")]
-Community = Annotated[bool, typer.Option("--community", help="Hosts of private sellers, too.")]
-Spot = Annotated[
-    bool,
-    typer.Option("--spot", help="Machines that may be taken away, too (through SkyPilot)."),
-]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Defaults and details, too.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+
+_Command = Callable[..., None]
+
+
+def with_options(name: str) -> Callable[[_Command], _Command]:
+    """Give a command its options of each request among its parameters: the rows that say so.
+
+    Typer calls the result by the options' names; the command itself gets each request as one
+    object, without what was not given.
+    """
+
+    def decorated(command: _Command) -> _Command:
+        parameters = [_parameter("context", typer.Context)]
+        requests: dict[str, tuple[type[Any], frozenset[str]]] = {}
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            request: type[Any] = parameter.annotation
+            rows = rows_of(request, name) if is_dataclass(parameter.annotation) else {}
+            if not rows:
+                parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+                continue
+            requests[parameter.name] = request, frozenset(rows)
+            for field in fields(request):
+                if field.name in rows:
+                    parameters.append(
+                        _of_row(rows[field.name], field.name, field.type, field.default)
+                    )
+
+        def run(context: typer.Context, **given: Any) -> None:
+            # Its values come as arguments; the context says alone which of them were typed.
+            typed = tuple(
+                option
+                for option in given
+                if getattr(context.get_parameter_source(option), "name", "") == "COMMANDLINE"
+            )
+            for parameter, (request, options) in requests.items():
+                values = {option: given.pop(option) for option in options}
+                given[parameter] = request(
+                    **{option: value for option, value in values.items() if value is not None},
+                    typed=tuple(option for option in typed if option in options),
+                )
+            command(**given)
+
+        run.__doc__ = command.__doc__
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        return run
+
+    return decorated
+
+
+def _of_row(row: Option, name: str, kind: Any, default: Any) -> inspect.Parameter:
+    """A row as Typer's parameter."""
+    if kind == Sequence[str]:
+        kind, default = (list[str], default) if row.is_positional else (list[str] | None, None)
+    if row.is_positional:
+        argument = typer.Argument(help=row.help, metavar=row.metavar)
+        return _parameter(name, Annotated[kind, argument])
+    made = typer.Option(*row.flags, help=row.help, metavar=row.metavar, envvar=row.envvar)
+    return _parameter(name, Annotated[kind, made], default)
+
+
+def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from trmcloud.app import plans
 from trmcloud.app.data.sources import data_set_names
-from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.planning import Planner
 from trmcloud.core.catalog.datasets import is_address
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
@@ -31,6 +30,7 @@ from trmcloud.export.script import (
     script,
 )
 from trmcloud.io.files import write_atomic
+from trmcloud.options import LaunchRequest
 from trmcloud.ports.plan_inputs import PlanInputs
 
 DEFAULT_DATA = "python-stdlib"

@@ -21,7 +21,7 @@ from trmcloud.app.staging.packing import LATER, PACKAGE, own_sources, pack, stri
 from trmcloud.app.staging.stage import code_item, content_key, hashes_of, remote_folder
 from trmcloud.app.staging.working_tree import look_at
 from trmcloud.app.staging.working_tree import pack as pack_tree
-from trmcloud.cli.views.working_tree import tree_lines
+from trmcloud.cli.views.launch import tree_lines
 from trmcloud.core.contract.pod_contract import POD_ROOT
 from trmcloud.core.errors import DataError
 from trmcloud.pod.job.working_tree import lay_data, unpack

@@ -26,7 +26,6 @@ from trmcloud.app import kill_layers, launching, planning, preparing
 from trmcloud.app.context import Context
 from trmcloud.app.data import prepare as data_files
 from trmcloud.app.launch_checks import check_account_key, check_exposure
-from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import (
     SEND_WITHIN_S,
@@ -66,6 +65,7 @@ from trmcloud.core.spec.recipe import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.export import writing
 from trmcloud.export.script import SkyNames
+from trmcloud.options import LaunchRequest
 from trmcloud.ports.bucket import CacheRequest
 from trmcloud.ports.compute import PodRequest
 from trmcloud.wiring import build_context

@@ -13,15 +13,14 @@ from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.app import formats, measured_commands, measured_runs, probes
 from trmcloud.app.commands import spec_to_run
 from trmcloud.app.context import Context
-from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.app.measured_commands import KEPT_NAME, note_probed, probe_of, probed_in
 from trmcloud.app.measured_runs import measured_in, note_measured, speeds_of
 from trmcloud.app.own_hardware import HOST_W, own_hardware
 from trmcloud.app.planning import Planner
 from trmcloud.app.target import judged
-from trmcloud.cli.views.formats import format_rows, formats_json
-from trmcloud.cli.views.own_hardware import own_lines
-from trmcloud.cli.views.target import target_lines
+from trmcloud.cli.views.health import format_rows, formats_json
+from trmcloud.cli.views.plan import own_lines
+from trmcloud.cli.views.run import target_lines
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import Command
@@ -39,6 +38,7 @@ from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace
+from trmcloud.options import LaunchRequest
 from trmcloud.wiring_plans import build_planner
 
 # -- probed commands ----------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from trmcloud.app.checkpoints.fetching import copy, read_manifest, sound_file
 from trmcloud.app.checkpoints.saving import Asked, find_saved, why_not_saved
 from trmcloud.app.checkpoints.sources import Listing
 from trmcloud.app.context import Context
-from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract import shards
@@ -40,6 +39,7 @@ from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
 from trmcloud.io.files import write_atomic
 from trmcloud.io.hashing import holds
+from trmcloud.options import LaunchRequest
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner
 

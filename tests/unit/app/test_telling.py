@@ -26,7 +26,7 @@ from trmcloud.app.boards import BoardFeed, need_metrics
 from trmcloud.app.context import Context
 from trmcloud.app.curves import MetricsFile, Phase, drawn, sampled, since, starts, step_at
 from trmcloud.app.telling import FIRST_PAUSE_S, GIVE_UP_AFTER_S, HOLD_S, LONGEST_PAUSE_S, Teller
-from trmcloud.cli.views.notices import words_of
+from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.metric_names import MOST_VALUES, figures_of

@@ -21,9 +21,9 @@ import pytest
 import typer
 
 from tests.e2e.hinted import Hint, command, hints, options_in_next_steps
-from trmcloud.cli.asking import confirmed
+from trmcloud.cli.confirm import confirmed
 from trmcloud.cli.main import COMMANDS, main
-from trmcloud.cli.views.colour import paint
+from trmcloud.cli.views.streams import paint
 from trmcloud.core.errors import UsageError
 
 # -- hints --------------------------------------------------------------------------------------

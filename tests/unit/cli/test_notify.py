@@ -14,7 +14,7 @@ import pytest
 
 from tests.standins.receiver import Receiver, receiving
 from trmcloud.cli.main import main
-from trmcloud.cli.views.notices import _WORDS, words_of
+from trmcloud.cli.views.reasons import _WORDS, words_of
 from trmcloud.core.contract.notices import Notice, NoticeKind, headers_of
 from trmcloud.core.errors import NotifyError
 

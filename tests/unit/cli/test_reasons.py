@@ -15,9 +15,9 @@ import trmcloud.core.control as control
 from tests.plans import a_generation
 from trmcloud.app.recovered import Recovered
 from trmcloud.app.run_queries import Errand
+from trmcloud.cli.views.health import done_about, happened, lost
 from trmcloud.cli.views.reasons import FOLLOWS, SENTENCES, reason_json, sentence
-from trmcloud.cli.views.recovered import done_about, happened, lost
-from trmcloud.cli.views.run_stages import GONE, PULLING, SENDING, Speed, absence, carried, stage_of
+from trmcloud.cli.views.run_bar import GONE, PULLING, SENDING, Speed, absence, carried, stage_of
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.recovery import AGAIN, SKIPPED, Recovery
 from trmcloud.core.contract.trainer_contract import Heartbeat

@@ -21,7 +21,7 @@ from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.ssh.signatures import NAMESPACE
 from trmcloud.app.receipts import receipt_of
 from trmcloud.cli.commands import verify
-from trmcloud.cli.views.receipt_page import page_of, parts_of
+from trmcloud.cli.views.html_page import page_of, parts_of
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.receipt import (

@@ -25,14 +25,14 @@ from trmcloud.app.checkpoints.saving import Asked, Place
 from trmcloud.app.context import Context
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import facts_of
-from trmcloud.cli.commands.save import _show
+from trmcloud.cli.commands.stop import _show
 from trmcloud.cli.main import COMMANDS, load_command, main
 from trmcloud.cli.page.shown import run_json
 from trmcloud.cli.views import run_bar, status
+from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.month import month_lines, month_page
-from trmcloud.cli.views.notices import words_of
-from trmcloud.cli.views.receipt_page import page_of
-from trmcloud.cli.views.wrapping import padded, width, wrap
+from trmcloud.cli.views.reasons import words_of
+from trmcloud.cli.views.text import padded, width, wrap
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.contract.pod_contract import Kept
 from trmcloud.core.control import events as ev

@@ -12,7 +12,6 @@ from typing import Any
 
 from tests.reasons import quoted
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import Heartbeat
@@ -20,6 +19,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan, plan_to_json
+from trmcloud.options import LaunchRequest
 from trmcloud.ports.ledger import ControllerId
 from trmcloud.wiring_plans import build_planner
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from trmcloud.cli.page.feed import Feed
-from trmcloud.cli.page.guarded import HEADERS, Guarded
-from trmcloud.cli.page.jobs import Jobs
+from trmcloud.cli.page.server import HEADERS, Guarded
+from trmcloud.cli.page.watch import Jobs
 from trmcloud.core.errors import ConflictError, NotFoundError
 from trmcloud.io.web_guard import Names
 

@@ -8,15 +8,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from trmcloud.app.launch_request import LaunchRequest
 from trmcloud.cli.commands import plan as plan_command
 from trmcloud.cli.views import plan as plan_view
 from trmcloud.core.errors import MissingExtra, NotFoundError, UsageError
 from trmcloud.core.spec.plan import Plan
+from trmcloud.options import LaunchRequest
 from trmcloud.wiring_plans import build_planner
 
 app = typer.Typer()
-app.command()(plan_command.command)
+app.command()(plan_command.plan)
 
 
 @pytest.fixture(autouse=True)

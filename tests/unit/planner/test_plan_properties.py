@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.planner.test_planning import plan_for
 from trmcloud.adapters.files.data_sets import source_of
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.app.launch_request import LaunchRequest, spec_of
-from trmcloud.cli.views.batch_rows import batch_lines
+from trmcloud.cli.views.plan_explain import batch_lines
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.errors import UsageError
@@ -42,6 +41,7 @@ from trmcloud.core.spec.rates import rate_for
 from trmcloud.core.spec.recipe import PhaseRecipe, parse_recipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace as replace_values
+from trmcloud.options import LaunchRequest, spec_of
 
 # -- What must hold whatever the offers, the budget and the prices are --------------------------
 

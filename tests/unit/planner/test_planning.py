@@ -14,7 +14,6 @@ import pytest
 from tests.plans import a_candidate, a_phase
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.app import plans
-from trmcloud.app.launch_request import LaunchRequest, spec_of
 from trmcloud.app.pod_request import LaunchData, disk_gb
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import Offer
@@ -42,6 +41,7 @@ from trmcloud.core.spec.settings import as_option, parse_setting
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.stop_rules import check_rules, checked_patience, parse_gain, rules_of
 from trmcloud.core.storage import price_per_hour
+from trmcloud.options import LaunchRequest, spec_of
 
 # -- planning -----------------------------------------------------------------------------------
 

@@ -79,9 +79,9 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
     Example: trmcloud budget show
     """
-    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.catch_up import catch_up
+    from trmcloud.cli.views.status import volume_lines
     from trmcloud.cli.views.text import table
-    from trmcloud.cli.views.volumes import volume_lines
     from trmcloud.wiring import build_context
 
     context = build_context()
@@ -162,7 +162,7 @@ def _for(key: str) -> str:
 
 
 def _tell(context: Context, line: Line) -> None:
-    from trmcloud.cli.catching_up import catch_up
+    from trmcloud.cli.catch_up import catch_up
 
     catch_up(context)
     print(f"{line.level} {line.key}".strip() + f" cap: {line.cap}")

@@ -104,7 +104,7 @@ def get(
     from trmcloud.app.data.prepare import need_data_extra
     from trmcloud.app.data.sources import resolve_source
     from trmcloud.app.preparing import pinned_source, ready_data
-    from trmcloud.cli.views.data_progress import DataProgress
+    from trmcloud.cli.views.text import DataProgress
     from trmcloud.wiring import build_context
     from trmcloud.wiring_plans import build_planner
 

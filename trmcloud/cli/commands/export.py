@@ -1,7 +1,9 @@
-"""``trmcloud export``: a launch as a script that stands by itself."""
+"""``trmcloud export`` and ``adopt``: a launch as a script, and what such a script trained."""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -9,28 +11,14 @@ from typing import Annotated
 import typer
 
 from trmcloud.cli import options
+from trmcloud.cli.views.streams import as_is
+from trmcloud.options import LaunchRequest
 
 
-def command(
-    typed: typer.Context,
-    hardware: Annotated[
-        str,
-        typer.Argument(help="8xA100, other NxSKU, local, or all (--as sky).", metavar="HARDWARE"),
-    ],
+@options.with_options("export")
+def export(
+    request: LaunchRequest,
     form: Annotated[str, typer.Option("--as", help="bash, sbatch or sky.")] = "bash",
-    recipe: options.Recipe = "trm",
-    phase: options.Phase = "both",
-    budget: options.Budget = None,
-    rate: options.Rate = None,
-    hours: options.Hours = None,
-    steps: options.Steps = None,
-    data: Annotated[
-        str, typer.Option(help="Text, or prepared data, on the machine that runs it.")
-    ] = "",
-    setting: options.Settings = None,
-    precision: options.Precision = "",
-    scale_lr: options.ScaleLr = "",
-    processes: options.Processes = 0,
     nodes: Annotated[int, typer.Option(min=1, max=64, help="Machines (--as sky).")] = 1,
     output: Annotated[
         str, typer.Option("-o", "--output", help="File to write; train_HARDWARE_PHASE otherwise.")
@@ -42,21 +30,20 @@ def command(
 
     Example: trmcloud export 8xA100 --phase fast --as sbatch --data /data/text
     """
-    from trmcloud.cli.launch_request import request_of
     from trmcloud.export import writing
     from trmcloud.wiring import trainer_package
     from trmcloud.wiring_plans import build_planner, shipped_offers
     from trmcloud.wiring_skypilot import skypilot_names
 
     planner, names = build_planner(), skypilot_names()
-    if hardware == "all" and form == writing.SKY:
+    if request.hardware == "all" and form == writing.SKY:
         trm, now = planner.recipe("trm"), time.time()
         folder = Path(output or "sky")
         for path in writing.write_guides(folder, trm, shipped_offers, names, now, force=force):
             print(path)
         return
-    request = writing.ExportRequest(request_of(typed), form, nodes, output, force)
-    made = writing.write(request, planner, trainer_package(), names)
+    asked = writing.ExportRequest(request, form, nodes, output, force)
+    made = writing.write(asked, planner, trainer_package(), names)
     chosen, carrier = made.chosen, made.carrier
     print(f"{made.path}: {chosen.hardware}, about {chosen.hours.p50:,.2f} h and {chosen.cost_p50}")
     print(f"  killed {chosen.hard_stop_s:,.0f} s after its start, at most {chosen.worst_case}")
@@ -66,3 +53,56 @@ def command(
         print(f"  · {reason.text}")
     if carrier != made.path:
         print(f"  · it sends {carrier.name}: sky launch {made.path.name}, from its folder")
+
+
+def adopt(
+    folder: Annotated[
+        str, typer.Argument(help="The script's RUN_DIR, or the folder that holds it.")
+    ] = ".",
+    into: Annotated[
+        str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")
+    ] = "",
+    weights_only: Annotated[
+        bool, typer.Option("--weights-only", help="Leave the optimizer's state behind.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Copy the best checkpoint of a script that `trmcloud export` wrote, verifying every hash, and
+    say what the script's run cost by its own account.
+
+    Example: trmcloud adopt ./trmcloud-run
+    """
+    from trmcloud.app.checkpoints import fetching
+    from trmcloud.cli.views.month import score_rows
+    from trmcloud.cli.views.text import Progress, duration, not_evaluated
+    from trmcloud.core.control.reported import Reported
+    from trmcloud.export import adopt
+    from trmcloud.wiring import run_files
+
+    root = adopt.find_folder(Path(folder).expanduser())
+    files = run_files(root)
+    found = adopt.look(root, files)
+    best = found.best
+    if best.val_bpb is None:
+        print(not_evaluated(best), file=sys.stderr)
+    target = Path(into).expanduser() if into else fetching.default_folder(best, Path.cwd())
+    fetched = fetching.copy(
+        files.fetch, best, target, weights_only=weights_only, progress=Progress()
+    )
+    if as_json:
+        print(
+            json.dumps({**json.loads(fetching.to_json(fetched)), **found.to_json()}),
+            file=as_is(),
+        )
+        return
+    ended = found.outcome.value if found.outcome is not None else "still running"
+    why = f": {found.why}" if found.why else ""
+    word = "already there, verified" if fetched.already_there else "fetched and verified"
+    print(f"{found.run_id} {best.label}: {word}")
+    print("\n".join(score_rows(None, Reported(best))))
+    print(f"  weights         sha256 {best.sha256}")
+    print(f"  lies in         {fetched.folder.absolute()}")
+    print(f"  run             {ended}{why}; {found.starts} start{'s' * (found.starts > 1)}")
+    account = f"{duration(found.used_s)} at {found.rate}/h by its own clock"
+    print(f"  cost            {found.cost}: {account}; the bill is not known")
+    print(f"  planned         {found.planned}, at most {found.worst_case}")

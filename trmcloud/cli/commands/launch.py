@@ -1,61 +1,29 @@
-"""``trmcloud launch``: reserve the worst case, train, stop in time."""
+"""``trmcloud launch``, ``run`` and ``resume``: carry out a plan, a command of one's own, a run
+that ended.
+"""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from trmcloud.app.commands import CommandRequest
 from trmcloud.cli import options
 from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.errors import UsageError
+from trmcloud.options import LaunchRequest, parse_money
 
 
-def command(
-    typed: typer.Context,
-    hardware: options.Hardware,
-    recipe: options.Recipe = "trm",
-    phase: options.Phase = "both",
-    budget: options.Budget = None,
-    rate: options.Rate = None,
-    data: options.Data = "",
-    steps: options.Steps = None,
-    hours: options.Hours = None,
-    tokens: options.Tokens = None,
-    setting: options.Settings = None,
-    precision: options.Precision = "",
-    scale_lr: options.ScaleLr = "",
-    processes: options.Processes = 0,
-    initial_from: options.InitialFrom = "",
-    strict_guide: options.StrictGuide = False,
-    stop_at_gain: options.StopAtGain = "",
-    patience: options.Patience = 0,
-    last_rungs: options.LastRungs = "",
-    accept_exposure: Annotated[
-        str | None,
-        typer.Option(
-            help="Rent without two verified kill layers, or where nothing caps the rent: the USD "
-            "an hour that may be lost.",
-            metavar="USD",
-        ),
-    ] = None,
-    volume: options.Volume = False,
-    volume_days: options.VolumeDays = 7.0,
-    volume_then: options.VolumeThen = "keep",
-    provider: options.RentFrom = None,
-    via: options.Via = "",
-    allow_key: options.AllowAccountKey = False,
-    bucket: options.Bucket = "",
-    region: options.Region = None,
-    community: options.Community = False,
-    spot: options.Spot = False,
-    accept_loss: options.AcceptLoss = False,
+@options.with_options("launch")
+def launch(
+    request: LaunchRequest,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan that would run, and leave.")
     ] = False,
-    detach: options.Detach = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: options.Yes = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --dry-run: print the plan as JSON.")
     ] = False,
@@ -68,21 +36,19 @@ def command(
     from trmcloud.app import preparing
     from trmcloud.app.launch_checks import check_capped
     from trmcloud.app.launching import start
-    from trmcloud.cli.asking import confirmed
-    from trmcloud.cli.catching_up import tell_unreached
-    from trmcloud.cli.launch_request import request_of
-    from trmcloud.cli.telling import tell
+    from trmcloud.cli.catch_up import tell
+    from trmcloud.cli.confirm import confirmed
     from trmcloud.cli.views import run as run_view
-    from trmcloud.cli.views.data_progress import DataProgress
     from trmcloud.cli.views.launch import show_plan
-    from trmcloud.cli.views.progress import Progress
+    from trmcloud.cli.views.reasons import tell_unreached
+    from trmcloud.cli.views.text import DataProgress, Progress
     from trmcloud.core.outcome import Outcome
     from trmcloud.wiring import build_context
     from trmcloud.wiring_plans import build_planner
 
     if as_json and not dry_run:
         raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
-    request, context, planner = request_of(typed), build_context(), build_planner()
+    context, planner = build_context(), build_planner()
     context.ledger.read()  # a ledger that cannot be used is told before any work is done
     if dry_run:
         plan = preparing.dry_run(context, planner, request)
@@ -98,13 +64,134 @@ def command(
         return
     preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
     driver = start(
-        context, ready.plan, data=ready.data, initial_weights=ready.initial_weights, detached=detach
+        context,
+        ready.plan,
+        data=ready.data,
+        initial_weights=ready.initial_weights,
+        detached=request.detach,
     )
     tell(context)
     tell_unreached(context)
-    code = run_view.carry(context, driver, detach=detach)
+    code = run_view.carry(context, driver, detach=request.detach)
     run = driver.run()
     sold_out = any(action.failed_kind is FailureKind.NO_CAPACITY for action in run.actions.values())
     if code == Outcome.NOT_STARTED.exit_code and sold_out:
         print(f"  try: {preparing.next_best(planner, ready.plan)}")
+    sys.exit(code)
+
+
+@options.with_options("resume")
+def resume(
+    request: LaunchRequest,
+    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    accept_change: Annotated[
+        bool,
+        typer.Option(
+            "--accept-change",
+            help="Go on though settings differ that decide what is trained.",
+        ),
+    ] = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Go on from the last checkpoint, within what is left of the run's budget.
+
+    --set may change rates, steps and intervals. Of what decides what is trained
+    (sequence, seed, batch, optimizer, …) each difference is named, and refused
+    without --accept-change; shape and data stay.
+
+    Example: trmcloud resume r-1f3a9c --budget 0.40
+    """
+    from trmcloud.app.context import find_run
+    from trmcloud.app.data.prepare import need_training_extra
+    from trmcloud.app.launch_checks import check_bucket, first_candidate
+    from trmcloud.app.launching import resume
+    from trmcloud.cli.catch_up import tell
+    from trmcloud.cli.views.launch import show_resume
+    from trmcloud.cli.views.run import carry
+    from trmcloud.core.catalog.hardware import LOCAL
+    from trmcloud.core.spec.settings import parse_setting
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    before = find_run(context, run or None)
+    plan = before.plan
+    if first_candidate(plan).provider == LOCAL:
+        need_training_extra()
+    check_bucket(context, plan.spec)
+    driver = resume(
+        context,
+        run or None,
+        cap=parse_money("--budget", request.budget),
+        settings=[parse_setting(text) for text in request.setting],
+        accept_change=accept_change,
+        processes=request.processes,
+    )
+    if not before.live:
+        show_resume(context, driver.run(), driver.run().plan, verbose=verbose)
+    tell(context)
+    sys.exit(carry(context, driver, detach=request.detach))
+
+
+@options.with_options("run")
+def run(
+    request: LaunchRequest,
+    asked: CommandRequest,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print plan and files that would be sent, and leave.")
+    ] = False,
+    yes: options.Yes = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: print the plan as JSON.")
+    ] = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Run any training script under a hard budget: stopped in time, its best checkpoint brought
+    home. Run where the script is; what git lists there is sent.
+
+    Example: trmcloud run local --rate 3.60 --budget 0.05 --checkpoints out -- python train.py
+    """
+    from trmcloud.app import commands, measured_commands, preparing
+    from trmcloud.app.launch_checks import check_capped
+    from trmcloud.app.launching import start
+    from trmcloud.cli.catch_up import tell
+    from trmcloud.cli.confirm import confirmed
+    from trmcloud.cli.views import run as run_view
+    from trmcloud.cli.views.launch import show_plan, tree_lines
+    from trmcloud.cli.views.plan_explain import probe_lines
+    from trmcloud.cli.views.reasons import tell_unreached
+    from trmcloud.cli.views.text import Progress
+    from trmcloud.wiring import build_context
+    from trmcloud.wiring_plans import build_planner
+
+    if as_json and not dry_run:
+        raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
+    root = Path.cwd()
+    context, planner = build_context(), build_planner()
+    wished = commands.command_of(asked, request.data, root)
+    spec = commands.spec_to_run(planner, request, wished)
+    context.ledger.read()  # a ledger that cannot be used is told before any work is done
+    if dry_run:
+        tree, plan = commands.tree_of(spec, root), planner.save(planner.plan(spec))
+        show_plan(context, plan, as_json=as_json, verbose=verbose)
+        if not as_json:
+            print("\n".join(tree_lines(tree, verbose=verbose)))
+        return
+    ready, tree = commands.prepare(context, planner, request, spec, root)
+    show_plan(context, ready.plan, verbose=verbose)
+    print("\n".join(tree_lines(tree, verbose=verbose)))
+    check_capped(context, ready.plan, confirmed=not yes)
+    if not yes and not confirmed("  Proceed?"):
+        print("nothing was started, nothing was spent")
+        return
+    preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
+    driver = start(context, ready.plan, data=ready.data, detached=request.detach)
+    tell(context)
+    tell_unreached(context)
+    code = run_view.carry(context, driver, detach=request.detach)
+    if asked.probe and not request.detach:
+        print(
+            "\n".join(
+                probe_lines(measured_commands.probed_in(context, driver.run()), request.steps)
+            )
+        )
     sys.exit(code)

@@ -128,7 +128,7 @@ def restore(
     import time
 
     from trmcloud.app.ledger_care import restored_json, restored_lines
-    from trmcloud.cli.asking import confirmed
+    from trmcloud.cli.confirm import confirmed
     from trmcloud.core.errors import LedgerDamaged, NotFoundError, UsageError
     from trmcloud.wiring import build_ledger
 

@@ -63,7 +63,7 @@ def add(
     """
     import time
 
-    from trmcloud.cli.views.notices import words_of
+    from trmcloud.cli.views.reasons import words_of
     from trmcloud.core.errors import ConflictError
     from trmcloud.ports.notices import Destination
     from trmcloud.wiring import build_context
@@ -176,7 +176,7 @@ def try_out(
     """
     import secrets
 
-    from trmcloud.cli.views.notices import words_of
+    from trmcloud.cli.views.reasons import words_of
     from trmcloud.core.contract.notices import Notice, NoticeKind, body_of
     from trmcloud.core.errors import NotFoundError, NotifyError
     from trmcloud.core.plain_text import one_line

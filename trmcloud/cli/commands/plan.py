@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trmcloud.cli import options
+from trmcloud.options import LaunchRequest
 
 if TYPE_CHECKING:
     from trmcloud.app.own_hardware import OwnHardware
@@ -18,51 +19,9 @@ if TYPE_CHECKING:
 _WITH_BATCH_ROWS = ("bd3lm", "hdp")
 
 
-def command(
-    typed: typer.Context,
-    budget: options.Budget = None,
-    recipe: options.Recipe = "trm",
-    phase: options.Phase = "both",
-    hardware: Annotated[
-        str,
-        typer.Option(
-            help="8xA100, 2x8xA100 (two machines), local, … (default: everything offered)."
-        ),
-    ] = "",
-    rate: options.Rate = None,
-    data: Annotated[str, typer.Option(help="Text to train on: files or a folder.")] = "",
-    steps: options.Steps = None,
-    hours: options.Hours = None,
-    tokens: options.Tokens = None,
-    setting: options.Settings = None,
-    precision: options.Precision = "",
-    scale_lr: options.ScaleLr = "",
-    processes: Annotated[int, typer.Option(help="Processes on this machine.")] = 0,
-    objective: Annotated[
-        str, typer.Option(help="value, cheapest, fastest or most-training.")
-    ] = "value",
-    hour_value: Annotated[
-        str | None, typer.Option(help="USD an hour of waiting is worth.", metavar="USD")
-    ] = None,
-    deadline: Annotated[
-        str | None, typer.Option(help="12h, friday, 2026-11-27T18:00.", metavar="TIME")
-    ] = None,
-    provider: Annotated[
-        list[str] | None, typer.Option(help="Rent from these alone, repeatable.")
-    ] = None,
-    region: Annotated[list[str] | None, typer.Option(help="Only there, repeatable.")] = None,
-    gpus: Annotated[int, typer.Option(help="GPUs of the machine, 1 to 64 (0: any).")] = 0,
-    spot: Annotated[bool, typer.Option("--spot", help="Interruptible offers, too.")] = False,
-    community: Annotated[
-        bool, typer.Option("--community", help="Private sellers' hosts, too.")
-    ] = False,
-    fill: Annotated[
-        bool, typer.Option("--fill", help="As many tokens as budget or deadline buy.")
-    ] = False,
-    equal_work: Annotated[
-        bool, typer.Option("--equal-work", help="The same tokens on every hardware.")
-    ] = False,
-    bucket: options.Bucket = "",
+@options.with_options("plan")
+def plan(
+    request: LaunchRequest,
     explain: Annotated[
         str | None, typer.Option(help="The arithmetic of one hardware.", metavar="HARDWARE")
     ] = None,
@@ -88,16 +47,15 @@ def command(
 
     Example: trmcloud plan --budget 1000
     """
-    from trmcloud.cli.launch_request import request_of
     from trmcloud.wiring_plans import build_planner
 
     planner = build_planner()
-    spec = planner.spec(request_of(typed))
+    spec = planner.spec(request)
     if probe:
         _probe(planner, spec, probe)
     plan = planner.save(planner.plan(spec))
     if plot is not None:
-        from trmcloud.cli.views.plan_plot import write_plot
+        from trmcloud.cli.views.charts import write_plot
 
         write_plot(plan, Path(plot))
     if explain is not None and not as_json:
@@ -105,7 +63,7 @@ def command(
 
         print("\n".join(explained(plan, explain)))
         if plan.spec.recipe in _WITH_BATCH_ROWS:
-            from trmcloud.cli.views.batch_rows import STEPS, batch_lines
+            from trmcloud.cli.views.plan_explain import STEPS, batch_lines
 
             made = planner.recipe(plan.spec.recipe)
             settings = made.resolve(plan.spec.phases[0], hardware="1xH200", gpus=1)
@@ -116,7 +74,7 @@ def command(
 
     shown: dict[str, Any] = {}
     if own or kwh is not None:
-        from trmcloud.cli.views.own_hardware import own_lines
+        from trmcloud.cli.views.plan import own_lines
 
         compared = _own(planner, spec, plan, own, kwh)
         shown = {"more": ["", *own_lines(compared)], "more_json": {"own": compared.to_json()}}
@@ -126,9 +84,9 @@ def command(
 def _own(
     planner: "Planner", spec: "RunSpec", plan: "Plan", hardware: str, kwh: str | None
 ) -> "OwnHardware":
-    from trmcloud.app.launch_request import parse_money
     from trmcloud.app.own_hardware import own_hardware
     from trmcloud.core.errors import UsageError
+    from trmcloud.options import parse_money
 
     if not hardware:
         raise UsageError("--kwh is the price of --own's power", next_step="--own RTX3090")
@@ -142,7 +100,7 @@ def _probe(planner: "Planner", spec: "RunSpec", where: str) -> None:
     from trmcloud.app.home import home_dir
     from trmcloud.app.preparing import pinned_source
     from trmcloud.app.probe_local import Probe
-    from trmcloud.cli.views.data_progress import DataProgress
+    from trmcloud.cli.views.text import DataProgress
     from trmcloud.core.spec.data_source import DataSource
     from trmcloud.wiring import build_context, python_path
 

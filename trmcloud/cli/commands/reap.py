@@ -17,7 +17,7 @@ GUARD_GRACE_S = 30.0
 """How long the guard stays to tell what is due."""
 
 
-def command(
+def reap(
     run: Annotated[
         str, typer.Argument(help="A run whose pods are to end, whatever owns them.")
     ] = "",
@@ -52,10 +52,15 @@ def command(
     from trmcloud.app import reap
     from trmcloud.app.ending import end_overdue
     from trmcloud.app.reconciling import reconcile
-    from trmcloud.cli.catching_up import tell_troubles, trouble_code
-    from trmcloud.cli.telling import GRACE_S, tell
-    from trmcloud.cli.views.reasons import did_line, reason_json, sentence
-    from trmcloud.cli.views.volumes import volume_lines
+    from trmcloud.cli.catch_up import GRACE_S, tell
+    from trmcloud.cli.views.reasons import (
+        did_line,
+        reason_json,
+        sentence,
+        tell_troubles,
+        trouble_code,
+    )
+    from trmcloud.cli.views.status import volume_lines
     from trmcloud.core.control.orphan_costs import is_pending
     from trmcloud.core.errors import LedgerError, UsageError
     from trmcloud.wiring import build_context
@@ -119,8 +124,8 @@ def _end_named(context: Context, run: str, ledger_id: str, *, yes: bool) -> int:
     """End the pods of a run, or of a ledger, by their names; the exit code."""
     from trmcloud.app import ending
     from trmcloud.app.reconciling import reconcile
-    from trmcloud.cli.asking import confirmed
-    from trmcloud.cli.views.ending import ending_code, tell_ending, tell_listed
+    from trmcloud.cli.confirm import confirmed
+    from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
     from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError
 
     if yes and run:

@@ -11,44 +11,16 @@ import typer
 from trmcloud.cli import options
 from trmcloud.cli.views.streams import as_is
 from trmcloud.core.errors import UsageError
+from trmcloud.options import LaunchRequest
 
 _MOST_RUNS = 100_000
 _LINES, _ALL_LINES = 40, 1_000_000
 """Of the one play that is told."""
 
 
-def command(
-    typed: typer.Context,
-    hardware: options.Hardware,
-    recipe: options.Recipe = "trm",
-    phase: options.Phase = "both",
-    budget: options.Budget = None,
-    rate: options.Rate = None,
-    data: options.Data = "",
-    steps: options.Steps = None,
-    hours: options.Hours = None,
-    tokens: options.Tokens = None,
-    setting: options.Settings = None,
-    precision: options.Precision = "",
-    scale_lr: options.ScaleLr = "",
-    processes: options.Processes = 0,
-    initial_from: options.InitialFrom = "",
-    strict_guide: options.StrictGuide = False,
-    stop_at_gain: options.StopAtGain = "",
-    patience: options.Patience = 0,
-    last_rungs: options.LastRungs = "",
-    volume: options.Volume = False,
-    volume_days: options.VolumeDays = 7.0,
-    volume_then: options.VolumeThen = "keep",
-    provider: options.RentFrom = None,
-    via: options.Via = "",
-    allow_key: options.AllowAccountKey = False,
-    bucket: options.Bucket = "",
-    region: options.Region = None,
-    community: options.Community = False,
-    spot: options.Spot = False,
-    accept_loss: options.AcceptLoss = False,
-    detach: options.Detach = False,
+@options.with_options("rehearse")
+def rehearse(
+    request: LaunchRequest,
     runs: Annotated[int, typer.Option(help="How often the run is played.")] = 200,
     faults: Annotated[
         str, typer.Option(help="all, none, or numbers and words: 15,preempted,asleep.")
@@ -64,7 +36,6 @@ def command(
     from trmcloud.app import preparing
     from trmcloud.app.launch_checks import check_launchable, check_loss
     from trmcloud.app.launching import as_carried_out
-    from trmcloud.cli.launch_request import request_of
     from trmcloud.core.errors import NotSupported
     from trmcloud.sim.rehearsal import fault_names, rehearse
     from trmcloud.wiring import build_context
@@ -74,15 +45,15 @@ def command(
         raise UsageError(f"--runs is from 1 to {_MOST_RUNS:,}, not {runs}")
     names = fault_names(faults)
     context = build_context()
-    plan = preparing.dry_run(context, build_planner(), request_of(typed))
-    check_loss(plan, detached=detach, accepted=accept_loss)
+    plan = preparing.dry_run(context, build_planner(), request)
+    check_loss(plan, detached=request.detach, accepted=request.accept_loss)
     refusal = ""
     try:
         check_launchable(context, plan)
     except NotSupported as error:
         refusal = str(error)
     carried = as_carried_out(context, plan)
-    made = rehearse(carried, runs=runs, faults=names, seed=seed, detached=detach)
+    made = rehearse(carried, runs=runs, faults=names, seed=seed, detached=request.detach)
     if as_json:
         print(json.dumps({**made.to_json(), "launch_refused": refusal}), file=as_is())
     else:
@@ -90,7 +61,7 @@ def command(
             from trmcloud.cli.views.launch import show_plan
 
             show_plan(context, made.plan, verbose=True)
-        _show(made, detach=detach, most=_ALL_LINES if verbose else _LINES)
+        _show(made, detach=request.detach, most=_ALL_LINES if verbose else _LINES)
         if refusal:
             print(f"  launch      refuses this plan: {refusal}")
     if made.violations:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trmcloud.cli import options
 from trmcloud.cli.views.streams import outlive_the_reader
 from trmcloud.core.errors import UsageError
 from trmcloud.core.plain_text import one_line
+from trmcloud.options import parse_money
 
 if TYPE_CHECKING:
     from trmcloud.app.smoke.setting import Step
@@ -17,7 +19,7 @@ LEAST_MINUTES, MOST_MINUTES = 0.25, 60.0
 BY_SKYPILOT_MINUTES = 30.0
 
 
-def command(
+def smoke(
     max_usd: Annotated[str, typer.Option(help="Most that may be spent, in USD.", metavar="USD")],
     provider: Annotated[str, typer.Option(help="Whom to rent from.")] = "runpod",
     minutes: Annotated[
@@ -28,7 +30,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: options.Yes = False,
 ) -> None:
     """Rent the cheapest pod, see which kill layers work for this account, end it, show the bill.
 
@@ -37,9 +39,8 @@ def command(
 
     Example: trmcloud smoke --provider runpod --max-usd 0.25
     """
-    from trmcloud.app.launch_request import parse_money
     from trmcloud.app.smoke.run import Smoke
-    from trmcloud.cli.asking import confirmed
+    from trmcloud.cli.confirm import confirmed
     from trmcloud.cli.views.reasons import sentence
     from trmcloud.core.catalog.providers import BY_SKYPILOT
     from trmcloud.core.money import Usd

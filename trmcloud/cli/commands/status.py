@@ -1,4 +1,4 @@
-"""``trmcloud status``: runs, their money, and what guards them."""
+"""``trmcloud status`` and ``attach``: the state of runs, and the live line of one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trmcloud.app.reap import Did
 
 
-def command(
+def status(
     run: Annotated[str, typer.Argument(help="A run's id; all live ones otherwise.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Ended runs, too.")] = False,
     live: Annotated[
@@ -28,8 +28,8 @@ def command(
     Example: trmcloud status r-1f3a9c
     """
     from trmcloud.app.context import find_run, is_quiet
-    from trmcloud.cli.catching_up import catch_up, trouble_code
-    from trmcloud.cli.telling import tell
+    from trmcloud.cli.catch_up import catch_up, tell
+    from trmcloud.cli.views.reasons import trouble_code
     from trmcloud.core.catalog.providers import BY_SKYPILOT
     from trmcloud.wiring import build_context
 
@@ -77,3 +77,28 @@ def command(
             ended = "1 more has ended" if others == 1 else f"{others} more have ended"
             print(f"{ended} · trmcloud status --all")
     sys.exit(code)
+
+
+def attach(
+    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+) -> None:
+    """Watch a run as the command that launched it did, until it ends or you leave.
+
+    Where nobody drives it any more, this command does: it fetches checkpoints,
+    and ends the pod when its work is done. Ctrl-C leaves the run as it is. The
+    exit code is the run's, also where it has ended already.
+
+    Example: trmcloud attach r-1f3a9c
+    """
+    from trmcloud.app.context import find_run
+    from trmcloud.app.out_of_reach import require_reach
+    from trmcloud.cli.catch_up import catch_up
+    from trmcloud.cli.views.run import look_on
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    catch_up(context)
+    state = find_run(context, run or None)
+    if state.live and state.generation is not None:
+        require_reach(context, state.generation.provider)
+    sys.exit(look_on(context, state.run_id))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trmcloud.core.control.receipt import Receipt
 
 
-def command(
+def verify(
     receipt: Annotated[str, typer.Argument(help="What report --html wrote, or its JSON.")],
     against: Annotated[
         str,
@@ -72,7 +72,7 @@ def command(
 def _read(path: Path) -> tuple[Receipt, list[Check]]:
     """The receipt in a file, and whether the file is as it was written."""
     from trmcloud.app.receipts import Check, Verdict
-    from trmcloud.cli.views.receipt_page import parts_of
+    from trmcloud.cli.views.html_page import parts_of
     from trmcloud.core.contract.records import ContractError
     from trmcloud.core.control.receipt import MOST_BYTES, read_receipt
     from trmcloud.core.control.receipt_page import PAGE_VERSION, is_page, json_is_exact, open_page

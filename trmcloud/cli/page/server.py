@@ -1,22 +1,405 @@
-"""The page's server: one process on loopback, a token made for it alone."""
+"""The page's server: who may ask, which request calls what."""
 
 from __future__ import annotations
 
+import contextlib
+import getpass
+import hashlib
+import json
 import os
 import secrets
 import signal
 import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
 from trmcloud.api import Home
-from trmcloud.cli.page.guarded import Guarded
-from trmcloud.cli.page.routes import Page, application
+from trmcloud.app.context import find_run
+from trmcloud.app.steering import Foreseen
+from trmcloud.cli.page import shown
+from trmcloud.cli.page.feed import CurveStore, Feed
+from trmcloud.cli.page.watch import Jobs, Watch
 from trmcloud.core.catalog.providers import BY_SKYPILOT, RENTABLE
-from trmcloud.core.errors import CannotListen
-from trmcloud.io.web_guard import ANY_ADDRESS, LOOPBACK, names_of
+from trmcloud.core.errors import (
+    CannotListen,
+    ConflictError,
+    LedgerError,
+    NotFoundError,
+    TrmcloudError,
+    UsageError,
+)
+from trmcloud.core.money import Usd, parse_budget
+from trmcloud.core.plain_text import one_line
+from trmcloud.io.web_guard import (
+    ANY_ADDRESS,
+    LOOPBACK,
+    OF_LOOPBACK,
+    BodyRefused,
+    Names,
+    Refusal,
+    headers_of,
+    keep,
+    names_of,
+    read_body,
+    refusal_of_origin,
+    refusal_of_token,
+)
 from trmcloud.io.web_server import listening, silent_server
+from trmcloud.ports.work import Progress
+
+# Who may ask: whoever knows the token, from this very page. Pure ASGI, in front of everything.
+#
+# A browser sends requests for other sites' pages, too; so a request has to name this server as
+# its host (no other name can be made to point here), come from this origin, and carry the token
+# in a header, which no form and no image can. The checks are those of ``trmcloud.io.web_guard``.
+
+API = "/api/"
+HEADERS: Mapping[str, str] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+class Guarded:
+    """``app`` behind these checks. ``names``: the hosts by which it may be called."""
+
+    def __init__(self, app: Any, token: str, *, names: Names = OF_LOOPBACK) -> None:
+        self._app, self._token, self._names = app, token, names
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refused = self._why_not(scope, headers_of(scope))
+        if refused is not None:
+            await _refuse(send, *refused)
+            return
+        if scope["path"].startswith(API):
+            keep(scope)
+
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                more = [(name.encode(), text.encode()) for name, text in HEADERS.items()]
+                if scope["path"].startswith(API):
+                    more.append((b"cache-control", b"no-store"))
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+    def _why_not(self, scope: Any, headers: Mapping[str, str]) -> Refusal | None:
+        refused = self._names.refusal(headers.get("host", "")) or refusal_of_origin(headers)
+        if refused is not None or not scope["path"].startswith(API):
+            return refused
+        if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return 403, "asked from another site"
+        refused = refusal_of_token(headers, self._token)
+        if refused is None and scope["method"] == "POST":
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                return 415, "say that it is JSON: Content-Type: application/json"
+        return refused
+
+
+async def _refuse(send: Any, status: int, why: str) -> None:
+    body = json.dumps({"error": why}).encode()
+    headers = {**HEADERS, "content-type": "application/json", "cache-control": "no-store"}
+    headers |= {"content-length": str(len(body))}
+    raw = [(name.encode(), text.encode()) for name, text in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+# The page and what it asks: runs, one run, its curves, a stream of news; what a click would cost,
+# and the click itself.
+
+STATIC = Path(__file__).resolve().parent.parent / "static"
+#: Everything that is ever read from there.
+FILES = {
+    "asked.js": "text/javascript",
+    "page.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "page.css": "text/css",
+    "icon.svg": "image/svg+xml",
+    "uplot/uPlot.iife.min.js": "text/javascript",
+    "uplot/uPlot.min.css": "text/css",
+    "uplot/LICENSE": "text/plain",
+}
+MAX_BODY_BYTES = 1 << 14
+BODY_WITHIN_S = 30.0
+_STATUS: dict[type[TrmcloudError], int] = {
+    NotFoundError: 404, ConflictError: 409, UsageError: 422, LedgerError: 503,
+}  # fmt: skip
+_KEPT_S = 7 * 86_400
+_CENT = Usd("0.01")
+
+
+class Page:
+    """``look`` opens a home that asks no provider, for what is shown at once; ``act`` one that may
+    ask them all, for what was clicked; ``folder`` is where checkpoints are fetched to."""
+
+    def __init__(
+        self, look: Callable[[], Home], act: Callable[[], Home], folder: Path, version: str
+    ) -> None:
+        self._home, self._act, self._folder, self._version = look(), act, folder, version
+        self._lock = threading.Lock()
+        self._drawing, self._draw_lock = look(), threading.Lock()
+        self.feed = Feed()
+        self.curves = CurveStore(lambda run_id: self.feed.tell("curves", {}, run_id))
+        self.jobs = Jobs(self.feed)
+        self.watch = Watch(self.feed, self.curves, act)
+
+    # -- looking, in threads of the pool -----------------------------------------------------------
+
+    def all_runs(self) -> dict[str, Any]:
+        with self._lock:
+            runs, budgets = self._home.runs(), self._home.budgets()
+        return {
+            "version": self._version,
+            "home": shown.as_typed(self._home.context.home),
+            "project": one_line(self._home.context.project),
+            "runs": [shown.run_json(run) for run in runs],
+            "budgets": [shown.line_json(line) for line in budgets],
+            "jobs": self.jobs.to_json(),
+        }
+
+    def one_run(self, run_id: str) -> dict[str, Any]:
+        with self._lock:
+            context, run = self._home.context, self._home.run(run_id)
+            told = shown.whole_json(context, find_run(context, run_id), run)
+            found = self._home.checkpoints(run_id)
+        told["checkpoints"] = [shown.checkpoint_json(each) for each in found]
+        return {**told, "version": self._version, "jobs": self.jobs.to_json()}
+
+    def run_curves(self, run_id: str) -> dict[str, Any]:
+        with self._draw_lock:  # beside what is asked of the run: the curve is what is waited for
+            context = self._drawing.context
+            state = find_run(context, run_id)
+            phases = self.curves.phases(context, state)
+            return shown.curves_json(context, state, phases)
+
+    # -- clicking ----------------------------------------------------------------------------------
+
+    def foreseen(self, run_id: str, verb: str, cap: str) -> dict[str, Any]:
+        seen = self._act().foresee(verb, run_id, cap=_amount(cap))
+        return shown.foreseen_json(seen, str(self._folder))
+
+    def do(self, run_id: str, wish: dict[str, str]) -> dict[str, Any]:
+        """What was agreed to, if it still is that: no more dollars than the question named."""
+        verb, cap = wish.get("verb", ""), _amount(wish.get("cap", ""))
+        home = self._act()
+        seen = home.foresee(verb, run_id, cap=cap)
+        if seen.refused:
+            raise ConflictError(f"{run_id}: {seen.refused}")
+        agreed = _amount(wish.get("agreed", "")) or Usd(0)
+        if seen.at_most > agreed + _CENT:
+            raise ConflictError(
+                f"it would spend {seen.at_most} at most by now, and {agreed} was agreed to",
+                next_step="look at the question again",
+            )
+        return {"job": self.jobs.start(verb, run_id, self._work(home, seen))}
+
+    def _work(self, home: Home, seen: Foreseen) -> Callable[[Progress], str]:
+        run_id = seen.run
+
+        def land(progress: Progress) -> str:
+            home.land(run_id)
+            return f"{run_id} was told to land"
+
+        def stop(progress: Progress) -> str:
+            home.stop(run_id)
+            return f"{run_id}'s pod is being ended"
+
+        def save(progress: Progress) -> str:
+            return f"{run_id} has saved; it lies {shown.lies(home.save(run_id))}"
+
+        def fetch(progress: Progress) -> str:
+            from trmcloud.app.checkpoints import fetching
+
+            context = home.context
+            if seen.rents:
+                made = home.fetch_best(run_id, rent=True, progress=progress)
+            else:
+                best = fetching.find_best(context, find_run(context, run_id)).manifest
+                into = fetching.default_folder(best, self._folder)
+                made = home.fetch_best(run_id, into=into, progress=progress)
+            return f"{made.checkpoint} lies in {made.folder}, verified: sha256 {made.sha256}"
+
+        def go_on(progress: Progress) -> str:
+            run = home.resume(run_id, cap=seen.cap)
+            if run.live:
+                threading.Thread(target=home.wait, args=(run_id,), daemon=True).start()
+                return f"{run_id} trains again, within {seen.cap} for the whole of it"
+            ended = run.outcome.value if run.outcome is not None else run.state
+            return f"{run_id} has ended again: {ended}"
+
+        works = {"land": land, "stop": stop, "save": save, "fetch": fetch, "raise": go_on}
+        return works[seen.verb]
+
+    def raise_level(self, level: str, wish: dict[str, str]) -> dict[str, Any]:
+        amount = _amount(wish.get("cap", ""))
+        if amount is None:
+            raise UsageError("name the new cap in dollars")
+        line = self._act().raise_cap(level, amount, by=f"{getpass.getuser()}, on the page")
+        self.feed.tell("budgets", [shown.line_json(each) for each in self._act().budgets()])
+        return shown.line_json(line)
+
+
+def application(page: Page) -> Starlette:
+    """The ASGI application, to stand behind ``Guarded``."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        page.watch.start()
+        try:
+            yield
+        finally:
+            await run_in_threadpool(page.watch.end)
+
+    read = {name: (STATIC / name).read_bytes() for name in FILES}
+    # Their address says what they are, so that a browser reads them once for all pages.
+    served = "/static/" + hashlib.sha256(b"".join(read.values())).hexdigest()[:16]
+    shell = (STATIC / "index.html").read_text(encoding="utf-8").replace("/static", served)
+
+    async def index(request: Request) -> Response:
+        return HTMLResponse(shell)
+
+    async def static(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in FILES:
+            raise HTTPException(404, "Not Found")
+        headers = {"Cache-Control": f"private, max-age={_KEPT_S}, immutable"}
+        return Response(read[name], media_type=FILES[name], headers=headers)
+
+    async def runs(request: Request) -> Response:
+        return _json(await run_in_threadpool(page.all_runs))
+
+    async def run(request: Request) -> Response:
+        return _json(await run_in_threadpool(page.one_run, request.path_params["run"]))
+
+    async def curves(request: Request) -> Response:
+        return _json(await run_in_threadpool(page.run_curves, request.path_params["run"]))
+
+    async def stream(request: Request) -> Response:
+        listener = page.feed.listen(request.query_params.get("run", ""))
+
+        async def messages() -> AsyncIterator[str]:
+            try:
+                async for message in listener.messages():
+                    yield message
+            finally:
+                page.feed.leave(listener)
+
+        return StreamingResponse(
+            messages(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+        )
+
+    async def foreseen(request: Request) -> Response:
+        asked = request.query_params
+        about = request.path_params["run"], asked.get("verb", ""), asked.get("cap", "")
+        return _json(await run_in_threadpool(page.foreseen, *about))
+
+    async def do(request: Request) -> Response:
+        wish = await _wish(request)
+        return _json(await run_in_threadpool(page.do, request.path_params["run"], wish), 202)
+
+    async def level(request: Request) -> Response:
+        wish = await _wish(request)
+        return _json(await run_in_threadpool(page.raise_level, request.path_params["level"], wish))
+
+    return Starlette(
+        routes=[
+            Route("/", index),
+            Route("/run/{run}", index),
+            Route(served + "/{name:path}", static),
+            Route("/api/runs", runs),
+            Route("/api/runs/{run}", run),
+            Route("/api/runs/{run}/curves", curves),
+            Route("/api/runs/{run}/foreseen", foreseen),
+            Route("/api/runs/{run}/do", do, methods=["POST"]),
+            Route("/api/budgets/{level}", level, methods=["POST"]),
+            Route("/api/stream", stream),
+        ],
+        lifespan=lifespan,
+        exception_handlers={
+            TrmcloudError: _failed,
+            HTTPException: _not_here,
+            Exception: _unexpected,
+        },
+    )
+
+
+def _amount(text: str) -> Usd | None:
+    """
+    Raises:
+        UsageError: it is no amount above zero.
+    """
+    if text in ("", "0"):
+        return None
+    try:
+        return parse_budget(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+async def _wish(request: Request) -> dict[str, str]:
+    try:
+        body = await read_body(request.stream(), MAX_BODY_BYTES, BODY_WITHIN_S)
+    except BodyRefused as error:
+        raise HTTPException(error.status, error.what, {"Connection": "close"}) from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the client left before its body was here") from None
+    try:
+        wish = json.loads(body)
+    except (ValueError, RecursionError):  # brackets in brackets, some thousands deep
+        raise UsageError("that is no JSON") from None
+    if not isinstance(wish, dict):
+        raise UsageError("that is no JSON object")
+    for key, value in wish.items():
+        if not isinstance(value, str):
+            raise UsageError(f"{key[:40]}: a text is needed")
+    return wish
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return JSONResponse(content, status)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, TrmcloudError)
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 502)
+    told = {"error": one_line(str(error)), "next": one_line(error.next_step)}
+    return _json(told, status)
+
+
+async def _not_here(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = f"{error.detail.lower()}: {request.method} {one_line(request.url.path)}"
+    return JSONResponse({"error": text}, error.status_code, error.headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """A fault of ours: it ends this request alone."""
+    return _json({"error": f"unexpected {type(error).__name__}; the page stays"}, 500)
+
 
 _TOKEN_BYTES = 24
 _LEAVE_WITHIN_S = 1

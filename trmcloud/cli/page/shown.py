@@ -7,20 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trmcloud.api import Checkpoint, Foreseen, Line, Place, Run, Series, Training
+from trmcloud.app.checkpoints.shelf import Checkpoint, Place
 from trmcloud.app.context import Context
-from trmcloud.app.curves import Phase, drawn, starts, step_at
+from trmcloud.app.curves import Phase, Series, drawn, starts, step_at
 from trmcloud.app.recovered import recovered
+from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.smoke_plan import meaning_of
-from trmcloud.cli.views.health import health_json
+from trmcloud.app.steering import Foreseen
+from trmcloud.cli.views.health import done_about, happened, health_json, recovered_json
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.cli.views.recovered import done_about, happened, recovered_json
+from trmcloud.cli.views.run import buys_words
+from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import bpb, duration
-from trmcloud.cli.views.volumes import volume_lines
-from trmcloud.cli.views.worth import buys_words
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import Line
 from trmcloud.core.control.paid_time import paid_by
 from trmcloud.core.control.reported import BY_POD, Reported
 from trmcloud.core.control.run_state import RunState

@@ -1,15 +1,29 @@
-"""Pages of HTML that open offline: no script, nothing from any host, every word escaped."""
+"""HTML pages that stand by themselves; receipts."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from typing import Any
 
+from trmcloud.cli.views.charts import Mark, Series, legend, line_chart
+from trmcloud.cli.views.reasons import sentence
+from trmcloud.cli.views.text import bpb, count, duration
+from trmcloud.core import codec
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.control.outcome_words import MEANINGS
+from trmcloud.core.control.reason import Reason
+from trmcloud.core.control.receipt import Receipt
+from trmcloud.core.control.receipt_page import seal_page
+from trmcloud.core.control.report import PARTS
+from trmcloud.core.control.reported import BY_POD, PODS
 from trmcloud.core.money import Usd
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line
+from trmcloud.core.spec.spec import RunSpec
 
 #: Blue, vermilion, green and purple that are told apart by those who see fewer colours.
 STYLE = """
@@ -82,3 +96,394 @@ def instant(at: float | None) -> str:
 
 def money(plain: str | None) -> str:
     return "not known" if plain is None else str(Usd(plain))
+
+
+_CODES = {
+    "RunPlanned": "planned",
+    "Reserved": "reserved",
+    "PodIntended": "asked for a machine",
+    "PodUp": "the machine is listed",
+    "PodNotMade": "no machine came",
+    "AgentUp": "its agent answers",
+    "PhaseEnded": "phase ended",
+    "GateJudged": "gate",
+    "StopRequested": "asked to land",
+    "SaveRequested": "asked to save",
+    "ResultKnown": "ended",
+    "PodMissed": "the machine is in no list",
+    "PodFound": "the machine is listed again",
+    "PodGone": "the machine is gone",
+    "Settled": "settled",
+    "Billed": "final bill",
+    "PlanRevised": "went on to another offer",
+    "Reopened": "went on, by resume",
+    "Fetched": "fetched",
+    "Closed": "closed",
+    "StrayCharged": "an orphaned machine was charged",
+}
+
+
+def page_of(receipt: Receipt) -> str:
+    """The page; the same receipt gives the same bytes."""
+    return seal_page(parts_of(receipt), receipt)
+
+
+def parts_of(receipt: Receipt) -> list[tuple[str, str]]:
+    """(name, HTML) of each part of a receipt's page."""
+    account = receipt.account
+    parts = [
+        ("head", _head(receipt.run_id)),
+        ("summary", _summary(receipt, account)),
+        ("asked", _section("asked", "Asked", _asked(account))),
+        ("planned", _section("planned", "Planned", _planned(account["planned"]))),
+        ("money", _section("money", "Money", _money(account["money"], final=account["final"]))),
+        ("curves", _section("curves", "What the dollars bought", _curves(account))),
+        ("end", _section("end", "What ended it", _end(account))),
+        ("machines", _section("machines", "Machines", _machines(account["machines"]))),
+        ("mended", _section("mended", "Trouble, mended", _mended(receipt))),
+        ("checkpoints", _section("checkpoints", "Checkpoints and hashes", _checkpoints(account))),
+        ("ledger", _section("ledger", "Ledger", _ledger(receipt))),
+        ("check", _section("check", "To check it", _check(receipt))),
+    ]
+    return [(name, text) for name, text in parts if text]
+
+
+def _head(run_id: str) -> str:
+    return head_of(f"Receipt of {run_id}")
+
+
+def _section(name: str, title: str, body: str) -> str:
+    return f'<section id="{name}">\n<h2>{words(title)}</h2>\n{body}\n</section>\n' if body else ""
+
+
+def _summary(receipt: Receipt, account: Mapping[str, Any]) -> str:
+    sums, ended = account["money"], account["ended"]
+    outcome = ended["outcome"] or f"{account['state']}, not closed yet"
+    best, by = _named(account, "best"), _by(account)
+    meant = MEANINGS.get(Outcome(ended["outcome"]), "") if ended["outcome"] else ""
+    best_line = ""
+    if best:
+        name = words(best["checkpoint"])
+        best_line = f" · best {bpb(best['val_bpb'])} bits per byte at {name}{by}"
+    lines = [
+        f"<h1>Receipt of {words(receipt.run_id)}</h1>",
+        f'<p class="dim">made {instant(receipt.made_at)} by {words(receipt.made_by)}</p>',
+        f"<p><strong>{words(outcome)}</strong>{f' · {words(meant)}' if meant else ''}</p>",
+        f"<p>{money(sums['settled_usd'])} of {money(sums['cap_usd'])} · "
+        f"{duration(sums['paid_seconds'])} paid{best_line}</p>",
+    ]
+    if not account["final"]:
+        lines.append('<p class="bad">Not final: what it cost may still change.</p>')
+    return "\n".join(lines) + "\n"
+
+
+def _asked(account: Mapping[str, Any]) -> str:
+    spec = RunSpec.from_json(account["asked"])
+    usual = RunSpec(spec.recipe, spec.phases).to_json()
+    rows = [("recipe", words(spec.recipe)), ("phases", words(" + ".join(spec.phases)))]
+    for name, value in account["asked"].items():
+        if name not in ("recipe", "phases") and value != usual.get(name):
+            rows.append((name, words(_told(value))))
+    return named_rows([*rows, ("project", words(account["project"]))])
+
+
+def _planned(planned: Mapping[str, Any]) -> str:
+    rows = [("plan", f"{words(planned['plan'])}, {instant(planned['made_at'])}")]
+    if "hardware" in planned:
+        hours = planned["hours"]
+        rows += [
+            ("hardware", f"{words(planned['hardware'])} · {words(planned['sku'])}"),
+            ("where", words(f"{planned['provider']} {planned['region']}".strip())),
+            ("rate", f"{money(planned['rate_usd_per_hour'])}/h"),
+            (
+                "length",
+                f"{duration(hours['p50'] * 3600)} "
+                f"({duration(hours['p10'] * 3600)}–{duration(hours['p90'] * 3600)})",
+            ),
+            (
+                "cost",
+                f"{money(planned['cost_usd']['p50'])} (P90 {money(planned['cost_usd']['p90'])})",
+            ),
+            (
+                "stops",
+                f"lands {duration(planned['soft_stop_s'])}, hard stop "
+                f"{duration(planned['hard_stop_s'])} after it is asked for",
+            ),
+            ("worst case", money(planned["worst_case_usd"])),
+        ]
+        rows += [
+            (each["phase"], f"{each['steps']:,} steps, {count(each['tokens'])} tokens")
+            for each in planned["phases"]
+        ]
+    rows.append(("checkpoints in", words(planned["checkpoints_in"])))
+    return named_rows(rows)
+
+
+def _money(sums: Mapping[str, Any], *, final: bool) -> str:
+    rows = [
+        ("cap", money(sums["cap_usd"])),
+        ("planned", money(sums["planned_usd"])),
+        ("reserved at launch", money(sums["reserved_usd"])),
+        ("accrued, rate × time", money(sums["accrued_usd"])),
+        ("billed by the provider", money(sums["billed_usd"])),
+        ("settled", money(sums["settled_usd"])),
+    ]
+    if not final:
+        rows.append(("still reserved", money(sums["held_usd"])))
+        rows.append(("at most, until bills are final", money(sums["at_most_usd"])))
+    for name, key in (
+        ("orphaned machines", "orphans_usd"),
+        ("network volumes, until their day", "volumes_usd"),
+        ("beyond grants in the bucket", "bucket_usd"),
+    ):
+        if Usd(sums[key]):
+            rows.append((name, money(sums[key])))
+    if sums["drift"] is not None:
+        rows.append(("billed against accrued", f"{sums['drift']:+.1%}"))
+    paid = sums["paid_seconds"]
+    spent = [
+        (part, duration(sums["seconds"][part]), f"{sums['seconds'][part] / paid:.0%}")
+        for part in PARTS
+        if paid and sums["seconds"].get(part, 0.0) >= 0.5
+    ]
+    where = html_table(("paid time", "", ""), spent, numbers=1) if spent else ""
+    return named_rows(rows) + where
+
+
+def _curves(account: Mapping[str, Any]) -> str:
+    points = account["curves"]
+    in_dollars = any(Usd(point["usd"]) for point in points)
+
+    def x(row: Mapping[str, Any]) -> float:
+        return float(Usd(row["usd"])) if in_dollars else float(row["hours"])
+
+    def said(value: float) -> str:
+        return f"${value:,.4g}" if in_dollars else f"{value:g} h"
+
+    x_title = "dollars spent" if in_dollars else "hours"
+    marks = _marks(account, x) if in_dollars else []
+    phases = list(dict.fromkeys(point["phase"] for point in points))
+    charts = []
+    for title, kind in (("validation bits per byte", "eval"), ("training loss, nats a token",
+                                                              "train")):  # fmt: skip
+        series = [
+            Series(
+                phase,
+                tuple((x(p), p["value"]) for p in points
+                      if (p["phase"], p["kind"]) == (phase, kind)),
+                dots=kind == "eval",
+            )
+            for phase in phases
+        ]  # fmt: skip
+        charts.append(_chart(f"{title} against {x_title}", series, marks, said, x_title))
+    for phase in phases:
+        rows = [p for p in points if (p["phase"], p["kind"]) == (phase, "eval") and p["steps"]]
+        passes = max((len(row["steps"]) for row in rows), default=0)
+        if passes < 2:
+            continue
+        chosen = sorted({0, passes // 3, 2 * passes // 3, passes - 1})
+        series = [
+            Series(
+                f"supervision step {n + 1}",
+                tuple((x(row), row["steps"][n]) for row in rows if len(row["steps"]) > n),
+            )
+            for n in chosen
+        ]
+        title = f"{phase}: nats a token after each supervision step against {x_title}"
+        charts.append(_chart(title, series, marks, said, x_title))
+    return "\n".join(filter(None, charts)) or "<p>Nothing of its metrics is here.</p>"
+
+
+def _chart(
+    title: str,
+    series: Sequence[Series],
+    marks: Sequence[Mark],
+    said: Callable[[float], str],
+    x_title: str,
+) -> str:
+    drawn = line_chart(title, series, marks, x_words=said, x_title=x_title, x_from=0.0)
+    named = title[:1].upper() + title[1:]
+    return f"<p>{words(named)}</p>\n{legend(series)}{drawn}" if drawn else ""
+
+
+def _marks(account: Mapping[str, Any], x: Callable[[Mapping[str, Any]], float]) -> list[Mark]:
+    """What happened on the way, at most two dozen: each save would hide the curve."""
+    shown = {"GateJudged", "StopRequested", "PodGone", "PlanRevised", "Reopened", "PodMissed"}
+    made = [
+        Mark(x(row), _CODES.get(row["what"], row["what"]))
+        for row in account["timeline"]
+        if row["what"] in shown
+    ]
+    best = _named(account, "best")
+    if best is not None:
+        mine = best["checkpoint"].partition("/")[0], best["step"], "save"
+        saved = [p for p in account["curves"] if (p["phase"], p["step"], p["kind"]) == mine]
+        made += [
+            Mark(x(point), f"{PODS} best saved" if _by(account) else "best saved")
+            for point in saved[-1:]
+        ]
+    return made[:24]
+
+
+def _end(account: Mapping[str, Any]) -> str:
+    ended = account["ended"]
+    rows = [("outcome", words(ended["outcome"] or "none yet"))]
+    if why := _reason(ended["reason"]):
+        rows.append(("why", words(why)))
+    if ended["asked_by"]:
+        rows.append(("asked to land by", words(ended["asked_by"])))
+        rows.append(("because", words(_reason(ended["asked_why"]))))
+    for phase in account["phases"]:
+        said = f"{phase['outcome']} at step {phase['step'] or 0:,}, bpb {bpb(phase['val_bpb'])}"
+        rows.append((str(phase["phase"]), words(f"{said}{_by(account)}")))
+    for phase, verdict in account["gates"].items():
+        told = "passed" if verdict.get("passed") else "failed"
+        rows.append((f"gate after {phase}", words(f"{told}{_by(account)}")))
+    moments = [
+        (instant(row["at"]), words(_CODES.get(row["what"], row["what"])), words(_about(row)),
+         money(row["usd"]))
+        for row in account["timeline"]
+    ]  # fmt: skip
+    return named_rows(rows) + html_table(("when", "what", "", "spent by then"), moments, numbers=3)
+
+
+def _about(row: Mapping[str, Any]) -> str:
+    told = [str(row[name]) for name in ("phase", "outcome", "result") if row.get(name)]
+    told += [f"{money(row['amount'])}"] if "amount" in row else []
+    told += [f"{money(row['rate'])}/h"] if "rate" in row else []
+    if "passed" in row:
+        told.append("passed" if row["passed"] else "failed")
+    return " · ".join(told)
+
+
+def _machines(machines: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for each in machines:
+        billed = each["billed_rate_usd_per_hour"]
+        rate = f"{money(each['rate_usd_per_hour'])}/h"
+        if billed is not None and billed != each["rate_usd_per_hour"]:
+            rate += f", billed {money(billed)}/h"
+        made = _reason(each["not_made"]) or _reason(each["unfit"])
+        rows.append(
+            (
+                words(each["generation"]),
+                words(f"{each['hardware']} · {each['provider']} {each['region']}".strip()),
+                instant(each["asked_for_at"]),
+                words(f"not made: {made}") if each["not_made"] else words(made),
+                rate,
+                duration(each["seconds"]),
+                money(each["settled_usd"]),
+            )
+        )
+    header = ("", "machine", "asked for", "", "rate", "lived", "settled")
+    return html_table(header, rows, numbers=4) if rows else ""
+
+
+def _mended(receipt: Receipt) -> str:
+    rows = [
+        (
+            words(f"{row.phase} step {row.step:,}"),
+            words(f"{row.what}{f', {row.times} times' if row.times > 1 else ''}"),
+            words(row.rung + (f": {_told(row.changed)}" if row.changed else "")),
+            words(row.why[:200]),
+            f"{row.lost_steps:,}",
+            duration(row.lost_s),
+        )
+        for row in receipt.sources.mended
+    ]
+    header = ("where", "what", "by", "", "steps lost", "time lost")
+    return html_table(header, rows, numbers=4) if rows else ""
+
+
+def _checkpoints(account: Mapping[str, Any]) -> str:
+    best = _named(account, "best")
+    latest = _named(account, "latest")
+    parts = []
+    for name, made in (("best", best), ("latest", latest)):
+        if made is None or (name == "latest" and best is not None
+                            and made["checkpoint"] == best["checkpoint"]):  # fmt: skip
+            continue
+        both = "best and latest" if made is best and best == latest else name
+        parts.append(named_rows(_hashes(both, made, _by(account))))
+    rows = [
+        (words(each["checkpoint"]), bpb(each["val_bpb"]), f"{each['size_bytes'] / 1e6:,.1f} MB",
+         f"<code>{words(each['weights_sha256'])}</code>")
+        for each in account["checkpoints"]["all"]
+    ]  # fmt: skip
+    if not rows:
+        return "<p>None is known here.</p>"
+    header = ("checkpoint", f"bits per byte{_by(account)}", "size", "weights, SHA-256")
+    return "\n".join([*parts, html_table(header, rows)])
+
+
+def _hashes(name: str, made: Mapping[str, Any], by: str) -> list[tuple[str, str]]:
+    about = {"code_sha256": "its trainer did not say", "packages_sha256": "nor did it say"}
+    about |= made["provenance"] or {}
+    rows = [
+        (name, words(f"{made['checkpoint']} · {bpb(made['val_bpb'])} bits per byte{by}")),
+        *((file, f"<code>{words(known)}</code>") for file, known in made["files"].items()),
+        ("data", f"<code>{words(made['data_sha256'])}</code>"),
+        ("tokenizer", f"<code>{words(made['tokenizer_sha256'])}</code>"),
+    ]
+    rows += [
+        ("code", f"<code>{words(about['code_sha256'])}</code>"),
+        (
+            "packages",
+            f"<code>{words(about['packages_sha256'])}</code>",
+        ),
+    ]
+    if made["provenance"]:
+        told = f"Python {about.get('python', '?')}, torch {about.get('torch', '?')}"
+        rows.append(("environment", words(told)))
+    return rows
+
+
+def _ledger(receipt: Receipt) -> str:
+    part = receipt.sources.ledger
+    rows = [
+        ("ledger", f"<code>{words(part.ledger_id)}</code>"),
+        ("its newest record then", f"{part.head_seq:,} · <code>{words(part.head_sha256)}</code>"),
+        ("records of this run", f"{len(part.records):,}"),
+    ]
+    links = [
+        (f"{row.seq:,}", instant(row.at), words(_CODES.get(row.kind, row.kind)),
+         f"<code>{words(row.sha256[:16])}…</code>")
+        for row in part.records
+    ]  # fmt: skip
+    folded = html_table(("record", "when", "what", "SHA-256"), links)
+    return named_rows(rows) + f"<details><summary>All of them</summary>{folded}</details>"
+
+
+def _check(receipt: Receipt) -> str:
+    return (
+        f"<p>The seal is <code>{words(receipt.data['seal'])}</code>: SHA-256 of all that this page "
+        "carries as data. <code>trmcloud verify</code> reckons every figure again from the "
+        "ledger's records, and holds a checkpoint against it.</p>\n"
+        "<p>Whoever makes a receipt could have made another one: who vouches for this one is said "
+        "by a signature beside it, if there is one. Losses, code and packages are what the machine "
+        "that trained said of itself; what was billed is the provider's to show.</p>"
+    )
+
+
+def _by(account: Mapping[str, Any]) -> str:
+    """Whose word its metrics and gates are, where a machine was rented."""
+    rented = any(each["provider"] != LOCAL for each in account["machines"])
+    return f" {BY_POD}" if rented else ""
+
+
+def _named(account: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    label = account["checkpoints"][name]
+    rows = [row for row in account["checkpoints"]["all"] if row["checkpoint"] == label]
+    return rows[-1] if rows else None
+
+
+def _reason(data: Mapping[str, Any] | None) -> str:
+    return sentence(codec.from_json(Reason, data)) if data is not None else ""
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_told(each)}" for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_told, value))
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -1,23 +1,60 @@
-"""The block before ``Proceed?``: what was chosen, what it costs, what becomes of checkpoints."""
+"""A launch before it starts: its plan, credentials, files that are sent, files of the user."""
 
 from __future__ import annotations
 
 import json
 import shlex
 
+from trmcloud.app.checkpoints.fetching import Fetched
+from trmcloud.app.checkpoints.opening import Effect, worst
+from trmcloud.app.checkpoints.own_names import OwnNames, under_own_names
 from trmcloud.app.context import Context
-from trmcloud.cli.views.by_hand import plan_credential_rows
-from trmcloud.cli.views.plan import age_days
-from trmcloud.cli.views.plan_limits import limit_rows, told_reasons
+from trmcloud.app.staging.working_tree import IGNORE_NAME, WorkingTree
+from trmcloud.cli.views.plan import age_days, limit_rows, told_reasons
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.providers import BY_SKYPILOT
 from trmcloud.core.contract.command import NO_SIGNAL, Command
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.families import COMMAND
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan, plan_to_json
+
+# What a person can do about a pod by its provider's own client, and what of their account it
+# holds.
+
+
+def plan_credential_rows(context: Context, plan: Plan) -> list[tuple[str, str]]:
+    """(name, text): which credential will be on each provider's machine, and for how long it is
+    valid."""
+    providers = dict.fromkeys(plan.candidate(name).provider for name in plan.launchable)
+    return [
+        ("on the machine", f"{provider}: {one_line(told)}")
+        for provider in providers
+        if provider in BY_SKYPILOT
+        and provider in context.computes
+        and (told := context.computes[provider].on_machine())
+    ]
+
+
+def run_credential_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
+    """(name, text): likewise of a run's present pod, and how to see and end it by hand."""
+    generation = run.generation
+    if not run.live or generation is None or generation.provider not in BY_SKYPILOT:
+        return []
+    told = context.computes[generation.provider].on_machine(generation.pod_name)
+    rows = [("on the machine", one_line(told))] if told else []
+    return rows + [("by hand", one_line(line)) for line in lines_of(context, run)]
+
+
+def lines_of(context: Context, run: RunState) -> list[str]:
+    """What can be typed about its present pod, which may be there or be on its way."""
+    generation = run.generation
+    if generation is None or not generation.open or generation.provider not in BY_SKYPILOT:
+        return []
+    return list(context.computes[generation.provider].by_hand(generation.pod_name))
 
 
 def show_plan(
@@ -180,3 +217,69 @@ def _cap(plan: Plan) -> str:
         return "none: plan only"
     whose = "" if plan.spec.budget is not None else ", the plan's worst case"
     return f"{plan.cap}{whose} · reserves {plan.reservation}"
+
+
+_NAMED = 5
+
+
+def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
+    """``code sent  12 files, 34.5 kB, by git's list``, and what was left out, a line each; with
+    ``verbose`` every file."""
+    source = "by git's list" if tree.by_git else "all that is not hidden: git keeps no list here"
+    files = f"{len(tree.names):,} file{'s' * (len(tree.names) != 1)}"
+    lines = [f"  code sent       {files}, {size_text(tree.size_bytes)}, {source}"]
+    if tree.keys:
+        lines.append(f"  · left out, as keys: {_some(tree.keys)}")
+        lines.append(
+            f"    to send one all the same: a line !{one_line(tree.keys[0])} in {IGNORE_NAME}"
+        )
+    if tree.links:
+        lines.append(f"  · left out, as links: {_some(tree.links)}")
+    if verbose:
+        lines += [f"    {one_line(name)}" for name in tree.names]
+        lines.append(f"  · {IGNORE_NAME} leaves out more")
+    return lines
+
+
+def size_text(size: int) -> str:
+    for unit, each in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= each:
+            return f"{size / each:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    told = ", ".join(one_line(name) for name in names[:_NAMED])
+    more = len(names) - _NAMED
+    return f"{told} and {more} more" if more > 0 else told
+
+
+_WIDEST_NAME = 40
+
+
+def own_files(fetched: Fetched, metric: list[str]) -> list[str]:
+    """Its metric, its files and where they are, a line each."""
+    own = under_own_names(fetched.manifest, fetched.folder)
+    return [
+        *metric,
+        f"  largest file    sha256 {fetched.manifest.sha256}",
+        f"  lies in         {one_line(str(own.path.absolute()))}",
+        *(f"  {name:<14}  {text}" for name, text in _rows(own)),
+    ]
+
+
+def _rows(own: OwnNames) -> list[tuple[str, str]]:
+    """By the bytes that were fetched: a pod's opinion of them is not asked."""
+    effect = worst(opening for _, opening in own.files)
+    if effect is Effect.DATA:
+        formats = ", ".join(sorted({opening.format for _, opening in own.files}))
+        return [("opening it", f"safe: only data, by its bytes ({formats})")]
+    name, found = next(each for each in own.files if each[1].effect is effect)
+    shown = name if len(name) <= _WIDEST_NAME else f"…{name[1 - _WIDEST_NAME :]}"
+    if effect is Effect.UNKNOWN:
+        told = f"not known: treat it as code ({found.format})"
+        return [("opening it", told), ("", one_line(shown))]
+    rows = [("opening it", f"not safe: {found.format} may run code"), ("", one_line(shown))]
+    if "pickle" in found.format:
+        rows.append(("", "torch.load(…, weights_only=True) refuses code"))
+    return rows

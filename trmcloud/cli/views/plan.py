@@ -1,20 +1,135 @@
-"""How a Plan looks: a table on wide terminals, plain lines elsewhere, JSON for programs."""
+"""The plan as tables and JSON: candidates, limits, a chart of cost against time, own hardware."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Mapping, Sequence
+from typing import Any
 
-from trmcloud.cli.views.plan_chart import terminal_chart
-from trmcloud.cli.views.plan_limits import limit_rows, told_reasons
+from trmcloud.app.own_hardware import OwnHardware
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.streams import columns as columns_here
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import FRESH_DAYS
-from trmcloud.core.money import Usd, cost
-from trmcloud.core.spec.plan import TRAINER, About, Candidate, Interval, Plan, plan_to_json
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.spec.plan import (
+    LIVE_PRICES,
+    TRAINER,
+    About,
+    Candidate,
+    Interval,
+    Plan,
+    Remark,
+    plan_to_json,
+)
+from trmcloud.core.spec.spec import GUIDE_HOUR_VALUE
+
+_IN_STOPS = ("lands at", "hard stop", "landing reserve")
+"""Told by the row "stops", or by a plan's last lines, with and without -v."""
+_NOT_CHOSEN = ("off", "any", "the recipe's")
+
+
+def limit_rows(plan: Plan, *, verbose: bool) -> list[tuple[str, str]]:
+    """(name, what it is) of each limit to tell; with ``verbose`` those that are off are named in
+    a row of their own."""
+    limits = [(name, text) for name, text in plan.limits.items() if name not in _IN_STOPS]
+    if not verbose:
+        return [(name, text) for name, text in limits if _matters(plan, name, text)]
+    off = " · ".join(sorted(name for name, text in limits if text == "off"))
+    return [row for row in limits if row[1] != "off"] + ([("off", off)] if off else [])
+
+
+def told_reasons(reasons: tuple[Remark, ...], *, verbose: bool) -> list[str]:
+    """Why a candidate is planned as it is; the kind of offer is a detail."""
+    return [text for about, text in reasons if verbose or about is not About.OFFER]
+
+
+def _matters(plan: Plan, name: str, text: str) -> bool:
+    """Whether it was chosen, or is about money that no other row tells."""
+    spec, chosen = plan.spec, plan.recommended
+    told = {
+        "budget": False,  # the cap's row, or the headline
+        "steps": False,  # the phases' rows
+        "old prices": False,  # the price's own age says when that matters
+        "objective": (spec.objective, spec.hour_value) != ("value", GUIDE_HOUR_VALUE),
+        "providers": len(spec.providers) > 1,  # one stands beside the hardware
+        "storage": chosen is not None and chosen.storage != ZERO,
+        LIVE_PRICES: text.startswith("not read"),
+    }
+    return told.get(name, text not in _NOT_CHOSEN)
+
+
+CHART_ROWS = 9
+LEAST_COLUMNS = 60
+"""Of a terminal that a chart is drawn on."""
+
+
+def pareto(candidates: Sequence[Candidate]) -> set[str]:
+    """Ids of those that none beats in both P50 cost and P50 hours."""
+    front: set[str] = set()
+    least: int | None = None
+    usable = [c for c in candidates if c.fits_memory]
+    for candidate in sorted(usable, key=lambda c: (c.hours.p50, c.cost_p50.micros)):
+        if least is None or candidate.cost_p50.micros < least:
+            front.add(candidate.id)
+            least = candidate.cost_p50.micros
+    return front
+
+
+def terminal_chart(plan: Plan, rows: Sequence[Candidate], columns: int) -> list[str]:
+    """One point per candidate that fits and costs something; hours are logarithmic.
+
+    ● none is both cheaper and faster; ○ some is; ▸ recommended.
+    """
+    points = [row for row in rows if row.fits_memory and row.rate]
+    if len(points) < 2 or columns < LEAST_COLUMNS:
+        return []
+    front = pareto(points)
+    width = min(columns, 110) - 24
+    low, high = (f(math.log(p.hours.p50) for p in points) for f in (min, max))
+    bottom, top = (f(float(p.cost_p50) for p in points) for f in (min, max))
+    span_x, span_y = (high - low) or 1.0, (top - bottom) or 1.0
+    canvas = [[" "] * (width + 14) for _ in range(CHART_ROWS)]
+    for point in sorted(points, key=lambda p: (p.id != plan.recommended_id, p.id not in front)):
+        x = round((math.log(point.hours.p50) - low) / span_x * (width - 1)) + 2
+        y = CHART_ROWS - 1 - round((float(point.cost_p50) - bottom) / span_y * (CHART_ROWS - 1))
+        label = f"{'●' if point.id in front else '○'} {point.hardware}"
+        if point.id == plan.recommended_id:
+            x, label = x - 2, f"▸ {label}"
+        _put(canvas, x, y, label)
+    lines = []
+    for number, cells in enumerate(canvas):
+        dollars = top - span_y * number / (CHART_ROWS - 1)
+        margin = f"${dollars:,.0f}" if number % 2 == 0 else ""
+        lines.append(f"{margin:>8} ┤{''.join(cells).rstrip()}")
+    axis = f"{_hours(math.exp(low))} h"
+    axis = axis.ljust(width // 2) + f"{_hours(math.exp((low + high) / 2))} h"
+    axis = axis.ljust(width - 4) + f"{_hours(math.exp(high))} h"
+    key = "● none is both cheaper and faster   ○ some is"
+    return [*lines, f"{'':8} └{'─' * width}", f"{'':10}{axis}", f"{'':10}{key}"]
+
+
+def _put(canvas: list[list[str]], x: int, y: int, label: str) -> None:
+    """``label`` at its place or a row beside it; its mark alone where there is no room."""
+    x = max(0, min(x, len(canvas[0]) - len(label)))
+    for row in (y, y - 1, y + 1):
+        if 0 <= row < len(canvas) and all(
+            cell == " " for cell in canvas[row][max(0, x - 1) : x + len(label) + 1]
+        ):
+            canvas[row][x : x + len(label)] = label
+            return
+    if canvas[y][x] == " ":
+        canvas[y][x] = label[0]
+
+
+def _hours(number: float) -> str:
+    if number >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if number >= 1 else f"{number:.2f}"
+
 
 WIDE_COLUMNS = 100
 PIPE_COLUMNS = 80
@@ -92,7 +207,7 @@ def nearest(plan: Plan) -> list[Candidate]:
     return order[:3]
 
 
-def _hours(candidate: Candidate) -> str:
+def _hours_cell(candidate: Candidate) -> str:
     return f"{_short(candidate.hours.p50)} h"
 
 
@@ -218,7 +333,7 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
     if chosen is None:
         lines = ["No plan fits these limits; closest:"]
         for candidate in nearest(plan):
-            lines.append(f"  {candidate.hardware}, {candidate.cost_p50}, {_hours(candidate)}")
+            lines.append(f"  {candidate.hardware}, {candidate.cost_p50}, {_hours_cell(candidate)}")
             lines += [f"    {text}" for about, text in candidate.reasons if about is About.NEED]
         return [*lines, "Next: a larger --budget, a later --deadline, fewer --steps, or --fill"]
     why = {
@@ -264,3 +379,27 @@ def _count(number: int) -> str:
         if number >= size:
             return f"{number / size:.1f}{unit}"
     return str(number)
+
+
+def own_lines(own: OwnHardware) -> list[str]:
+    """What it takes there, and from when on renting is the better."""
+    made = own.candidate
+    power = f"{own.watts:,} W at {own.per_kwh}/kWh"
+    lines = [
+        f"Your {own.hardware}: {hours_text(made.hours)} h · {made.cost_p50} of power ({power}) · "
+        f"{fits_text(made)}"
+    ]
+    if own.rented is None:
+        return [*lines, "  nothing of this plan is quicker for money: train there"]
+    lines.append(
+        f"  an hour of it costs {own.per_hour}; what it trains in one costs "
+        f"{own.rent_per_own_hour} on {own.rented.hardware}"
+    )
+    sooner = f"{own.rented.hardware} is {own.sooner_h:,.1f} h sooner"
+    if own.dearer.micros <= 0:
+        return [*lines, f"  {sooner}, and no dearer"]
+    lines.append(
+        f"  {sooner} for {own.dearer} more: worth it where an hour of yours is worth more than "
+        f"{own.worth_from}"
+    )
+    return lines

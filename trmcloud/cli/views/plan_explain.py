@@ -1,17 +1,22 @@
-"""``plan --explain 8xA100``: the arithmetic of one candidate, line by line, with assumptions."""
+"""The arithmetic of a plan: one hardware explained, rows of batches, a measured command."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trmcloud.cli.views.plan import age_days
-from trmcloud.core.catalog.hardware import GPUS, LOCAL, Gpu, parse_hardware
-from trmcloud.core.errors import NotFoundError
+from trmcloud.cli.views.text import duration, table
+from trmcloud.core.catalog.hardware import GPUS, LOCAL, Gpu, hardware_name, parse_hardware
+from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.calibrated import FITTED
 from trmcloud.core.planner.candidates import SPOT_NOTE
+from trmcloud.core.planner.command_outlook import seconds_text
+from trmcloud.core.planner.command_probe import HOST_FACTOR, Probed, elsewhere
 from trmcloud.core.planner.flops import Work, work_of
 from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
 from trmcloud.core.planner.number_format import assumed_format
-from trmcloud.core.planner.reference_claims import CLAIMS, OTHER_CLAIMS
+from trmcloud.core.planner.reference_claims import BATCH_ROWS, CLAIMS, OTHER_CLAIMS, BatchRow
 from trmcloud.core.planner.roofline import (
     MAX_LOGITS,
     NODE_LINK_GB_S,
@@ -19,9 +24,11 @@ from trmcloud.core.planner.roofline import (
     filled_share,
     step_time,
 )
-from trmcloud.core.planner.speed import rented_machine, steps_between_saves
-from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.planner.speed import predict_phase, rented_machine, steps_between_saves
+from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
+from trmcloud.core.spec.rates import rate_for
+from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.values import replace
 
 HOUR_S = 3600.0
 
@@ -250,3 +257,83 @@ def _claims(plan: Plan, c: Candidate) -> list[str]:
 
 def _line(name: str, how: str, result: str) -> str:
     return f"  {name:<18}{how:<66}{result:>16}"
+
+
+STEPS = 50_000
+_HEADER = (
+    "batch", "on", "batch × acc.", "a step", "GB said", "here", "h said", "here", "lr table", "√",
+)  # fmt: skip
+
+
+def batch_lines(settings: PhaseRecipe, rates: Mapping[int, float]) -> list[str]:
+    """A line for each of the guide's batches, each with its 50,000 steps.
+
+    Args:
+        rates: of the recipe, by sequences a step.
+    """
+    rows = [_row(each, settings, rates) for each in BATCH_ROWS]
+    return [f"  {line}" for line in table(_HEADER, rows)]
+
+
+def _row(row: BatchRow, asked: PhaseRecipe, rates: Mapping[int, float]) -> tuple[str, ...]:
+    settings = replace(asked, batch=row.batch, accumulation=row.accumulation, steps=STEPS)
+    whole = settings.global_batch(row.gpus)
+    memory = predict_memory(settings, row.gpus).total
+    hours = predict_phase(settings, rented_machine(row.sku, row.gpus)).seconds.p50 / 3600
+    return (
+        row.name,
+        hardware_name(row.sku, row.gpus),
+        f"{row.batch} × {row.accumulation}",
+        str(whole),
+        _pair(row.memory_gb),
+        f"{memory:,.0f}",
+        _pair(row.hours) if row.hours else "–",
+        f"{hours:,.0f}",
+        _rate(whole, "table", rates),
+        _rate(whole, "sqrt", rates),
+    )
+
+
+def _pair(pair: tuple[float, float]) -> str:
+    low, high = pair
+    return f"{low:g}" if low == high else f"{low:g}–{high:g}"
+
+
+def _rate(whole: int, rule: str, rates: Mapping[int, float]) -> str:
+    try:
+        return f"{rate_for(whole, rule, rates, 'the recipe'):.2g}"
+    except UsageError:
+        return "–"
+
+
+def probe_lines(probed: Probed | None, steps: int | None) -> list[str]:
+    """A line for what was measured where it ran, and one for each other GPU; how long ``steps`` of
+    them would take."""
+    if probed is None:
+        return [
+            "  measured        nothing: its log told of too few steps; --metric or a longer time"
+        ]
+    measured = probed.measured
+    step_s = Interval(measured.fast_s, measured.step_s, measured.slow_s)
+    lines = [
+        f"  measured        {seconds_text(step_s)} a step, over {measured.steps:,} steps",
+        f"  memory          {measured.memory_bytes / 1e9:.2f} GB of the host's, by "
+        f"{measured.cores:.1f} cores",
+    ]
+    sku, busy, used_gb = probed.sku, probed.busy, probed.used_gb
+    if sku not in GPUS:
+        return [*lines, "  elsewhere       not known: a processor's pace says nothing of a GPU's"]
+    share = f"busy {busy:.0%}" if busy is not None else "its share of the time is not known"
+    lines.append(f"  {sku:<15} {share}" + (f", {used_gb:.1f} GB in use" if used_gb else ""))
+    others = [gpu for name, gpu in GPUS.items() if name != sku]
+    for other in elsewhere(measured, GPUS[sku], others, busy, used_gb):
+        words = f"  {other.sku:<15} {seconds_text(other.step_s)} a step"
+        if steps:
+            low, high = (s * steps for s in (other.step_s.p10, other.step_s.p90))
+            words += f", {duration(low)} to {duration(high)} in all"
+        lines.append(words + ("" if other.fits is not False else "; too little memory"))
+    lines.append(
+        "  · as many GPUs of each: between the ratio of peaks and that of bandwidths, and the "
+        f"host's part within a factor of {HOST_FACTOR:g}"
+    )
+    return lines

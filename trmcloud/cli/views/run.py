@@ -1,31 +1,136 @@
-"""How a run looks while it is carried: a line per stage, the bar, Ctrl-C, the end."""
+"""A run while it is carried out, and its end: verdict, worth, target."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.launching import OverButForItsBill, ends_as, follow_or_drive, request_stop
+from trmcloud.app.reports import report_run
 from trmcloud.app.run_queries import told_by, told_uploaded
 from trmcloud.app.smoke_plan import meaning_of, never_heard
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.target import Judged, judged
+from trmcloud.cli.views.reasons import sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
-from trmcloud.cli.views.troubles import tell_troubles
+from trmcloud.cli.views.text import bpb
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
+from trmcloud.core.contract.trainer_contract import Heartbeat
+from trmcloud.core.contract.worth import gain_per_usd, gain_soon
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.reason import ReasonKind, because
-from trmcloud.core.control.report import spent_so_far
+from trmcloud.core.control.report import RunReport, spent_so_far
 from trmcloud.core.control.reported import Reported
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import StaleEpoch
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line
+
+if TYPE_CHECKING:
+    from trmcloud.app.ending import EndedByName, Listed
+
+
+def next_buys(run: RunState, beat: Heartbeat) -> str:
+    """``next $1 buys 0.012 bpb``; of an hour where nothing is paid; empty while nothing is known,
+    and once it cools down."""
+    return buys_words(*_gains(run, beat))
+
+
+def buys_words(usd: float | None, hour: float | None) -> str:
+    """Likewise, of the bits per byte that a dollar is expected to buy, and an hour."""
+    what, gain = ("$1", usd) if usd is not None else ("hour", hour)
+    if gain is None:
+        return ""
+    return f"next {what} buys {f'{gain:.2g}' if gain > 0 else 'no better'} bpb"
+
+
+def worth_json(run: RunState, beat: Heartbeat | None) -> dict[str, Any]:
+    usd, hour = _gains(run, beat) if beat is not None else (None, None)
+    return {"next_usd_buys_bpb": usd, "next_hour_buys_bpb": hour}
+
+
+def _gains(run: RunState, beat: Heartbeat) -> tuple[float | None, float | None]:
+    """(bits per byte a dollar, an hour)"""
+    curve, left = beat.curve, beat.steps - beat.step
+    if curve is None or beat.state == "ended":
+        return None, None
+    rate = float(run.generation.rate) if run.generation is not None else 0.0
+    return gain_per_usd(curve, left, rate), gain_soon(curve, left)
+
+
+_WORDS = {True: "passed", False: "FAILED", None: "not judged"}
+
+
+def verdict_of(run: RunState, report: RunReport) -> Judged | None:
+    return judged(run, report.best, report.seconds.get("training", 0.0) / 3600)
+
+
+def target_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
+    made = verdict_of(run, report_run(context, run))
+    return [] if made is None else [("verdict", text) for text in target_lines(told_by(run, made))]
+
+
+def target_lines(told: Reported[Judged]) -> list[str]:
+    """The verdict, whose word it rests on, and why the promise could not be kept where it was
+    not."""
+    said = told.as_reported(_words)
+    return [one_line(said), *told.checked(lambda made: [] if made.passed else made.target.why_not)]
+
+
+def _words(made: Judged) -> str:
+    target = made.target
+    told = (
+        f"{_WORDS[made.passed]}: validation loss {made.nats:.4f} nats a token "
+        f"({bpb(made.bits_per_byte)} bits per byte) at {made.label} after {made.hours:.2f} h of "
+        f"training; the guide's is {target.nats} in {target.hours:g} h"
+    )
+    if made.other:
+        told += f", and {made.other}"
+    return told
+
+
+def tell_listed(found: Listed) -> None:
+    for each in found.pods:
+        print(one_line(f"{each.pod.name} on {each.provider}, {each.pod.rate}/h"))
+    _tell_unreachable(found)
+
+
+def tell_ending(run: str, ended: EndedByName, why: str) -> None:
+    """``why``: what is wrong with the ledger; empty where nothing is."""
+    for provider, name in ended.asked:
+        print(one_line(f"{run}: asked {provider} to end {name}" if run else f"ended {name}"))
+    for provider, name, said in ended.failed:
+        print(one_line(f"could not end {name} on {provider}: {said}"), file=sys.stderr)
+    _tell_unreachable(ended.listed)
+    if ended.recorded:
+        return
+    if why:
+        print(one_line(f"the ledger was not used: {why}"), file=sys.stderr)
+    if ended.kept_at:
+        note = f"this is kept in {ended.kept_at} until a command can write the ledger"
+        print(one_line(note), file=sys.stderr)
+    else:
+        print(
+            "this could be kept nowhere: when the ledger can be written, "
+            f"trmcloud stop --now {run or 'RUN'} puts it on record",
+            file=sys.stderr,
+        )
+
+
+def ending_code(ended: EndedByName) -> int:
+    """0 where every pod that is listed was asked to end, and every provider gave a list."""
+    return 11 if ended.failed or ended.listed.unreachable else 0
+
+
+def _tell_unreachable(found: Listed) -> None:
+    for provider, why in found.unreachable:
+        print(one_line(f"{provider} gave no list: {why}"), file=sys.stderr)
+
 
 RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNREPORTED)
 """Ends after which a run is usually gone on with."""
@@ -105,11 +210,12 @@ def show_end(context: Context, run: RunState) -> int:
     why = run.reason or (foreseen.reason if foreseen is not None else None)
     if told := sentence(why):
         print(f"  why: {one_line(told)}")
-    for phase, judged in run.gates.items():
-        show_verdict(phase, told_by(run, judged.verdict))
-    from trmcloud.cli.views.health import health_rows  # with statistics, which nothing else needs
-    from trmcloud.cli.views.recovered import recovered_rows
-    from trmcloud.cli.views.target import target_rows
+    for phase, gate in run.gates.items():
+        show_verdict(phase, told_by(run, gate.verdict))
+    from trmcloud.cli.views.health import (
+        health_rows,  # with statistics, which nothing else needs
+        recovered_rows,
+    )
 
     told_rows = recovered_rows(context, run) + health_rows(context, run)
     for label, text in told_rows + target_rows(context, run):

@@ -1,18 +1,97 @@
-"""Plain text for people: durations, tables that also read well through a pipe."""
+"""Text for terminals: widths, wrapping, tables, durations, lines of progress."""
 
 from __future__ import annotations
 
 import itertools
+import re
 import sys
-from collections.abc import Sequence
+import time
+import unicodedata
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from trmcloud.cli.views.streams import columns
-from trmcloud.cli.views.wrapping import padded, width
+from trmcloud.cli.views.streams import columns, draw
 from trmcloud.core.plain_text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import CheckpointManifest
+
+# Lines that are wider than the terminal, wrapped where a reader would: never inside an amount, a
+# command to type, or a word.
+
+_GLUE = "\0"
+"""Stands for a space at which nothing is wrapped."""
+_LEAST_TEXT = 16
+"""Columns beside a name below which its text goes under the name instead."""
+_NAMED = re.compile(r"\s*(?:[▸✔✘!·–✗] )?\S+(?: \S+){0,6}\s{2,}(?=\S)")
+_COMMAND = re.compile(r"\btrmcloud (?!commands?\b)(?!·)[^\s;,:()]+(?: (?!·)[^\s;,:()]+)*")
+_ASIDE = re.compile(r"\([^()]{1,16}\)")
+_QUANTITY = re.compile(
+    r"\$?\d[\d.,:–]* (?=(?:s|min|h|d|days?|bytes|[KMGT]?B|tokens|steps?|%)(?:\W|$))|"
+    r"(?<=\d [hd]) (?=\d)|(?<=\d min) (?=\d)|(?<=\d [smhd]) (?=ago\b)|"
+    r"[a-z]\S* (?=[rp]-[0-9a-f]{4,6}\b)"  # a verb and its run
+)
+
+
+def width(text: str) -> int:
+    """How many columns a terminal gives ``text``: two to each wide character (Unicode TR 11), none
+    to what is set above or below another."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        2 if unicodedata.east_asian_width(each) in "WF" else 0 if unicodedata.combining(each) else 1
+        for each in text
+    )
+
+
+def padded(text: str, columns: int) -> str:
+    """``text`` and as many spaces as it lacks."""
+    return text + " " * (columns - width(text))
+
+
+def wrap(line: str, columns: int) -> list[str]:
+    """``line`` in pieces of at most ``columns``; what follows the first is indented,
+    below the text where a name stands before that. A word that is wider than that (a path, a
+    hash) stays whole, on a line of its own."""
+    if width(line) <= columns:
+        return [line]
+    if not line.strip():
+        return [""]
+    indent = line[: len(line) - len(line.lstrip())]
+    named = _NAMED.match(line)
+    if named is not None and width(named.group(0)) > columns - _LEAST_TEXT:
+        named = None  # too narrow for columns of any kind
+    head = named.group(0) if named is not None else indent
+    words = list(_words(line[len(head) :], columns))
+    longest = max(map(width, words))
+    if named is None and width(indent) + longest > columns:
+        head = indent = " " * max(0, columns - longest - 2)
+    hang = " " * width(head)
+    if named is None or width(head) > columns // 2 or width(head) + longest > columns:
+        hang = indent + "  "
+    lines: list[str] = []
+    now = head
+    for word in words:
+        space = " " if lines or now != head else ""
+        if width(now) + width(space) + width(word) <= columns:
+            now += space + word
+        else:
+            lines += [now.rstrip()] if now.strip() else []
+            now = hang + word if width(hang) + width(word) <= columns else word
+    return [text.replace(_GLUE, " ") for text in (*lines, now)]
+
+
+def _words(text: str, columns: int) -> Iterator[str]:
+    """The words of ``text``; several as one where they belong together and fit a line."""
+    glued = text
+    for kept in (_QUANTITY, _ASIDE, _COMMAND):
+        glued = kept.sub(lambda found: found.group(0).replace(" ", _GLUE), glued)
+    for word in glued.replace(" · ", f"{_GLUE}· ").split():
+        if width(word) <= columns:
+            yield word
+        else:
+            yield from word.replace(f"{_GLUE}·", "·").split(_GLUE)
+
 
 CHECKPOINTS = "checkpoints in"
 """What the row is called that says where a run's checkpoints are stored."""
@@ -92,3 +171,54 @@ def not_evaluated(latest: CheckpointManifest) -> str:
 def on_volume(run_id: str) -> str:
     """Where the checkpoints are of a run of which nothing was brought here yet."""
     return f"on its network volume; trmcloud fetch-best {run_id} brings it"
+
+
+class Progress:
+    """Megabytes on a terminal, with their speed and what is left; silence elsewhere."""
+
+    def __init__(self, source: str = "") -> None:
+        self._source = source
+        self._began: float | None = None
+        self._before = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        if not sys.stderr.isatty():
+            return
+        now = time.monotonic()
+        if self._began is None:
+            self._began, self._before = now, done
+        words = [f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB", self._source]
+        took_s = now - self._began
+        if took_s > 0.5 and done > self._before:
+            rate = (done - self._before) / took_s
+            words += [f"{rate / 1e6:,.1f} MB/s", f"{duration((total - done) / rate)} left"]
+        end = "\r\x1b[K" if done == total else ""
+        text = "\r\x1b[K  " + one_line(" · ".join(filter(None, words)))
+        draw(text + end)
+
+
+# How far data is that is made ready here: on stderr, one line that replaces itself on terminals,
+# one line a stage elsewhere.
+
+
+class DataProgress:
+    """Told (stage, done, total), total 0 where that is not known."""
+
+    def __init__(self) -> None:
+        self._said: list[str] = []
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if not sys.stderr.isatty():
+            if stage not in self._said and stage not in ("ready", "done"):
+                self._said.append(stage)
+                print(f"data: {stage}", file=sys.stderr)
+            return
+        if " " in stage and not total:  # a sentence of its own stays on the screen
+            if stage not in self._said:
+                self._said.append(stage)
+                draw(f"\r\x1b[K  data: {one_line(stage)}\n")
+            return
+        share = f" {100 * done / total:3.0f} %" if total else ""
+        draw(f"\r\x1b[K  data: {one_line(stage)}{share}")
+        if stage == "done":
+            draw("\r\x1b[K")

@@ -1,17 +1,42 @@
-"""Bringing runs up to date before a command begins, and having somebody told meanwhile."""
+"""Bring runs up to date before a command, and send notifications while it works."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trmcloud.cli.views.troubles import tell_troubles as tell_troubles
-from trmcloud.cli.views.troubles import tell_unreached as tell_unreached
-from trmcloud.cli.views.troubles import trouble_code as trouble_code
+from trmcloud.cli.views.reasons import tell_troubles, tell_unreached, words_of
 
 if TYPE_CHECKING:
     from trmcloud.app.context import Context
     from trmcloud.app.reap import Did
     from trmcloud.core.control.run_state import RunState
+    from trmcloud.ports.notices import Telling
+
+
+GRACE_S = 5.0
+"""How long a command that is done stays for what is due; what is not told by then is told by
+whoever is awake next."""
+_running: list[tuple[Telling, float]] = []
+
+
+def tell(context: Context, grace_s: float = GRACE_S) -> None:
+    """From now on, if anybody is to be told at all."""
+    from trmcloud.wiring_notices import telling_thread
+
+    if _running:
+        return
+    thread = telling_thread(context, words_of)
+    if thread is not None:
+        _running.append((thread, grace_s))
+        thread.start()
+
+
+def finish() -> None:
+    """The command is done."""
+    while _running:
+        thread, grace_s = _running.pop()
+        thread.finish(grace_s)
+
 
 _POLL_S = 0.5
 _POLL_POD_S = 2.0
@@ -21,7 +46,6 @@ def catch_up(context: Context) -> list[Did]:
     """``reconcile``: what it found and did. Each run that it could not bring up to date gets one
     line on stderr, and each provider that gave no list; see ``trouble_code`` for the exit code."""
     from trmcloud.app.reconciling import reconcile
-    from trmcloud.cli.telling import tell
 
     tell(context)
     did = reconcile(context)

@@ -1,0 +1,125 @@
+"""An option has one definition: what it is for the command line, the plan and the docs."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from trmcloud.app.commands import CommandRequest
+from trmcloud.cli.main import COMMANDS
+from trmcloud.cli.options import with_options
+from trmcloud.core.contract.command import Command
+from trmcloud.core.errors import UsageError
+from trmcloud.core.spec.recipe import PHASES
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.values import dataclass
+from trmcloud.options import LaunchRequest, option, request_from, rows_of, spec_of
+
+NOW = 1_795_000_000.0
+
+
+def spec(request: LaunchRequest) -> RunSpec:
+    return spec_of(request, (), NOW, pods_can_upload=True)
+
+
+@dataclass(frozen=True)
+class WithWidth(LaunchRequest):
+    width: int = option(
+        "--width",
+        0,
+        "Width of the model.",
+        "launch plan",
+        "What is trained",
+        place="overrides",
+        parse=lambda flag, width: (("width", width),) if width else (),
+    )
+
+
+def heard(words: list[str], name: str = "launch") -> Any:
+    """The request that a command gets for these words."""
+    got: list[WithWidth] = []
+
+    @with_options(name)
+    def command(request: WithWidth) -> None:
+        got.append(request)
+
+    # As Typer resolves it: in this module's names.
+    app = typer.Typer()
+    app.command()(command)
+    answer = CliRunner().invoke(app, words)
+    return got[0] if got else answer
+
+
+def test_an_option_is_added_by_one_row() -> None:
+    request = heard(["8xA100", "--width", "64", "--set", "depth=2"])
+    assert request.typed == ("hardware", "setting", "width")
+    assert dict(spec(request).overrides) == {"depth": 2, "width": 64}
+    assert spec(heard(["8xA100"])).overrides == ()
+    assert "Width of the model." in heard(["--help"]).output
+    assert heard(["8xA100", "--width", "64"], "rehearse").exit_code == 2
+
+
+def test_every_row_has_a_place_and_every_field_of_a_plans_wish_a_row() -> None:
+    filled = {row.place_of(name) for name, row in rows_of(LaunchRequest).items()} - {""}
+    known = {field.name for field in fields(RunSpec)}
+    assert filled == known - {"command", "bucket_relayed"}
+    of_commands = {row.place_of(name) for name, row in rows_of(CommandRequest).items()}
+    assert of_commands == {field.name for field in fields(Command)} - {"data"}
+
+
+@pytest.mark.parametrize("request_type", [LaunchRequest, CommandRequest])
+def test_rows_name_commands_that_there_are(request_type: type[Any]) -> None:
+    for row in rows_of(request_type).values():
+        assert {*row.on, *row.but} <= COMMANDS.keys()
+
+
+def test_what_is_not_said_leaves_what_a_wish_says_by_itself() -> None:
+    assert spec(LaunchRequest()) == RunSpec(recipe="trm", phases=PHASES)
+
+
+def test_a_bucket_from_the_environment_is_given_but_was_not_typed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRMCLOUD_BUCKET", "s3://shelf/runs")
+    request = heard(["p-1234", "--budget", "5"])
+    assert request.bucket == "s3://shelf/runs"
+    assert request.typed == ("hardware", "budget")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"phase": "slow"}, "--phase is one of fast, extreme, .*both, not 'slow'"),
+        ({"steps": 0}, "--steps must be above zero, not 0"),
+        ({"hours": -1.0}, "--hours must be above zero, not -1"),
+        ({"steps": 1, "hours": 1.0}, "exclude one another"),
+        ({"processes": -1}, "--processes must be above zero, not -1"),
+        ({"gpus": 65}, "--gpus lies between 1 and 64, not 65"),
+        ({"memory": float("inf")}, "--memory takes GB of one GPU, not inf"),
+        ({"budget": "much"}, "--budget: "),
+        ({"hour_value": "-1"}, "--hour-value: "),
+        ({"hardware": "8xA100", "rate": "2"}, "--rate is the price of this machine"),
+        ({"scale_lr": "cubic"}, "--scale-lr is one of off, sqrt, table, not 'cubic'"),
+        ({"precision": "fp7"}, "--precision is one of .*, not 'fp7'"),
+        ({"precision": "bf16", "setting": ["dtype=float32"]}, "say the same"),
+        ({"deadline": "soon"}, "--deadline: 'soon' is no time"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_flag(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        spec(request_from(given))
+
+
+def test_an_option_given_as_nothing_is_checked_too() -> None:
+    for name in ("stop_at_gain", "last_rungs", "precision", "scale_lr", "budget"):
+        with pytest.raises(UsageError, match="--" + name.replace("_", "-")):
+            spec(request_from({name: ""}))
+
+
+def test_a_name_that_is_no_option_is_refused() -> None:
+    with pytest.raises(UsageError, match="there is no option 'budgt'"):
+        request_from({"budgt": "1"})

@@ -1,0 +1,301 @@
+"""``trmcloud fetch-best``, ``prune`` and ``volumes``: copies of checkpoints, and their removal."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trmcloud.cli.views.streams import as_is
+from trmcloud.cli.views.text import Progress
+from trmcloud.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trmcloud.app.checkpoints.pruning import SourcePruning
+    from trmcloud.app.context import Context
+    from trmcloud.core.control.run_state import RunState
+
+
+def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState:
+    """The run once its best and latest checkpoints are here; itself where they are already.
+
+    Raises:
+        UsageError: it costs money, and nobody is there to agree.
+    """
+    from trmcloud.app import volume_fetch
+    from trmcloud.app.launching import follow_or_drive
+    from trmcloud.cli.confirm import confirmed
+    from trmcloud.cli.views.run_bar import RunBar
+    from trmcloud.cli.views.text import duration
+    from trmcloud.core.money import Usd
+    from trmcloud.wiring import offers_for_errand
+
+    if not volume_fetch.is_needed(context, run):
+        return run
+    if run.live:
+        print(
+            f"{run.run_id}: waiting until its pod is proven gone; "
+            "Ctrl-C leaves, and nothing is lost",
+            file=sys.stderr,
+        )
+        with RunBar(context) as bar:
+            run = follow_or_drive(context, run.run_id, lambda state: not state.live, bar.watch)
+    offers, disk_rate = offers_for_errand(context.wall())
+    candidate = volume_fetch.errand_for(run, offers, 0, disk_rate, context.wall())
+    most = candidate.worst_case
+    print(
+        f"{run.run_id}'s checkpoints lie on a network volume in {candidate.region}: a "
+        f"{candidate.hardware} at {candidate.rate}/h brings them here, {most} at most "
+        f"({duration(candidate.hard_stop_s)})",
+        file=sys.stderr,
+    )
+    if not yes and not confirmed("  Proceed?", before="this rents a machine"):
+        raise UsageError("nothing was rented, nothing was fetched")
+    with RunBar(context) as bar:
+        state = volume_fetch.carry_out(context, run, candidate, bar.watch)
+    spent = state.settled - run.settled if not state.live else Usd(0)
+    if spent:
+        print(f"  the machine cost {spent}", file=sys.stderr)
+    return state
+
+
+def fetch_best(
+    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    into: Annotated[
+        str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")
+    ] = "",
+    weights_only: Annotated[
+        bool,
+        typer.Option(
+            "--for-inference",
+            "--weights-only",
+            help="Leave the optimizer's state behind.",
+        ),
+    ] = False,
+    phase: Annotated[str, typer.Option(help="fast or extreme; the last one otherwise.")] = "",
+    step: Annotated[int | None, typer.Option(help="This step, not the best one.")] = None,
+    yes: Annotated[
+        bool, typer.Option("-y", "--yes", help="Rent a machine for it without asking.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Copy the best checkpoint (lowest validation bits per byte), verifying every hash. Where none
+    was evaluated yet it is the latest.
+
+    What lies in the run's bucket comes from there, with or without a pod; what lies on a rented pod
+    alone comes from it.
+
+    Example: trmcloud fetch-best r-1f3a9c --for-inference
+    """
+    from trmcloud.app.checkpoints import fetching
+    from trmcloud.app.context import find_run
+    from trmcloud.app.run_queries import told_by
+    from trmcloud.cli.catch_up import catch_up
+    from trmcloud.cli.views.launch import own_files
+    from trmcloud.cli.views.month import score_rows
+    from trmcloud.cli.views.text import not_evaluated
+    from trmcloud.core.contract.command import RECIPE
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    catch_up(context)
+    state = bring_from_volume(context, find_run(context, run or None), yes=yes)
+    found = fetching.find_best(
+        context, state, phase=phase or None, step=step, weights_only=weights_only
+    )
+    best = found.manifest
+    for missed in found.missed:
+        print(f"{state.run_id}: {missed}", file=sys.stderr)
+    if best.val_bpb is None and step is None:
+        print(not_evaluated(best), file=sys.stderr)
+    folder = Path(into).expanduser() if into else fetching.default_folder(best, Path.cwd())
+    progress = Progress("" if found.source.durable else "from its pod")
+    fetched = fetching.fetch(
+        context, state, found, folder, weights_only=weights_only, progress=progress
+    )
+    if as_json:
+        print(fetching.to_json(fetched), file=as_is())
+        return
+    word = "already there, verified" if fetched.already_there else "fetched and verified"
+    print(f"{state.run_id} {best.label}: {word}")
+    metric = score_rows(state.spec.command, told_by(state, best))
+    if best.recipe == RECIPE:
+        print("\n".join(own_files(fetched, metric)))
+        return
+    print("\n".join(metric))
+    print(f"  weights         sha256 {best.sha256}")
+    print(f"  lies in         {fetched.folder.absolute()}")
+
+
+def prune(
+    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    keep_best: Annotated[
+        int | None, typer.Option(help="How many best of each phase stay (default: the recipe's).")
+    ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Delete checkpoints, never the best of a phase nor its latest, nor, in the week after the run,
+    what was saved before the cooldown of that; on a rented pod or in the run's bucket, there too.
+    In a bucket the optimizer's state of what nothing goes on from goes first.
+
+    Example: trmcloud prune r-1f3a9c --keep-best 1 -y
+    """
+    from trmcloud.app.checkpoints import pruning
+    from trmcloud.app.context import find_run
+    from trmcloud.cli.catch_up import catch_up
+    from trmcloud.cli.confirm import confirmed
+    from trmcloud.core.errors import UsageError
+    from trmcloud.wiring import build_context
+
+    if keep_best is not None and keep_best < 1:
+        raise UsageError("--keep-best is at least 1: the best checkpoint is never deleted")
+    context = build_context()
+    catch_up(context)
+    planned = pruning.plan(context, find_run(context, run or None), keep_best)
+    freed = sum(each.freed_bytes for each in planned)
+    if as_json:
+        print(json.dumps(_as_json(planned, freed)), file=as_is())
+    else:
+        for each in planned:
+            _show(each)
+    if all(each.empty for each in planned):
+        return
+    if not yes and not confirmed("  Delete?"):
+        return
+    pruning.carry_out(planned)
+    if not as_json:
+        print(f"freed {freed / 1e6:,.1f} MB")
+
+
+def _as_json(planned: Sequence[SourcePruning], freed: int) -> dict[str, Any]:
+    here, *elsewhere = planned
+    told: dict[str, Any] = {**_labels(here), "freed_bytes": freed}
+    for each in elsewhere:
+        told[each.source.name] = {**_labels(each), "freed_bytes": each.pruning.freed_bytes}
+        if each.source.name == "bucket":
+            told["bucket"]["drop_optimizer"] = [manifest.label for manifest in each.dropped]
+    return told
+
+
+def _labels(each: SourcePruning) -> dict[str, list[str]]:
+    return {
+        "delete": [manifest.label for manifest in each.pruning.checkpoints],
+        "keep": [manifest.label for manifest in each.pruning.kept],
+    }
+
+
+def _show(each: SourcePruning) -> None:
+    rows = (("delete", each.pruning.checkpoints), ("keep  ", each.pruning.kept))
+    for word, manifests in rows:
+        for manifest in manifests:
+            print(
+                f"  {word} {manifest.label}  {manifest.size_bytes / 1e6:,.1f} MB{each.source.place}"
+            )
+    for manifest in each.dropped:
+        print(f"  drop   {manifest.label}'s optimizer state: nothing goes on from it")
+    if cost := each.source.daily_cost(each.pruning):
+        print(f"  {cost}")
+
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    invoke_without_command=True,
+    help="Network volumes that this ledger made, and what they cost until they are deleted.\n\n"
+    "Example: trmcloud volumes",
+)
+
+_HOURS_PER_DAY = 24
+
+
+@app.callback()
+def show(
+    typed: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    if typed.invoked_subcommand is not None:
+        return
+    from trmcloud.cli.views.status import volume_lines
+    from trmcloud.cli.views.text import table
+    from trmcloud.core.money import total
+    from trmcloud.wiring import build_context, build_volumes
+
+    found = sorted(build_volumes().ours(), key=lambda volume: (volume.data_centre, volume.id))
+    if as_json:
+        rows = [
+            {
+                "id": volume.id,
+                "name": volume.name,
+                "provider": volume.provider,
+                "data_centre": volume.data_centre,
+                "size_gb": volume.size_gb,
+                "usd_per_month": float(volume.per_month),
+                "usd_per_day": float(volume.rate * _HOURS_PER_DAY),
+            }
+            for volume in found
+        ]
+        print(json.dumps(rows, indent=1), file=as_is())
+        return
+    if not found:
+        print("this ledger has no network volumes: nothing is charged for any")
+        return
+    header = ("volume", "data centre", "size", "a day", "a month")
+    lines = [
+        (
+            volume.id,
+            volume.data_centre,
+            f"{volume.size_gb} GB",
+            str(volume.rate * _HOURS_PER_DAY),
+            str(volume.per_month),
+        )
+        for volume in found
+    ]
+    print("\n".join(table(header, lines)))
+    month = total(volume.per_month for volume in found)
+    print(f"{month} a month until deleted · trmcloud volumes delete ID")
+    context = build_context()
+    for text in volume_lines(context.ledger.read(), context.wall()):
+        print(text)
+
+
+@app.command("delete")
+def delete(
+    volume: Annotated[
+        str, typer.Argument(help="Its id, or its data centre, as trmcloud volumes shows them.")
+    ],
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete a network volume and everything on it.
+
+    Example: trmcloud volumes delete 3k2j1h9g8f
+    """
+    from trmcloud.cli.confirm import confirmed
+    from trmcloud.core.control.events import VolumeDeleted
+    from trmcloud.core.errors import NotFoundError
+    from trmcloud.wiring import build_context, build_volumes
+
+    volumes = build_volumes()
+    found = next((row for row in volumes.ours() if volume in (row.id, row.data_centre)), None)
+    if found is None:
+        raise NotFoundError(
+            f"{volume} is no network volume of this ledger", next_step="trmcloud volumes"
+        )
+    if not yes:
+        what = f"{found.size_gb} GB in {found.data_centre}, checkpoints and all"
+        if not confirmed(f"  Delete {found.id} ({what})?"):
+            print("nothing was deleted")
+            return
+    volumes.delete(found.id)
+    context = build_context()
+    # Where another one of the same place is left, its rent goes on.
+    if all(row.data_centre != found.data_centre for row in volumes.ours()):
+        deleted = VolumeDeleted(found.provider, found.data_centre, getpass.getuser())
+        context.ledger.note(deleted, context.wall())
+    print(f"deleted {found.id}: {found.per_month} a month less")

@@ -1,0 +1,209 @@
+"""``trmcloud tensorboard``, ``wandb`` and ``ui``: curves in other programs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from trmcloud.app.context import Context
+    from trmcloud.core.control.run_state import RunState
+
+_LOOK_S = 3.0
+
+
+def tensorboard(
+    run: Annotated[str, typer.Argument(help="A run's id.")],
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 6006,
+) -> None:
+    """Serve a run's curves on this machine alone, until Ctrl-C.
+
+    They come from its metrics here; what a rented pod has of them is served by TensorBoard there,
+    seen here through SSH.
+
+    Example: trmcloud tensorboard r-1f3a9c
+    """
+    import importlib.util
+
+    from trmcloud.app.boards import need_metrics
+    from trmcloud.app.checkpoints.on_pod import live_pod
+    from trmcloud.app.context import find_run
+    from trmcloud.core.errors import MissingExtra
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    state = find_run(context, run)
+    if live_pod(state) is not None:
+        _from_pod(context, state, port)
+        return
+    need_metrics(context, state)
+    if importlib.util.find_spec("tensorboard") is None:
+        raise MissingExtra("trmcloud tensorboard", "tensorboard")
+    _from_here(context, state, port)
+
+
+def _from_here(context: Context, run: RunState, port: int) -> None:
+    """Until Ctrl-C: what is logged meanwhile is shown, too."""
+    import tempfile
+
+    from trmcloud.app.boards import BoardFeed
+    from trmcloud.core.errors import UsageError
+    from trmcloud.wiring import board_server, event_files
+
+    if not _is_free(port):
+        raise UsageError(f"port {port} is in use on this machine", next_step="--port with another")
+    with tempfile.TemporaryDirectory(prefix="trmcloud-board-") as folder:
+        files = event_files(Path(folder))
+        try:
+            feed = BoardFeed(context, run.run_id, files)
+            feed.look()
+            print(f"{board_server(Path(folder), port)}  (Ctrl-C ends it)", flush=True)
+            while True:
+                context.clock.sleep(_LOOK_S)
+                feed.look()
+        finally:
+            files.close()
+
+
+def _from_pod(context: Context, run: RunState, port: int) -> None:
+    """Until the pod is gone; a connection that drops is made anew."""
+    from trmcloud.app.checkpoints.on_pod import live_pod
+    from trmcloud.app.context import find_run
+    from trmcloud.app.run_queries import is_driven
+    from trmcloud.cli.catch_up import catch_up
+    from trmcloud.core.errors import Dropped, UsageError
+
+    if not _is_free(port):
+        raise UsageError(f"port {port} is in use on this machine", next_step="--port with another")
+    said = ""
+    while (pod := live_pod(run)) is not None:
+        link = context.links[pod.provider]
+        try:
+            with link.tensorboard(pod.pod_name, port) as runs_still:
+                said = _say(f"http://127.0.0.1:{port}  on its pod (Ctrl-C ends it)", said)
+                while runs_still():
+                    context.clock.sleep(_LOOK_S)
+        except Dropped as error:
+            said = _say(f"not reached now, trying again: {error}", said)
+        context.clock.sleep(_LOOK_S)
+        if not is_driven(context, context.ledger.driver(run.run_id)):
+            catch_up(context)
+        run = find_run(context, run.run_id)
+    print(f"{run.run_id}: its pod is gone", flush=True)
+
+
+def _say(text: str, said: str) -> str:
+    """Each line once, until another one is due."""
+    if text != said:
+        print(text, flush=True)
+    return text
+
+
+def _is_free(port: int) -> bool:
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def wandb(
+    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    project: Annotated[
+        str, typer.Option(help="W&B's project; the run's own otherwise.", envvar="WANDB_PROJECT")
+    ] = "",
+    entity: Annotated[
+        str, typer.Option(help="W&B's team or user; your default.", envvar="WANDB_ENTITY")
+    ] = "",
+) -> None:
+    """Send a run's curves to Weights & Biases from this machine, until the run has ended.
+
+    W&B's key stays here: no pod is given it. With WANDB_MODE=offline all is kept in a folder, for
+    W&B's own "wandb sync".
+
+    Example: trmcloud wandb r-1f3a9c --project my-curves
+    """
+    import importlib.util
+
+    from trmcloud.app.boards import BoardFeed, need_metrics
+    from trmcloud.app.context import find_run
+    from trmcloud.cli.catch_up import catch_up, look_again
+    from trmcloud.core.control.run_state import State
+    from trmcloud.core.errors import MissingExtra
+    from trmcloud.wiring import build_context, wandb_run
+
+    if importlib.util.find_spec("wandb") is None:
+        raise MissingExtra("trmcloud wandb", "wandb")
+    context = build_context()
+    catch_up(context)
+    state = find_run(context, run or None)
+    need_metrics(context, state)
+    board, where = wandb_run(
+        context.home, state, project=project or state.project, entity=entity or None
+    )
+    told = 0
+    try:
+        print(f"{state.run_id}: {where}", flush=True)
+        feed = BoardFeed(context, state.run_id, board)
+        while True:
+            state = find_run(context, state.run_id)
+            # Asked first: what is logged in between is told.
+            is_over = not state.live or state.state in (State.SETTLING, State.SETTLED)
+            told += feed.look()
+            if is_over:
+                break
+            look_again(context, state)
+    finally:
+        board.close()
+    print(f"{state.run_id}: {told:,} lines of metrics were told")
+
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_PACKAGES = ("starlette", "uvicorn")
+
+
+def ui(
+    run: Annotated[str, typer.Argument(help="The run to show first; all of them otherwise.")] = "",
+    host: Annotated[
+        str, typer.Option(help="Address to listen at: whoever has the token may steer from there.")
+    ] = _LOOPBACK[0],
+    port: Annotated[int, typer.Option(help="Port; 0: one that is free.", min=0, max=65535)] = 8765,
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
+    ] = False,
+) -> None:
+    """Serve a page on this machine alone, until Ctrl-C: runs, money, curves, and buttons that land,
+    save, stop, fetch and raise. Its address holds the token without which nobody sees anything.
+
+    Example: trmcloud ui
+    """
+    import importlib.util
+
+    from trmcloud.core.errors import MissingExtra
+
+    if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
+        raise MissingExtra("trmcloud ui", "ui")
+    from trmcloud.app.context import find_run
+    from trmcloud.cli.catch_up import tell
+    from trmcloud.cli.page.server import serve
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    context.ledger.read()  # one that cannot be used is told here, not on the page
+    run_id = find_run(context, run).run_id if run else ""
+    if host not in _LOOPBACK:
+        print(
+            f"warning: {host} is reached from elsewhere, in plain text: whoever sees the token on "
+            "its way may steer every run",
+            file=sys.stderr,
+            flush=True,
+        )
+    tell(context)  # what is clicked is driven on from here
+    serve(None, host, port, run_id=run_id, live=live)

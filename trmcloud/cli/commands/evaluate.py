@@ -1,0 +1,345 @@
+"""``trmcloud gate``, ``eval``, ``sample`` and ``serve``: judge, score and use a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from trmcloud.app.context import Context, find_run
+from trmcloud.cli.views.streams import as_is
+
+# Running one of the trainer's own commands on a checkpoint: what ``sample``, ``eval`` and
+# ``serve`` share.
+
+
+def checkpoint_folder(context: Context, named: str) -> str:
+    """A checkpoint folder: the one named, or the best checkpoint of the run named (or newest)."""
+    from trmcloud.app.checkpoints import fetching
+
+    folder = Path(named).expanduser() if named else None
+    if folder is not None and folder.is_dir():
+        fetching.read_manifest(folder)
+        return str(folder.absolute())
+    run = find_run(context, named or None)
+    return context.files.folder_of(fetching.choose(context, run))
+
+
+def run_trainer_command(
+    module: str, arguments: Sequence[str], *, until_interrupted: bool = False
+) -> None:
+    """``python -m MODULE ARGUMENTS``, its output ours; its error becomes one of ours.
+
+    Args:
+        until_interrupted: it goes on until Ctrl-C or SIGTERM, which are passed on to it and are no
+            failure of its or ours. Its standard input is a pipe that nothing is written to, and
+            that ends with us, even where we are killed.
+
+    Raises:
+        MissingExtra, DataError, CheckpointError
+    """
+    from trmcloud.app.data.prepare import error_of, need_training_extra
+    from trmcloud.wiring import python_path
+
+    need_training_extra()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path())}
+    # What a model writes may hold any character; the terminal may not.
+    environment["PYTHONIOENCODING"] = f"{sys.stdout.encoding or 'utf-8'}:replace"
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", module, *arguments],
+        stdin=subprocess.PIPE if until_interrupted else None,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert process.stderr is not None
+    with _passed_on(process, until_interrupted) as told_to_end:
+        errors = process.stderr.read()
+        code = process.wait()
+    if code != 0 and not told_to_end:
+        raise error_of(errors, code, module)
+
+
+@contextlib.contextmanager
+def _passed_on(process: subprocess.Popen[str], wanted: bool) -> Iterator[list[int]]:
+    """Ends ``process`` by SIGTERM where we are told to end, if ``wanted``. Gives the signals that
+    came. Ctrl-C reaches it from the terminal, too: a second SIGINT would be taken for
+    impatience."""
+    came: list[int] = []
+    if not wanted:
+        yield came
+        return
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        process.terminate()
+
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(each, pass_on) for each in signals]
+    try:
+        yield came
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)
+
+
+def gate(
+    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    phase: Annotated[str, typer.Option(help="fast or extreme; the first otherwise.")] = "",
+    strict_guide: Annotated[
+        bool, typer.Option("--strict-guide", help="The guide's bands block, too.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Judge a phase by its metrics: order of the steps, falling loss, finite gradients.
+
+    Exit code 0 where it passes, 22 where it fails.
+
+    Example: trmcloud gate r-1f3a9c
+    """
+    from trmcloud.app.context import find_run
+    from trmcloud.app.run_queries import told_by
+    from trmcloud.cli.catch_up import catch_up
+    from trmcloud.cli.views.run import show_verdict
+    from trmcloud.core.contract.gate import judge
+    from trmcloud.core.errors import NotFoundError
+    from trmcloud.core.outcome import Outcome
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    catch_up(context)
+    state = find_run(context, run or None)
+    phases = [phase] if phase else list(context.files.phases(state.run_id))
+    metrics = context.files.metrics(state.run_id, phases[0]) if phases else []
+    if not metrics:
+        raise NotFoundError(f"{state.run_id} has no metrics yet", next_step="trmcloud status")
+    verdict = judge(phases[0], metrics, strict=strict_guide)
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "run": state.run_id,
+                    "reported_by": told_by(state, verdict).by,
+                    **verdict.to_json(),
+                }
+            ),
+            file=as_is(),
+        )
+    else:
+        print(state.run_id)
+        show_verdict(phases[0], told_by(state, verdict.to_json()))
+    sys.exit(0 if verdict.passed else Outcome.GATE_FAILED.exit_code)
+
+
+_SCORED = 0.95
+_TASKS = ("gsm8k",)
+
+
+def eval(
+    checkpoint: Annotated[
+        str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
+    ] = "",
+    data: Annotated[
+        str,
+        typer.Option(
+            help="Text to score on (default: the checkpoint's own), or a task's questions: JSONL."
+        ),
+    ] = "",
+    control: Annotated[
+        str,
+        typer.Option(help="A model trained with supervision_steps=1, to hold the first step to."),
+    ] = "",
+    task: Annotated[
+        str, typer.Option(help="Questions to answer instead: gsm8k, by the number behind ####.")
+    ] = "",
+    limit: Annotated[
+        int, typer.Option(help="With --task: the first N questions (0: all).", min=0)
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Bits per byte and every supervision step's loss, beside what counting bytes alone gives.
+
+    Example: trmcloud eval r-1f3a9c
+    """
+    from pathlib import Path
+
+    from trmcloud.app.data.prepare import need_training_extra
+    from trmcloud.wiring import build_context
+
+    _check(data, control, task, limit)
+    context = build_context()
+    need_training_extra()
+    folder = checkpoint_folder(context, checkpoint)
+    if task:
+        items = str(Path(data).expanduser().absolute())
+        arguments = ["--checkpoint", folder, "--items", items, "--limit", str(limit)]
+        run_trainer_command("model.solve", [*arguments, *(["--json"] if as_json else [])])
+        return
+    prepared = _prepared(context, Path(folder), data)
+    arguments = ["--checkpoint", folder, "--data", prepared]
+    if control:
+        arguments += ["--control", checkpoint_folder(context, control)]
+    run_trainer_command("model.score", [*arguments, *(["--json"] if as_json else [])])
+
+
+def _check(data: str, control: str, task: str, limit: int) -> None:
+    """
+    Raises:
+        UsageError: options that do not go together, or a task that is not known.
+    """
+    from pathlib import Path
+
+    from trmcloud.core.errors import UsageError
+
+    if task and task not in _TASKS:
+        raise UsageError(f"no task {task!r}", next_step=f"tasks: {', '.join(_TASKS)}")
+    if task and control:
+        raise UsageError("--control is for validation text, not for a task")
+    if limit and not task:
+        raise UsageError("--limit is for a task", next_step="--task gsm8k")
+    if task and not Path(data).expanduser().is_file():
+        what = f"no file {data!r}" if data else "a task needs its questions"
+        raise UsageError(
+            what, next_step="--data with a JSONL file, a question and an answer on each line"
+        )
+
+
+def _prepared(context: Context, folder: Path, data: str) -> str:
+    """The folder of prepared text to score on: the run's own, or ``data`` in the checkpoint's
+    tokens."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    from trmcloud.app.checkpoints.fetching import read_manifest, sound_file
+    from trmcloud.app.data.prepare import prepared_from
+    from trmcloud.app.data.sources import resolve_source
+    from trmcloud.app.pod_request import LaunchData, read_launch_note
+    from trmcloud.app.preparing import pinned_source, ready_data
+    from trmcloud.cli.views.text import DataProgress
+    from trmcloud.core.errors import DataError
+    from trmcloud.core.spec.settings import PhaseRecipe
+    from trmcloud.wiring_plans import build_planner
+
+    manifest = read_manifest(folder)
+    try:
+        own = LaunchData.of_note(read_launch_note(context.home, manifest.run_id))
+    except DataError:
+        own = LaunchData()
+    own_source = prepared_from(Path(own.folder)) if own.folder else ""
+    if not data:
+        if own_source:
+            return own.folder
+        named = own.source.name if own.source is not None else "PATH"
+        raise DataError(
+            f"the text that {manifest.run_id} was validated on is not on this machine",
+            next_step=f"name one to score on: --data {named}",
+        )
+    settings = PhaseRecipe.from_json(manifest.settings)
+    inputs = build_planner().inputs
+    source = inputs.data_source(resolve_source(data, settings))
+    if source.name == own_source:
+        return own.folder  # not the part of it that was trained on
+    progress = DataProgress()
+    source = pinned_source(context, inputs, source, progress)
+    tokenizer = sound_file(folder, "tokenizer")
+    if source.made_there:
+        # Its validation file is made whatever else is; of the rest a batch will do.
+        small = replace(settings, batch=1)
+        wanted, tokens = small, small.sequence + 1
+    else:
+        # Nothing is trained here: all of the text but one batch is scored.
+        wanted, tokens = replace(settings, validation_fraction=_SCORED, batch=1), 0
+    made, _, _ = ready_data(context, source, wanted, progress, tokenizer=tokenizer, tokens=tokens)
+    return str(made)
+
+
+def sample(
+    checkpoint: Annotated[
+        str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
+    ] = "",
+    prompt: Annotated[
+        str, typer.Option(help="Text to go on from (default: a document's beginning).")
+    ] = "",
+    max_tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 120,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest.")] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Choose among the K likeliest.")] = 50,
+    top_p: Annotated[
+        float, typer.Option(help="Choose among the likeliest that come to P together.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the choice.")] = 0,
+) -> None:
+    """Print a text that a checkpoint writes, with as many refinement steps as in training.
+
+    Example: trmcloud sample r-1f3a9c --prompt "import "
+    """
+    from trmcloud.core.errors import UsageError
+    from trmcloud.wiring import build_context
+
+    if not 1 <= max_tokens <= 4096 or not 0 <= temperature <= 10 or top_k < 1:
+        raise UsageError("--max-tokens 1–4096, --temperature 0–10, --top-k at least 1")
+    if not 0 < top_p <= 1:
+        raise UsageError("--top-p lies above 0 and up to 1")
+    folder = checkpoint_folder(build_context(), checkpoint)
+    run_trainer_command(
+        "model.sample",
+        [
+            *("--checkpoint", folder, "--prompt", prompt, "--max-tokens", str(max_tokens)),
+            *("--temperature", str(temperature), "--top-k", str(top_k)),
+            *("--top-p", str(top_p), "--seed", str(seed)),
+        ],
+    )
+
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_PACKAGES = ("pydantic", "starlette", "uvicorn")
+
+
+def serve(
+    checkpoint: Annotated[
+        str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
+    ] = "",
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; any but loopback needs a token.")
+    ] = _LOOPBACK[0],
+    port: Annotated[int, typer.Option(help="Port; 0: one that is free.", min=0, max=65535)] = 8000,
+    batch: Annotated[
+        int, typer.Option(help="Requests that share the model's passes.", min=1, max=256)
+    ] = 8,
+    queue: Annotated[
+        int, typer.Option(help="Requests that may wait beside them.", min=0, max=100_000)
+    ] = 64,
+) -> None:
+    """Answer requests with what a checkpoint writes, on this machine alone, until Ctrl-C.
+
+    Example: trmcloud serve r-1f3a9c
+    """
+    import importlib.util
+    import sys
+
+    from trmcloud.app.data.prepare import need_training_extra
+    from trmcloud.core.errors import MissingExtra
+    from trmcloud.wiring import build_context
+
+    need_training_extra()
+    if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
+        raise MissingExtra("a server", "serve")
+    folder = checkpoint_folder(build_context(), checkpoint)
+    if host not in _LOOPBACK:
+        print(
+            f"warning: {host} is reached from elsewhere, in plain text: who sees the token on its "
+            "way can ask the model",
+            file=sys.stderr,
+            flush=True,
+        )
+    arguments = ["--checkpoint", folder, "--host", host, "--port", str(port)]
+    arguments += ["--batch", str(batch), "--queue", str(queue), "--with-stdin"]
+    run_trainer_command("model.serve", arguments, until_interrupted=True)

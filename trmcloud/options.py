@@ -1,0 +1,429 @@
+"""The options of what is planned and launched: one row each, and the plan's wish made from them.
+
+A row is a field of ``LaunchRequest`` made by ``option``. Its name is what the Python API takes, its
+type and default are what a user types; the row holds the flag, the help, the commands that take it
+and its place in ``RunSpec``. Typer's parameters (``cli.options``), the API's check of names and
+``docs/commands.md`` are made from the rows.
+"""
+
+# Annotations are values here: a command's parameters are made from them.
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
+from trmcloud.core.errors import UsageError
+from trmcloud.core.money import Usd, parse_budget
+from trmcloud.core.spec.deadline import parse_deadline
+from trmcloud.core.spec.overrides import parse_last_rungs
+from trmcloud.core.spec.rates import SCALES
+from trmcloud.core.spec.recipe import PHASE_NAMES, PHASES, parse_setting
+from trmcloud.core.spec.settings import PRECISIONS
+from trmcloud.core.spec.spec import KEEP, OBJECTIVES, THEN, RunSpec
+from trmcloud.core.spec.stop_rules import checked_patience, parse_gain
+from trmcloud.core.values import dataclass, replace
+
+Parser = Callable[[str, Any], Any]
+"""(flag, what was typed) → the value in its place; raises UsageError, which names the flag."""
+
+MOST_VOLUME_DAYS = 365
+_WEEK_DAYS = 7.0
+
+
+@dataclass(frozen=True)
+class Option:
+    """A row: what a field of a request is for the command line, for the docs and in its place."""
+
+    flags: tuple[str, ...]
+    """As they are typed; without dashes, a positional argument of that name."""
+    help: str
+    on: tuple[str, ...]
+    """The commands that take it."""
+    group: str
+    """The heading that it stands under in the docs."""
+    metavar: str | None = None
+    envvar: str | None = None
+    place: str | None = None
+    """The field that it fills; None: that of its own name. Rows of one place are tuples, and are
+    joined. Empty: it is about the launch, and no part of a plan."""
+    parse: Parser | None = None
+    """None: it stands in its place as it is typed."""
+    beside_a_plan: bool = False
+    """It may be typed beside the id of a plan that was made before, and does not change it."""
+    but: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """By command, fields of this row that differ there."""
+
+    def place_of(self, name: str) -> str:
+        return name if self.place is None else self.place
+
+    @property
+    def flag(self) -> str:
+        """The one that messages name."""
+        return self.flags[-1]
+
+    @property
+    def is_positional(self) -> bool:
+        return not self.flag.startswith("-")
+
+
+def option(flags: str, default: Any, help: str, on: str, group: str, **more: Any) -> Any:
+    """A field with its row; ``flags`` and ``on`` are words, ``more`` is as in ``Option``."""
+    row = Option(tuple(flags.split()), help, tuple(on.split()), group, **more)
+    return dataclasses.field(default=default, metadata={"option": row})
+
+
+def rows_of(request: type[Any], command: str = "") -> dict[str, Option]:
+    """By the names of its fields, the rows of a request: those that ``command`` takes, as they are
+    there; all where it is empty."""
+    rows = {
+        field.name: field.metadata["option"]
+        for field in dataclasses.fields(request)
+        if "option" in field.metadata
+    }
+    if not command:
+        return rows
+    return {
+        name: replace(row, **row.but.get(command, {}))
+        for name, row in rows.items()
+        if command in row.on
+    }
+
+
+def placed(request: Any) -> dict[str, Any]:
+    """By its place, each value that was given, checked; what was not given is left out.
+
+    Raises:
+        UsageError: naming the option at fault.
+    """
+    made: dict[str, Any] = {}
+    for name, row in rows_of(type(request)).items():
+        value = getattr(request, name)
+        place = row.place_of(name)
+        if not place or (value in (None, "", ()) and name not in request.typed):
+            continue
+        found = row.parse(row.flag, value) if row.parse else value
+        made[place] = (*made[place], *found) if place in made else found
+    return made
+
+
+def parse_money(flag: str, text: str | Usd | None) -> Usd | None:
+    """
+    Raises:
+        UsageError: ``text`` is no amount above zero; ``flag`` is what it was given to.
+    """
+    if text is None or isinstance(text, Usd):
+        return text
+    try:
+        return parse_budget(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}", next_step=f"{flag} 1000") from None
+
+
+def checked(holds: Callable[[Any], bool], words: str, next_step: str = "") -> Parser:
+    """Leaves a value as it is; ``words``, filled with flag and value, where it does not hold."""
+
+    def parse(flag: str, value: Any) -> Any:
+        if not holds(value):
+            raise UsageError(words.format(flag=flag, value=value), next_step=next_step)
+        return value
+
+    return parse
+
+
+def _one_of(*choices: str) -> Parser:
+    return checked(
+        choices.__contains__, f"{{flag}} is one of {', '.join(choices)}, not {{value!r}}"
+    )
+
+
+def _phases(flag: str, value: str) -> tuple[str, ...]:
+    _one_of(*PHASE_NAMES, "both")(flag, value)
+    return PHASES if value == "both" else (value,)
+
+
+def _precision(flag: str, value: str) -> tuple[tuple[str, Any], ...]:
+    _one_of(*PRECISIONS)(flag, value)
+    return (("dtype", PRECISIONS[value]),)
+
+
+def _scale_lr(flag: str, value: str) -> tuple[tuple[str, Any], ...]:
+    return (("scale_lr", _one_of(*SCALES)(flag, value)),)
+
+
+def _settings(flag: str, texts: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+    return tuple(parse_setting(text) for text in texts)
+
+
+def _hardware(flag: str, text: str) -> str:
+    return parse_hardware(text).text
+
+
+def _bucket(flag: str, text: str) -> str:
+    from trmcloud.core.contract.bucket_layout import parse_place
+
+    return str(parse_place(text))
+
+
+_above_zero = checked(lambda value: 0 < value < 1e15, "{flag} must be above zero, not {value}")
+
+_PLANNED = "plan launch rehearse export"
+_ALL = _PLANNED + " run"
+_LAUNCHED = "launch rehearse run"
+_TRAINED = "launch rehearse"
+_RENTED = "plan launch rehearse run"
+_MODEL, _LENGTH, _CHOICE = "What is trained", "Money and length", "The choice of hardware"
+_KEPT, _RENTING, _LEAVING = "Checkpoints", "Renting", "Launching"
+
+
+# fmt: off
+@dataclass(frozen=True)
+class LaunchRequest:
+    """What a user typed of a run, by the names of the options: money is still text, and nothing is
+    checked. ``spec_of`` checks it, once, into a RunSpec."""
+
+    hardware: str = option(
+        "hardware", "",
+        "8xB200 8xH200 8xH100 8xA100 4xH100 4xA100, other NxSKU, 2x8xH100 for two machines, local, "
+        "or a plan's id.", _ALL, _CHOICE, metavar="HARDWARE", parse=_hardware, beside_a_plan=True,
+        but={
+            "plan": {
+                "flags": ("--hardware",), "metavar": None,
+                "help": "8xA100, 2x8xA100 (two machines), local, … (default: everything offered).",
+            },
+            "export": {"help": "8xA100, other NxSKU, local, or all (--as sky)."},
+            "run": {
+                "help": "8xH100, 1xA100, other NxSKU, local, or any (8xany): the cheapest.",
+            },
+        },
+    )
+    recipe: str = option(
+        "--recipe", "trm", "Recipe: a name or a TOML file.", _PLANNED, _MODEL,
+    )
+    phase: str = option(
+        "--phase", "both", "fast, extreme or both.", _PLANNED, _MODEL,
+        place="phases", parse=_phases,
+    )
+    budget: str | None = option(
+        "--budget", None, "Most that may be spent, in USD.", _ALL + " resume", _LENGTH,
+        metavar="USD", parse=parse_money,
+        but={"resume": {"help": "The whole run's budget, spent part included."}},
+    )
+    rate: str | None = option(
+        "--rate", None, "This machine's USD per hour (local).", _ALL, _LENGTH,
+        metavar="USD", parse=parse_money,
+    )
+    data: str = option(
+        "--data", "", "Text to train on: a file, a folder, or python-stdlib.", _ALL, _MODEL,
+        beside_a_plan=True,
+        but={
+            "export": {"help": "Text, or prepared data, on the machine that runs it."},
+            "run": {"help": "Folder of data, sent apart from the code.", "metavar": "DIR"},
+        },
+    )
+    steps: int | None = option(
+        "--steps", None, "Optimizer steps of each phase.", _ALL, _LENGTH, parse=_above_zero,
+        but={
+            "run": {
+                "help": "How many steps it has, for the bar and for a plan by its probe; it is "
+                "not told.",
+            }
+        },
+    )
+    hours: float | None = option(
+        "--hours", None, "Hours of training.", _ALL, _LENGTH, parse=_above_zero,
+    )
+    tokens: int | None = option(
+        "--tokens", None, "Tokens of each phase.", "plan launch rehearse", _LENGTH,
+        parse=_above_zero,
+    )
+    setting: Sequence[str] = option(
+        "--set", (), "Any recipe key, repeatable.", _PLANNED + " resume", _MODEL,
+        metavar="KEY=VALUE", place="overrides", parse=_settings,
+        but={"resume": {"help": "A recipe key that changes from here on, repeatable."}},
+    )
+    precision: str = option(
+        "--precision", "",
+        "auto, fp8, bf16, fp16 or fp32; auto: the best that the machine has, fp8 where it is "
+        "timed to be faster.",
+        _PLANNED, _MODEL, metavar="FORMAT", place="overrides", parse=_precision,
+    )
+    scale_lr: str = option(
+        "--scale-lr", "",
+        "Bring the learning rates to the whole batch: sqrt, or table, the recipe's own.",
+        _PLANNED, _MODEL, metavar="RULE", place="overrides", parse=_scale_lr,
+    )
+    processes: int = option(
+        "--processes", 0, "torchrun processes (local).", _ALL + " resume", _MODEL,
+        parse=checked(lambda n: n >= 0, "{flag} must be above zero, not {value}"),
+        but={"resume": {"help": "On this machine: so many share the batch from now on."}},
+    )
+    initial_from: str = option(
+        "--from", "", "Start from the weights of a run or checkpoint folder.", _TRAINED, _MODEL,
+    )
+    strict_guide: bool = option(
+        "--strict-guide", False, "The guide's bands block the gate, too.", _TRAINED, _LENGTH,
+        place="strict_gate",
+    )
+    stop_at_gain: str = option(
+        "--stop-at-gain", "",
+        "End a phase, through its cooldown, once the next dollar is expected to buy fewer bits per "
+        "byte than this: 0.001/usd.", _TRAINED, _LENGTH, metavar="BPB/usd",
+        parse=lambda flag, text: parse_gain(text),
+    )
+    patience: int = option(
+        "--patience", 0, "End it after so many evaluations in a row without a better one.",
+        _TRAINED, _LENGTH, metavar="N", parse=lambda flag, count: checked_patience(count),
+    )
+    last_rungs: str = option(
+        "--last-rungs", "",
+        "Where memory runs out before anything is saved, and nothing else helps: two thirds of the "
+        "depth, half the sequence. Another model then.", _TRAINED, _MODEL, metavar="depth,sequence",
+        parse=lambda flag, text: parse_last_rungs(text),
+    )
+    objective: str = option(
+        "--objective", "value", f"{', '.join(OBJECTIVES[:-1])} or {OBJECTIVES[-1]}.",
+        "plan", _CHOICE,
+    )
+    hour_value: str | None = option(
+        "--hour-value", None, "USD an hour of waiting is worth.", "plan", _CHOICE,
+        metavar="USD", parse=parse_money,
+    )
+    gpus: int = option(
+        "--gpus", 0, "GPUs of the machine, 1 to 64 (0: any).", "plan", _CHOICE,
+        parse=checked(lambda n: 0 <= n <= 64, "{flag} lies between 1 and 64, not {value}"),
+    )
+    memory: float = option(
+        "--memory", 0.0, "With any: the least that one GPU must have.", "run", _CHOICE,
+        metavar="GB", place="gpu_memory_gb",
+        parse=checked(
+            lambda gb: 0 <= gb < 1e4, "{flag} takes GB of one GPU, not {value:g}", "--memory 24"
+        ),
+    )
+    accept_exposure: str | None = option(
+        "--accept-exposure", None,
+        "Rent without two verified kill layers, or where nothing caps the rent: the USD an hour "
+        "that may be lost.", "launch run", _LEAVING, metavar="USD", place="", beside_a_plan=True,
+    )
+    volume: bool = option(
+        "--volume", False, "Keep checkpoints on a network volume, not pulled here.",
+        _LAUNCHED, _KEPT,
+    )
+    volume_days: float = option(
+        "--volume-days", _WEEK_DAYS, "Days after the run for which the volume's rent is reserved.",
+        _LAUNCHED, _KEPT,
+        parse=checked(
+            lambda days: 0 <= days <= MOST_VOLUME_DAYS,
+            f"{{flag}} is from 0 to {MOST_VOLUME_DAYS}, not {{value:g}}",
+        ),
+    )
+    volume_then: str = option(
+        "--volume-then", KEEP,
+        "What becomes of the volume then: keep; delete-fetched, once best and latest are here; "
+        "delete, with whatever is on it.", _LAUNCHED, _KEPT, metavar="WHAT", parse=_one_of(*THEN),
+    )
+    provider: Sequence[str] = option(
+        "--provider", (), "Whom to rent from, repeatable (default: runpod).", _RENTED, _RENTING,
+        place="providers", but={"plan": {"help": "Rent from these alone, repeatable."}},
+    )
+    via: str = option(
+        "--via", "", "skypilot: through it, from any cloud it has access to.", _LAUNCHED, _RENTING,
+        place="",
+    )
+    allow_key: bool = option(
+        "--allow-account-key-on-pod", False,
+        "RunPod and vast.ai through SkyPilot put the account's key on the pod.",
+        _LAUNCHED, _RENTING, place="", beside_a_plan=True,
+    )
+    bucket: str = option(
+        "--bucket", "", "s3://BUCKET/PREFIX where checkpoints survive pod and machine.",
+        _RENTED, _KEPT, metavar="S3_URL", envvar="TRMCLOUD_BUCKET", parse=_bucket,
+    )
+    region: Sequence[str] = option(
+        "--region", (), "Data centre to rent in, repeatable.", _RENTED, _RENTING,
+        place="regions", parse=lambda flag, names: tuple(names),
+    )
+    community: bool = option(
+        "--community", False, "Hosts of private sellers, too.", _RENTED, _RENTING,
+    )
+    spot: bool = option(
+        "--spot", False, "Machines that may be taken away, too (through SkyPilot).",
+        _RENTED, _RENTING,
+    )
+    deadline: str | None = option(
+        "--deadline", None, "When it must have ended: 12h, friday, 2026-11-27T18:00.",
+        "plan run", _LENGTH, metavar="TIME", place="deadline_at",
+    )
+    fill: bool = option(
+        "--fill", False, "As many tokens as budget or deadline buy.", "plan", _LENGTH,
+    )
+    equal_work: bool = option(
+        "--equal-work", False, "The same tokens on every hardware.", "plan", _LENGTH,
+    )
+    detach: bool = option(
+        "-d --detach", False, "Leave once training has begun.", _LAUNCHED + " resume", _LEAVING,
+        place="", beside_a_plan=True,
+    )
+    accept_loss: bool = option(
+        "--accept-loss", False, "With -d: accept losing checkpoints not in --bucket or --volume.",
+        _LAUNCHED, _LEAVING, place="", beside_a_plan=True,
+    )
+    typed: tuple[str, ...] = ()
+    """Those of these names that stood on the command line itself."""
+# fmt: on
+
+
+def spec_of(
+    request: LaunchRequest, providers: Sequence[str], now: float, *, pods_can_upload: bool
+) -> RunSpec:
+    """The checked wish; ``providers`` are those that ``request`` means, ``now`` is epoch s.
+
+    Raises:
+        UsageError: naming the option at fault.
+    """
+    given = placed(request)
+    if not request.volume and (request.volume_days, request.volume_then) != (_WEEK_DAYS, KEEP):
+        raise UsageError("--volume-days and --volume-then are about --volume")
+    if sum(limit is not None for limit in (request.steps, request.hours, request.tokens)) > 1:
+        raise UsageError("--steps, --hours and --tokens exclude one another")
+    if "rate" in given and given.get("hardware", LOCAL) != LOCAL:
+        raise UsageError("--rate is the price of this machine; rented hardware has its own")
+    if (
+        len([key for key, _ in given.get("overrides", ()) if key == "dtype"]) > 1
+        and request.precision
+    ):
+        raise UsageError("--precision and --set dtype=… say the same: give one of them")
+    if request.deadline is not None:
+        given["deadline_at"] = parse_deadline(request.deadline, now, None)
+    given["providers"] = tuple(providers)
+    return RunSpec(**given, bucket_relayed="bucket" in given and not pods_can_upload)
+
+
+def refuse_changes(request: LaunchRequest) -> None:
+    """A plan made before is carried out as it is: options that would make another one are not
+    ignored.
+
+    Raises:
+        UsageError: naming the first that was typed.
+    """
+    rows = rows_of(LaunchRequest)
+    for row in (rows[name] for name in request.typed if not rows[name].beside_a_plan):
+        raise UsageError(
+            f"{row.flag} would change plan {request.hardware}, which is launched as it was made",
+            next_step=f"leave {row.flag} out, or make another plan with it",
+        )
+
+
+def request_from(wish: Mapping[str, Any]) -> LaunchRequest:
+    """The request of options by their names; money is text or ``Usd``.
+
+    Raises:
+        UsageError: one that is no option.
+    """
+    known = rows_of(LaunchRequest)
+    for name in wish:
+        if name not in known:
+            raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
+    given: dict[str, Any] = {
+        name: value.plain() if isinstance(value, Usd) else value for name, value in wish.items()
+    }
+    return LaunchRequest(**given, typed=tuple(given))
