@@ -423,8 +423,8 @@ def test_code_and_data_arrive_and_the_agent_is_told_last(there: SshPod, tmp_path
     told: list[tuple[int, int]] = []
     link = link_of(there)
     link.stage(POD, items, lambda *now: told.append(now))
-    there = there.connect().run("command -v rsync")
-    assert (there.code == 0) == there.rsync
+    found = there.connect().run("command -v rsync")
+    assert (found.code == 0) == there.rsync
     check_there(Path(code_dir), sources)
     check_there(Path(data_dir), bins)
     note = (there.root / "pods" / POD / "staged.json").read_text()

@@ -20,7 +20,7 @@ from tests.unit.cli import told_home
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.ssh.signatures import NAMESPACE
 from trmcloud.app.receipts import receipt_of
-from trmcloud.cli.commands import verify
+from trmcloud.cli.commands.verify import verify
 from trmcloud.cli.views.html_page import page_of, parts_of
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control import events as ev
@@ -66,7 +66,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Verify:
 
     def checked(path: Path, **options: str) -> dict[str, Any]:
         with pytest.raises(SystemExit) as left:
-            verify.command(
+            verify(
                 str(path),
                 against=options.get("against", ""),
                 signers=options.get("signers", ""),
@@ -400,7 +400,7 @@ def test_an_unsigned_receipt_is_said_to_match_and_not_to_hold(
 
     def told(path: Path) -> str:
         with pytest.raises(SystemExit) as left:
-            verify.command(str(path), against="", signers="", as_json=False)
+            verify(str(path), against="", signers="", as_json=False)
         assert left.value.code == 0
         return capsys.readouterr().out
 

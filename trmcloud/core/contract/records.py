@@ -194,9 +194,9 @@ def _reader(declared: Any) -> Callable[[Any], Any]:
     if origin is Annotated:
         read = _reader(inner[0])
         return lambda value: _ruled(read(value), inner[1:])
-    if is_dataclass(declared):
+    if isinstance(declared, type) and is_dataclass(declared):
         return lambda value: record_of(declared, value)
-    if origin is None and isinstance(declared, type):  # an Enum
+    if origin is None and isinstance(declared, type) and issubclass(declared, Enum):
         one_of = (tuple(declared).__contains__,)
         return lambda value: declared(_ruled(value, one_of))
     read_item = _reader(inner[1 if origin is Mapping else 0])
