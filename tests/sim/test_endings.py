@@ -10,7 +10,8 @@ from trmcloud.core.values import replace
 from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.play import Played, play
 from trmcloud.sim.scenario import Scenario, draw
-from trmcloud.sim.world.world import START_AT, SimWorld
+from trmcloud.sim.world.facts import START_AT
+from trmcloud.sim.world.world import SimWorld
 
 BEYOND_S = 3600.0
 

@@ -28,9 +28,10 @@ from trmcloud.sim.oracle.invariants import Invariants
 from trmcloud.sim.play import Played, play
 from trmcloud.sim.scenario import Scenario, draw
 from trmcloud.sim.world.controllers import Process
+from trmcloud.sim.world.facts import Trap, Truth
 from trmcloud.sim.world.pod import SimPod
 from trmcloud.sim.world.trainer import Shape
-from trmcloud.sim.world.world import SimWorld, Trap, Truth
+from trmcloud.sim.world.world import SimWorld
 
 SHAPE = Shape("fast", 10_000, 1.0, 1000, 2.0, 1000, 3.0, 5.0, 15.0)
 

@@ -7,10 +7,11 @@ import random
 from collections.abc import Callable
 
 from trmcloud.core.values import dataclass
-from trmcloud.sim.oracle.invariants import Invariants, Violated
+from trmcloud.sim.oracle.invariants import Invariants
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.user_actions import UserActions
-from trmcloud.sim.world.world import START_AT, SimWorld, Told
+from trmcloud.sim.world.facts import START_AT, Told
+from trmcloud.sim.world.world import SimWorld
 
 HOUR_S = 3600.0
 _HEAL_AFTER_S = 4 * HOUR_S
@@ -71,10 +72,11 @@ def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = 
     if check.violation is None:
         check.finish(healed=True)
         story.judge()
-    return _played(world, scenario, check.violation)
+    return _played(world, scenario, check)
 
 
-def _played(world: SimWorld, scenario: Scenario, violation: Violated | None) -> Played:
+def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> Played:
+    violation = check.violation
     runs, saved, ended = [], [], []
     now = world.queue.now
     for run in world.ledger.read().runs.values():
@@ -93,7 +95,7 @@ def _played(world: SimWorld, scenario: Scenario, violation: Violated | None) -> 
     for record in world.ledger.records():
         digest.update(f"{record.seq} {record.at:.6f} {type(record.event).__name__}\n".encode())
     digest.update(repr((runs, saved)).encode())
-    worst = world.check.money.worst
+    worst = check.money.worst
     return Played(
         seed=scenario.seed,
         digest=digest.hexdigest(),

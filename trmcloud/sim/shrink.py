@@ -8,7 +8,7 @@ from trmcloud.core.values import replace
 from trmcloud.sim.faults.table import arm_all
 from trmcloud.sim.play import Played, play
 from trmcloud.sim.scenario import Scenario, without
-from trmcloud.sim.world.world import START_AT, Told
+from trmcloud.sim.world.facts import START_AT, Told
 
 _SHOWN = 60
 

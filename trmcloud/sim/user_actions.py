@@ -25,7 +25,8 @@ from trmcloud.core.outcome import Outcome
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.scenario import Scenario, Wish
 from trmcloud.sim.world.controllers import Process
-from trmcloud.sim.world.world import START_AT, SimWorld, Truth
+from trmcloud.sim.world.facts import START_AT, Truth
+from trmcloud.sim.world.world import SimWorld
 
 HOUR_S = 3600.0
 _RESCUE_EVERY_S = 240.0

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from trmcloud.core.values import dataclass
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.account import Rented
-from trmcloud.sim.world.world import START_AT, SimWorld, Trap
+from trmcloud.sim.world.facts import START_AT, Trap
+from trmcloud.sim.world.world import SimWorld
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,8 @@ def _garbage(data: dict[str, Any], rng: random.Random) -> str:
         lambda: honest + "\x00",
         lambda: json.dumps({**data, "message": "\ud83d" + _STEER}),
     ]
-    chosen = rng.choice((*_GARBAGE, *odd))
+    told: list[str | Callable[[], str]] = [*_GARBAGE, *odd]
+    chosen = rng.choice(told)
     return chosen if isinstance(chosen, str) else chosen()
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
@@ -19,18 +18,14 @@ from trmcloud.core.control.actions import CREATE
 from trmcloud.core.control.pod_liveness import absence_needed_s
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import affordable_seconds, cost
+from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.watchdog import HARD_STOP
 from trmcloud.sim.oracle.attempts import AttemptJudge
+from trmcloud.sim.oracle.exposure import AgentLives
 from trmcloud.sim.oracle.uploads import UploadJudge
-from trmcloud.sim.world.pod import Said
-
-if TYPE_CHECKING:
-    from trmcloud.pod.agent.loop import AgentLoop
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.pod import SimPod
-    from trmcloud.sim.world.trainer import SimTrainer
-    from trmcloud.sim.world.world import SimWorld
-
+from trmcloud.sim.world.facts import PodWords
+from trmcloud.sim.world.protocols import Pod, Rented, World
+from trmcloud.sim.world.trainer import SimTrainer
 
 _LAYER_S = 15.0
 """An agent or watchdog that lives and is awake has acted by then."""
@@ -44,7 +39,7 @@ _SAVED_S = 900.0
 class AgentOracle:
     """Watches the pods of one world. ``fail`` takes an invariant's name and the detail."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
         self._lives = AgentLives(world)
         self.attempts = AttemptJudge(world, self._lives, fail)
@@ -52,17 +47,17 @@ class AgentOracle:
 
     # -- what happens to a pod ----------------------------------------------------------------
 
-    def booted(self, pod: SimPod) -> None:
+    def booted(self, pod: Pod) -> None:
         self._at_stop(pod, partial(self._stopped_hard, pod))
 
-    def restarted(self, pod: SimPod, *, wiped: bool) -> None:
+    def restarted(self, pod: Pod, *, wiped: bool) -> None:
         """Its container began anew; ``wiped``: with nothing of what its agent wrote."""
         if wiped:
-            pod.written = Said()
+            pod.written = PodWords()
         self._lives.restarted.add(pod)
         self.attempts.restarted(pod)
 
-    def agent_started(self, pod: SimPod, agent: AgentLoop) -> None:
+    def agent_started(self, pod: Pod, agent: AgentLoop) -> None:
         """An agent, perhaps after another one, may not believe in more time than was granted."""
         now = self.world.queue.now
         self._lives.agent_started(pod)
@@ -70,7 +65,7 @@ class AgentOracle:
         if left_s > pod.rented.due_at - now + self._lives.late_s(pod) + 1.0:
             self.fail("I2", f"{pod.rented.pod_id}'s agent believes in {left_s:.0f} s")
 
-    def spawned(self, pod: SimPod, trainer: SimTrainer, from_deadline_s: float) -> None:
+    def spawned(self, pod: Pod, trainer: SimTrainer, from_deadline_s: float) -> None:
         now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
         soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
         if from_deadline_s > max(0.0, soft_at - now) + self._lives.late_s(pod) + 1.0:
@@ -84,7 +79,7 @@ class AgentOracle:
             look = partial(self._hung, pod, trainer)
             self.world.queue.at(trainer.frozen_at + self._patience_s(pod, trainer), look)
 
-    def killed(self, pod: SimPod, trainer: SimTrainer) -> None:
+    def killed(self, pod: Pod, trainer: SimTrainer) -> None:
         """The agent kills a trainer: not one that works, unless nobody wrote down that it does."""
         now = self.world.queue.now
         noted = pod.trainer_note is not None and pod.trainer_note.pid == trainer.pid
@@ -103,7 +98,7 @@ class AgentOracle:
             look = partial(self._saved, pods[0], pods[0].trainer, self.world.queue.now)
             self.world.queue.after(_SAVED_S, look)
 
-    def _saved(self, pod: SimPod, trainer: SimTrainer, asked_at: float) -> None:
+    def _saved(self, pod: Pod, trainer: SimTrainer, asked_at: float) -> None:
         now, knobs = self.world.queue.now, self.world.knobs
         able_since = self.world.check.exposure.able.get(pod.lease.run_id, now)
         run = self.world.ledger.read().runs.get(pod.lease.run_id)
@@ -128,7 +123,7 @@ class AgentOracle:
         if could and not any(begins > asked_at for begins, _ in trainer.requested):
             self.fail("wasteful", f"{pod.rented.pod_id} was asked to save, and goes on without")
 
-    def told(self, pod: SimPod) -> None:
+    def told(self, pod: Pod) -> None:
         """The agent tells its trainer to land: somebody asked it to, or the soft stop is there."""
         ordered = pod.orders is not None and pod.orders.land
         soft_at = pod.rented.due_at - (pod.lease.hard_stop_at - pod.lease.soft_stop_at)
@@ -138,7 +133,7 @@ class AgentOracle:
         if not ordered and early_s > 5.0 and not wrong and not self.attempts.may_climb(pod):
             self.fail("needless kill", f"{pod.rented.pod_id} is landed {early_s:.0f} s early")
 
-    def ticked(self, pod: SimPod) -> None:
+    def ticked(self, pod: Pod) -> None:
         """The agent has looked and acted, and lives: what it started must be on its disk, and what
         it waits for must get on."""
         self.uploads.awaits(pod)
@@ -148,23 +143,23 @@ class AgentOracle:
         if pod.trainer_note is None or pod.trainer_note.pid != trainer.pid:
             self.fail("I2", f"{pod.rented.pod_id}'s trainer is not written down")
 
-    def guard_ends(self, pod: SimPod, why: str) -> None:
+    def guard_ends(self, pod: Pod, why: str) -> None:
         """The watchdog ends the pod: for its hard stop not before that."""
         early_s = pod.rented.due_at - self.world.queue.now
         wrong = pod.machine.offset_s or abs(pod.rented.granted_ahead_s) > 5.0
         if why == HARD_STOP and early_s > 5.0 and not wrong:
             self.fail("needless kill", f"{pod.rented.pod_id} is ended {early_s:.0f} s early")
 
-    def done(self, pod: SimPod, report: contract.AgentReport) -> None:
+    def done(self, pod: Pod, report: contract.AgentReport) -> None:
         """The agent has said its last word."""
         self.uploads.done(pod, report)
         self.attempts.done(pod, report)
 
-    def agent_since(self, pod: SimPod) -> float:
+    def agent_since(self, pod: Pod) -> float:
         """When its present agent was started."""
         return self._lives.since(pod)
 
-    def ordered(self, pod: SimPod) -> None:
+    def ordered(self, pod: Pod) -> None:
         """Orders to land have reached the pod."""
         agent = pod.agent
         if agent is not None:
@@ -173,10 +168,10 @@ class AgentOracle:
 
     # -- what must have followed --------------------------------------------------------------
 
-    def _at_stop(self, pod: SimPod, look: Callable[[], None]) -> None:
+    def _at_stop(self, pod: Pod, look: Callable[[], None]) -> None:
         self.world.queue.at(pod.rented.due_at + self._lives.late_s(pod) + _LAYER_S, look)
 
-    def _stopped_hard(self, pod: SimPod) -> None:
+    def _stopped_hard(self, pod: Pod) -> None:
         now = self.world.queue.now
         if not pod.running or pod.rented.deleting:
             return
@@ -193,7 +188,7 @@ class AgentOracle:
         if guarded and not pod.ending and now - pod.booted_at > _LAYER_S:
             self.fail("I2", f"{pod.rented.pod_id}'s watchdog does nothing at the hard stop")
 
-    def _hung(self, pod: SimPod, trainer: SimTrainer) -> None:
+    def _hung(self, pod: Pod, trainer: SimTrainer) -> None:
         now = self.world.queue.now
         if not pod.running or not trainer.runs(now) or trainer.frozen_at is None:
             return
@@ -206,7 +201,7 @@ class AgentOracle:
         else:
             self.world.queue.at(since + patience_s, partial(self._hung, pod, trainer))
 
-    def _unheeded(self, pod: SimPod, agent: AgentLoop) -> None:
+    def _unheeded(self, pod: Pod, agent: AgentLoop) -> None:
         now, trainer = self.world.queue.now, pod.trainer
         if not pod.running or pod.agent is not agent or "agent" in self.world.off:
             return
@@ -222,11 +217,11 @@ class AgentOracle:
 
     # -- how long things may take -------------------------------------------------------------
 
-    def _asleep_s(self, pod: SimPod) -> float:
+    def _asleep_s(self, pod: Pod) -> float:
         return max(0.0, pod.stopped_until - self.world.queue.now)
 
     @staticmethod
-    def _patience_s(pod: SimPod, trainer: SimTrainer) -> float:
+    def _patience_s(pod: Pod, trainer: SimTrainer) -> float:
         """How long the lease lets it show no progress, and until the agent's next look."""
         frozen_at = trainer.frozen_at or 0.0
         most_s = 20 * trainer.shape.step_s
@@ -238,56 +233,13 @@ class AgentOracle:
         return max(pod.lease.hang_after_s, most_s) + _LOOK_S
 
 
-_FOR_EVER_S = 1e9
-
-
-class AgentLives:
-    """The pods of one world that began anew, and the agents that each has had."""
-
-    def __init__(self, world: SimWorld) -> None:
-        self.world = world
-        self.restarted: set[SimPod] = set()
-        self._since: dict[SimPod, float] = {}
-        self._agents: dict[SimPod, int] = {}
-
-    def agent_started(self, pod: SimPod) -> None:
-        self._since[pod] = self.world.queue.now
-        self._agents[pod] = self._agents.get(pod, 0) + 1
-
-    def since(self, pod: SimPod) -> float:
-        """When its present agent was started; without one yet, or with one that is stopped: now."""
-        if pod.agent_stopped:
-            return self.world.queue.now
-        return self._since.get(pod, self.world.queue.now)
-
-    def agents(self, pod: SimPod) -> int:
-        return self._agents.get(pod, 0)
-
-    def late_s(self, pod: SimPod) -> float:
-        """How late its processes may be, where clocks were wrong; see ``Exposure``.
-
-        After a restart the boot clock starts anew, and a wall clock that is wrong is all there is.
-        """
-        if pod in self.restarted and pod.machine.offset_s:
-            return _FOR_EVER_S
-        return self.world.check.exposure.late_s(pod.rented)
-
-    def early_s(self, pod: SimPod) -> float:
-        """How early its processes may stop: what its clock, or the one that its lease was granted
-        by, takes from the time between grant and boot."""
-        return max(self.late_s(pod), pod.machine.offset_s, -pod.rented.granted_ahead_s)
-
-    def clock_wrong(self, pod: SimPod) -> bool:
-        return self.late_s(pod) > 5.0 or bool(pod.machine.offset_s)
-
-
 NEXT_WITHIN_S = 60.0
 
 
 class BootJudge:
     """``fail`` takes an invariant's name and what is wrong."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
         self.judged = 0
         """Boots that failed while nothing else stood in the way."""

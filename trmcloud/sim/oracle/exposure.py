@@ -1,22 +1,17 @@
 """Exposure: time in which no layer could end a pod, by one named predicate of ground truth.
 
 The promise counts the other time; a bill may exceed its budget by at most rate × exposed.
-``Undecidable`` says what no controller could have known: the only excuse that the oracles know.
+``Undecidable`` says what no controller could have known, ``AgentLives`` what has befallen a pod:
+the only excuses that the oracles know.
 """
 
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import TRAITS
+from trmcloud.sim.world.protocols import Pod, Process, Rented, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
-
-if TYPE_CHECKING:
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.controllers import Process
-    from trmcloud.sim.world.world import SimWorld
-
 
 REACTION_S = 120.0
 """A controller that is up and heard must have acted by then."""
@@ -25,6 +20,7 @@ GUARD_REACTION_S = 25.0
 CLOCK_OFF_S = 5.0
 _CLOCKS_AGREE_S = 0.5
 ANY_RUN = ""
+_FOR_EVER_S = 1e9
 
 
 class Exposure:
@@ -32,7 +28,7 @@ class Exposure:
 
     reap_every_s = 300.0
 
-    def __init__(self, world: SimWorld) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
         self.able: dict[str, float] = {}
         """By run: since when a controller drives it that is up, heard, and has the right time;
@@ -200,7 +196,7 @@ class Undecidable:
     """What no controller could have known, since the provider or a clock lied beyond what
     ``core.providers`` says that it may."""
 
-    def __init__(self, world: SimWorld) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
         self.clocks_moved = False
 
@@ -221,3 +217,43 @@ class Undecidable:
     def odd(self, process: Process) -> bool:
         """Whether this controller's time is not to be trusted."""
         return self.woken or self.clocks_moved
+
+
+class AgentLives:
+    """The pods of one world that began anew, and the agents that each has had."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.restarted: set[Pod] = set()
+        self._since: dict[Pod, float] = {}
+        self._agents: dict[Pod, int] = {}
+
+    def agent_started(self, pod: Pod) -> None:
+        self._since[pod] = self.world.queue.now
+        self._agents[pod] = self._agents.get(pod, 0) + 1
+
+    def since(self, pod: Pod) -> float:
+        """When its present agent was started; without one yet, or with one that is stopped: now."""
+        if pod.agent_stopped:
+            return self.world.queue.now
+        return self._since.get(pod, self.world.queue.now)
+
+    def agents(self, pod: Pod) -> int:
+        return self._agents.get(pod, 0)
+
+    def late_s(self, pod: Pod) -> float:
+        """How late its processes may be, where clocks were wrong; see ``Exposure``.
+
+        After a restart the boot clock starts anew, and a wall clock that is wrong is all there is.
+        """
+        if pod in self.restarted and pod.machine.offset_s:
+            return _FOR_EVER_S
+        return self.world.check.exposure.late_s(pod.rented)
+
+    def early_s(self, pod: Pod) -> float:
+        """How early its processes may stop: what its clock, or the one that its lease was granted
+        by, takes from the time between grant and boot."""
+        return max(self.late_s(pod), pod.machine.offset_s, -pod.rented.granted_ahead_s)
+
+    def clock_wrong(self, pod: Pod) -> bool:
+        return self.late_s(pod) > 5.0 or bool(pod.machine.offset_s)

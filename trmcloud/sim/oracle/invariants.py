@@ -12,7 +12,6 @@ that is written, ``duties`` what the layers on a pod owe, ``money`` what a run h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
@@ -25,12 +24,9 @@ from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, STOPPED, Expos
 from trmcloud.sim.oracle.ledger_oracle import Oracle
 from trmcloud.sim.oracle.money import MoneyJudge, OrphanJudge, VolumeJudge
 from trmcloud.sim.oracle.uploads import OversizeJudge
+from trmcloud.sim.world.facts import Violated
+from trmcloud.sim.world.protocols import Process, Rented, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
-
-if TYPE_CHECKING:
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.controllers import Process
-    from trmcloud.sim.world.world import SimWorld
 
 ORPHAN_S = 180.0
 """REACTION_S and the longest delete."""
@@ -41,18 +37,10 @@ _HEAD_SLACK_S = 60.0
 CANARY = "rpa_CANARY"
 
 
-class Violated(Exception):
-    """An invariant does not hold."""
-
-    def __init__(self, name: str, detail: str) -> None:
-        super().__init__(f"{name}: {detail}")
-        self.name = name
-
-
 class Invariants:
     """Watches one world. ``fail`` raises through whatever was going on."""
 
-    def __init__(self, world: SimWorld) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
         self.epochs: dict[str, int] = {}
         self.names: dict[str, int] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import traits_of
@@ -21,15 +21,9 @@ from trmcloud.core.control.actions import CREATE, LAND, TERMINATE
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.outcome import Outcome
+from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Undecidable
-
-if TYPE_CHECKING:
-    from trmcloud.ports.compute import PodRequest
-    from trmcloud.sim.oracle.exposure import Undecidable
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.controllers import Process
-    from trmcloud.sim.world.world import SimWorld
-
+from trmcloud.sim.world.protocols import Process, Rented, World
 
 _SECOND_S = 1.5
 
@@ -37,7 +31,7 @@ _SECOND_S = 1.5
 class Oracle:
     """Judges one world's events. ``fail`` takes an invariant's name and the detail."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
         self.undecidable = Undecidable(world)
         self._held: dict[str, int] = {}
@@ -160,7 +154,7 @@ class Oracle:
 
     def _agent_up(self, process: Process, run: RunState, event: ev.AgentUp) -> None:
         rented = self._pod_of(run.generation)
-        if rented is not None and not any(t.pod.agent_body for t in self._namesakes(rented)):
+        if rented is not None and not any(t.pod.had_agent for t in self._namesakes(rented)):
             self.fail("I4", f"{rented.pod_id} has no agent that could have spoken")
 
     def _phase_ended(self, process: Process, run: RunState, event: ev.PhaseEnded) -> None:
@@ -273,7 +267,7 @@ class Oracle:
 
     def _find(self, pod_id: str | None) -> Rented | None:
         for account in self.world.accounts.values():
-            if pod_id in account.pods:
+            if pod_id is not None and pod_id in account.pods:
                 return account.pods[pod_id]
         return None
 
@@ -321,7 +315,7 @@ class CallJudge:
     """``fail`` takes an invariant's name and what is wrong."""
 
     def __init__(
-        self, world: SimWorld, undecidable: Undecidable, fail: Callable[[str, str], None]
+        self, world: World, undecidable: Undecidable, fail: Callable[[str, str], None]
     ) -> None:
         self.world, self.undecidable, self.fail = world, undecidable, fail
         self._asked: set[str] = set()

@@ -10,23 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.budget import month_of
+from trmcloud.core.control.budget import LedgerState, month_of
 from trmcloud.core.control.kept_volumes import Hold, holds
 from trmcloud.core.control.kept_volumes import holds as held_by
 from trmcloud.core.control.orphan_costs import is_pending
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
-
-if TYPE_CHECKING:
-    from trmcloud.core.control.budget import LedgerState
-    from trmcloud.sim.world.account import Account, KeptVolume, Rented
-    from trmcloud.sim.world.controllers import Process
-    from trmcloud.sim.world.world import SimWorld
+from trmcloud.sim.world.facts import KeptVolume
+from trmcloud.sim.world.protocols import Account, Process, Rented, World
 
 
 @dataclass
@@ -41,7 +36,7 @@ class Worst:
 class MoneyJudge:
     """``fail`` takes an invariant's name and what is wrong."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
         self.worst = Worst()
         self.account_cap: Usd | None = None
@@ -139,7 +134,7 @@ _CLOCK_OFF_S = 900.0
 class VolumeJudge:
     """``fail`` takes an invariant's name and what is wrong."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
 
     def deleted(self, account: Account, volume: KeptVolume, process: Process) -> None:
@@ -231,7 +226,7 @@ _NEXT_LOOK_S = 1800.0
 class OrphanJudge:
     """Watches what is noted of them. ``fail`` takes an invariant's name and the detail."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
         self.restored_at: float | None = None
         """When an older copy of the ledger was put in its place."""

@@ -10,21 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.outcome import Outcome
-
-if TYPE_CHECKING:
-    from trmcloud.core.contract.manifest import CheckpointManifest
-    from trmcloud.sim.oracle.agent_oracle import AgentLives
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.controllers import Process
-    from trmcloud.sim.world.pod import SimPod
-    from trmcloud.sim.world.store import Checkpoint
-    from trmcloud.sim.world.world import SimWorld
-
+from trmcloud.sim.oracle.exposure import AgentLives
+from trmcloud.sim.world.protocols import Pod, Process, Rented, World
+from trmcloud.sim.world.store import Checkpoint
 
 _ACTS_S = 15.0
 """An agent that lives and is awake has acted by then."""
@@ -45,16 +38,14 @@ def _latest(made: Sequence[Checkpoint]) -> CheckpointManifest:
 class UploadJudge:
     """Watches what the pods of one world store, and what they wait for."""
 
-    def __init__(
-        self, world: SimWorld, lives: AgentLives, fail: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, world: World, lives: AgentLives, fail: Callable[[str, str], None]) -> None:
         self.world, self._lives, self.fail = world, lives, fail
-        self._awaiting: dict[SimPod, float] = {}
-        self._ungranted: dict[SimPod, float] = {}
-        self._unsent: dict[SimPod, float] = {}
+        self._awaiting: dict[Pod, float] = {}
+        self._ungranted: dict[Pod, float] = {}
+        self._unsent: dict[Pod, float] = {}
         self._stored_times: Counter[tuple[str, contract.Kept]] = Counter()
 
-    def may_upload(self, pod: SimPod, phase: str, from_step: int) -> None:
+    def may_upload(self, pod: Pod, phase: str, from_step: int) -> None:
         """A pod that is to upload has the right to, and what it was given to go on from."""
         if not pod.lease.uploads:
             return
@@ -67,7 +58,7 @@ class UploadJudge:
             what = " ".join(sorted(pod.uploader.withheld))
             self.fail("I3", f"{pod.rented.pod_id} was not given {what}, to go on from if need be")
 
-    def awaits(self, pod: SimPod) -> None:
+    def awaits(self, pod: Pod) -> None:
         """Money first: uploads that do not get on are waited for as long as landing may take."""
         now, agent = self.world.queue.now, pod.agent
         for what, waits in (("grants", self._ungranted), ("files", self._unsent)):
@@ -83,7 +74,7 @@ class UploadJudge:
         if now - since > max(pod.lease.landing_s, _ACTS_S) + _LOOK_S:
             self.fail("wasteful", f"{pod.rented.pod_id} waits for uploads for {now - since:.0f} s")
 
-    def stored(self, pod: SimPod, kept: contract.Kept) -> None:
+    def stored(self, pod: Pod, kept: contract.Kept) -> None:
         """An upload is through: the very same bits are not sent again and again, at the pod's
         rent. What another one was written over, once, may come back."""
         self._stored_times[pod.rented.pod_id, kept] += 1
@@ -92,7 +83,7 @@ class UploadJudge:
             label = f"{kept.phase} {kept.step}"
             self.fail("wasteful", f"{pod.rented.pod_id} stores {label} for the {times}th time")
 
-    def writes_over(self, pod: SimPod, phase: str, slot: str) -> None:
+    def writes_over(self, pod: Pod, phase: str, slot: str) -> None:
         """An upload begins, into a slot: not into the one with what was saved before the cooldown
         that the latest in the pod's slots is in. A store that does not list it yet hides it."""
         made = self.world.files.checkpoints.get(pod.lease.run_id, ())
@@ -122,14 +113,14 @@ class UploadJudge:
             if each.whole and not here and self._is_of_worth(each, mine, mine, brought):
                 self.fail("I3", f"{rented.pod_id} is ended, and {each.manifest.label} is not here")
 
-    def done(self, pod: SimPod, report: contract.AgentReport) -> None:
+    def done(self, pod: Pod, report: contract.AgentReport) -> None:
         """The agent has said its last word: not before what is best and what is latest is in the
         bucket."""
         if pod.lease.uploads:
             self._stored(pod, report)
         self._supplied(pod, report)
 
-    def _stored(self, pod: SimPod, report: contract.AgentReport) -> None:
+    def _stored(self, pod: Pod, report: contract.AgentReport) -> None:
         """What is best and what is latest is in the bucket, or could not come there."""
         now, knobs = self.world.queue.now, self.world.knobs
         made = self.world.files.checkpoints.get(pod.lease.run_id, ())
@@ -147,7 +138,7 @@ class UploadJudge:
             if owed is not None:
                 self.fail("I3", f"{pod.rented.pod_id} is done and {owed.label} is not stored")
 
-    def _supplied(self, pod: SimPod, report: contract.AgentReport) -> None:
+    def _supplied(self, pod: Pod, report: contract.AgentReport) -> None:
         """Nobody sent it its files, or gave it the right to upload: not while somebody could, for
         as long as it waits."""
         knobs, now = self.world.knobs, self.world.queue.now
@@ -237,7 +228,7 @@ class Oversized:
 class OversizeJudge:
     """``fail`` takes an invariant's name and what is wrong."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
         self.stored: list[Oversized] = []
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import local_terminate_wait_s, traits_of
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.errors import ProviderError
 from trmcloud.ports.compute import PodRequest
+from trmcloud.sim.world import protocols
+from trmcloud.sim.world.facts import KeptVolume, Sought
 from trmcloud.sim.world.pod import SimPod
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S, ProviderProfile
-
-if TYPE_CHECKING:
-    from trmcloud.sim.world.world import SimWorld
 
 BOOT_LOG_S = 60.0
 """So long after its log says that its boot has failed a pod may live, where somebody can see it."""
@@ -86,47 +84,18 @@ class Rented:
             seconds = max(seconds, self.account.habits.least_billed_s)
         return self._before_micros + math.ceil(self.rate_micros * math.ceil(seconds) / 3600)
 
+    def end_from_inside(self) -> None:
+        self.account.end_from_inside(self)
+
     def reprice(self, rate_micros: int, now: float) -> None:
         self._before_micros += math.ceil(self.rate_micros * (now - self._since) / 3600)
         self._since, self.rate_micros = now, rate_micros
 
 
-class KeptVolume:
-    """A network volume as it is billed: from when it was made until it is deleted."""
-
-    def __init__(self, volume_id: str, place: str, rate_micros: int, at: float) -> None:
-        self.volume_id, self.place, self.rate_micros = volume_id, place, rate_micros
-        self.created_at = at
-        self.ended_at: float | None = None
-        self.users: set[str] = set()
-        """Runs that had it made, or found it there, before they asked for a pod."""
-
-    def micros(self, until: float) -> int:
-        """What it has cost by ``until``."""
-        end = until if self.ended_at is None else min(until, self.ended_at)
-        return math.ceil(self.rate_micros * max(0.0, end - self.created_at) / 3600)
-
-
-class Sought:
-    """A create that was taken, and for which no machine is found: nothing is ever billed.
-
-    Until true epoch second ``over_at``, or until it is called off, it is looked for, and
-    ``listed`` meanwhile as if it were being made, or not.
-    """
-
-    def __init__(self, request: PodRequest, over_at: float, listed: bool) -> None:
-        self.name, self.rate = request.name, request.rate
-        self.over_at, self.listed = over_at, listed
-        self.called_off = False
-
-    def goes_on(self, now: float) -> bool:
-        return not self.called_off and now < self.over_at
-
-
 class Account:
     """All pods rented from one provider."""
 
-    def __init__(self, world: SimWorld, habits: ProviderProfile) -> None:
+    def __init__(self, world: protocols.World, habits: ProviderProfile) -> None:
         self.world, self.habits = world, habits
         self.pods: dict[str, Rented] = {}
         self._named: dict[str, list[Rented]] = {}
@@ -236,7 +205,7 @@ class Account:
 
     # -- ending -------------------------------------------------------------------------------
 
-    def honors_delete(self, rented: Rented) -> bool:
+    def honors_delete(self, rented: protocols.Rented) -> bool:
         """Whether a delete issued now would end the billing."""
         return self.world.queue.now >= max(
             rented.undeletable_until, self.world.knobs.deletes_ignored_until

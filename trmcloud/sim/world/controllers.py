@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.app import reap
 from trmcloud.app.context import Context
@@ -33,11 +33,8 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId, Driver
 from trmcloud.sim.world.clocks import Entry, Machine
-from trmcloud.sim.world.ports import SimBucket, SimCompute, SimLink, SimWorkers
-
-if TYPE_CHECKING:
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.world import SimWorld
+from trmcloud.sim.world.ports import SimBucket, SimWorkers
+from trmcloud.sim.world.protocols import Rented, World
 
 _HELD_LONG_S = 600.0
 _HOME = Path("/sim")
@@ -52,7 +49,7 @@ class Killed(BaseException):
 class Process:
     """One controller. ``kind``: launch (drives one run), reap (reconciles now and then)."""
 
-    def __init__(self, world: SimWorld, machine: Machine, kind: str, project: str = "sim") -> None:
+    def __init__(self, world: World, machine: Machine, kind: str, project: str = "sim") -> None:
         self.sim, self.machine, self.kind = world, machine, kind
         world.processes_made += 1
         self.who = ControllerId(machine.name, world.processes_made, "1")
@@ -75,8 +72,8 @@ class Process:
             home=_HOME,
             clock=machine,
             ledger=LedgerView(self),
-            computes={name: SimCompute(a, self) for name, a in world.accounts.items()},
-            links={name: SimLink(a, self) for name, a in world.accounts.items()},
+            computes=world.computes_of(self),
+            links=world.links_of(self),
             files=world.files,
             who=self.who,
             is_alive=self._is_alive,

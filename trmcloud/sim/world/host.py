@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
@@ -25,10 +25,7 @@ from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.sim.world.clocks import Entry
-
-if TYPE_CHECKING:
-    from trmcloud.sim.world.pod import SimPod
-
+from trmcloud.sim.world.protocols import Pod
 
 _BETWEEN_LOOKS_S = 0.1
 
@@ -36,7 +33,7 @@ _BETWEEN_LOOKS_S = 0.1
 class SimHost:
     """``pod.agent.host.Host`` over a simulated pod's memory."""
 
-    def __init__(self, pod: SimPod) -> None:
+    def __init__(self, pod: Pod) -> None:
         self._pod = pod
         self._looks = (0.0, 0)
         """When it was last asked about a trainer, and how often by then."""
@@ -188,7 +185,7 @@ class SimHost:
             self._pod.resume_watchdog()
             return False
         rented.ended_by = rented.ended_by or "agent"
-        rented.account.end_from_inside(rented)
+        rented.end_from_inside()
         return rented.account.habits.self_ends == "exit"
 
     def log(self, text: str) -> None:
@@ -213,7 +210,7 @@ class _Doing:
 class SimUploader:
     """One pod's; its notes survive the agent, and end with the pod's own disk."""
 
-    def __init__(self, pod: SimPod) -> None:
+    def __init__(self, pod: Pod) -> None:
         self._pod = pod
         self.grants: Grants | None = None
         self.fetched: set[str] = set()

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from enum import StrEnum
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.core.contract import worth
 from trmcloud.core.contract.command import Command
@@ -18,10 +18,6 @@ from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import dataclass, replace
 from trmcloud.pod.job.stopping import Act, Stopping
-
-if TYPE_CHECKING:
-    pass
-
 
 _ROUNDING_S = 1e-3
 """Instants are floats of about 10⁹ s."""
