@@ -10,7 +10,7 @@ from trmcloud.core.values import dataclass
 from trmcloud.sim.oracle.invariants import Invariants
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.user_actions import UserActions
-from trmcloud.sim.world.facts import START_AT, Told
+from trmcloud.sim.world.facts import START_AT, TimelineEntry
 from trmcloud.sim.world.world import SimWorld
 
 HOUR_S = 3600.0
@@ -22,7 +22,7 @@ and no more."""
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayResult:
     """What came of one seed. ``digest`` is the hash of everything that happened."""
 
     seed: int
@@ -41,10 +41,10 @@ class Played:
     ended_by: tuple[str, ...]
     saved: tuple[int, ...]
     """The last step of which each run has a whole checkpoint."""
-    told: tuple[Told, ...]
+    told: tuple[TimelineEntry, ...]
 
 
-def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = None) -> Played:
+def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = None) -> PlayResult:
     """The scenario from launch to the last bill. ``arm`` sets its faults."""
     rng = random.Random(scenario.seed)
     world = SimWorld(rng, scenario.providers)
@@ -75,7 +75,7 @@ def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = 
     return _played(world, scenario, check)
 
 
-def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> Played:
+def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResult:
     violation = check.violation
     runs, saved, ended = [], [], []
     now = world.queue.now
@@ -96,7 +96,7 @@ def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> Played:
         digest.update(f"{record.seq} {record.at:.6f} {type(record.event).__name__}\n".encode())
     digest.update(repr((runs, saved)).encode())
     worst = check.money.worst
-    return Played(
+    return PlayResult(
         seed=scenario.seed,
         digest=digest.hexdigest(),
         violation=violation.name if violation is not None else "",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from trmcloud.core.values import dataclass
 from trmcloud.sim.scenario import Scenario
-from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.facts import START_AT, Trap
 from trmcloud.sim.world.world import SimWorld
 
@@ -40,7 +40,7 @@ class Arms:
 
         self.world.queue.at(at, now)
 
-    def strike_pod(self, at: float, text: str, act: Callable[[Rented], None]) -> None:
+    def strike_pod(self, at: float, text: str, act: Callable[[RentedMachine], None]) -> None:
         """Likewise for one of our living pods; without one nothing is fired."""
 
         def now() -> None:

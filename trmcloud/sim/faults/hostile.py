@@ -24,7 +24,7 @@ from trmcloud.core.control.pending_pulls import pull_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import one_line
 from trmcloud.sim.faults.arm import Arms, Fault
-from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.store import make_manifest
 
 LOOKING_AFTER = ("launch", "reap", "user")
@@ -352,7 +352,7 @@ def _uploads_more(arms: Arms) -> None:
     again, early = rng.random() < 0.5, rng.random()
     down_s = rng.uniform(60, 7200) if rng.random() < 0.3 else 0.0
 
-    def strike(rented: Rented) -> None:
+    def strike(rented: RentedMachine) -> None:
         grants = rented.pod.uploader.grants
         if grants is None or world.knobs.pod_api_down_until > world.queue.now:
             return
@@ -374,7 +374,7 @@ def _every_host_uploads_more(arms: Arms) -> None:
     world, rng = arms.world, arms.rng
     vanishes = rng.random() < 0.5
 
-    def turn(rented: Rented) -> None:
+    def turn(rented: RentedMachine) -> None:
         grants = rented.pod.uploader.grants
         assert grants is not None
         world.fire(arms.number, f"{rented.pod_id} turns on its bucket")
@@ -390,7 +390,7 @@ def _every_host_uploads_more(arms: Arms) -> None:
     world.knobs.turns.append(turn)
 
 
-def _store(arms: Arms, rented: Rented, size_bytes: int) -> None:
+def _store(arms: Arms, rented: RentedMachine, size_bytes: int) -> None:
     world, run_id = arms.world, rented.run_id
     if world.queue.now < world.knobs.bucket_down_until:
         return

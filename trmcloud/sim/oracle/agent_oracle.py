@@ -24,7 +24,7 @@ from trmcloud.sim.oracle.attempts import AttemptJudge
 from trmcloud.sim.oracle.exposure import AgentLives
 from trmcloud.sim.oracle.uploads import UploadJudge
 from trmcloud.sim.world.facts import PodWords
-from trmcloud.sim.world.protocols import Pod, Rented, World
+from trmcloud.sim.world.protocols import Pod, RentedMachine, World
 from trmcloud.sim.world.trainer import SimTrainer
 
 _LAYER_S = 15.0
@@ -244,12 +244,12 @@ class BootJudge:
         self.judged = 0
         """Boots that failed while nothing else stood in the way."""
 
-    def watch(self, rented: Rented) -> None:
+    def watch(self, rented: RentedMachine) -> None:
         """One of which the log will say that it has failed."""
         at = rented.boot_failed_at + NEXT_WITHIN_S
         self.world.queue.at(at, lambda: self._judge(rented))
 
-    def _judge(self, rented: Rented) -> None:
+    def _judge(self, rented: RentedMachine) -> None:
         run = self.world.ledger.read().runs.get(rented.run_id)
         if run is None or self._is_hindered(rented) or self._is_beyond_lists(rented):
             return
@@ -269,7 +269,7 @@ class BootJudge:
                 "wasteful", f"{rented.pod_id} has failed to boot, and no other is asked for in time"
             )
 
-    def _is_hindered(self, rented: Rented) -> bool:
+    def _is_hindered(self, rented: RentedMachine) -> bool:
         """Whether its controller was away, fenced, unheard or wrong about the time meanwhile."""
         check, now = self.world.check, self.world.queue.now
         able_since = check.exposure.able.get(rented.run_id)
@@ -278,7 +278,7 @@ class BootJudge:
         lost = check.forgotten or undecidable.woken or undecidable.clocks_moved
         return away or lost or bool(self.world.knobs.lies) or now >= rented.due_at
 
-    def _is_beyond_lists(self, rented: Rented) -> bool:
+    def _is_beyond_lists(self, rented: RentedMachine) -> bool:
         """Whether lists lag more than they do, or deletes are not done: absence takes longer."""
         knobs = self.world.knobs
         lags = knobs.list_omits_s or knobs.list_flickers or knobs.lists_dead_s
@@ -287,7 +287,7 @@ class BootJudge:
         return bool(lags or refused or twins) or rented.visible_at > rented.boot_failed_at
 
     def _is_ended_for_another_reason(
-        self, rented: Rented, run: RunState, generation: Generation
+        self, rented: RentedMachine, run: RunState, generation: Generation
     ) -> bool:
         """Before its log had said anything, by its host, or since a stop was asked for."""
         ends = (rented.deleted_at, rented.ended_at or rented.deleted_at)
@@ -297,7 +297,7 @@ class BootJudge:
             generation.gone_at is not None and generation.lived_s is None
         )
 
-    def _has_another(self, rented: Rented, run: RunState, generation: Generation) -> bool:
+    def _has_another(self, rented: RentedMachine, run: RunState, generation: Generation) -> bool:
         """Whether what the failed one leaves of the reservation, counted at the most that it can
         cost, pays for a candidate that was not tried."""
         plan = self.world.truths[run.run_id].plan

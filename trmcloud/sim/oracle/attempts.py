@@ -35,7 +35,7 @@ _OVERRIDABLE = {
 }  # fmt: skip
 
 
-class Tries:
+class PhaseTries:
     """How often a phase has been started on one pod without a newer checkpoint, by the truth."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class AttemptJudge:
 
     def __init__(self, world: World, lives: AgentLives, fail: Callable[[str, str], None]) -> None:
         self.world, self._lives, self.fail = world, lives, fail
-        self._tries: dict[tuple[Pod, str], Tries] = {}
+        self._tries: dict[tuple[Pod, str], PhaseTries] = {}
         self._no_longer_pay: set[tuple[Pod, str]] = set()
 
     def restarted(self, pod: Pod) -> None:
@@ -75,7 +75,7 @@ class AttemptJudge:
     def spawned(self, pod: Pod, trainer: SimTrainer) -> None:
         now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
         self._not_finished(pod, phase)
-        tries = self._tries.setdefault((pod, phase), Tries())
+        tries = self._tries.setdefault((pod, phase), PhaseTries())
         if phase in pod.written.finished:
             self.fail("wasteful", f"{phase} is trained again, and had finished")
         again = tries.last is not None
@@ -94,7 +94,7 @@ class AttemptJudge:
         self._must_climb(pod, trainer)
 
     def _overridden(
-        self, pod: Pod, tries: Tries, trainer: SimTrainer, now: float, *, forgetful: bool
+        self, pod: Pod, tries: PhaseTries, trainer: SimTrainer, now: float, *, forgetful: bool
     ) -> None:
         """Other settings are those of the table, as many sequences a step, and another try after an
         end that they might mend: not the same again, and not for ever."""
@@ -132,7 +132,7 @@ class AttemptJudge:
         if tries.mended[outcome] > most and not forgetful:
             self.fail("wasteful", f"{phase} is changed for the {most + 1}th time after {outcome}")
 
-    def _climbed(self, pod: Pod, tries: Tries, trainer: SimTrainer) -> None:
+    def _climbed(self, pod: Pod, tries: PhaseTries, trainer: SimTrainer) -> None:
         """A larger micro-batch: only after it was told to land for that, never after memory ran
         out, and within what memory there is."""
         last, phase = tries.last, trainer.shape.phase

@@ -1,7 +1,7 @@
 """Exposure: time in which no layer could end a pod, by one named predicate of ground truth.
 
 The promise counts the other time; a bill may exceed its budget by at most rate × exposed.
-``Undecidable`` says what no controller could have known, ``AgentLives`` what has befallen a pod:
+``Uncertainty`` says what no controller could have known, ``AgentLives`` what has befallen a pod:
 the only excuses that the oracles know.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf
 
 from trmcloud.core.catalog.providers import TRAITS
-from trmcloud.sim.world.protocols import Pod, Process, Rented, World
+from trmcloud.sim.world.protocols import Pod, Process, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 REACTION_S = 120.0
@@ -83,7 +83,7 @@ class Exposure:
         self._reap_ending_since = (self._reap_ending_since or now) if reaps else None
         self._reap_since = (self._reap_since or now) if reaps and writes else None
 
-    def seconds(self, rented: Rented, since: float, until: float) -> float:
+    def seconds(self, rented: RentedMachine, since: float, until: float) -> float:
         """Seconds of (since, until] in which no layer could have ended this pod's billing.
 
         A layer counts once it has been able for as long as it takes to react.
@@ -132,7 +132,7 @@ class Exposure:
                 )
         return max(0.0, min(until, able_at) - since)
 
-    def late_s(self, rented: Rented) -> float:
+    def late_s(self, rented: RentedMachine) -> float:
         """How late a pod's own processes may be: a clock that was wrong when the lease was granted,
         or is wrong on the pod, may cost the time between the two, and no more."""
         wrong_s = max(-rented.pod.machine.offset_s, rented.granted_ahead_s)
@@ -140,7 +140,7 @@ class Exposure:
             return max(CLOCK_OFF_S, wrong_s)
         return max(CLOCK_OFF_S, min(wrong_s, rented.boots_after_s + 5.0))
 
-    def _guard_could(self, rented: Rented) -> bool:
+    def _guard_could(self, rented: RentedMachine) -> bool:
         """Whether its watchdog lives and has a means, now or once it is heard."""
         how = rented.account.habits.self_ends
         pod = rented.pod
@@ -150,12 +150,12 @@ class Exposure:
             return False
         return how in ("exit", "shutdown") or not self.world.knobs.pod_key_useless
 
-    def _agent_could(self, rented: Rented) -> bool:
+    def _agent_could(self, rented: RentedMachine) -> bool:
         """Whether its agent runs, which ends the pod or makes a stopped watchdog run again."""
         pod = rented.pod
         return pod.agent is not None and not pod.agent_stopped and "agent" not in self.world.off
 
-    def killable_since(self, rented: Rented) -> float:
+    def killable_since(self, rented: RentedMachine) -> float:
         """Of a pod on this machine: since when one layer or another could have killed it at once;
         infinite where none could, or where clocks were wrong."""
         pod, laptop = rented.pod, self.world.laptop
@@ -171,7 +171,7 @@ class Exposure:
             since = min(since, max(pod.booted_at, pod.stopped_until))
         return since
 
-    def _pod_heard_from(self, rented: Rented) -> float:
+    def _pod_heard_from(self, rented: RentedMachine) -> float:
         """Since when a pod's own call to the provider would get through."""
         if rented.account.habits.self_ends != "api":
             return 0.0
@@ -192,7 +192,7 @@ STOPPED = frozenset({"7", "9", "14", "61"})
 """With these a controller may wake up in the middle of a call and go on with it."""
 
 
-class Undecidable:
+class Uncertainty:
     """What no controller could have known, since the provider or a clock lied beyond what
     ``core.providers`` says that it may."""
 
@@ -204,7 +204,7 @@ class Undecidable:
         if self._world.laptop.offset_s or self._world.server.offset_s:
             self.clocks_moved = True
 
-    def absence(self, rented: Rented | None) -> bool:
+    def absence(self, rented: RentedMachine | None) -> bool:
         """Whether a pod's absence may have been misjudged: by a clock that was set meanwhile, or
         since the pod came later than its provider's longest delay."""
         return self.clocks_moved or (rented is not None and rented.came_too_late)

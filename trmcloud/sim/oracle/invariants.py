@@ -21,11 +21,11 @@ from trmcloud.core.money import Usd
 from trmcloud.pod.agent.nodes import HEAD_LOST_S
 from trmcloud.sim.oracle.agent_oracle import AgentOracle, BootJudge
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, STOPPED, Exposure
-from trmcloud.sim.oracle.ledger_oracle import Oracle
+from trmcloud.sim.oracle.ledger_oracle import LedgerOracle
 from trmcloud.sim.oracle.money import MoneyJudge, OrphanJudge, VolumeJudge
 from trmcloud.sim.oracle.uploads import OversizeJudge
-from trmcloud.sim.world.facts import Violated
-from trmcloud.sim.world.protocols import Process, Rented, World
+from trmcloud.sim.world.facts import Violation
+from trmcloud.sim.world.protocols import Process, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 ORPHAN_S = 180.0
@@ -45,14 +45,14 @@ class Invariants:
         self.epochs: dict[str, int] = {}
         self.names: dict[str, int] = {}
         self.extra_of: dict[str, float] = {}
-        self.violation: Violated | None = None
+        self.violation: Violation | None = None
         self.foreign: set[str] = set()
         self.forgotten = False
         self._last_at = world.queue.now
         self._owners: Mapping[str, RunState] | None = None
         """The runs by which it was last looked whose pods are whose."""
         self.exposure = Exposure(world)
-        self.truth = Oracle(world, self.fail)
+        self.truth = LedgerOracle(world, self.fail)
         self.duties = AgentOracle(world, self.fail)
         self.money = MoneyJudge(world, self.fail)
         self.strays = OrphanJudge(world, self.fail)
@@ -62,7 +62,7 @@ class Invariants:
 
     def fail(self, name: str, detail: str) -> None:
         if self.violation is None:
-            self.violation = Violated(name, detail)
+            self.violation = Violation(name, detail)
             self.world.say(f"VIOLATION {name}: {detail}")
 
     # -- after every event --------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Invariants:
         self.exposure.look(now)
         self.truth.undecidable.look()
 
-    def _own(self, rented: Rented, run: RunState | None, now: float) -> None:
+    def _own(self, rented: RentedMachine, run: RunState | None, now: float) -> None:
         """Whether the ledger still has an open generation for this pod."""
         generation = run.generation if run is not None else None
         named = generation is not None and generation.open and generation.pod_name == rented.name
@@ -116,7 +116,7 @@ class Invariants:
         elif rented.unowned_at is None:
             rented.unowned_at = now
 
-    def _known(self, rented: Rented, now: float) -> None:
+    def _known(self, rented: RentedMachine, now: float) -> None:
         """Its ledger has its id. A command that could not hear of it before gives it as long to
         boot as any other pod."""
         rented.known = True
@@ -125,7 +125,7 @@ class Invariants:
             boot_s = traits_of(rented.account.habits.provider).boot_deadline_s
             rented.land_by = max(rented.land_by, now + boot_s)
 
-    def _accrue(self, rented: Rented, since: float, now: float) -> None:
+    def _accrue(self, rented: RentedMachine, since: float, now: float) -> None:
         if rented.pod_id in self.foreign:
             return
         due = now > rented.due_at or rented.unowned_at is not None
@@ -148,7 +148,7 @@ class Invariants:
             more = rented.rate_micros - rented.agreed_micros
             rented.dear_micros += max(0.0, min(now, acts_at) - since) * more / 3600
 
-    def _landing(self, rented: Rented, since: float, now: float) -> None:
+    def _landing(self, rented: RentedMachine, since: float, now: float) -> None:
         """A pod that must be ended early, since its budget was cut, its agent is done or never
         came: overdue while a controller could have seen to it."""
         self.truth.calls.left_alone(rented)
@@ -171,7 +171,7 @@ class Invariants:
     head_lost_s = HEAD_LOST_S + _HEAD_SLACK_S
     """By then its other machines have asked for the end of a pod that lost its first one."""
 
-    def head_was_lost(self, rented: Rented) -> None:
+    def head_was_lost(self, rented: RentedMachine) -> None:
         """I2: whether or not a controller is there, and long before the hard stop."""
         world, now = self.world, self.world.queue.now
         honored = rented.account.honors_delete(rented) and now >= rented.refuses_until
@@ -186,7 +186,7 @@ class Invariants:
             self.fail("I2", f"{rented.pod_id} goes on, and its first machine is lost")
         world.queue.after(self.head_lost_s, lambda: self.head_was_lost(rented))
 
-    def pod_made(self, rented: Rented) -> None:
+    def pod_made(self, rented: RentedMachine) -> None:
         name, run_id = rented.name, rented.run_id
         self._owners = None
         self.names[name] = self.names.get(name, 0) + 1
@@ -218,7 +218,7 @@ class Invariants:
             if run.reserved.micros + 2 < need - generation.rate.micros / 3600:
                 self.fail("I1", f"{run_id} reserved {run.reserved}, its pod may cost {need / 1e6}")
 
-    def _killed_in_time(self, rented: Rented) -> None:
+    def _killed_in_time(self, rented: RentedMachine) -> None:
         """I1: whichever layer alone was left on this machine, it has killed its pod by now: what
         lies beyond the kill latency was never reserved."""
         able_since = self.exposure.killable_since(rented)
@@ -226,10 +226,10 @@ class Invariants:
         if not (rented.ended or wrong) and able_since < rented.due_at - _READY_S:
             self.fail("I1", f"{rented.pod_id} outlives its hard stop and its kill latency")
 
-    def pod_ended(self, rented: Rented) -> None:
+    def pod_ended(self, rented: RentedMachine) -> None:
         self.money.billed(rented.run_id, self.world.queue.now)
 
-    def terminated(self, rented: Rented, process: Process, *, slept: bool = False) -> None:
+    def terminated(self, rented: RentedMachine, process: Process, *, slept: bool = False) -> None:
         """A controller asks for a pod's end: never of a foreign one, never of a healthy one.
 
         ``slept``: it was stopped in the midst of the call, after its last look at anything.

@@ -21,11 +21,11 @@ from trmcloud.core.control.orphan_costs import is_pending
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
 from trmcloud.sim.world.facts import KeptVolume
-from trmcloud.sim.world.protocols import Account, Process, Rented, World
+from trmcloud.sim.world.protocols import Account, Process, RentedMachine, World
 
 
 @dataclass
-class Worst:
+class WorstOverrun:
     """The most any run's bill exceeded its budget, in micro-dollars and seconds of exposure."""
 
     over_micros: int = 0
@@ -38,10 +38,10 @@ class MoneyJudge:
 
     def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
-        self.worst = Worst()
+        self.worst = WorstOverrun()
         self.account_cap: Usd | None = None
 
-    def _pods_of(self, run_id: str) -> list[Rented]:
+    def _pods_of(self, run_id: str) -> list[RentedMachine]:
         return [
             rented
             for account in self.world.accounts.values()
@@ -201,7 +201,7 @@ class VolumeJudge:
         return max(days)
 
 
-def _is_owned(ledger: LedgerState, pod: Rented) -> bool:
+def _is_owned(ledger: LedgerState, pod: RentedMachine) -> bool:
     """Whether it is the pod of a generation: one that came when it had been given up is ended as
     soon as it is seen, saves nothing, and puts no volume's day off."""
     run = ledger.runs.get(pod.run_id)
@@ -248,7 +248,7 @@ class OrphanJudge:
         if isinstance(event, ev.StrayCharged):
             self._unwritten.add(event.pod_id)
 
-    def ended(self, rented: Rented) -> None:
+    def ended(self, rented: RentedMachine) -> None:
         """A controller asks for a pod's end: by its name alone, where nothing can be written."""
         if not self.world.ledger_writable:
             self._unwritten.add(rented.pod_id)
@@ -332,7 +332,7 @@ class OrphanJudge:
                 if stray.billed is None or abs(stray.billed.micros - bill) > 2:
                     self.fail("I4", f"{rented.pod_id} stands at {stray.cost}, billed {bill / 1e6}")
 
-    def _bill_is_late(self, rented: Rented, now: float) -> bool:
+    def _bill_is_late(self, rented: RentedMachine, now: float) -> bool:
         """Whether the world ends before the provider's final bill is out."""
         return now < (rented.ended_at or now) + self.world.knobs.bill_lag_s + _NEXT_LOOK_S
 
@@ -340,11 +340,11 @@ class OrphanJudge:
         account = self.world.accounts.get(provider)
         return account is not None and pod_id in account.sought
 
-    def _forgotten(self, rented: Rented) -> bool:
+    def _forgotten(self, rented: RentedMachine) -> bool:
         """Whether it was ended before an older copy of the ledger was restored."""
         ended_at = min(rented.deleted_at, rented.ended_at or rented.deleted_at)
         return self.restored_at is not None and ended_at <= self.restored_at
 
-    def _find(self, provider: str, pod_id: str) -> Rented | None:
+    def _find(self, provider: str, pod_id: str) -> RentedMachine | None:
         account = self.world.accounts.get(provider)
         return account.pods.get(pod_id) if account is not None else None

@@ -16,7 +16,7 @@ from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.outcome import Outcome
 from trmcloud.sim.oracle.exposure import AgentLives
-from trmcloud.sim.world.protocols import Pod, Process, Rented, World
+from trmcloud.sim.world.protocols import Pod, Process, RentedMachine, World
 from trmcloud.sim.world.store import Checkpoint
 
 _ACTS_S = 15.0
@@ -99,7 +99,7 @@ class UploadJudge:
                 "I3", f"{pod.rented.pod_id} writes over {phase} {first}: it cooled from there"
             )
 
-    def released(self, rented: Rented) -> None:
+    def released(self, rented: RentedMachine) -> None:
         """A controller ends a pod whose work is done and that is held for it: all of worth is here,
         with its metric."""
         made = self.world.files.checkpoints.get(rented.run_id, ())
@@ -210,7 +210,7 @@ _SLACK_S = 900.0
 
 
 @dataclass
-class Oversized:
+class OversizedObject:
     """One object, stored at true epoch second ``at`` by whoever had its signed request."""
 
     run_id: str
@@ -230,9 +230,9 @@ class OversizeJudge:
 
     def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
-        self.stored: list[Oversized] = []
+        self.stored: list[OversizedObject] = []
 
-    def there(self, run_id: str) -> list[Oversized]:
+    def there(self, run_id: str) -> list[OversizedObject]:
         return [each for each in self.stored if each.run_id == run_id and each.deleted_at is None]
 
     def put(self, run_id: str, key: str, size_bytes: int) -> None:
@@ -240,7 +240,7 @@ class OversizeJudge:
         for each in self.there(run_id):
             if each.key == key:
                 each.deleted_at = self.world.queue.now
-        self.stored.append(Oversized(run_id, key, size_bytes, self.world.queue.now))
+        self.stored.append(OversizedObject(run_id, key, size_bytes, self.world.queue.now))
 
     def dropped(self, process: Process, key: str) -> None:
         for each in self.stored:
@@ -253,7 +253,7 @@ class OversizeJudge:
         ledger knows that its pod had an agent, and so grants."""
         return any(self._is_owed(each) for each in self.stored)
 
-    def _is_owed(self, each: Oversized) -> bool:
+    def _is_owed(self, each: OversizedObject) -> bool:
         run = self.world.ledger.read().runs.get(each.run_id)
         if each.deleted_at is not None or run is None or run.live:
             return False

@@ -34,7 +34,7 @@ from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId, Driver
 from trmcloud.sim.world.clocks import Entry, Machine
 from trmcloud.sim.world.ports import SimBucket, SimWorkers
-from trmcloud.sim.world.protocols import Rented, World
+from trmcloud.sim.world.protocols import RentedMachine, World
 
 _HELD_LONG_S = 600.0
 _HOME = Path("/sim")
@@ -42,7 +42,7 @@ _QUICK_S, _SLOW_S, _COARSE_S = 1.0, 30.0, 1800.0
 _LOOK_S = 0.5
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """The process ends here, in the middle of whatever it was doing."""
 
 
@@ -64,7 +64,7 @@ class Process:
         self.every_s = 300.0
         self.named: str = ""
         """The run that a person has named to it, whose pods are to end."""
-        self.shown: dict[Rented, float] = {}
+        self.shown: dict[RentedMachine, float] = {}
         """Pods of its run that a list showed it in the look that it is at, and when."""
         self.bucket_refused_at: float | None = None
         """When the bucket did not answer it, if that was what came of asking last."""
@@ -123,7 +123,7 @@ class Process:
             done = act()
             self._judge_troubles()
             return done
-        except Killed:
+        except ProcessKilled:
             self.sim.say(f"{self.kind} {self.who.pid} is killed")
             self.kill()
         except TrmcloudError as error:

@@ -12,7 +12,7 @@ from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.ports.compute import PodRequest
-from trmcloud.sim.world.trainer import Ill, Shape
+from trmcloud.sim.world.trainer import Illness, Shape
 
 START_AT = 1_767_225_600.0
 """2026-01-01 00:00 UTC."""
@@ -93,7 +93,7 @@ class Trap:
 
 
 @dataclass
-class Told:
+class TimelineEntry:
     """One line of the timeline."""
 
     at: float
@@ -106,7 +106,7 @@ class Truth:
 
     plan: Plan
     shapes: Mapping[str, Shape]
-    illnesses: list[Ill] = field(default_factory=list)
+    illnesses: list[Illness] = field(default_factory=list)
 
     def settings_of(self, phase: str) -> PhaseRecipe:
         """Those that it is trained with where nothing is overridden."""
@@ -114,7 +114,7 @@ class Truth:
         return planned.get(phase) or PhaseRecipe(recipe="trm", family="trm", phase=phase)
 
 
-class Violated(Exception):
+class Violation(Exception):
     """An invariant does not hold."""
 
     def __init__(self, name: str, detail: str) -> None:
@@ -138,7 +138,7 @@ class KeptVolume:
         return math.ceil(self.rate_micros * max(0.0, end - self.created_at) / 3600)
 
 
-class Sought:
+class FutileCreate:
     """A create that was taken, and for which no machine is found: nothing is ever billed.
 
     Until true epoch second ``over_at``, or until it is called off, it is looked for, and

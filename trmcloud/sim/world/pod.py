@@ -26,7 +26,7 @@ from trmcloud.pod.agent.watchdog import WORK_DONE, Watchdog
 from trmcloud.sim.world.clocks import Entry, Machine
 from trmcloud.sim.world.facts import PodWords
 from trmcloud.sim.world.host import SimHost, SimUploader
-from trmcloud.sim.world.protocols import Rented, World
+from trmcloud.sim.world.protocols import RentedMachine, World
 from trmcloud.sim.world.store import Checkpoint
 from trmcloud.sim.world.trainer import Habit, SimCommand, SimTrainer
 
@@ -38,7 +38,7 @@ class AgentKilled(BaseException):
     """The agent's process ends here, in the middle of whatever it was doing."""
 
 
-def _skew_s(world: World, rented: Rented) -> float:
+def _skew_s(world: World, rented: RentedMachine) -> float:
     """A pod on the user's own machine has that machine's clock."""
     if rented.account.habits.self_ends == "exit":
         return world.laptop.offset_s
@@ -48,7 +48,7 @@ def _skew_s(world: World, rented: Rented) -> float:
 class SimPod:
     """What runs inside a rented machine. ``rented`` is the provider's side of it."""
 
-    def __init__(self, world: World, rented: Rented, lease: contract.Lease) -> None:
+    def __init__(self, world: World, rented: RentedMachine, lease: contract.Lease) -> None:
         self.world, self.rented = world, rented
         self.name = rented.name
         self.machine = Machine(world.queue, rented.pod_id, _skew_s(world, rented))

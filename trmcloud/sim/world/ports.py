@@ -33,13 +33,13 @@ from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
 from trmcloud.ports.compute import Compute, PodRequest, VolumeSeen
 from trmcloud.ports.link import PodLink, StageItem
 from trmcloud.ports.work import Progress, WorkDone
-from trmcloud.sim.world.account import Account, Rented
+from trmcloud.sim.world.account import Account, RentedMachine
 from trmcloud.sim.world.pod import SimPod
 from trmcloud.sim.world.protocols import Process, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 
-def _listed(rented: Rented, status: PodStatus, ended_at: float | None) -> PodSeen:
+def _listed(rented: RentedMachine, status: PodStatus, ended_at: float | None) -> PodSeen:
     """As a list shows it: the same record again, where nothing has changed."""
     known, micros = rented.listed, rented.rate_micros
     if (

@@ -84,7 +84,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Ill:
+class Illness:
     """What will go wrong with an attempt once ``after_s`` seconds of it have passed.
 
     ``kind``: an outcome of the contract, ``lost`` (no last word), ``hang`` (alive, no progress),
@@ -126,7 +126,7 @@ class SimTrainer:
         at: float,
         deadline_s: float,
         from_step: int,
-        ill: Ill | None,
+        ill: Illness | None,
         overrides: Mapping[str, Any] | None = None,
         tells_worth: bool = False,
     ) -> None:
@@ -445,7 +445,7 @@ class SimCommand(SimTrainer):
         at: float,
         deadline_s: float,
         from_step: int,
-        ill: Ill | None,
+        ill: Illness | None,
     ) -> None:
         self.command, self.habit = command, Habit(command.words[0])
         self.swept_at: float | None = None

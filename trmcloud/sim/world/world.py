@@ -15,17 +15,17 @@ from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.ports.compute import Compute
 from trmcloud.ports.link import PodLink
 from trmcloud.sim.world import protocols
-from trmcloud.sim.world.account import Account, Rented
+from trmcloud.sim.world.account import Account, RentedMachine
 from trmcloud.sim.world.clocks import EventQueue, Machine
-from trmcloud.sim.world.controllers import Killed
-from trmcloud.sim.world.facts import START_AT, Knobs, Told, Trap, Truth
+from trmcloud.sim.world.controllers import ProcessKilled
+from trmcloud.sim.world.facts import START_AT, Knobs, TimelineEntry, Trap, Truth
 from trmcloud.sim.world.ledger_memory import MemoryLedger
 from trmcloud.sim.world.pod import SAMPLED_S
 from trmcloud.sim.world.ports import SimCompute, SimLink
 from trmcloud.sim.world.protocols import Judge, Pod, Process
 from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
-from trmcloud.sim.world.trainer import Ill, Shape, SimCommand, SimTrainer, asks_for
+from trmcloud.sim.world.trainer import Illness, Shape, SimCommand, SimTrainer, asks_for
 
 LEDGER_ID = "51a0c0de"
 
@@ -50,7 +50,7 @@ class SimWorld:
         self.commands: list[tuple[Pod, SimCommand]] = []
         """Of users' own: each attempt, and where it was started."""
         self.notes: dict[str, Mapping[str, Any]] = {}
-        self.told: list[Told] = []
+        self.told: list[TimelineEntry] = []
         self.fired: dict[str, int] = {}
         self.observed_faults: dict[str, int] = {}
         self.errors: list[str] = []
@@ -62,7 +62,7 @@ class SimWorld:
     # -- telling ------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        self.told.append(Told(self.queue.now, text))
+        self.told.append(TimelineEntry(self.queue.now, text))
 
     def fire(self, fault: str, text: str) -> None:
         """A fault strikes; it counts only once something feels it."""
@@ -112,7 +112,7 @@ class SimWorld:
             if trap.then is not None:
                 trap.then()
             if trap.kind == "kill":
-                raise Killed
+                raise ProcessKilled
             if trap.kind == "stop":
                 self._stop(process, trap)
             return
@@ -130,7 +130,7 @@ class SimWorld:
             machine.awake = True
         self.say(f"{process.kind} {process.who.pid} goes on")
         if not process.alive:
-            raise Killed
+            raise ProcessKilled
 
     def gate(self, process: Process, verb: str) -> None:
         """Whether a call to the provider gets through now."""
@@ -180,12 +180,12 @@ class SimWorld:
                     return True
         return False
 
-    def living(self) -> list[Rented]:
+    def living(self) -> list[RentedMachine]:
         return [rented for account in self.accounts.values() for rented in account.living]
 
     # -- training -----------------------------------------------------------------------------
 
-    def shape_of(self, run_id: str, phase: str, rented: protocols.Rented) -> Shape:
+    def shape_of(self, run_id: str, phase: str, rented: protocols.RentedMachine) -> Shape:
         shape = self.truths[run_id].shapes[phase]
         factor = 1.0
         if self.knobs.slow_factor != 1.0:
@@ -219,10 +219,10 @@ class SimWorld:
         return random.Random(f"memory {run_id} {phase}").uniform(0.2, 0.7)
 
     def next_illness(
-        self, rented: protocols.Rented, phase: str, overrides: Mapping[str, Any]
-    ) -> Ill | None:
+        self, rented: protocols.RentedMachine, phase: str, overrides: Mapping[str, Any]
+    ) -> Illness | None:
         if "trainer" in self.off:
-            return Ill("deaf", 0.0, "")
+            return Illness("deaf", 0.0, "")
         ills = self.truths[rented.run_id].illnesses
         if not ills:
             return None
@@ -237,7 +237,9 @@ class SimWorld:
         self.observed(ill.fault)
         return ill
 
-    def save_checkpoint(self, rented: protocols.Rented, trainer: SimTrainer, step: int) -> None:
+    def save_checkpoint(
+        self, rented: protocols.RentedMachine, trainer: SimTrainer, step: int
+    ) -> None:
         """Bring the checkpoints of ``trainer`` up to now: ``step`` is the newest it has saved."""
         phase, run_id = trainer.shape.phase, trainer.run_id
         if not rented.account.habits.disk_survives:
@@ -249,7 +251,9 @@ class SimWorld:
             if not made.evaluated and trainer.is_scored(made.manifest.step, self.queue.now):
                 self._score(made, rented, trainer)
 
-    def _score(self, made: Checkpoint, rented: protocols.Rented, trainer: SimTrainer) -> None:
+    def _score(
+        self, made: Checkpoint, rented: protocols.RentedMachine, trainer: SimTrainer
+    ) -> None:
         bpb: float | None = trainer.shape.bpb_at(made.manifest.step)
         if self.knobs.nan_scores:
             bpb = None
@@ -259,7 +263,7 @@ class SimWorld:
         made.score(bpb)
 
     def _new_checkpoint(
-        self, rented: protocols.Rented, trainer: SimTrainer, step: int
+        self, rented: protocols.RentedMachine, trainer: SimTrainer, step: int
     ) -> Checkpoint:
         run_id, shape, now = trainer.run_id, trainer.shape, self.queue.now
         since = shape.cooldown_from(step)
@@ -277,11 +281,11 @@ class SimWorld:
         self.files.add(run_id, made)
         return made
 
-    def _on_own_disk(self, rented: protocols.Rented) -> bool:
+    def _on_own_disk(self, rented: protocols.RentedMachine) -> bool:
         lease = rented.pod.lease
         return lease.hold or lease.uploads or not self._on_volume(rented)
 
-    def _on_volume(self, rented: protocols.Rented) -> bool:
+    def _on_volume(self, rented: protocols.RentedMachine) -> bool:
         """Whether checkpoints lie on what outlives the pod."""
         local = rented.account.habits.self_ends == "exit"
         return local or self.truths[rented.run_id].plan.spec.volume
