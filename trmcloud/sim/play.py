@@ -23,7 +23,7 @@ and no more."""
 
 @dataclass(frozen=True)
 class PlayResult:
-    """What came of one seed. ``digest`` is the hash of everything that happened."""
+    """The result of one seed. ``digest`` is the hash of everything that happened."""
 
     seed: int
     digest: str

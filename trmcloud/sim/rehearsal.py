@@ -32,7 +32,7 @@ class Rehearsal:
 
     @property
     def spent(self) -> list[Usd]:
-        """What each play was billed, ascending."""
+        """Return the bill of each play, ascending."""
         return sorted(
             Usd.from_micros(sum(billed for _, _, billed, _ in p.runs)) for p in self.plays
         )

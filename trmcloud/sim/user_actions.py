@@ -1,4 +1,4 @@
-"""What the users of one world do, and what they may expect of a world that is healthy."""
+"""The acts of the users of one world, and their expectations of a world that is healthy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DATA = LaunchData("/sim/data")
 
 
 class UserActions:
-    """What users do, and what they may expect."""
+    """Acts as the users of one world do, and judges what they may expect."""
 
     def __init__(self, world: SimWorld, scenario: Scenario) -> None:
         self.world, self.scenario = world, scenario

@@ -1,4 +1,4 @@
-"""What a fault needs to strike: a world, an instant, and dice of its own."""
+"""The means of a fault to strike: a world, an instant, and dice of its own."""
 
 from __future__ import annotations
 

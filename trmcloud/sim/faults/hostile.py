@@ -30,7 +30,7 @@ from trmcloud.sim.world.store import make_manifest
 LOOKING_AFTER = ("launch", "reap", "user")
 """Processes that see to runs which nobody drives."""
 Lie = Callable[[dict[str, Any], random.Random], str]
-"""What is said in the place of an honest report; its JSON text."""
+"""Makes the JSON text that is said in the place of an honest report."""
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + "._-")
 _HEX = frozenset("0123456789abcdef")
@@ -243,7 +243,7 @@ def _says(lie: Lie, also: Callable[[Arms], None] | None = None) -> Fault:
 
 @lru_cache(maxsize=128)
 def _accepted(text: str) -> tuple[contract.AgentReport | None, tuple[str, ...]]:
-    """What the reader makes of a report, and why it should not have."""
+    """Return the report as it is read, None where it is refused, and why it should have been."""
     try:
         told = contract.load_report(text)
     except contract.ContractError:

@@ -1,4 +1,4 @@
-"""What each layer on a pod owes by itself, whether or not the one beneath it would have acted.
+"""Judges each layer on a pod by itself, whether or not the one beneath it would have acted.
 
 The trainer gets a deadline that keeps the lease; the agent lands it when told, kills it when it
 hangs and at the hard stop, and never kills one that works; the watchdog ends the pod. ``attempts``

@@ -1,4 +1,4 @@
-"""What a pod owes in its attempts at a phase: it is tried again where that may help, with settings
+"""Judges a pod's attempts at a phase: it is tried again where that may help, with settings
 that may mend it, never for ever, and told to end once it no longer pays."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PhaseTries:
         """Starts with other settings than those before, by the outcome that they followed."""
 
     def ended_by(self, now: float) -> str:
-        """What settings might have mended of the last attempt's end; empty: nothing."""
+        """Return the last attempt's outcome, if other settings might have mended it; empty: none."""
         last = self.last
         told = last is not None and not last.runs(now) and last.killed_at is None
         return last.outcome if last and told and last.outcome in _MOST_MENDED else ""
@@ -152,7 +152,7 @@ class AttemptJudge:
             self.fail("wasteful", f"{phase} climbs for the {tries.climbs}th time")
 
     def _landed(self, pod: Pod, report: contract.AgentReport) -> None:
-        """What was told to land without an order, before its time, goes on."""
+        """Judge that one which was told to land without an order, before its time, goes on."""
         last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)
         if last is None or last.outcome != "landed_signal" or pod in self._lives.restarted:
             return
@@ -211,7 +211,7 @@ class AttemptJudge:
             self.fail("wasteful", f"{pod.rented.pod_id}'s trainer has memory to spare")
 
     def _not_finished(self, pod: Pod, phase: str) -> None:
-        """What the ledger knows to be finished is not trained again, whatever the pod has lost."""
+        """Judge that no phase is trained again that the ledger knows to be finished."""
         run = self.world.ledger.read().runs.get(pod.lease.run_id)
         if run is None or run.generation is None or self.world.check.truth.undecidable.woken:
             return

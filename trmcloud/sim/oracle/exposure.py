@@ -193,7 +193,7 @@ STOPPED = frozenset({"7", "9", "14", "61"})
 
 
 class Uncertainty:
-    """What no controller could have known, since the provider or a clock lied beyond what
+    """Things that no controller could have known, since the provider or a clock lied beyond what
     ``core.providers`` says that it may."""
 
     def __init__(self, world: World) -> None:

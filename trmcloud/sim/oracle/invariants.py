@@ -1,4 +1,4 @@
-"""What always holds, judged by ground truth after every event. The provider's bill is the judge.
+"""The invariants, judged by ground truth after every event. The provider's bill is the judge.
 
 I1 money · I2 no orphan · I3 checkpoints · I4 ledger = bill · I5 one pod per generation, intent
 before create, replay · I6 no stale writer · I7 liveness · I9 no secrets. I8 (bit-exact resume) is
@@ -325,7 +325,7 @@ class Invariants:
     # -- at the end ---------------------------------------------------------------------------
 
     def finish(self, *, healed: bool) -> None:
-        """What must hold once the faults have stopped and everything has had its time."""
+        """Judge what must hold once the faults have stopped and everything has had its time."""
         world, now = self.world, self.world.queue.now
         ledger = world.ledger.read()
         for rented in world.living():

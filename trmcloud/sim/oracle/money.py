@@ -312,7 +312,7 @@ class OrphanJudge:
                 self.fail("I2", f"the ledger is called reconciled, and lacks {rented.pod_id}")
 
     def finish(self) -> None:
-        """What every pod that we ended has cost is on record, whoever it was made for."""
+        """Judge that the cost of every pod that we ended is on record, whomever it was made for."""
         self._made_good()
         ledger, now = self.world.ledger.read(), self.world.queue.now
         known = {g.pod_id for run in ledger.runs.values() for g in run.generations}

@@ -1,5 +1,5 @@
-"""What a pod owes to a bucket: the right to upload before it trains, what is best and latest stored
-before it is done, and no upload for nothing.
+"""Judges what a pod owes to a bucket: the right to upload before it trains, what is best and latest
+stored before it is done, and no upload for nothing.
 
 Beside it what hostile hosts put there beyond what they were granted: it is deleted once nobody can
 add to it, and what it cost is counted.
@@ -121,7 +121,7 @@ class UploadJudge:
         self._supplied(pod, report)
 
     def _stored(self, pod: Pod, report: contract.AgentReport) -> None:
-        """What is best and what is latest is in the bucket, or could not come there."""
+        """Judge that the best and the latest is in the bucket, or could not come there."""
         now, knobs = self.world.queue.now, self.world.knobs
         made = self.world.files.checkpoints.get(pod.lease.run_id, ())
         mine = [c for c in made if c.pod_id == pod.rented.pod_id]
@@ -220,7 +220,7 @@ class OversizedObject:
     deleted_at: float | None = None
 
     def micros(self, since: float, until: float) -> float:
-        """What so much takes from ``since`` to ``until``."""
+        """Return the rent of so much from ``since`` to ``until`` in micro-dollars."""
         hours = max(0.0, until - since) / 3600
         return self.size_bytes / 1e9 * _USD_PER_GB_MONTH * 1e6 * hours / _HOURS_PER_MONTH
 

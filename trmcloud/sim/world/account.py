@@ -77,7 +77,7 @@ class RentedMachine:
         return self.ended_at is not None
 
     def micros(self, now: float) -> int:
-        """What it has cost by ``now``, storage apart."""
+        """Return its cost by ``now`` in micro-dollars, storage apart."""
         until = now if self.ended_at is None else self.ended_at
         seconds = max(0.0, until - self._since)
         if self._before_micros == 0:
@@ -286,7 +286,7 @@ class Account:
         world.wake()
 
     def end_from_inside(self, rented: RentedMachine) -> None:
-        """What the pod's own processes can do about themselves."""
+        """End it by the means that the pod's own processes have."""
         how, world = self.habits.self_ends, self.world
         if how == "exit":
             if not rented.pod.trainers_alive:

@@ -136,7 +136,7 @@ class Process:
         return None
 
     def _judge_troubles(self) -> None:
-        """What went wrong with single runs, and kept nothing else from being done."""
+        """Judge the troubles of single runs, which kept nothing else from being done."""
         for run_id, error in self.world.troubles.items():
             self.sim.say(f"{self.kind} {self.who.pid}, {run_id}: {type(error).__name__} {error}")
             if not isinstance(error, TrmcloudError):

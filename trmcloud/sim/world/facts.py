@@ -20,7 +20,7 @@ START_AT = 1_767_225_600.0
 
 @dataclass
 class Knobs:
-    """What faults turn. Instants are true epoch seconds; empty, zero and False are healthy."""
+    """Settings that faults change. Instants are true epoch s; empty, zero and False are healthy."""
 
     latest_create_s: float = 600.0
     next_creates: list[str] = field(default_factory=list)
@@ -51,9 +51,9 @@ class Knobs:
     garbled_reports: bool = False
     crossed_reports: bool = False
     lies: list[Callable[[AgentReport], AgentReport | None]] = field(default_factory=list)
-    """What becomes of a report on its way from a hostile pod: see ``faults.hostile``."""
+    """Change a report on its way from a hostile pod: see ``faults.hostile``."""
     turns: list[Callable[[Any], None]] = field(default_factory=list)
-    """What a hostile host does with its machine once its pod has been given the right to upload."""
+    """Acts of a hostile host, once its pod has been given the right to upload."""
     ledger_locked_until: float = 0.0
     ledger_damaged_until: float = 0.0
     ledger_too_new_until: float = 0.0
@@ -133,7 +133,7 @@ class KeptVolume:
         """Runs that had it made, or found it there, before they asked for a pod."""
 
     def micros(self, until: float) -> int:
-        """What it has cost by ``until``."""
+        """Return its cost by ``until`` in micro-dollars."""
         end = until if self.ended_at is None else min(until, self.ended_at)
         return math.ceil(self.rate_micros * max(0.0, end - self.created_at) / 3600)
 

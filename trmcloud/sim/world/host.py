@@ -218,15 +218,14 @@ class SimUploader:
         self.furthest: dict[str, int] = {}
         """Of each phase the step that was in the bucket when it was first given its grants."""
         self.withheld: set[str] = set()
-        """What was saved before the cooldown of what it brought, and was in the bucket, but was not
-        granted with it."""
+        """Saved before the cooldown of what it brought, in the bucket, and not granted with it."""
         self.moved_at = 0.0
         self._slots: dict[str, dict[str, Kept | None]] = {}
         self._given_up: list[Kept] = []
         self._account: Uploads | None = None
-        """What it tells of itself, until that changes."""
+        """Its account to the agent, until that changes."""
         self._all_stored: tuple[Kept, ...] = ()
-        """What was on the pod when nothing of it was wanted in the bucket."""
+        """The checkpoints that were on the pod when none of them was wanted in the bucket."""
         self._upload: _Upload | None = None
         self._free_at = 0.0
         self._moved_boot = 0.0

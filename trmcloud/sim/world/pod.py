@@ -46,7 +46,7 @@ def _skew_s(world: World, rented: RentedMachine) -> float:
 
 
 class SimPod:
-    """What runs inside a rented machine. ``rented`` is the provider's side of it."""
+    """The inside of a rented machine. ``rented`` is the provider's side of it."""
 
     def __init__(self, world: World, rented: RentedMachine, lease: contract.Lease) -> None:
         self.world, self.rented = world, rented
@@ -533,8 +533,8 @@ class OtherMachines:
         self._pod.world.check.head_was_lost(self._pod.rented)
 
     def word(self) -> contract.AgentReport | None:
-        """What the link makes of another machine's report, once the first was silent for long: see
-        ``adapters.ssh.others``."""
+        """Return the report that the link makes of another machine's, once the first was silent for
+        long: see ``adapters.ssh.others``."""
         base = self._pod.durable_report or self._pod.report
         if base is None or self._pod.world.queue.now - self._head_lost_at < HEAD_LOST_S:
             return None

@@ -1,4 +1,4 @@
-"""What the parts of a simulated world, and those who judge it, know of one another.
+"""Protocols by which the parts of a simulated world, and its judges, know one another.
 
 A world is a circle: an account rents machines, a machine runs a pod, a pod lives in a world that
 has accounts. Each part is written against these protocols, so that no file has to import one that
@@ -123,7 +123,7 @@ class Uploader(Protocol):
 
 
 class Pod(Protocol):
-    """What runs inside a rented machine."""
+    """The inside of a rented machine: see ``pod.SimPod``."""
 
     name: str
     lease: contract.Lease

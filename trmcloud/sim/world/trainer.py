@@ -85,7 +85,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Illness:
-    """What will go wrong with an attempt once ``after_s`` seconds of it have passed.
+    """Trouble of an attempt that begins once ``after_s`` seconds of it have passed.
 
     ``kind``: an outcome of the contract, ``lost`` (no last word), ``hang`` (alive, no progress),
     ``deaf`` (goes on, but does not land when told) or ``last_evaluation`` (out of memory in it,
@@ -352,7 +352,7 @@ class SimTrainer:
         return self.saves_last and at >= when - _ROUNDING_S
 
     def heartbeat(self, at: float) -> Heartbeat | None:
-        """What ``heartbeat.json`` holds at ``at``; None before the first."""
+        """Return the contents of ``heartbeat.json`` at ``at``; None before the first."""
         if at != self._beat[0]:
             self._beat = at, self._beat_by(at)
         return self._beat[1]
@@ -419,7 +419,7 @@ _STRIKES = 4
 
 
 class Habit(StrEnum):
-    """What a stranger's script does that it should not; the first word of its command."""
+    """A thing that a stranger's script does and should not; the first word of its command."""
 
     PLAIN = "plain"
     DEAF = "deaf"

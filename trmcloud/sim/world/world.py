@@ -199,8 +199,8 @@ class SimWorld:
         return Shape(**values)
 
     def memory_share(self, run_id: str, trainer: SimTrainer | None) -> float | None:
-        """What is in use of a GPU's memory, a while into the training of a phase that takes more
-        than one pass a step; others' machines do not say."""
+        """Return the share of a GPU's memory in use, a while into the training of a phase that takes
+        more than one pass a step; others' machines do not say."""
         now = self.queue.now
         if trainer is None or not trainer.runs(now) or now < trainer.trains_at + SAMPLED_S:
             return None
@@ -215,7 +215,7 @@ class SimWorld:
     @staticmethod
     @lru_cache(maxsize=64)
     def memory_of(run_id: str, phase: str) -> float:
-        """What its own settings take of a GPU's memory."""
+        """Return the share of a GPU's memory that its own settings take."""
         return random.Random(f"memory {run_id} {phase}").uniform(0.2, 0.7)
 
     def next_illness(
