@@ -24,7 +24,7 @@ from typing import Any
 
 import trmcloud
 from trmcloud.sim.faults.table import ALL, IMPOSSIBLE, NAMES, PAIRS, arm_all
-from trmcloud.sim.play import Played, play
+from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import draw
 
 _PACKAGE = Path(trmcloud.__file__).resolve().parent
@@ -53,7 +53,7 @@ class Tally:
     worst_exposed_s: float = 0.0
     ranges: list[list[int]] = field(default_factory=list)
 
-    def add(self, played: Played) -> None:
+    def add(self, played: PlayResult) -> None:
         self.done += 1
         self.hours += played.hours
         self.events += played.events

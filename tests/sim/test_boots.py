@@ -10,15 +10,16 @@ from tests.sim.test_found import held, pods_made, world
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.oracle.agent_oracle import NEXT_WITHIN_S, BootJudge
 from trmcloud.sim.play import play
-from trmcloud.sim.world.account import BOOT_LOG_S, Rented
+from trmcloud.sim.world.account import BOOT_LOG_S
 from trmcloud.sim.world.pod import SimPod
+from trmcloud.sim.world.protocols import RentedMachine
 
 
 def test_a_boot_that_fails_by_its_log_is_ended_within_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where its command is up; the next candidate is taken, and the bill holds."""
-    made: list[Rented] = []
+    made: list[RentedMachine] = []
     begin = SimPod.__init__
 
     def noting(self: SimPod, *rest: object) -> None:
@@ -49,7 +50,7 @@ def test_the_next_candidate_is_asked_for_within_a_minute_of_the_fatal_line(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """By the world's own clock, from the moment that the log can say so, though bills lag."""
-    made: list[Rented] = []
+    made: list[RentedMachine] = []
     judges: list[BootJudge] = []
     begin, judge = SimPod.__init__, BootJudge.__init__
 

@@ -19,7 +19,7 @@ from trmcloud.core.values import replace
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import Scenario, draw
-from trmcloud.sim.world.pod import SimPod
+from trmcloud.sim.world.protocols import Pod
 from trmcloud.sim.world.trainer import Habit, SimCommand
 from trmcloud.sim.world.world import SimWorld
 
@@ -50,7 +50,7 @@ def worlds(habit: Habit) -> Iterator[Scenario]:
         yield replace(drawn, wishes=tuple(wishes))
 
 
-def why_late(pod: SimPod, command: SimCommand) -> str:
+def why_late(pod: Pod, command: SimCommand) -> str:
     """What of a command was there when it must not be any more; empty: nothing."""
     ended_at = pod.rented.ended_at if pod.rented.ended_at is not None else inf
     if command.watcher_died and command.swept_at is None:

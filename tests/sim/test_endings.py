@@ -8,9 +8,10 @@ import pytest
 
 from trmcloud.core.values import replace
 from trmcloud.sim.faults.table import NAMES
-from trmcloud.sim.play import Played, play
+from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario, draw
-from trmcloud.sim.world.world import START_AT, SimWorld
+from trmcloud.sim.world.facts import START_AT
+from trmcloud.sim.world.world import SimWorld
 
 BEYOND_S = 3600.0
 
@@ -42,7 +43,7 @@ def full_for(knob: str) -> Callable[[SimWorld, Scenario], None]:
     return arm
 
 
-def played(seed: int, reaper: str, knob: str) -> Played:
+def played(seed: int, reaper: str, knob: str) -> PlayResult:
     return play(alone(seed, reaper=reaper), full_for(knob))
 
 

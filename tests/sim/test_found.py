@@ -25,12 +25,13 @@ from trmcloud.pod.agent.watchdog import Watchdog
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.faults.table import arm_all
 from trmcloud.sim.oracle.invariants import Invariants
-from trmcloud.sim.play import Played, play
+from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario, draw
 from trmcloud.sim.world.controllers import Process
+from trmcloud.sim.world.facts import Trap, Truth
 from trmcloud.sim.world.pod import SimPod
 from trmcloud.sim.world.trainer import Shape
-from trmcloud.sim.world.world import SimWorld, Trap, Truth
+from trmcloud.sim.world.world import SimWorld
 
 SHAPE = Shape("fast", 10_000, 1.0, 1000, 2.0, 1000, 3.0, 5.0, 15.0)
 
@@ -61,13 +62,13 @@ def world(*faults: str, seed: int = 40, provider: str = "runpod", **changes: obj
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def held(scenario: Scenario) -> Played:
+def held(scenario: Scenario) -> PlayResult:
     played = play(scenario, arm_all)
     assert played.violation == "", played.detail
     return played
 
 
-def pods_made(played: Played) -> int:
+def pods_made(played: PlayResult) -> int:
     return sum(" is made as " in line.text for line in played.told)
 
 

@@ -10,7 +10,7 @@ from tests.sim.test_found import world
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import Scenario
-from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.world import SimWorld
 
 LATENCY_S = traits_of("local").kill_latency_s
@@ -25,7 +25,7 @@ def ended_late_s(watchdog: str, agent: str, *, command: bool, seed: int) -> floa
     )
     (wish,) = scenario.wishes
     scenario = replace(scenario, wishes=(replace(wish, detached=not command),))
-    pods: list[Rented] = []
+    pods: list[RentedMachine] = []
 
     def arm(made: SimWorld, _: Scenario) -> None:
         def strike() -> None:

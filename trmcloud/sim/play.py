@@ -7,10 +7,11 @@ import random
 from collections.abc import Callable
 
 from trmcloud.core.values import dataclass
-from trmcloud.sim.oracle.invariants import Invariants, Violated
+from trmcloud.sim.oracle.invariants import Invariants
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.user_actions import UserActions
-from trmcloud.sim.world.world import START_AT, SimWorld, Told
+from trmcloud.sim.world.facts import START_AT, TimelineEntry
+from trmcloud.sim.world.world import SimWorld
 
 HOUR_S = 3600.0
 _HEAL_AFTER_S = 4 * HOUR_S
@@ -21,8 +22,8 @@ and no more."""
 
 
 @dataclass(frozen=True)
-class Played:
-    """What came of one seed. ``digest`` is the hash of everything that happened."""
+class PlayResult:
+    """The result of one seed. ``digest`` is the hash of everything that happened."""
 
     seed: int
     digest: str
@@ -40,10 +41,10 @@ class Played:
     ended_by: tuple[str, ...]
     saved: tuple[int, ...]
     """The last step of which each run has a whole checkpoint."""
-    told: tuple[Told, ...]
+    told: tuple[TimelineEntry, ...]
 
 
-def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = None) -> Played:
+def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = None) -> PlayResult:
     """The scenario from launch to the last bill. ``arm`` sets its faults."""
     rng = random.Random(scenario.seed)
     world = SimWorld(rng, scenario.providers)
@@ -71,10 +72,11 @@ def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = 
     if check.violation is None:
         check.finish(healed=True)
         story.judge()
-    return _played(world, scenario, check.violation)
+    return _played(world, scenario, check)
 
 
-def _played(world: SimWorld, scenario: Scenario, violation: Violated | None) -> Played:
+def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResult:
+    violation = check.violation
     runs, saved, ended = [], [], []
     now = world.queue.now
     for run in world.ledger.read().runs.values():
@@ -93,8 +95,8 @@ def _played(world: SimWorld, scenario: Scenario, violation: Violated | None) -> 
     for record in world.ledger.records():
         digest.update(f"{record.seq} {record.at:.6f} {type(record.event).__name__}\n".encode())
     digest.update(repr((runs, saved)).encode())
-    worst = world.check.money.worst
-    return Played(
+    worst = check.money.worst
+    return PlayResult(
         seed=scenario.seed,
         digest=digest.hexdigest(),
         violation=violation.name if violation is not None else "",

@@ -13,7 +13,7 @@ from trmcloud.core.planner.speed import steps_between_saves
 from trmcloud.core.spec.plan import Interval, PhasePlan, Plan
 from trmcloud.core.values import dataclass, replace
 from trmcloud.sim.faults.table import ALL, NAMES, arm_all
-from trmcloud.sim.play import Played, play
+from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario, Wish
 from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.trainer import Shape
@@ -27,18 +27,18 @@ class Rehearsal:
     """N plays of one plan. ``shown`` is the one whose timeline is told."""
 
     plan: Plan
-    plays: tuple[Played, ...]
-    shown: Played
+    plays: tuple[PlayResult, ...]
+    shown: PlayResult
 
     @property
     def spent(self) -> list[Usd]:
-        """What each play was billed, ascending."""
+        """Return the bill of each play, ascending."""
         return sorted(
             Usd.from_micros(sum(billed for _, _, billed, _ in p.runs)) for p in self.plays
         )
 
     @property
-    def violations(self) -> list[Played]:
+    def violations(self) -> list[PlayResult]:
         return [p for p in self.plays if p.violation]
 
     def outcomes(self) -> Counter[str]:

@@ -76,7 +76,7 @@ OFF = (
     frozenset({"agent", "watchdog"}),
     frozenset({"agent", "watchdog", "controller"}),
 )
-"""What is dead together; the last leaves the reaper alone."""
+"""Layers that are dead together; the last leaves the reaper alone."""
 _OFF_SHARE = 0.15
 
 

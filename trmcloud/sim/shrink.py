@@ -6,14 +6,14 @@ import itertools
 
 from trmcloud.core.values import replace
 from trmcloud.sim.faults.table import arm_all
-from trmcloud.sim.play import Played, play
+from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario, without
-from trmcloud.sim.world.world import START_AT, Told
+from trmcloud.sim.world.facts import START_AT, TimelineEntry
 
 _SHOWN = 60
 
 
-def shrink(scenario: Scenario) -> tuple[Scenario, Played]:
+def shrink(scenario: Scenario) -> tuple[Scenario, PlayResult]:
     """The smallest world found in which the same invariant still fails.
 
     Raises:
@@ -67,7 +67,7 @@ def _smaller(scenario: Scenario) -> list[Scenario]:
     return made
 
 
-def timeline(told: tuple[Told, ...], *, most: int = _SHOWN) -> str:
+def timeline(told: tuple[TimelineEntry, ...], *, most: int = _SHOWN) -> str:
     """``0 h 12 min 03.4 s  what happened``, one line each; the middle left out where it is long."""
     lines = [f"{_clock(line.at - START_AT)}  {line.text}" for line in told]
     if len(lines) > most:

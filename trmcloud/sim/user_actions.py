@@ -1,4 +1,4 @@
-"""What the users of one world do, and what they may expect of a world that is healthy."""
+"""The acts of the users of one world, and their expectations of a world that is healthy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from trmcloud.core.outcome import Outcome
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.scenario import Scenario, Wish
 from trmcloud.sim.world.controllers import Process
-from trmcloud.sim.world.world import START_AT, SimWorld, Truth
+from trmcloud.sim.world.facts import START_AT, Truth
+from trmcloud.sim.world.world import SimWorld
 
 HOUR_S = 3600.0
 _RESCUE_EVERY_S = 240.0
@@ -38,7 +39,7 @@ _DATA = LaunchData("/sim/data")
 
 
 class UserActions:
-    """What users do, and what they may expect."""
+    """Acts as the users of one world do, and judges what they may expect."""
 
     def __init__(self, world: SimWorld, scenario: Scenario) -> None:
         self.world, self.scenario = world, scenario

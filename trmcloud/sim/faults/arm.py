@@ -1,4 +1,4 @@
-"""What a fault needs to strike: a world, an instant, and dice of its own."""
+"""The means of a fault to strike: a world, an instant, and dice of its own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from trmcloud.core.values import dataclass
 from trmcloud.sim.scenario import Scenario
-from trmcloud.sim.world.account import Rented
-from trmcloud.sim.world.world import START_AT, SimWorld, Trap
+from trmcloud.sim.world.account import RentedMachine
+from trmcloud.sim.world.facts import START_AT, Trap
+from trmcloud.sim.world.world import SimWorld
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Arms:
 
         self.world.queue.at(at, now)
 
-    def strike_pod(self, at: float, text: str, act: Callable[[Rented], None]) -> None:
+    def strike_pod(self, at: float, text: str, act: Callable[[RentedMachine], None]) -> None:
         """Likewise for one of our living pods; without one nothing is fired."""
 
         def now() -> None:

@@ -10,7 +10,7 @@ from trmcloud.app.ending import EndedByName, end_run
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import LedgerError, StaleEpoch
 from trmcloud.sim.faults.arm import Arms, Fault
-from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.clocks import Machine
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.world import SimWorld
@@ -229,7 +229,7 @@ def _ended_by_name(arms: Arms) -> None:
     arms.strike(arms.some_time(0, 1.0), f"a person ends a run, {knob} for {seconds:.0f} s", begin)
 
 
-def _to_be_ended(world: SimWorld, run_id: str) -> list[Rented]:
+def _to_be_ended(world: SimWorld, run_id: str) -> list[RentedMachine]:
     """The run's pods that a person who names it can end: their provider lists them and answers."""
     knobs, now = world.knobs, world.queue.now
     deaf_until = (

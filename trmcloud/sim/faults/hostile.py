@@ -24,13 +24,13 @@ from trmcloud.core.control.pending_pulls import pull_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import one_line
 from trmcloud.sim.faults.arm import Arms, Fault
-from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.store import make_manifest
 
 LOOKING_AFTER = ("launch", "reap", "user")
 """Processes that see to runs which nobody drives."""
 Lie = Callable[[dict[str, Any], random.Random], str]
-"""What is said in the place of an honest report; its JSON text."""
+"""Makes the JSON text that is said in the place of an honest report."""
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + "._-")
 _HEX = frozenset("0123456789abcdef")
@@ -152,7 +152,8 @@ def _garbage(data: dict[str, Any], rng: random.Random) -> str:
         lambda: honest + "\x00",
         lambda: json.dumps({**data, "message": "\ud83d" + _STEER}),
     ]
-    chosen = rng.choice((*_GARBAGE, *odd))
+    told: list[str | Callable[[], str]] = [*_GARBAGE, *odd]
+    chosen = rng.choice(told)
     return chosen if isinstance(chosen, str) else chosen()
 
 
@@ -242,7 +243,7 @@ def _says(lie: Lie, also: Callable[[Arms], None] | None = None) -> Fault:
 
 @lru_cache(maxsize=128)
 def _accepted(text: str) -> tuple[contract.AgentReport | None, tuple[str, ...]]:
-    """What the reader makes of a report, and why it should not have."""
+    """Return the report as it is read, None where it is refused, and why it should have been."""
     try:
         told = contract.load_report(text)
     except contract.ContractError:
@@ -351,7 +352,7 @@ def _uploads_more(arms: Arms) -> None:
     again, early = rng.random() < 0.5, rng.random()
     down_s = rng.uniform(60, 7200) if rng.random() < 0.3 else 0.0
 
-    def strike(rented: Rented) -> None:
+    def strike(rented: RentedMachine) -> None:
         grants = rented.pod.uploader.grants
         if grants is None or world.knobs.pod_api_down_until > world.queue.now:
             return
@@ -373,7 +374,7 @@ def _every_host_uploads_more(arms: Arms) -> None:
     world, rng = arms.world, arms.rng
     vanishes = rng.random() < 0.5
 
-    def turn(rented: Rented) -> None:
+    def turn(rented: RentedMachine) -> None:
         grants = rented.pod.uploader.grants
         assert grants is not None
         world.fire(arms.number, f"{rented.pod_id} turns on its bucket")
@@ -389,7 +390,7 @@ def _every_host_uploads_more(arms: Arms) -> None:
     world.knobs.turns.append(turn)
 
 
-def _store(arms: Arms, rented: Rented, size_bytes: int) -> None:
+def _store(arms: Arms, rented: RentedMachine, size_bytes: int) -> None:
     world, run_id = arms.world, rented.run_id
     if world.queue.now < world.knobs.bucket_down_until:
         return

@@ -9,7 +9,7 @@ from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.sim.faults.arm import Arms, Fault
-from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.controllers import Process
 
 HOUR_S = 3600.0
@@ -100,7 +100,7 @@ def _dearer(arms: Arms) -> None:
         arms.set_knob("price_at_boot", factor, f"pods cost {factor:.2f} × the quote")
         return
 
-    def reprice(rented: Rented) -> None:
+    def reprice(rented: RentedMachine) -> None:
         rented.reprice(int(rented.rate_micros * factor), arms.world.queue.now)
         arms.world.observed(arms.number)
 
@@ -136,7 +136,7 @@ def _head_lost(arms: Arms) -> None:
     """Of several machines that are one pod: the others are all there, and billed, and none of them
     can be spoken to in the first one's place but to ask how its own part ended."""
 
-    def lose(rented: Rented) -> None:
+    def lose(rented: RentedMachine) -> None:
         if rented.account.habits.provider in ("skypilot", "aws") and rented.pod.running:
             rented.pod.others.lose_head()
             arms.world.observed(arms.number)
@@ -156,7 +156,7 @@ def _broke(arms: Arms) -> None:
 
 
 def _preempted(arms: Arms) -> None:
-    def lose(rented: Rented) -> None:
+    def lose(rented: RentedMachine) -> None:
         rented.account.host_lost(rented, "preempted")
         arms.world.observed(arms.number)
 
@@ -164,7 +164,7 @@ def _preempted(arms: Arms) -> None:
 
 
 def _host_lost(arms: Arms) -> None:
-    def lose(rented: Rented) -> None:
+    def lose(rented: RentedMachine) -> None:
         rented.account.host_lost(rented, "host lost")
         arms.world.files.lose_volume(rented.run_id)
         rented.pod.report = rented.pod.durable_report = None
@@ -176,7 +176,7 @@ def _host_lost(arms: Arms) -> None:
 def _restarted(arms: Arms) -> None:
     seconds = arms.rng.uniform(30, 900)
 
-    def restart(rented: Rented) -> None:
+    def restart(rented: RentedMachine) -> None:
         if not rented.pod.running or rented.account.habits.self_ends == "exit":
             return
         arms.from_now("link_down_until", seconds)
@@ -189,7 +189,7 @@ def _restarted(arms: Arms) -> None:
 def _timer_ignored(arms: Arms) -> None:
     """The provider forgets a pod's own deadline, and its watchdog is dead: others must act."""
 
-    def ignore(rented: Rented) -> None:
+    def ignore(rented: RentedMachine) -> None:
         rented.pod.kill_watchdog()
         rented.pod.guard = None
         rented.pod.kill_agent()

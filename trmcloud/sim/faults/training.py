@@ -10,9 +10,9 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, NotSupported
 from trmcloud.core.values import replace
 from trmcloud.sim.faults.arm import Arms, Fault
-from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.controllers import Process
-from trmcloud.sim.world.trainer import Ill
+from trmcloud.sim.world.trainer import Illness
 
 
 def _damage(number: str) -> Fault:
@@ -86,7 +86,7 @@ def _ill(kind: str) -> Fault:
         expected = wish.plan.candidates[0].soft_stop_s
         after = arms.rng.choice((arms.rng.uniform(0, 60), arms.rng.uniform(0, expected)))
         truth = arms.world.truths[wish.run_id]
-        truth.illnesses.append(Ill(kind, after, arms.number))
+        truth.illnesses.append(Illness(kind, after, arms.number))
 
     return arm
 
@@ -144,7 +144,7 @@ def _guard_killed(arms: Arms) -> None:
     what = arms.rng.choice(("agent", "watchdog", "both", "mid-act", "mid-act"))
     point = arms.rng.choice(("start", "started", "trainer", "report", "unreported"))
 
-    def strike(rented: Rented) -> None:
+    def strike(rented: RentedMachine) -> None:
         arms.world.observed(arms.number)
         if what == "mid-act":
             rented.pod.trap(point)
@@ -163,7 +163,7 @@ def _held(arms: Arms) -> None:
         (("stop", ""), ("", "stop"), ("stop", "stop"), ("stop", "kill"), ("kill", "stop"))
     )
 
-    def strike(rented: Rented) -> None:
+    def strike(rented: RentedMachine) -> None:
         pod = rented.pod
         arms.world.observed(arms.number)
         if watchdog == "stop":

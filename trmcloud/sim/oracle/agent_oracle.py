@@ -1,4 +1,4 @@
-"""What each layer on a pod owes by itself, whether or not the one beneath it would have acted.
+"""Judges each layer on a pod by itself, whether or not the one beneath it would have acted.
 
 The trainer gets a deadline that keeps the lease; the agent lands it when told, kills it when it
 hangs and at the hard stop, and never kills one that works; the watchdog ends the pod. ``attempts``
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
@@ -20,18 +19,14 @@ from trmcloud.core.control.pod_liveness import absence_needed_s
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import affordable_seconds, cost
+from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.watchdog import HARD_STOP
 from trmcloud.sim.oracle.attempts import AttemptJudge
+from trmcloud.sim.oracle.exposure import AgentLives
 from trmcloud.sim.oracle.uploads import UploadJudge
-from trmcloud.sim.world.pod import Said
-
-if TYPE_CHECKING:
-    from trmcloud.pod.agent.loop import AgentLoop
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.pod import SimPod
-    from trmcloud.sim.world.trainer import SimTrainer
-    from trmcloud.sim.world.world import SimWorld
-
+from trmcloud.sim.world.facts import PodWords
+from trmcloud.sim.world.protocols import Pod, RentedMachine, World
+from trmcloud.sim.world.trainer import SimTrainer
 
 _LAYER_S = 15.0
 """An agent or watchdog that lives and is awake has acted by then."""
@@ -45,7 +40,7 @@ _SAVED_S = 900.0
 class AgentOracle:
     """Watches the pods of one world. ``fail`` takes an invariant's name and the detail."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
         self._lives = AgentLives(world)
         self.attempts = AttemptJudge(world, self._lives, fail)
@@ -53,17 +48,17 @@ class AgentOracle:
 
     # -- what happens to a pod ----------------------------------------------------------------
 
-    def booted(self, pod: SimPod) -> None:
+    def booted(self, pod: Pod) -> None:
         self._at_stop(pod, partial(self._stopped_hard, pod))
 
-    def restarted(self, pod: SimPod, *, wiped: bool) -> None:
+    def restarted(self, pod: Pod, *, wiped: bool) -> None:
         """Its container began anew; ``wiped``: with nothing of what its agent wrote."""
         if wiped:
-            pod.written = Said()
+            pod.written = PodWords()
         self._lives.restarted.add(pod)
         self.attempts.restarted(pod)
 
-    def agent_started(self, pod: SimPod, agent: AgentLoop) -> None:
+    def agent_started(self, pod: Pod, agent: AgentLoop) -> None:
         """An agent, perhaps after another one, may not believe in more time than was granted."""
         now = self.world.queue.now
         self._lives.agent_started(pod)
@@ -71,7 +66,7 @@ class AgentOracle:
         if left_s > pod.rented.due_at - now + self._lives.late_s(pod) + 1.0:
             self.fail("I2", f"{pod.rented.pod_id}'s agent believes in {left_s:.0f} s")
 
-    def spawned(self, pod: SimPod, trainer: SimTrainer, from_deadline_s: float) -> None:
+    def spawned(self, pod: Pod, trainer: SimTrainer, from_deadline_s: float) -> None:
         now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
         soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
         if from_deadline_s > max(0.0, soft_at - now) + self._lives.late_s(pod) + 1.0:
@@ -85,7 +80,7 @@ class AgentOracle:
             look = partial(self._hung, pod, trainer)
             self.world.queue.at(trainer.frozen_at + self._patience_s(pod, trainer), look)
 
-    def killed(self, pod: SimPod, trainer: SimTrainer) -> None:
+    def killed(self, pod: Pod, trainer: SimTrainer) -> None:
         """The agent kills a trainer: not one that works, unless nobody wrote down that it does."""
         now = self.world.queue.now
         noted = pod.trainer_note is not None and pod.trainer_note.pid == trainer.pid
@@ -104,7 +99,7 @@ class AgentOracle:
             look = partial(self._saved, pods[0], pods[0].trainer, self.world.queue.now)
             self.world.queue.after(_SAVED_S, look)
 
-    def _saved(self, pod: SimPod, trainer: SimTrainer, asked_at: float) -> None:
+    def _saved(self, pod: Pod, trainer: SimTrainer, asked_at: float) -> None:
         now, knobs = self.world.queue.now, self.world.knobs
         able_since = self.world.check.exposure.able.get(pod.lease.run_id, now)
         run = self.world.ledger.read().runs.get(pod.lease.run_id)
@@ -129,7 +124,7 @@ class AgentOracle:
         if could and not any(begins > asked_at for begins, _ in trainer.requested):
             self.fail("wasteful", f"{pod.rented.pod_id} was asked to save, and goes on without")
 
-    def told(self, pod: SimPod) -> None:
+    def told(self, pod: Pod) -> None:
         """The agent tells its trainer to land: somebody asked it to, or the soft stop is there."""
         ordered = pod.orders is not None and pod.orders.land
         soft_at = pod.rented.due_at - (pod.lease.hard_stop_at - pod.lease.soft_stop_at)
@@ -139,7 +134,7 @@ class AgentOracle:
         if not ordered and early_s > 5.0 and not wrong and not self.attempts.may_climb(pod):
             self.fail("needless kill", f"{pod.rented.pod_id} is landed {early_s:.0f} s early")
 
-    def ticked(self, pod: SimPod) -> None:
+    def ticked(self, pod: Pod) -> None:
         """The agent has looked and acted, and lives: what it started must be on its disk, and what
         it waits for must get on."""
         self.uploads.awaits(pod)
@@ -149,23 +144,23 @@ class AgentOracle:
         if pod.trainer_note is None or pod.trainer_note.pid != trainer.pid:
             self.fail("I2", f"{pod.rented.pod_id}'s trainer is not written down")
 
-    def guard_ends(self, pod: SimPod, why: str) -> None:
+    def guard_ends(self, pod: Pod, why: str) -> None:
         """The watchdog ends the pod: for its hard stop not before that."""
         early_s = pod.rented.due_at - self.world.queue.now
         wrong = pod.machine.offset_s or abs(pod.rented.granted_ahead_s) > 5.0
         if why == HARD_STOP and early_s > 5.0 and not wrong:
             self.fail("needless kill", f"{pod.rented.pod_id} is ended {early_s:.0f} s early")
 
-    def done(self, pod: SimPod, report: contract.AgentReport) -> None:
+    def done(self, pod: Pod, report: contract.AgentReport) -> None:
         """The agent has said its last word."""
         self.uploads.done(pod, report)
         self.attempts.done(pod, report)
 
-    def agent_since(self, pod: SimPod) -> float:
+    def agent_since(self, pod: Pod) -> float:
         """When its present agent was started."""
         return self._lives.since(pod)
 
-    def ordered(self, pod: SimPod) -> None:
+    def ordered(self, pod: Pod) -> None:
         """Orders to land have reached the pod."""
         agent = pod.agent
         if agent is not None:
@@ -174,10 +169,10 @@ class AgentOracle:
 
     # -- what must have followed --------------------------------------------------------------
 
-    def _at_stop(self, pod: SimPod, look: Callable[[], None]) -> None:
+    def _at_stop(self, pod: Pod, look: Callable[[], None]) -> None:
         self.world.queue.at(pod.rented.due_at + self._lives.late_s(pod) + _LAYER_S, look)
 
-    def _stopped_hard(self, pod: SimPod) -> None:
+    def _stopped_hard(self, pod: Pod) -> None:
         now = self.world.queue.now
         if not pod.running or pod.rented.deleting:
             return
@@ -194,7 +189,7 @@ class AgentOracle:
         if guarded and not pod.ending and now - pod.booted_at > _LAYER_S:
             self.fail("I2", f"{pod.rented.pod_id}'s watchdog does nothing at the hard stop")
 
-    def _hung(self, pod: SimPod, trainer: SimTrainer) -> None:
+    def _hung(self, pod: Pod, trainer: SimTrainer) -> None:
         now = self.world.queue.now
         if not pod.running or not trainer.runs(now) or trainer.frozen_at is None:
             return
@@ -207,7 +202,7 @@ class AgentOracle:
         else:
             self.world.queue.at(since + patience_s, partial(self._hung, pod, trainer))
 
-    def _unheeded(self, pod: SimPod, agent: AgentLoop) -> None:
+    def _unheeded(self, pod: Pod, agent: AgentLoop) -> None:
         now, trainer = self.world.queue.now, pod.trainer
         if not pod.running or pod.agent is not agent or "agent" in self.world.off:
             return
@@ -223,11 +218,11 @@ class AgentOracle:
 
     # -- how long things may take -------------------------------------------------------------
 
-    def _asleep_s(self, pod: SimPod) -> float:
+    def _asleep_s(self, pod: Pod) -> float:
         return max(0.0, pod.stopped_until - self.world.queue.now)
 
     @staticmethod
-    def _patience_s(pod: SimPod, trainer: SimTrainer) -> float:
+    def _patience_s(pod: Pod, trainer: SimTrainer) -> float:
         """How long the lease lets it show no progress, and until the agent's next look."""
         frozen_at = trainer.frozen_at or 0.0
         most_s = 20 * trainer.shape.step_s
@@ -239,66 +234,23 @@ class AgentOracle:
         return max(pod.lease.hang_after_s, most_s) + _LOOK_S
 
 
-_FOR_EVER_S = 1e9
-
-
-class AgentLives:
-    """The pods of one world that began anew, and the agents that each has had."""
-
-    def __init__(self, world: SimWorld) -> None:
-        self.world = world
-        self.restarted: set[SimPod] = set()
-        self._since: dict[SimPod, float] = {}
-        self._agents: dict[SimPod, int] = {}
-
-    def agent_started(self, pod: SimPod) -> None:
-        self._since[pod] = self.world.queue.now
-        self._agents[pod] = self._agents.get(pod, 0) + 1
-
-    def since(self, pod: SimPod) -> float:
-        """When its present agent was started; without one yet, or with one that is stopped: now."""
-        if pod.agent_stopped:
-            return self.world.queue.now
-        return self._since.get(pod, self.world.queue.now)
-
-    def agents(self, pod: SimPod) -> int:
-        return self._agents.get(pod, 0)
-
-    def late_s(self, pod: SimPod) -> float:
-        """How late its processes may be, where clocks were wrong; see ``Exposure``.
-
-        After a restart the boot clock starts anew, and a wall clock that is wrong is all there is.
-        """
-        if pod in self.restarted and pod.machine.offset_s:
-            return _FOR_EVER_S
-        return self.world.check.exposure.late_s(pod.rented)
-
-    def early_s(self, pod: SimPod) -> float:
-        """How early its processes may stop: what its clock, or the one that its lease was granted
-        by, takes from the time between grant and boot."""
-        return max(self.late_s(pod), pod.machine.offset_s, -pod.rented.granted_ahead_s)
-
-    def clock_wrong(self, pod: SimPod) -> bool:
-        return self.late_s(pod) > 5.0 or bool(pod.machine.offset_s)
-
-
 NEXT_WITHIN_S = 60.0
 
 
 class BootJudge:
     """``fail`` takes an invariant's name and what is wrong."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
         self.judged = 0
         """Boots that failed while nothing else stood in the way."""
 
-    def watch(self, rented: Rented) -> None:
+    def watch(self, rented: RentedMachine) -> None:
         """One of which the log will say that it has failed."""
         at = rented.boot_failed_at + NEXT_WITHIN_S
         self.world.queue.at(at, lambda: self._judge(rented))
 
-    def _judge(self, rented: Rented) -> None:
+    def _judge(self, rented: RentedMachine) -> None:
         run = self.world.ledger.read().runs.get(rented.run_id)
         if run is None or self._is_hindered(rented) or self._is_beyond_lists(rented):
             return
@@ -318,7 +270,7 @@ class BootJudge:
                 "wasteful", f"{rented.pod_id} has failed to boot, and no other is asked for in time"
             )
 
-    def _is_hindered(self, rented: Rented) -> bool:
+    def _is_hindered(self, rented: RentedMachine) -> bool:
         """Whether its controller was away, fenced, unheard or wrong about the time meanwhile."""
         check, now = self.world.check, self.world.queue.now
         able_since = check.exposure.able.get(rented.run_id)
@@ -327,7 +279,7 @@ class BootJudge:
         lost = check.forgotten or undecidable.woken or undecidable.clocks_moved
         return away or lost or bool(self.world.knobs.lies) or now >= rented.due_at
 
-    def _is_beyond_lists(self, rented: Rented) -> bool:
+    def _is_beyond_lists(self, rented: RentedMachine) -> bool:
         """Whether lists lag more than they do, or deletes are not done: absence takes longer."""
         knobs = self.world.knobs
         lags = knobs.list_omits_s or knobs.list_flickers or knobs.lists_dead_s
@@ -336,7 +288,7 @@ class BootJudge:
         return bool(lags or refused or twins) or rented.visible_at > rented.boot_failed_at
 
     def _is_ended_for_another_reason(
-        self, rented: Rented, run: RunState, generation: Generation
+        self, rented: RentedMachine, run: RunState, generation: Generation
     ) -> bool:
         """Before its log had said anything, by its host, or since a stop was asked for."""
         ends = (rented.deleted_at, rented.ended_at or rented.deleted_at)
@@ -346,7 +298,7 @@ class BootJudge:
             generation.gone_at is not None and generation.lived_s is None
         )
 
-    def _has_another(self, rented: Rented, run: RunState, generation: Generation) -> bool:
+    def _has_another(self, rented: RentedMachine, run: RunState, generation: Generation) -> bool:
         """Whether what the failed one leaves of the reservation, counted at the most that it can
         cost, pays for a candidate that was not tried."""
         plan = self.world.truths[run.run_id].plan

@@ -1,4 +1,4 @@
-"""What a pod owes in its attempts at a phase: it is tried again where that may help, with settings
+"""Judges a pod's attempts at a phase: it is tried again where that may help, with settings
 that may mend it, never for ever, and told to end once it no longer pays."""
 
 from __future__ import annotations
@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import PhaseState
@@ -14,13 +13,10 @@ from trmcloud.core.contract.trainer_contract import RETRYABLE
 from trmcloud.core.contract.worth import StopRules, why_stop
 from trmcloud.core.control.report_events import finished_on
 from trmcloud.core.outcome import Outcome
+from trmcloud.sim.oracle.exposure import AgentLives
 from trmcloud.sim.world.pod import SAMPLED_S
-
-if TYPE_CHECKING:
-    from trmcloud.sim.oracle.agent_oracle import AgentLives
-    from trmcloud.sim.world.pod import SimPod
-    from trmcloud.sim.world.trainer import Shape, SimTrainer
-    from trmcloud.sim.world.world import SimWorld
+from trmcloud.sim.world.protocols import Pod, World
+from trmcloud.sim.world.trainer import Shape, SimTrainer
 
 _TOLD_S = 120.0
 """A trainer that no longer pays by its newest evaluation is told by then."""
@@ -39,7 +35,7 @@ _OVERRIDABLE = {
 }  # fmt: skip
 
 
-class Tries:
+class PhaseTries:
     """How often a phase has been started on one pod without a newer checkpoint, by the truth."""
 
     def __init__(self) -> None:
@@ -51,7 +47,7 @@ class Tries:
         """Starts with other settings than those before, by the outcome that they followed."""
 
     def ended_by(self, now: float) -> str:
-        """What settings might have mended of the last attempt's end; empty: nothing."""
+        """Return the last attempt's outcome, if other settings might have mended it; empty: none."""
         last = self.last
         told = last is not None and not last.runs(now) and last.killed_at is None
         return last.outcome if last and told and last.outcome in _MOST_MENDED else ""
@@ -67,21 +63,19 @@ class Tries:
 class AttemptJudge:
     """Watches how trainers are started, tried again and told to end, on the pods of one world."""
 
-    def __init__(
-        self, world: SimWorld, lives: AgentLives, fail: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, world: World, lives: AgentLives, fail: Callable[[str, str], None]) -> None:
         self.world, self._lives, self.fail = world, lives, fail
-        self._tries: dict[tuple[SimPod, str], Tries] = {}
-        self._no_longer_pay: set[tuple[SimPod, str]] = set()
+        self._tries: dict[tuple[Pod, str], PhaseTries] = {}
+        self._no_longer_pay: set[tuple[Pod, str]] = set()
 
-    def restarted(self, pod: SimPod) -> None:
+    def restarted(self, pod: Pod) -> None:
         for key in [key for key in self._tries if key[0] is pod]:
             del self._tries[key]
 
-    def spawned(self, pod: SimPod, trainer: SimTrainer) -> None:
+    def spawned(self, pod: Pod, trainer: SimTrainer) -> None:
         now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
         self._not_finished(pod, phase)
-        tries = self._tries.setdefault((pod, phase), Tries())
+        tries = self._tries.setdefault((pod, phase), PhaseTries())
         if phase in pod.written.finished:
             self.fail("wasteful", f"{phase} is trained again, and had finished")
         again = tries.last is not None
@@ -100,7 +94,7 @@ class AttemptJudge:
         self._must_climb(pod, trainer)
 
     def _overridden(
-        self, pod: SimPod, tries: Tries, trainer: SimTrainer, now: float, *, forgetful: bool
+        self, pod: Pod, tries: PhaseTries, trainer: SimTrainer, now: float, *, forgetful: bool
     ) -> None:
         """Other settings are those of the table, as many sequences a step, and another try after an
         end that they might mend: not the same again, and not for ever."""
@@ -138,7 +132,7 @@ class AttemptJudge:
         if tries.mended[outcome] > most and not forgetful:
             self.fail("wasteful", f"{phase} is changed for the {most + 1}th time after {outcome}")
 
-    def _climbed(self, pod: SimPod, tries: Tries, trainer: SimTrainer) -> None:
+    def _climbed(self, pod: Pod, tries: PhaseTries, trainer: SimTrainer) -> None:
         """A larger micro-batch: only after it was told to land for that, never after memory ran
         out, and within what memory there is."""
         last, phase = tries.last, trainer.shape.phase
@@ -157,8 +151,8 @@ class AttemptJudge:
         if tries.climbs > _MOST_CLIMBS:
             self.fail("wasteful", f"{phase} climbs for the {tries.climbs}th time")
 
-    def _landed(self, pod: SimPod, report: contract.AgentReport) -> None:
-        """What was told to land without an order, before its time, goes on."""
+    def _landed(self, pod: Pod, report: contract.AgentReport) -> None:
+        """Judge that one which was told to land without an order, before its time, goes on."""
         last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)
         if last is None or last.outcome != "landed_signal" or pod in self._lives.restarted:
             return
@@ -170,11 +164,11 @@ class AttemptJudge:
         if left_s > lease.min_useful_s + 60 and not ordered and not clock_wrong:
             self.fail("wasteful", f"{last.name} landed for nobody, {left_s:.0f} s early")
 
-    def may_climb(self, pod: SimPod) -> bool:
+    def may_climb(self, pod: Pod) -> bool:
         """Whether its trainer may be told to land for a larger micro-batch."""
         return self._climb_left_s(pod) > _CLIMB_LEAST_S
 
-    def _climb_left_s(self, pod: SimPod) -> float:
+    def _climb_left_s(self, pod: Pod) -> float:
         """Seconds of training that are left to one with memory to spare; 0: it has none."""
         trainer = pod.trainer
         share = self.world.memory_share(pod.lease.run_id, trainer)
@@ -189,13 +183,13 @@ class AttemptJudge:
         steps_s = (shape.steps - trainer.step(now)) * shape.step_s
         return min(trainer.turns_at - now, soft_at - now, steps_s)
 
-    def _must_climb(self, pod: SimPod, trainer: SimTrainer) -> None:
+    def _must_climb(self, pod: Pod, trainer: SimTrainer) -> None:
         """With much to train and memory to spare it is told so once its counters are known."""
         sampled_at = trainer.trains_at + SAMPLED_S
         look = partial(self._not_climbed, pod, trainer, sampled_at)
         self.world.queue.at(sampled_at + _CLIMBED_S, look)
 
-    def _not_climbed(self, pod: SimPod, trainer: SimTrainer, since: float) -> None:
+    def _not_climbed(self, pod: Pod, trainer: SimTrainer, since: float) -> None:
         tries = self._tries.get((pod, trainer.shape.phase))
         could = (
             pod.running
@@ -216,8 +210,8 @@ class AttemptJudge:
         if could and fits and self._climb_left_s(pod) > _CLIMB_SURELY_S:
             self.fail("wasteful", f"{pod.rented.pod_id}'s trainer has memory to spare")
 
-    def _not_finished(self, pod: SimPod, phase: str) -> None:
-        """What the ledger knows to be finished is not trained again, whatever the pod has lost."""
+    def _not_finished(self, pod: Pod, phase: str) -> None:
+        """Judge that no phase is trained again that the ledger knows to be finished."""
         run = self.world.ledger.read().runs.get(pod.lease.run_id)
         if run is None or run.generation is None or self.world.check.truth.undecidable.woken:
             return
@@ -226,7 +220,7 @@ class AttemptJudge:
         if phase in finished_on(run, run.generation):
             self.fail("wasteful", f"{phase} is trained again, and the ledger knows it finished")
 
-    def no_longer_pays(self, pod: SimPod, trainer: SimTrainer) -> None:
+    def no_longer_pays(self, pod: Pod, trainer: SimTrainer) -> None:
         """The agent tells its trainer to come to an end: not one that still pays, by the truth."""
         now, shape = self.world.queue.now, trainer.shape
         rules = next(p.stop for p in pod.lease.phases if p.name == shape.phase)
@@ -252,7 +246,7 @@ class AttemptJudge:
         more = min(1.0 / usd, shape.steps - step)
         return (shape.bpb_at(step) - shape.bpb_at(step + max(1, int(more)))) / (more * usd)
 
-    def _must_end(self, pod: SimPod, trainer: SimTrainer) -> None:
+    def _must_end(self, pod: Pod, trainer: SimTrainer) -> None:
         """When the first evaluation is there by which its rule holds, it is told."""
         rules = next(p.stop for p in pod.lease.phases if p.name == trainer.shape.phase)
         if not trainer.tells_worth:
@@ -268,7 +262,7 @@ class AttemptJudge:
                 return
             number += 1
 
-    def _untold(self, pod: SimPod, trainer: SimTrainer, number: int) -> None:
+    def _untold(self, pod: Pod, trainer: SimTrainer, number: int) -> None:
         now, since = self.world.queue.now, trainer.evaluated_at(number)
         could = (
             pod.running
@@ -287,7 +281,7 @@ class AttemptJudge:
         if could and not ordered:
             self.fail("wasteful", f"{pod.rented.pod_id}'s trainer goes on, and no longer pays")
 
-    def done(self, pod: SimPod, report: contract.AgentReport) -> None:
+    def done(self, pod: Pod, report: contract.AgentReport) -> None:
         """The agent has said its last word: not before it has tried what could help."""
         self._landed(pod, report)
         last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)

@@ -1,22 +1,17 @@
 """Exposure: time in which no layer could end a pod, by one named predicate of ground truth.
 
 The promise counts the other time; a bill may exceed its budget by at most rate × exposed.
-``Undecidable`` says what no controller could have known: the only excuse that the oracles know.
+``Uncertainty`` says what no controller could have known, ``AgentLives`` what has befallen a pod:
+the only excuses that the oracles know.
 """
 
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import TRAITS
+from trmcloud.sim.world.protocols import Pod, Process, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
-
-if TYPE_CHECKING:
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.controllers import Process
-    from trmcloud.sim.world.world import SimWorld
-
 
 REACTION_S = 120.0
 """A controller that is up and heard must have acted by then."""
@@ -25,6 +20,7 @@ GUARD_REACTION_S = 25.0
 CLOCK_OFF_S = 5.0
 _CLOCKS_AGREE_S = 0.5
 ANY_RUN = ""
+_FOR_EVER_S = 1e9
 
 
 class Exposure:
@@ -32,7 +28,7 @@ class Exposure:
 
     reap_every_s = 300.0
 
-    def __init__(self, world: SimWorld) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
         self.able: dict[str, float] = {}
         """By run: since when a controller drives it that is up, heard, and has the right time;
@@ -87,7 +83,7 @@ class Exposure:
         self._reap_ending_since = (self._reap_ending_since or now) if reaps else None
         self._reap_since = (self._reap_since or now) if reaps and writes else None
 
-    def seconds(self, rented: Rented, since: float, until: float) -> float:
+    def seconds(self, rented: RentedMachine, since: float, until: float) -> float:
         """Seconds of (since, until] in which no layer could have ended this pod's billing.
 
         A layer counts once it has been able for as long as it takes to react.
@@ -136,7 +132,7 @@ class Exposure:
                 )
         return max(0.0, min(until, able_at) - since)
 
-    def late_s(self, rented: Rented) -> float:
+    def late_s(self, rented: RentedMachine) -> float:
         """How late a pod's own processes may be: a clock that was wrong when the lease was granted,
         or is wrong on the pod, may cost the time between the two, and no more."""
         wrong_s = max(-rented.pod.machine.offset_s, rented.granted_ahead_s)
@@ -144,7 +140,7 @@ class Exposure:
             return max(CLOCK_OFF_S, wrong_s)
         return max(CLOCK_OFF_S, min(wrong_s, rented.boots_after_s + 5.0))
 
-    def _guard_could(self, rented: Rented) -> bool:
+    def _guard_could(self, rented: RentedMachine) -> bool:
         """Whether its watchdog lives and has a means, now or once it is heard."""
         how = rented.account.habits.self_ends
         pod = rented.pod
@@ -154,12 +150,12 @@ class Exposure:
             return False
         return how in ("exit", "shutdown") or not self.world.knobs.pod_key_useless
 
-    def _agent_could(self, rented: Rented) -> bool:
+    def _agent_could(self, rented: RentedMachine) -> bool:
         """Whether its agent runs, which ends the pod or makes a stopped watchdog run again."""
         pod = rented.pod
         return pod.agent is not None and not pod.agent_stopped and "agent" not in self.world.off
 
-    def killable_since(self, rented: Rented) -> float:
+    def killable_since(self, rented: RentedMachine) -> float:
         """Of a pod on this machine: since when one layer or another could have killed it at once;
         infinite where none could, or where clocks were wrong."""
         pod, laptop = rented.pod, self.world.laptop
@@ -175,7 +171,7 @@ class Exposure:
             since = min(since, max(pod.booted_at, pod.stopped_until))
         return since
 
-    def _pod_heard_from(self, rented: Rented) -> float:
+    def _pod_heard_from(self, rented: RentedMachine) -> float:
         """Since when a pod's own call to the provider would get through."""
         if rented.account.habits.self_ends != "api":
             return 0.0
@@ -196,11 +192,11 @@ STOPPED = frozenset({"7", "9", "14", "61"})
 """With these a controller may wake up in the middle of a call and go on with it."""
 
 
-class Undecidable:
-    """What no controller could have known, since the provider or a clock lied beyond what
+class Uncertainty:
+    """Things that no controller could have known, since the provider or a clock lied beyond what
     ``core.providers`` says that it may."""
 
-    def __init__(self, world: SimWorld) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
         self.clocks_moved = False
 
@@ -208,7 +204,7 @@ class Undecidable:
         if self._world.laptop.offset_s or self._world.server.offset_s:
             self.clocks_moved = True
 
-    def absence(self, rented: Rented | None) -> bool:
+    def absence(self, rented: RentedMachine | None) -> bool:
         """Whether a pod's absence may have been misjudged: by a clock that was set meanwhile, or
         since the pod came later than its provider's longest delay."""
         return self.clocks_moved or (rented is not None and rented.came_too_late)
@@ -221,3 +217,43 @@ class Undecidable:
     def odd(self, process: Process) -> bool:
         """Whether this controller's time is not to be trusted."""
         return self.woken or self.clocks_moved
+
+
+class AgentLives:
+    """The pods of one world that began anew, and the agents that each has had."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.restarted: set[Pod] = set()
+        self._since: dict[Pod, float] = {}
+        self._agents: dict[Pod, int] = {}
+
+    def agent_started(self, pod: Pod) -> None:
+        self._since[pod] = self.world.queue.now
+        self._agents[pod] = self._agents.get(pod, 0) + 1
+
+    def since(self, pod: Pod) -> float:
+        """When its present agent was started; without one yet, or with one that is stopped: now."""
+        if pod.agent_stopped:
+            return self.world.queue.now
+        return self._since.get(pod, self.world.queue.now)
+
+    def agents(self, pod: Pod) -> int:
+        return self._agents.get(pod, 0)
+
+    def late_s(self, pod: Pod) -> float:
+        """How late its processes may be, where clocks were wrong; see ``Exposure``.
+
+        After a restart the boot clock starts anew, and a wall clock that is wrong is all there is.
+        """
+        if pod in self.restarted and pod.machine.offset_s:
+            return _FOR_EVER_S
+        return self.world.check.exposure.late_s(pod.rented)
+
+    def early_s(self, pod: Pod) -> float:
+        """How early its processes may stop: what its clock, or the one that its lease was granted
+        by, takes from the time between grant and boot."""
+        return max(self.late_s(pod), pod.machine.offset_s, -pod.rented.granted_ahead_s)
+
+    def clock_wrong(self, pod: Pod) -> bool:
+        return self.late_s(pod) > 5.0 or bool(pod.machine.offset_s)

@@ -1,4 +1,4 @@
-"""What always holds, judged by ground truth after every event. The provider's bill is the judge.
+"""The invariants, judged by ground truth after every event. The provider's bill is the judge.
 
 I1 money · I2 no orphan · I3 checkpoints · I4 ledger = bill · I5 one pod per generation, intent
 before create, replay · I6 no stale writer · I7 liveness · I9 no secrets. I8 (bit-exact resume) is
@@ -12,7 +12,6 @@ that is written, ``duties`` what the layers on a pod owe, ``money`` what a run h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
@@ -22,15 +21,12 @@ from trmcloud.core.money import Usd
 from trmcloud.pod.agent.nodes import HEAD_LOST_S
 from trmcloud.sim.oracle.agent_oracle import AgentOracle, BootJudge
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, STOPPED, Exposure
-from trmcloud.sim.oracle.ledger_oracle import Oracle
+from trmcloud.sim.oracle.ledger_oracle import LedgerOracle
 from trmcloud.sim.oracle.money import MoneyJudge, OrphanJudge, VolumeJudge
 from trmcloud.sim.oracle.uploads import OversizeJudge
+from trmcloud.sim.world.facts import Violation
+from trmcloud.sim.world.protocols import Process, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
-
-if TYPE_CHECKING:
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.controllers import Process
-    from trmcloud.sim.world.world import SimWorld
 
 ORPHAN_S = 180.0
 """REACTION_S and the longest delete."""
@@ -41,30 +37,22 @@ _HEAD_SLACK_S = 60.0
 CANARY = "rpa_CANARY"
 
 
-class Violated(Exception):
-    """An invariant does not hold."""
-
-    def __init__(self, name: str, detail: str) -> None:
-        super().__init__(f"{name}: {detail}")
-        self.name = name
-
-
 class Invariants:
     """Watches one world. ``fail`` raises through whatever was going on."""
 
-    def __init__(self, world: SimWorld) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
         self.epochs: dict[str, int] = {}
         self.names: dict[str, int] = {}
         self.extra_of: dict[str, float] = {}
-        self.violation: Violated | None = None
+        self.violation: Violation | None = None
         self.foreign: set[str] = set()
         self.forgotten = False
         self._last_at = world.queue.now
         self._owners: Mapping[str, RunState] | None = None
         """The runs by which it was last looked whose pods are whose."""
         self.exposure = Exposure(world)
-        self.truth = Oracle(world, self.fail)
+        self.truth = LedgerOracle(world, self.fail)
         self.duties = AgentOracle(world, self.fail)
         self.money = MoneyJudge(world, self.fail)
         self.strays = OrphanJudge(world, self.fail)
@@ -74,7 +62,7 @@ class Invariants:
 
     def fail(self, name: str, detail: str) -> None:
         if self.violation is None:
-            self.violation = Violated(name, detail)
+            self.violation = Violation(name, detail)
             self.world.say(f"VIOLATION {name}: {detail}")
 
     # -- after every event --------------------------------------------------------------------
@@ -113,7 +101,7 @@ class Invariants:
         self.exposure.look(now)
         self.truth.undecidable.look()
 
-    def _own(self, rented: Rented, run: RunState | None, now: float) -> None:
+    def _own(self, rented: RentedMachine, run: RunState | None, now: float) -> None:
         """Whether the ledger still has an open generation for this pod."""
         generation = run.generation if run is not None else None
         named = generation is not None and generation.open and generation.pod_name == rented.name
@@ -128,7 +116,7 @@ class Invariants:
         elif rented.unowned_at is None:
             rented.unowned_at = now
 
-    def _known(self, rented: Rented, now: float) -> None:
+    def _known(self, rented: RentedMachine, now: float) -> None:
         """Its ledger has its id. A command that could not hear of it before gives it as long to
         boot as any other pod."""
         rented.known = True
@@ -137,7 +125,7 @@ class Invariants:
             boot_s = traits_of(rented.account.habits.provider).boot_deadline_s
             rented.land_by = max(rented.land_by, now + boot_s)
 
-    def _accrue(self, rented: Rented, since: float, now: float) -> None:
+    def _accrue(self, rented: RentedMachine, since: float, now: float) -> None:
         if rented.pod_id in self.foreign:
             return
         due = now > rented.due_at or rented.unowned_at is not None
@@ -160,7 +148,7 @@ class Invariants:
             more = rented.rate_micros - rented.agreed_micros
             rented.dear_micros += max(0.0, min(now, acts_at) - since) * more / 3600
 
-    def _landing(self, rented: Rented, since: float, now: float) -> None:
+    def _landing(self, rented: RentedMachine, since: float, now: float) -> None:
         """A pod that must be ended early, since its budget was cut, its agent is done or never
         came: overdue while a controller could have seen to it."""
         self.truth.calls.left_alone(rented)
@@ -183,7 +171,7 @@ class Invariants:
     head_lost_s = HEAD_LOST_S + _HEAD_SLACK_S
     """By then its other machines have asked for the end of a pod that lost its first one."""
 
-    def head_was_lost(self, rented: Rented) -> None:
+    def head_was_lost(self, rented: RentedMachine) -> None:
         """I2: whether or not a controller is there, and long before the hard stop."""
         world, now = self.world, self.world.queue.now
         honored = rented.account.honors_delete(rented) and now >= rented.refuses_until
@@ -198,7 +186,7 @@ class Invariants:
             self.fail("I2", f"{rented.pod_id} goes on, and its first machine is lost")
         world.queue.after(self.head_lost_s, lambda: self.head_was_lost(rented))
 
-    def pod_made(self, rented: Rented) -> None:
+    def pod_made(self, rented: RentedMachine) -> None:
         name, run_id = rented.name, rented.run_id
         self._owners = None
         self.names[name] = self.names.get(name, 0) + 1
@@ -231,7 +219,7 @@ class Invariants:
             if run.reserved.micros + 2 < need - hourly / 3600:
                 self.fail("I1", f"{run_id} reserved {run.reserved}, its pod may cost {need / 1e6}")
 
-    def _killed_in_time(self, rented: Rented) -> None:
+    def _killed_in_time(self, rented: RentedMachine) -> None:
         """I1: whichever layer alone was left on this machine, it has killed its pod by now: what
         lies beyond the kill latency was never reserved."""
         able_since = self.exposure.killable_since(rented)
@@ -239,10 +227,10 @@ class Invariants:
         if not (rented.ended or wrong) and able_since < rented.due_at - _READY_S:
             self.fail("I1", f"{rented.pod_id} outlives its hard stop and its kill latency")
 
-    def pod_ended(self, rented: Rented) -> None:
+    def pod_ended(self, rented: RentedMachine) -> None:
         self.money.billed(rented.run_id, self.world.queue.now)
 
-    def terminated(self, rented: Rented, process: Process, *, slept: bool = False) -> None:
+    def terminated(self, rented: RentedMachine, process: Process, *, slept: bool = False) -> None:
         """A controller asks for a pod's end: never of a foreign one, never of a healthy one.
 
         ``slept``: it was stopped in the midst of the call, after its last look at anything.
@@ -338,7 +326,7 @@ class Invariants:
     # -- at the end ---------------------------------------------------------------------------
 
     def finish(self, *, healed: bool) -> None:
-        """What must hold once the faults have stopped and everything has had its time."""
+        """Judge what must hold once the faults have stopped and everything has had its time."""
         world, now = self.world, self.world.queue.now
         ledger = world.ledger.read()
         for rented in world.living():

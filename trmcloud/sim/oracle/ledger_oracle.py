@@ -2,14 +2,14 @@
 
 A ledger can be wrong and consistent: what it says is held against the pods that exist, the bills
 that run and the words that the pods' own agents have said. What a controller could not have known
-is excused by ``Undecidable``, and by nothing else.
+is excused by ``Uncertainty``, and by nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import traits_of
@@ -22,25 +22,19 @@ from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.outcome import Outcome
-from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Undecidable
-
-if TYPE_CHECKING:
-    from trmcloud.ports.compute import PodRequest
-    from trmcloud.sim.oracle.exposure import Undecidable
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.controllers import Process
-    from trmcloud.sim.world.world import SimWorld
-
+from trmcloud.ports.compute import PodRequest
+from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
+from trmcloud.sim.world.protocols import Process, RentedMachine, World
 
 _SECOND_S = 1.5
 
 
-class Oracle:
+class LedgerOracle:
     """Judges one world's events. ``fail`` takes an invariant's name and the detail."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
-        self.undecidable = Undecidable(world)
+        self.undecidable = Uncertainty(world)
         self._held: dict[str, int] = {}
         self._stop_at: dict[str, float] = {}
         self._ends: dict[tuple[str, int], tuple[Process, float]] = {}
@@ -162,7 +156,7 @@ class Oracle:
 
     def _agent_up(self, process: Process, run: RunState, event: ev.AgentUp) -> None:
         rented = self._pod_of(run.generation)
-        if rented is not None and not any(t.pod.agent_body for t in self._namesakes(rented)):
+        if rented is not None and not any(t.pod.had_agent for t in self._namesakes(rented)):
             self.fail("I4", f"{rented.pod_id} has no agent that could have spoken")
 
     def _phase_ended(self, process: Process, run: RunState, event: ev.PhaseEnded) -> None:
@@ -209,8 +203,8 @@ class Oracle:
             self.fail("I4", f"{rented.pod_id} settled {event.amount}, cost {bill / 1e6:.6f}")
 
     def _heard_out(self, process: Process, run: RunState) -> None:
-        """What the pod's agent left in a bucket that answers has been heard before it is settled:
-        it is settled once, and then closed."""
+        """Judge that an agent's word in a bucket that answers was heard before its run is settled: it
+        is settled once, and then closed."""
         word = self.world.files.words.get((run.run_id, len(run.generations)))
         if word is None or word.result is None or run.result is not None:
             return
@@ -219,7 +213,7 @@ class Oracle:
             return
         self.fail("I4", f"{run.run_id} is settled, and its {word.result} in the bucket not heard")
 
-    def _short(self, rented: Rented, run: RunState, amount: Usd) -> bool:
+    def _short(self, rented: RentedMachine, run: RunState, amount: Usd) -> bool:
         """Whether an estimate lacks what the pod has cost for certain: the storage that is billed
         later, and what went beyond its reservation, are only known from its bill."""
         if "30" in self.world.fired:
@@ -229,7 +223,7 @@ class Oracle:
         known = min(rented.micros(self.world.queue.now), most)
         return amount.micros < known - quantum and not self.undecidable.clocks_moved
 
-    def _held_apart(self, rented: Rented, run: RunState) -> Usd:
+    def _held_apart(self, rented: RentedMachine, run: RunState) -> Usd:
         """Of a reservation what is a network volume's rent, which has a bill of its own."""
         plan, generation = self.world.truths[run.run_id].plan, run.generation
         if generation is None:
@@ -273,40 +267,40 @@ class Oracle:
 
     # -- the truth ----------------------------------------------------------------------------
 
-    def _find(self, pod_id: str | None) -> Rented | None:
+    def _find(self, pod_id: str | None) -> RentedMachine | None:
         for account in self.world.accounts.values():
-            if pod_id in account.pods:
+            if pod_id is not None and pod_id in account.pods:
                 return account.pods[pod_id]
         return None
 
     @staticmethod
-    def _namesakes(rented: Rented) -> Sequence[Rented]:
+    def _namesakes(rented: RentedMachine) -> Sequence[RentedMachine]:
         """Pods of its name: a link leads to a name, and a provider may make two of one."""
         return rented.account.named(rented.name)
 
-    def _pod_of(self, generation: Generation | None) -> Rented | None:
+    def _pod_of(self, generation: Generation | None) -> RentedMachine | None:
         if generation is None or generation.pod_id is None:
             return None
         return self._find(generation.pod_id)
 
 
-_JUDGES: Mapping[type[Any], Callable[[Oracle, Process, RunState, Any], None]] = {
-    ev.Reserved: Oracle._reserved,
-    ev.Reopened: Oracle._reopened,
-    ev.StopRequested: Oracle._stop_asked,
-    ev.PodIntended: Oracle._intended,
-    ev.ActionStarted: Oracle._started,
-    ev.ActionFailed: Oracle._failed,
-    ev.PodUp: Oracle._pod_up,
-    ev.PodNotMade: Oracle._not_made,
-    ev.AgentUp: Oracle._agent_up,
-    ev.PhaseEnded: Oracle._phase_ended,
-    ev.GateJudged: Oracle._gate,
-    ev.ResultKnown: Oracle._result,
-    ev.PodGone: Oracle._gone,
-    ev.Settled: Oracle._settled,
-    ev.Billed: Oracle._late_bill,
-    ev.Closed: Oracle._closed,
+_JUDGES: Mapping[type[Any], Callable[[LedgerOracle, Process, RunState, Any], None]] = {
+    ev.Reserved: LedgerOracle._reserved,
+    ev.Reopened: LedgerOracle._reopened,
+    ev.StopRequested: LedgerOracle._stop_asked,
+    ev.PodIntended: LedgerOracle._intended,
+    ev.ActionStarted: LedgerOracle._started,
+    ev.ActionFailed: LedgerOracle._failed,
+    ev.PodUp: LedgerOracle._pod_up,
+    ev.PodNotMade: LedgerOracle._not_made,
+    ev.AgentUp: LedgerOracle._agent_up,
+    ev.PhaseEnded: LedgerOracle._phase_ended,
+    ev.GateJudged: LedgerOracle._gate,
+    ev.ResultKnown: LedgerOracle._result,
+    ev.PodGone: LedgerOracle._gone,
+    ev.Settled: LedgerOracle._settled,
+    ev.Billed: LedgerOracle._late_bill,
+    ev.Closed: LedgerOracle._closed,
 }
 
 
@@ -323,7 +317,7 @@ class CallJudge:
     """``fail`` takes an invariant's name and what is wrong."""
 
     def __init__(
-        self, world: SimWorld, undecidable: Undecidable, fail: Callable[[str, str], None]
+        self, world: World, undecidable: Uncertainty, fail: Callable[[str, str], None]
     ) -> None:
         self.world, self.undecidable, self.fail = world, undecidable, fail
         self._asked: set[str] = set()
@@ -370,7 +364,7 @@ class CallJudge:
         if generation.pod_name != request.name or not generation.open:
             self.fail("I5", f"{request.name} is asked for, and was given up long ago")
 
-    def ends(self, process: Process, rented: Rented, run: RunState, *, slept: bool) -> None:
+    def ends(self, process: Process, rented: RentedMachine, run: RunState, *, slept: bool) -> None:
         """A controller asks for the end of a pod that ``run`` owns."""
         if self.may_end.get(process) == run.run_id:
             return
@@ -413,7 +407,7 @@ class CallJudge:
         tried = run.generation is not None and bool(run.tries(run.generation, TERMINATE))
         return tried or idle or not mine or self.undecidable.odd(process)
 
-    def left_alone(self, rented: Rented) -> None:
+    def left_alone(self, rented: RentedMachine) -> None:
         """A pod lives whose work is done: a controller that is up must have tried to end it."""
         run = self.world.ledger.read().runs.get(rented.run_id)
         generation = run.generation if run is not None else None

@@ -10,27 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.budget import month_of
+from trmcloud.core.control.budget import LedgerState, month_of
 from trmcloud.core.control.kept_volumes import Hold, holds
 from trmcloud.core.control.kept_volumes import holds as held_by
 from trmcloud.core.control.orphan_costs import is_pending
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
-
-if TYPE_CHECKING:
-    from trmcloud.core.control.budget import LedgerState
-    from trmcloud.sim.world.account import Account, KeptVolume, Rented
-    from trmcloud.sim.world.controllers import Process
-    from trmcloud.sim.world.world import SimWorld
+from trmcloud.sim.world.facts import KeptVolume
+from trmcloud.sim.world.protocols import Account, Process, RentedMachine, World
 
 
 @dataclass
-class Worst:
+class WorstOverrun:
     """The most any run's bill exceeded its budget, in micro-dollars and seconds of exposure."""
 
     over_micros: int = 0
@@ -41,12 +36,12 @@ class Worst:
 class MoneyJudge:
     """``fail`` takes an invariant's name and what is wrong."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
-        self.worst = Worst()
+        self.worst = WorstOverrun()
         self.account_cap: Usd | None = None
 
-    def _pods_of(self, run_id: str) -> list[Rented]:
+    def _pods_of(self, run_id: str) -> list[RentedMachine]:
         return [
             rented
             for account in self.world.accounts.values()
@@ -139,7 +134,7 @@ _CLOCK_OFF_S = 900.0
 class VolumeJudge:
     """``fail`` takes an invariant's name and what is wrong."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
 
     def deleted(self, account: Account, volume: KeptVolume, process: Process) -> None:
@@ -206,7 +201,7 @@ class VolumeJudge:
         return max(days)
 
 
-def _is_owned(ledger: LedgerState, pod: Rented) -> bool:
+def _is_owned(ledger: LedgerState, pod: RentedMachine) -> bool:
     """Whether it is the pod of a generation: one that came when it had been given up is ended as
     soon as it is seen, saves nothing, and puts no volume's day off."""
     run = ledger.runs.get(pod.run_id)
@@ -231,7 +226,7 @@ _NEXT_LOOK_S = 1800.0
 class OrphanJudge:
     """Watches what is noted of them. ``fail`` takes an invariant's name and the detail."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
         self.restored_at: float | None = None
         """When an older copy of the ledger was put in its place."""
@@ -253,7 +248,7 @@ class OrphanJudge:
         if isinstance(event, ev.StrayCharged):
             self._unwritten.add(event.pod_id)
 
-    def ended(self, rented: Rented) -> None:
+    def ended(self, rented: RentedMachine) -> None:
         """A controller asks for a pod's end: by its name alone, where nothing can be written."""
         if not self.world.ledger_writable:
             self._unwritten.add(rented.pod_id)
@@ -317,7 +312,7 @@ class OrphanJudge:
                 self.fail("I2", f"the ledger is called reconciled, and lacks {rented.pod_id}")
 
     def finish(self) -> None:
-        """What every pod that we ended has cost is on record, whoever it was made for."""
+        """Judge that the cost of every pod that we ended is on record, whomever it was made for."""
         self._made_good()
         ledger, now = self.world.ledger.read(), self.world.queue.now
         known = {g.pod_id for run in ledger.runs.values() for g in run.generations}
@@ -337,7 +332,7 @@ class OrphanJudge:
                 if stray.billed is None or abs(stray.billed.micros - bill) > 2:
                     self.fail("I4", f"{rented.pod_id} stands at {stray.cost}, billed {bill / 1e6}")
 
-    def _bill_is_late(self, rented: Rented, now: float) -> bool:
+    def _bill_is_late(self, rented: RentedMachine, now: float) -> bool:
         """Whether the world ends before the provider's final bill is out."""
         return now < (rented.ended_at or now) + self.world.knobs.bill_lag_s + _NEXT_LOOK_S
 
@@ -345,11 +340,11 @@ class OrphanJudge:
         account = self.world.accounts.get(provider)
         return account is not None and pod_id in account.sought
 
-    def _forgotten(self, rented: Rented) -> bool:
+    def _forgotten(self, rented: RentedMachine) -> bool:
         """Whether it was ended before an older copy of the ledger was restored."""
         ended_at = min(rented.deleted_at, rented.ended_at or rented.deleted_at)
         return self.restored_at is not None and ended_at <= self.restored_at
 
-    def _find(self, provider: str, pod_id: str) -> Rented | None:
+    def _find(self, provider: str, pod_id: str) -> RentedMachine | None:
         account = self.world.accounts.get(provider)
         return account.pods.get(pod_id) if account is not None else None

@@ -1,5 +1,5 @@
-"""What a pod owes to a bucket: the right to upload before it trains, what is best and latest stored
-before it is done, and no upload for nothing.
+"""Judges what a pod owes to a bucket: the right to upload before it trains, what is best and latest
+stored before it is done, and no upload for nothing.
 
 Beside it what hostile hosts put there beyond what they were granted: it is deleted once nobody can
 add to it, and what it cost is counted.
@@ -10,21 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.outcome import Outcome
-
-if TYPE_CHECKING:
-    from trmcloud.core.contract.manifest import CheckpointManifest
-    from trmcloud.sim.oracle.agent_oracle import AgentLives
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.controllers import Process
-    from trmcloud.sim.world.pod import SimPod
-    from trmcloud.sim.world.store import Checkpoint
-    from trmcloud.sim.world.world import SimWorld
-
+from trmcloud.sim.oracle.exposure import AgentLives
+from trmcloud.sim.world.protocols import Pod, Process, RentedMachine, World
+from trmcloud.sim.world.store import Checkpoint
 
 _ACTS_S = 15.0
 """An agent that lives and is awake has acted by then."""
@@ -45,16 +38,14 @@ def _latest(made: Sequence[Checkpoint]) -> CheckpointManifest:
 class UploadJudge:
     """Watches what the pods of one world store, and what they wait for."""
 
-    def __init__(
-        self, world: SimWorld, lives: AgentLives, fail: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, world: World, lives: AgentLives, fail: Callable[[str, str], None]) -> None:
         self.world, self._lives, self.fail = world, lives, fail
-        self._awaiting: dict[SimPod, float] = {}
-        self._ungranted: dict[SimPod, float] = {}
-        self._unsent: dict[SimPod, float] = {}
+        self._awaiting: dict[Pod, float] = {}
+        self._ungranted: dict[Pod, float] = {}
+        self._unsent: dict[Pod, float] = {}
         self._stored_times: Counter[tuple[str, contract.Kept]] = Counter()
 
-    def may_upload(self, pod: SimPod, phase: str, from_step: int) -> None:
+    def may_upload(self, pod: Pod, phase: str, from_step: int) -> None:
         """A pod that is to upload has the right to, and what it was given to go on from."""
         if not pod.lease.uploads:
             return
@@ -67,7 +58,7 @@ class UploadJudge:
             what = " ".join(sorted(pod.uploader.withheld))
             self.fail("I3", f"{pod.rented.pod_id} was not given {what}, to go on from if need be")
 
-    def awaits(self, pod: SimPod) -> None:
+    def awaits(self, pod: Pod) -> None:
         """Money first: uploads that do not get on are waited for as long as landing may take."""
         now, agent = self.world.queue.now, pod.agent
         for what, waits in (("grants", self._ungranted), ("files", self._unsent)):
@@ -83,7 +74,7 @@ class UploadJudge:
         if now - since > max(pod.lease.landing_s, _ACTS_S) + _LOOK_S:
             self.fail("wasteful", f"{pod.rented.pod_id} waits for uploads for {now - since:.0f} s")
 
-    def stored(self, pod: SimPod, kept: contract.Kept) -> None:
+    def stored(self, pod: Pod, kept: contract.Kept) -> None:
         """An upload is through: the very same bits are not sent again and again, at the pod's
         rent. What another one was written over, once, may come back."""
         self._stored_times[pod.rented.pod_id, kept] += 1
@@ -92,7 +83,7 @@ class UploadJudge:
             label = f"{kept.phase} {kept.step}"
             self.fail("wasteful", f"{pod.rented.pod_id} stores {label} for the {times}th time")
 
-    def writes_over(self, pod: SimPod, phase: str, slot: str) -> None:
+    def writes_over(self, pod: Pod, phase: str, slot: str) -> None:
         """An upload begins, into a slot: not into the one with what was saved before the cooldown
         that the latest in the pod's slots is in. A store that does not list it yet hides it."""
         made = self.world.files.checkpoints.get(pod.lease.run_id, ())
@@ -108,7 +99,7 @@ class UploadJudge:
                 "I3", f"{pod.rented.pod_id} writes over {phase} {first}: it cooled from there"
             )
 
-    def released(self, rented: Rented) -> None:
+    def released(self, rented: RentedMachine) -> None:
         """A controller ends a pod whose work is done and that is held for it: all of worth is here,
         with its metric."""
         made = self.world.files.checkpoints.get(rented.run_id, ())
@@ -122,15 +113,15 @@ class UploadJudge:
             if each.whole and not here and self._is_of_worth(each, mine, mine, brought):
                 self.fail("I3", f"{rented.pod_id} is ended, and {each.manifest.label} is not here")
 
-    def done(self, pod: SimPod, report: contract.AgentReport) -> None:
+    def done(self, pod: Pod, report: contract.AgentReport) -> None:
         """The agent has said its last word: not before what is best and what is latest is in the
         bucket."""
         if pod.lease.uploads:
             self._stored(pod, report)
         self._supplied(pod, report)
 
-    def _stored(self, pod: SimPod, report: contract.AgentReport) -> None:
-        """What is best and what is latest is in the bucket, or could not come there."""
+    def _stored(self, pod: Pod, report: contract.AgentReport) -> None:
+        """Judge that the best and the latest is in the bucket, or could not come there."""
         now, knobs = self.world.queue.now, self.world.knobs
         made = self.world.files.checkpoints.get(pod.lease.run_id, ())
         mine = [c for c in made if c.pod_id == pod.rented.pod_id]
@@ -147,7 +138,7 @@ class UploadJudge:
             if owed is not None:
                 self.fail("I3", f"{pod.rented.pod_id} is done and {owed.label} is not stored")
 
-    def _supplied(self, pod: SimPod, report: contract.AgentReport) -> None:
+    def _supplied(self, pod: Pod, report: contract.AgentReport) -> None:
         """Nobody sent it its files, or gave it the right to upload: not while somebody could, for
         as long as it waits."""
         knobs, now = self.world.knobs, self.world.queue.now
@@ -219,7 +210,7 @@ _SLACK_S = 900.0
 
 
 @dataclass
-class Oversized:
+class OversizedObject:
     """One object, stored at true epoch second ``at`` by whoever had its signed request."""
 
     run_id: str
@@ -229,7 +220,7 @@ class Oversized:
     deleted_at: float | None = None
 
     def micros(self, since: float, until: float) -> float:
-        """What so much takes from ``since`` to ``until``."""
+        """Return the rent of so much from ``since`` to ``until`` in micro-dollars."""
         hours = max(0.0, until - since) / 3600
         return self.size_bytes / 1e9 * _USD_PER_GB_MONTH * 1e6 * hours / _HOURS_PER_MONTH
 
@@ -237,11 +228,11 @@ class Oversized:
 class OversizeJudge:
     """``fail`` takes an invariant's name and what is wrong."""
 
-    def __init__(self, world: SimWorld, fail: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
-        self.stored: list[Oversized] = []
+        self.stored: list[OversizedObject] = []
 
-    def there(self, run_id: str) -> list[Oversized]:
+    def there(self, run_id: str) -> list[OversizedObject]:
         return [each for each in self.stored if each.run_id == run_id and each.deleted_at is None]
 
     def put(self, run_id: str, key: str, size_bytes: int) -> None:
@@ -249,7 +240,7 @@ class OversizeJudge:
         for each in self.there(run_id):
             if each.key == key:
                 each.deleted_at = self.world.queue.now
-        self.stored.append(Oversized(run_id, key, size_bytes, self.world.queue.now))
+        self.stored.append(OversizedObject(run_id, key, size_bytes, self.world.queue.now))
 
     def dropped(self, process: Process, key: str) -> None:
         for each in self.stored:
@@ -262,7 +253,7 @@ class OversizeJudge:
         ledger knows that its pod had an agent, and so grants."""
         return any(self._is_owed(each) for each in self.stored)
 
-    def _is_owed(self, each: Oversized) -> bool:
+    def _is_owed(self, each: OversizedObject) -> bool:
         run = self.world.ledger.read().runs.get(each.run_id)
         if each.deleted_at is not None or run is None or run.live:
             return False

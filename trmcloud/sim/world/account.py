@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import local_terminate_wait_s, traits_of
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.storage import pod_disks_price, price_per_hour
 from trmcloud.ports.compute import PodRequest
+from trmcloud.sim.world import protocols
+from trmcloud.sim.world.facts import FutileCreate, KeptVolume
 from trmcloud.sim.world.pod import SimPod
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S, ProviderProfile
-
-if TYPE_CHECKING:
-    from trmcloud.sim.world.world import SimWorld
 
 BOOT_LOG_S = 60.0
 """So long after its log says that its boot has failed a pod may live, where somebody can see it."""
 
 
-class Rented:
+class RentedMachine:
     """One machine as the provider bills it. Money in micro-dollars, time in true epoch s."""
 
     def __init__(
@@ -88,64 +86,32 @@ class Rented:
         return self.rate_micros + self.disk_micros
 
     def micros(self, now: float) -> int:
-        """What it has cost by ``now``, its own disks included, storage after its end apart."""
+        """Return its cost by ``now`` in micro-dollars, its disks included, kept storage apart."""
         until = now if self.ended_at is None else self.ended_at
         seconds = max(0.0, until - self._since)
         if self._before_micros == 0:
             seconds = max(seconds, self.account.habits.least_billed_s)
         return self._before_micros + math.ceil(self.hourly_micros * math.ceil(seconds) / 3600)
 
+    def end_from_inside(self) -> None:
+        self.account.end_from_inside(self)
+
     def reprice(self, rate_micros: int, now: float) -> None:
         self._before_micros += math.ceil(self.hourly_micros * (now - self._since) / 3600)
         self._since, self.rate_micros = now, rate_micros
 
 
-class KeptVolume:
-    """A network volume as it is billed: from when it was made until it is deleted."""
-
-    def __init__(
-        self, volume_id: str, place: str, size_gb: int, rate_micros: int, at: float
-    ) -> None:
-        self.volume_id, self.place, self.size_gb = volume_id, place, size_gb
-        self.rate_micros = rate_micros
-        self.created_at = at
-        self.ended_at: float | None = None
-        self.users: set[str] = set()
-        """Runs that had it made, or found it there, before they asked for a pod."""
-
-    def micros(self, until: float) -> int:
-        """What it has cost by ``until``."""
-        end = until if self.ended_at is None else min(until, self.ended_at)
-        return math.ceil(self.rate_micros * max(0.0, end - self.created_at) / 3600)
-
-
-class Sought:
-    """A create that was taken, and for which no machine is found: nothing is ever billed.
-
-    Until true epoch second ``over_at``, or until it is called off, it is looked for, and
-    ``listed`` meanwhile as if it were being made, or not.
-    """
-
-    def __init__(self, request: PodRequest, over_at: float, listed: bool) -> None:
-        self.name, self.rate = request.name, request.rate
-        self.over_at, self.listed = over_at, listed
-        self.called_off = False
-
-    def goes_on(self, now: float) -> bool:
-        return not self.called_off and now < self.over_at
-
-
 class Account:
     """All pods rented from one provider."""
 
-    def __init__(self, world: SimWorld, habits: ProviderProfile) -> None:
+    def __init__(self, world: protocols.World, habits: ProviderProfile) -> None:
         self.world, self.habits = world, habits
-        self.pods: dict[str, Rented] = {}
-        self._named: dict[str, list[Rented]] = {}
-        self.living: list[Rented] = []
+        self.pods: dict[str, RentedMachine] = {}
+        self._named: dict[str, list[RentedMachine]] = {}
+        self.living: list[RentedMachine] = []
         self.coming: dict[str, float] = {}
         """Names of pods that were asked for and not made yet, and when they should have been."""
-        self.sought: dict[str, Sought] = {}
+        self.sought: dict[str, FutileCreate] = {}
         self.volumes: list[KeptVolume] = []
         """All that there ever were; the last one may be there still."""
 
@@ -156,14 +122,14 @@ class Account:
 
     # -- making -------------------------------------------------------------------------------
 
-    def make(self, request: PodRequest, *, too_late: bool = False) -> Rented:
+    def make(self, request: PodRequest, *, too_late: bool = False) -> RentedMachine:
         world, rng, now = self.world, self.world.rng, self.world.queue.now
         pod_id = f"{self.habits.provider}-{len(self.pods) + 1}"
         gpus, rate = request.gpus, request.rate.micros
         if world.knobs.price_at_boot != 1.0:
             rate = int(rate * world.knobs.price_at_boot)
             world.observed("30")
-        rented = Rented(self, pod_id, request, rate, now)
+        rented = RentedMachine(self, pod_id, request, rate, now)
         rented.agreed_micros = request.rate.micros
         rented.came_too_late = too_late
         if world.knobs.wrong_gpus:
@@ -200,7 +166,7 @@ class Account:
         """Take a create that will come to nothing; the pod's id."""
         world, rng = self.world, self.world.rng
         takes_s = 5.0 * 100 ** rng.random()
-        sought = Sought(request, world.queue.now + takes_s, listed=rng.random() < 0.7)
+        sought = FutileCreate(request, world.queue.now + takes_s, listed=rng.random() < 0.7)
         self.sought[request.name] = sought
         world.say(f"{request.name} is looked for in vain, for {takes_s:.0f} s")
         world.queue.at(sought.over_at + 0.1, world.wake)
@@ -224,33 +190,33 @@ class Account:
         mine = (v for v in self.volumes if v.place == place and v.ended_at is None)
         return next(mine, None)
 
-    def rent_foreign(self, request: PodRequest) -> Rented:
+    def rent_foreign(self, request: PodRequest) -> RentedMachine:
         """A pod that somebody else has: it is listed, and that is all."""
         pod_id = f"foreign-{len(self.pods) + 1}"
         now = self.world.queue.now
-        rented = Rented(self, pod_id, request, request.rate.micros, now)
+        rented = RentedMachine(self, pod_id, request, request.rate.micros, now)
         rented.pod.running = True
         self._add(rented)
         return rented
 
-    def _add(self, rented: Rented) -> None:
+    def _add(self, rented: RentedMachine) -> None:
         self.pods[rented.pod_id] = rented
         self.living.append(rented)
         self._named.setdefault(rented.name, []).append(rented)
 
-    def named(self, name: str) -> Sequence[Rented]:
+    def named(self, name: str) -> Sequence[RentedMachine]:
         """Those of that name, the first one first: a provider may make two of one."""
         return self._named.get(name, ())
 
     # -- ending -------------------------------------------------------------------------------
 
-    def honors_delete(self, rented: Rented) -> bool:
+    def honors_delete(self, rented: protocols.RentedMachine) -> bool:
         """Whether a delete issued now would end the billing."""
         return self.world.queue.now >= max(
             rented.undeletable_until, self.world.knobs.deletes_ignored_until
         )
 
-    def delete(self, rented: Rented, by: str) -> None:
+    def delete(self, rented: RentedMachine, by: str) -> None:
         """An accepted delete: what it does depends on the provider's mood."""
         world = self.world
         if rented.ended or rented.deleting:
@@ -271,7 +237,7 @@ class Account:
         world.say(f"{rented.pod_id} is deleted by {by}")
         world.queue.after(takes_s, lambda: self.end(rented, by))
 
-    def refuse(self, rented: Rented) -> None:
+    def refuse(self, rented: RentedMachine) -> None:
         """A provider that will not delete this one pod now says so.
 
         Raises:
@@ -287,7 +253,7 @@ class Account:
         if now < rented.refuses_until:
             raise ProviderError("409: the pod is being changed")
 
-    def _moody_delete(self, rented: Rented, mood: str) -> None:
+    def _moody_delete(self, rented: RentedMachine, mood: str) -> None:
         """A delete that is not what its answer says."""
         world, now = self.world, self.world.queue.now
         world.observed({"ignored": "20", "404": "21", "stuck": "22"}[mood])
@@ -304,7 +270,7 @@ class Account:
             rented.deleted_at = now
             world.queue.at(rented.undeletable_until, lambda: self.end(rented, "controller"))
 
-    def end(self, rented: Rented, by: str) -> None:
+    def end(self, rented: RentedMachine, by: str) -> None:
         """Billing stops here."""
         if rented.ended:
             return
@@ -324,8 +290,8 @@ class Account:
         world.check.pod_ended(rented)
         world.wake()
 
-    def end_from_inside(self, rented: Rented) -> None:
-        """What the pod's own processes can do about themselves."""
+    def end_from_inside(self, rented: RentedMachine) -> None:
+        """End it by the means that the pod's own processes have."""
         how, world = self.habits.self_ends, self.world
         if how == "exit":
             if not rented.pod.trainers_alive:
@@ -338,7 +304,7 @@ class Account:
                 lambda: self.delete(rented, "provider"),
             )
 
-    def host_lost(self, rented: Rented, by: str) -> None:
+    def host_lost(self, rented: RentedMachine, by: str) -> None:
         """Preempted or burnt down: no notice, and nothing more is billed."""
         if not rented.ended:
             rented.pod.stop()

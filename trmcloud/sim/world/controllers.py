@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.app import reap
 from trmcloud.app.context import Context
@@ -33,11 +33,8 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId, Driver
 from trmcloud.sim.world.clocks import Entry, Machine
-from trmcloud.sim.world.ports import SimBucket, SimCompute, SimLink, SimWorkers
-
-if TYPE_CHECKING:
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.world import SimWorld
+from trmcloud.sim.world.ports import SimBucket, SimWorkers
+from trmcloud.sim.world.protocols import RentedMachine, World
 
 _HELD_LONG_S = 600.0
 _HOME = Path("/sim")
@@ -45,14 +42,14 @@ _QUICK_S, _SLOW_S, _COARSE_S = 1.0, 30.0, 1800.0
 _LOOK_S = 0.5
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """The process ends here, in the middle of whatever it was doing."""
 
 
 class Process:
     """One controller. ``kind``: launch (drives one run), reap (reconciles now and then)."""
 
-    def __init__(self, world: SimWorld, machine: Machine, kind: str, project: str = "sim") -> None:
+    def __init__(self, world: World, machine: Machine, kind: str, project: str = "sim") -> None:
         self.sim, self.machine, self.kind = world, machine, kind
         world.processes_made += 1
         self.who = ControllerId(machine.name, world.processes_made, "1")
@@ -67,7 +64,7 @@ class Process:
         self.every_s = 300.0
         self.named: str = ""
         """The run that a person has named to it, whose pods are to end."""
-        self.shown: dict[Rented, float] = {}
+        self.shown: dict[RentedMachine, float] = {}
         """Pods of its run that a list showed it in the look that it is at, and when."""
         self.bucket_refused_at: float | None = None
         """When the bucket did not answer it, if that was what came of asking last."""
@@ -75,8 +72,8 @@ class Process:
             home=_HOME,
             clock=machine,
             ledger=LedgerView(self),
-            computes={name: SimCompute(a, self) for name, a in world.accounts.items()},
-            links={name: SimLink(a, self) for name, a in world.accounts.items()},
+            computes=world.computes_of(self),
+            links=world.links_of(self),
             files=world.files,
             who=self.who,
             is_alive=self._is_alive,
@@ -126,7 +123,7 @@ class Process:
             done = act()
             self._judge_troubles()
             return done
-        except Killed:
+        except ProcessKilled:
             self.sim.say(f"{self.kind} {self.who.pid} is killed")
             self.kill()
         except TrmcloudError as error:
@@ -139,7 +136,7 @@ class Process:
         return None
 
     def _judge_troubles(self) -> None:
-        """What went wrong with single runs, and kept nothing else from being done."""
+        """Judge the troubles of single runs, which kept nothing else from being done."""
         for run_id, error in self.world.troubles.items():
             self.sim.say(f"{self.kind} {self.who.pid}, {run_id}: {type(error).__name__} {error}")
             if not isinstance(error, TrmcloudError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
@@ -25,10 +25,7 @@ from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.sim.world.clocks import Entry
-
-if TYPE_CHECKING:
-    from trmcloud.sim.world.pod import SimPod
-
+from trmcloud.sim.world.protocols import Pod
 
 _BETWEEN_LOOKS_S = 0.1
 
@@ -36,7 +33,7 @@ _BETWEEN_LOOKS_S = 0.1
 class SimHost:
     """``pod.agent.host.Host`` over a simulated pod's memory."""
 
-    def __init__(self, pod: SimPod) -> None:
+    def __init__(self, pod: Pod) -> None:
         self._pod = pod
         self._looks = (0.0, 0)
         """When it was last asked about a trainer, and how often by then."""
@@ -188,7 +185,7 @@ class SimHost:
             self._pod.resume_watchdog()
             return False
         rented.ended_by = rented.ended_by or "agent"
-        rented.account.end_from_inside(rented)
+        rented.end_from_inside()
         return rented.account.habits.self_ends == "exit"
 
     def log(self, text: str) -> None:
@@ -204,7 +201,7 @@ _TELL_S = 1.0
 
 
 @dataclass
-class _Doing:
+class _Upload:
     kept: Kept
     slot: str
     ends_at: float
@@ -213,7 +210,7 @@ class _Doing:
 class SimUploader:
     """One pod's; its notes survive the agent, and end with the pod's own disk."""
 
-    def __init__(self, pod: SimPod) -> None:
+    def __init__(self, pod: Pod) -> None:
         self._pod = pod
         self.grants: Grants | None = None
         self.fetched: set[str] = set()
@@ -221,16 +218,15 @@ class SimUploader:
         self.furthest: dict[str, int] = {}
         """Of each phase the step that was in the bucket when it was first given its grants."""
         self.withheld: set[str] = set()
-        """What was saved before the cooldown of what it brought, and was in the bucket, but was not
-        granted with it."""
+        """Saved before the cooldown of what it brought, in the bucket, and not granted with it."""
         self.moved_at = 0.0
         self._slots: dict[str, dict[str, Kept | None]] = {}
         self._given_up: list[Kept] = []
         self._account: Uploads | None = None
-        """What it tells of itself, until that changes."""
+        """Its account to the agent, until that changes."""
         self._all_stored: tuple[Kept, ...] = ()
-        """What was on the pod when nothing of it was wanted in the bucket."""
-        self._doing: _Doing | None = None
+        """The checkpoints that were on the pod when none of them was wanted in the bucket."""
+        self._upload: _Upload | None = None
         self._free_at = 0.0
         self._moved_boot = 0.0
         self.told = ""
@@ -256,7 +252,7 @@ class SimUploader:
     def stop(self, now: float) -> None:
         """The pod ends: what was on its way is half there, which is nothing."""
         self.advance(now)
-        self._doing = None
+        self._upload = None
 
     def report_written(self, report: AgentReport) -> None:
         """The agent has written its report to the pod's disk."""
@@ -300,7 +296,7 @@ class SimUploader:
 
     def ends_at(self) -> float | None:
         """When the upload in progress will be through, if nothing else happens."""
-        return self._doing.ends_at if self._doing is not None else None
+        return self._upload.ends_at if self._upload is not None else None
 
     def advance(self, now: float) -> None:
         """Up to ``now``: finish what is through, begin what is due."""
@@ -309,33 +305,33 @@ class SimUploader:
             return
         world = self._pod.world
         while True:
-            doing = self._doing
-            if doing is not None:
-                if self._hindered(doing, now) or doing.ends_at > now:
+            upload = self._upload
+            if upload is not None:
+                if self._hindered(upload, now) or upload.ends_at > now:
                     return
-                self._finish(doing)
+                self._finish(upload)
             if self._free_at > now or not self._begin(now):
                 return
             world.queue.after(max(0.0, self._doing_left_s(now)), self._pod.wake)
 
     def _doing_left_s(self, now: float) -> float:
-        return self._doing.ends_at - now if self._doing is not None else 0.0
+        return self._upload.ends_at - now if self._upload is not None else 0.0
 
-    def _hindered(self, doing: _Doing, now: float) -> bool:
+    def _hindered(self, upload: _Upload, now: float) -> bool:
         """While the store or the pod's network is down nothing arrives."""
         world, knobs = self._pod.world, self._pod.world.knobs
         down_until = max(knobs.bucket_down_until, knobs.pod_api_down_until)
         if self.grants is not None and now > self.grants.until:
             down_until = float("inf")
-        if doing.ends_at > down_until - 1.0 and now >= down_until:
+        if upload.ends_at > down_until - 1.0 and now >= down_until:
             return False
         if now >= down_until:
             return False
         if knobs.bucket_down_until > now:
             world.observed("48")
         if down_until != float("inf"):
-            doing.ends_at = max(doing.ends_at, down_until + world.rng.uniform(*_UPLOAD_S))
-            world.queue.at(doing.ends_at + 0.1, self._pod.wake)
+            upload.ends_at = max(upload.ends_at, down_until + world.rng.uniform(*_UPLOAD_S))
+            world.queue.at(upload.ends_at + 0.1, self._pod.wake)
         return True
 
     def _begin(self, now: float) -> bool:
@@ -360,21 +356,21 @@ class SimUploader:
         slots = self._slots[chosen.phase]
         scored = lacks_metric(slots, chosen)
         if scored is not None:
-            self._doing = _Doing(chosen, scored, now + _LOOK_S)
+            self._upload = _Upload(chosen, scored, now + _LOOK_S)
             return True
         slot = free_slot(slots, self.grants.phases[chosen.phase].keep_best)
         slots[slot] = self._account = None
         world.check.duties.uploads.writes_over(pod, chosen.phase, slot)
         world.files.overwrite(pod.lease.run_id, chosen.phase, slot)
-        self._doing = _Doing(chosen, slot, now + _LOOK_S + world.rng.uniform(*_UPLOAD_S))
+        self._upload = _Upload(chosen, slot, now + _LOOK_S + world.rng.uniform(*_UPLOAD_S))
         return True
 
-    def _finish(self, doing: _Doing) -> None:
+    def _finish(self, upload: _Upload) -> None:
         pod = self._pod
-        self._doing, self._free_at, self._all_stored = None, doing.ends_at, ()
+        self._upload, self._free_at, self._all_stored = None, upload.ends_at, ()
         # The trainer may have pruned it meanwhile: its files were held open.
-        self._slots[doing.kept.phase][doing.slot] = doing.kept
-        pod.world.files.store(pod.lease.run_id, doing.kept, doing.slot)
-        pod.world.check.duties.uploads.stored(pod, doing.kept)
-        self.moved_at = doing.ends_at
-        self._moved_boot, self._account = doing.ends_at - pod.machine.boot_at, None
+        self._slots[upload.kept.phase][upload.slot] = upload.kept
+        pod.world.files.store(pod.lease.run_id, upload.kept, upload.slot)
+        pod.world.check.duties.uploads.stored(pod, upload.kept)
+        self.moved_at = upload.ends_at
+        self._moved_boot, self._account = upload.ends_at - pod.machine.boot_at, None

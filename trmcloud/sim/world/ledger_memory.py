@@ -36,7 +36,7 @@ class MemoryLedger:
         return self._state
 
     def seen(self) -> LedgerState:
-        """What is read where records were damaged."""
+        """Return the state as it is read where records were damaged."""
         return self._seen
 
     def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
@@ -137,7 +137,7 @@ class MemoryLedger:
         return True
 
     def backup(self) -> object:
-        """What a copy of the file would hold now."""
+        """Return a copy of all that the file would hold now."""
         return self._state, tuple(self._records), dict(self._drivers)
 
     def restore(self, copy: object) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.pod_contract import PhaseState
-from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.values import replace
 from trmcloud.pod.agent.host import Trainer
@@ -25,14 +24,11 @@ from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.nodes import HEAD_LOOK_EVERY_S, HEAD_LOST_S, HeadWatch
 from trmcloud.pod.agent.watchdog import WORK_DONE, Watchdog
 from trmcloud.sim.world.clocks import Entry, Machine
+from trmcloud.sim.world.facts import PodWords
 from trmcloud.sim.world.host import SimHost, SimUploader
+from trmcloud.sim.world.protocols import RentedMachine, World
+from trmcloud.sim.world.store import Checkpoint
 from trmcloud.sim.world.trainer import Habit, SimCommand, SimTrainer
-
-if TYPE_CHECKING:
-    from trmcloud.sim.world.account import Rented
-    from trmcloud.sim.world.store import Checkpoint
-    from trmcloud.sim.world.world import SimWorld
-
 
 _LINGER_S = 20.0
 _INSTALL_S = (5.0, 60.0)
@@ -42,7 +38,7 @@ class AgentKilled(BaseException):
     """The agent's process ends here, in the middle of whatever it was doing."""
 
 
-def _skew_s(world: SimWorld, rented: Rented) -> float:
+def _skew_s(world: World, rented: RentedMachine) -> float:
     """A pod on the user's own machine has that machine's clock."""
     if rented.account.habits.self_ends == "exit":
         return world.laptop.offset_s
@@ -50,9 +46,9 @@ def _skew_s(world: SimWorld, rented: Rented) -> float:
 
 
 class SimPod:
-    """What runs inside a rented machine. ``rented`` is the provider's side of it."""
+    """The inside of a rented machine. ``rented`` is the provider's side of it."""
 
-    def __init__(self, world: SimWorld, rented: Rented, lease: contract.Lease) -> None:
+    def __init__(self, world: World, rented: RentedMachine, lease: contract.Lease) -> None:
         self.world, self.rented = world, rented
         self.name = rented.name
         self.machine = Machine(world.queue, rented.pod_id, _skew_s(world, rented))
@@ -66,7 +62,7 @@ class SimPod:
         self.trainers_alive: list[SimTrainer] = []
         self.guard: Watchdog | None = None
         self.agent: AgentLoop | None = None
-        self.agent_body: SimHost | None = None
+        self.had_agent = False
         self.stopped_until = 0.0
         self.guard_stopped = self.agent_stopped = False
         """Held by SIGSTOP, each by itself, until it is killed."""
@@ -80,7 +76,7 @@ class SimPod:
         self.cross: Callable[[str], None] = lambda point: None
         self._looks_again = False
         self.others = OtherMachines(self)
-        self.said, self.written = Said(), Said()
+        self.said, self.written = PodWords(), PodWords()
         self.booted_at = 0.0
         self._saves_noted: tuple[float, SimTrainer | None, int] = 0.0, None, 0
         self._pids = 100
@@ -195,7 +191,7 @@ class SimPod:
 
     def _end_again(self) -> None:
         """By every means the provider leaves, again and again until one works."""
-        self.rented.account.end_from_inside(self.rented)
+        self.rented.end_from_inside()
         if self.running and self.guard is not None:
             self._guard_after(20.0)
 
@@ -218,7 +214,7 @@ class SimPod:
         except (ValueError, AgentKilled):
             self.agent = None
             return
-        self.agent_body = body
+        self.had_agent = True
         self.world.check.duties.agent_started(self, self.agent)
         self._tick_after(TICK_S)
 
@@ -530,15 +526,15 @@ class OtherMachines:
         watch.look()
         if watch.is_lost:
             rented.ended_by = rented.ended_by or "another machine"
-            rented.account.end_from_inside(rented)
+            rented.end_from_inside()
         self._pod.world.queue.after(HEAD_LOOK_EVERY_S, self._look_for_head)
 
     def _must_have_ended(self) -> None:
         self._pod.world.check.head_was_lost(self._pod.rented)
 
     def word(self) -> contract.AgentReport | None:
-        """What the link makes of another machine's report, once the first was silent for long: see
-        ``adapters.ssh.others``."""
+        """Return the report that the link makes of another machine's, once the first was silent for
+        long: see ``adapters.ssh.others``."""
         base = self._pod.durable_report or self._pod.report
         if base is None or self._pod.world.queue.now - self._head_lost_at < HEAD_LOST_S:
             return None
@@ -553,40 +549,3 @@ class OtherMachines:
         )
         self._pod.said.hear(word)
         return word
-
-
-class Said:
-    """Everything that a pod's own agent has ever said, written or not."""
-
-    def __init__(self) -> None:
-        self.results: set[str] = set()
-        self.finished: set[str] = set()
-        self._phases: set[tuple[str, str, int | None]] = set()
-        self._gates: set[tuple[str, bool]] = set()
-        self._last: object = None
-        self.uploaded: dict[str, float] = {}
-        """Of each phase the best that was ever told to be in the bucket."""
-
-    def hear(self, report: contract.AgentReport) -> None:
-        for kept in report.uploaded:
-            if kept.val_bpb is not None:
-                best = min(kept.val_bpb, self.uploaded.get(kept.phase, kept.val_bpb))
-                self.uploaded[kept.phase] = best
-        if report.result is not None:
-            self.results.add(report.result)
-        if report.phases is self._last:
-            return
-        self._last = report.phases
-        for phase in report.phases:
-            if phase.state is PhaseState.ENDED:
-                self._phases.add((phase.name, phase.outcome or "lost", phase.step))
-                if phase.outcome in DONE:
-                    self.finished.add(phase.name)
-            if phase.gate is not None:
-                self._gates.add((phase.name, phase.gate.passed))
-
-    def phase(self, name: str, outcome: str, step: int | None) -> bool:
-        return (name, outcome, step) in self._phases
-
-    def gate(self, name: str, passed: bool) -> bool:
-        return (name, passed) in self._gates

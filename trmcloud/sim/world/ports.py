@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import (
@@ -34,18 +33,13 @@ from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
 from trmcloud.ports.compute import Compute, PodRequest, VolumeSeen
 from trmcloud.ports.link import PodLink, StageItem
 from trmcloud.ports.work import Progress, WorkDone
+from trmcloud.sim.world.account import Account, RentedMachine
 from trmcloud.sim.world.pod import SimPod
+from trmcloud.sim.world.protocols import Process, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
-if TYPE_CHECKING:
-    from trmcloud.core.contract.manifest import CheckpointManifest
-    from trmcloud.sim.world.account import Account, Rented
-    from trmcloud.sim.world.controllers import Process
-    from trmcloud.sim.world.pod import SimPod
-    from trmcloud.sim.world.world import SimWorld
 
-
-def _listed(rented: Rented, status: PodStatus, ended_at: float | None) -> PodSeen:
+def _listed(rented: RentedMachine, status: PodStatus, ended_at: float | None) -> PodSeen:
     """As a list shows it: the same record again, where nothing has changed."""
     known, micros = rented.listed, rented.rate_micros
     if (
@@ -379,7 +373,7 @@ _ANY_SIZE: Mapping[str, int] = {}
 class SimBucket:
     """``ports.Bucket`` as one process has it."""
 
-    def __init__(self, world: SimWorld, process: Process) -> None:
+    def __init__(self, world: World, process: Process) -> None:
         self._world, self._process = world, process
 
     def _gate(self) -> None:

@@ -1,4 +1,4 @@
-"""What outlives a pod: checkpoints as manifests and the bits they stand for."""
+"""The checkpoints of a world, which outlive pods: manifests and the bits they stand for."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class SimFiles:
         self.made = 0
         """How many there ever were: what is trained anew has other bits."""
         self.words: dict[tuple[str, int], AgentReport] = {}
-        """What the agent of a run's generation told the bucket last."""
+        """The last report that the agent of a run's generation put into the bucket."""
         self._word_texts: dict[tuple[str, int], tuple[AgentReport, bytes]] = {}
         self.refresh: Callable[[str], None] = lambda run_id: None
         """Called before a look, so that a trainer's latest saves are there."""
@@ -151,7 +151,7 @@ class SimFiles:
         kept.append(made)
 
     def on_pod(self, run_id: str, pod_id: str) -> list[CheckpointManifest]:
-        """What a pod's agent lists of its own disk."""
+        """Return the manifests that a pod's agent lists of its own disk."""
         kept = self.checkpoints.get(run_id, ())
         return [c.manifest for c in kept if c.pod_id == pod_id and c.readable]
 
@@ -226,12 +226,12 @@ class SimFiles:
         return {m.label for m in wanted if (m.phase, m.step) not in steps}
 
     def stored(self, run_id: str) -> list[CheckpointManifest]:
-        """What a list of the bucket shows as whole: a manifest that cannot be read is none."""
+        """Return what a list of the bucket shows as whole: an unreadable manifest is none."""
         made = self.checkpoints.get(run_id, ())
         return [c.seen("slot") for c in made if c.slot and c.readable]
 
     def last_word(self, run_id: str, generation: int) -> bytes | None:
-        """What the bucket holds of ``words``."""
+        """Return the text in the bucket of a report among ``words``."""
         place = run_id, generation
         word = self.words.get(place)
         if word is None:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from enum import StrEnum
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.core.contract import worth
 from trmcloud.core.contract.command import Command
@@ -18,10 +18,6 @@ from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import dataclass, replace
 from trmcloud.pod.job.stopping import Act, Stopping
-
-if TYPE_CHECKING:
-    pass
-
 
 _ROUNDING_S = 1e-3
 """Instants are floats of about 10⁹ s."""
@@ -88,8 +84,8 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Ill:
-    """What will go wrong with an attempt once ``after_s`` seconds of it have passed.
+class Illness:
+    """Trouble of an attempt that begins once ``after_s`` seconds of it have passed.
 
     ``kind``: an outcome of the contract, ``lost`` (no last word), ``hang`` (alive, no progress),
     ``deaf`` (goes on, but does not land when told) or ``last_evaluation`` (out of memory in it,
@@ -130,7 +126,7 @@ class SimTrainer:
         at: float,
         deadline_s: float,
         from_step: int,
-        ill: Ill | None,
+        ill: Illness | None,
         overrides: Mapping[str, Any] | None = None,
         tells_worth: bool = False,
     ) -> None:
@@ -356,7 +352,7 @@ class SimTrainer:
         return self.saves_last and at >= when - _ROUNDING_S
 
     def heartbeat(self, at: float) -> Heartbeat | None:
-        """What ``heartbeat.json`` holds at ``at``; None before the first."""
+        """Return the contents of ``heartbeat.json`` at ``at``; None before the first."""
         if at != self._beat[0]:
             self._beat = at, self._beat_by(at)
         return self._beat[1]
@@ -423,7 +419,7 @@ _STRIKES = 4
 
 
 class Habit(StrEnum):
-    """What a stranger's script does that it should not; the first word of its command."""
+    """A thing that a stranger's script does and should not; the first word of its command."""
 
     PLAIN = "plain"
     DEAF = "deaf"
@@ -449,7 +445,7 @@ class SimCommand(SimTrainer):
         at: float,
         deadline_s: float,
         from_step: int,
-        ill: Ill | None,
+        ill: Illness | None,
     ) -> None:
         self.command, self.habit = command, Habit(command.words[0])
         self.swept_at: float | None = None

@@ -7,128 +7,27 @@ what survives a pod. Faults turn ``knobs``; controllers see the world through th
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.core.errors import ProviderError, TrmcloudError
-from trmcloud.core.spec.plan import Plan
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.sim.world.account import Account, Rented
+from trmcloud.ports.compute import Compute
+from trmcloud.ports.link import PodLink
+from trmcloud.sim.world import protocols
+from trmcloud.sim.world.account import Account, RentedMachine
 from trmcloud.sim.world.clocks import EventQueue, Machine
-from trmcloud.sim.world.controllers import Killed, Process
+from trmcloud.sim.world.controllers import ProcessKilled
+from trmcloud.sim.world.facts import START_AT, Knobs, TimelineEntry, Trap, Truth
 from trmcloud.sim.world.ledger_memory import MemoryLedger
 from trmcloud.sim.world.pod import SAMPLED_S
+from trmcloud.sim.world.ports import SimCompute, SimLink
+from trmcloud.sim.world.protocols import Judge, Pod, Process
 from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
-from trmcloud.sim.world.trainer import Ill, Shape, SimTrainer, asks_for
+from trmcloud.sim.world.trainer import Illness, Shape, SimCommand, SimTrainer, asks_for
 
-if TYPE_CHECKING:
-    from trmcloud.core.contract.pod_contract import AgentReport
-    from trmcloud.sim.oracle.invariants import Invariants
-    from trmcloud.sim.world.pod import SimPod
-    from trmcloud.sim.world.trainer import SimCommand
-
-START_AT = 1_767_225_600.0
-"""2026-01-01 00:00 UTC."""
 LEDGER_ID = "51a0c0de"
-
-
-@dataclass
-class Knobs:
-    """What faults turn. Instants are true epoch seconds; empty, zero and False are healthy."""
-
-    latest_create_s: float = 600.0
-    next_creates: list[str] = field(default_factory=list)
-    price_at_boot: float = 1.0
-    wrong_gpus: bool = False
-    never_boots: str = ""
-    boots_failing: int = 0
-    """So many pods made from now on stay up and never start, which their provider's log says."""
-    list_omits_s: float = 0.0
-    list_flickers: bool = False
-    flicker: bool = False
-    lists_dead_s: float = 0.0
-    statuses_unknown: bool = False
-    no_capacity_until: float = 0.0
-    deletes_ignored_until: float = 0.0
-    next_deletes: list[str] = field(default_factory=list)
-    outage_until: float = 0.0
-    throttled_until: float = 0.0
-    garbage_until: float = 0.0
-    key_revoked_until: float = 0.0
-    pod_api_down_until: float = 0.0
-    bucket_down_until: float = 0.0
-    pod_key_useless: bool = False
-    bill_lag_s: float = 0.0
-    storage_tail_micros: int = 0
-    link_down_until: float = 0.0
-    link_fault: str = ""
-    garbled_reports: bool = False
-    crossed_reports: bool = False
-    lies: list[Callable[[AgentReport], AgentReport | None]] = field(default_factory=list)
-    """What becomes of a report on its way from a hostile pod: see ``faults.hostile``."""
-    turns: list[Callable[[Rented], None]] = field(default_factory=list)
-    """What a hostile host does once its pod has been given the right to upload."""
-    ledger_locked_until: float = 0.0
-    ledger_damaged_until: float = 0.0
-    ledger_too_new_until: float = 0.0
-    disk_full_until: float = 0.0
-    pod_disk_full: bool = False
-    pod_skew_s: float = 0.0
-    restart_wipes: bool = False
-    timer_ignored: bool = False
-    slow_factor: float = 1.0
-    nan_scores: bool = False
-    fetch_fails: list[str] = field(default_factory=list)
-    next_damages: list[str] = field(default_factory=list)
-    outage_fault: str = "24"
-
-    @property
-    def unheard(self) -> bool:
-        """Whether what a pod says need not be what its agent has said."""
-        return self.garbled_reports or bool(self.lies)
-
-    def pod_api_works(self, now: float) -> bool:
-        return now >= max(self.pod_api_down_until, self.outage_until) and not self.pod_key_useless
-
-
-@dataclass
-class Trap:
-    """Springs once, when a process of one of ``kinds`` passes a point: kills it, or stops it for a
-    while."""
-
-    fault: str
-    point: str
-    kind: str
-    sleep_s: float = 0.0
-    stops_machine: bool = False
-    skip: int = 0
-    then: Callable[[], None] | None = None
-    kinds: tuple[str, ...] = ("launch",)
-
-
-@dataclass
-class Told:
-    """One line of the timeline."""
-
-    at: float
-    text: str
-
-
-@dataclass
-class Truth:
-    """How a run's training really goes on this seed."""
-
-    plan: Plan
-    shapes: Mapping[str, Shape]
-    illnesses: list[Ill] = field(default_factory=list)
-
-    def settings_of(self, phase: str) -> PhaseRecipe:
-        """Those that it is trained with where nothing is overridden."""
-        planned = {each.name: each.settings for each in self.plan.candidates[0].phases}
-        return planned.get(phase) or PhaseRecipe(recipe="trm", family="trm", phase=phase)
 
 
 class SimWorld:
@@ -148,14 +47,14 @@ class SimWorld:
         self.processes_made = 0
         self.armed: list[Trap] = []
         self.truths: dict[str, Truth] = {}
-        self.commands: list[tuple[SimPod, SimCommand]] = []
+        self.commands: list[tuple[Pod, SimCommand]] = []
         """Of users' own: each attempt, and where it was started."""
         self.notes: dict[str, Mapping[str, Any]] = {}
-        self.told: list[Told] = []
+        self.told: list[TimelineEntry] = []
         self.fired: dict[str, int] = {}
         self.observed_faults: dict[str, int] = {}
         self.errors: list[str] = []
-        self.check: Invariants
+        self.check: Judge
         self.off: frozenset[str] = frozenset()
         """Layers that do nothing in this world: trainer, agent, watchdog, controller."""
         self._waking = False
@@ -163,7 +62,7 @@ class SimWorld:
     # -- telling ------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        self.told.append(Told(self.queue.now, text))
+        self.told.append(TimelineEntry(self.queue.now, text))
 
     def fire(self, fault: str, text: str) -> None:
         """A fault strikes; it counts only once something feels it."""
@@ -194,6 +93,12 @@ class SimWorld:
             process.wake()
         self._waking = False
 
+    def computes_of(self, process: Process) -> dict[str, Compute]:
+        return {name: SimCompute(account, process) for name, account in self.accounts.items()}
+
+    def links_of(self, process: Process) -> dict[str, PodLink]:
+        return {name: SimLink(account, process) for name, account in self.accounts.items()}
+
     def crossing(self, process: Process, point: str) -> None:
         for trap in self.armed:
             if trap.point not in ("*", point) or not _matches(trap, process):
@@ -207,7 +112,7 @@ class SimWorld:
             if trap.then is not None:
                 trap.then()
             if trap.kind == "kill":
-                raise Killed
+                raise ProcessKilled
             if trap.kind == "stop":
                 self._stop(process, trap)
             return
@@ -225,7 +130,7 @@ class SimWorld:
             machine.awake = True
         self.say(f"{process.kind} {process.who.pid} goes on")
         if not process.alive:
-            raise Killed
+            raise ProcessKilled
 
     def gate(self, process: Process, verb: str) -> None:
         """Whether a call to the provider gets through now."""
@@ -275,12 +180,12 @@ class SimWorld:
                     return True
         return False
 
-    def living(self) -> list[Rented]:
+    def living(self) -> list[RentedMachine]:
         return [rented for account in self.accounts.values() for rented in account.living]
 
     # -- training -----------------------------------------------------------------------------
 
-    def shape_of(self, run_id: str, phase: str, rented: Rented) -> Shape:
+    def shape_of(self, run_id: str, phase: str, rented: protocols.RentedMachine) -> Shape:
         shape = self.truths[run_id].shapes[phase]
         factor = 1.0
         if self.knobs.slow_factor != 1.0:
@@ -294,8 +199,8 @@ class SimWorld:
         return Shape(**values)
 
     def memory_share(self, run_id: str, trainer: SimTrainer | None) -> float | None:
-        """What is in use of a GPU's memory, a while into the training of a phase that takes more
-        than one pass a step; others' machines do not say."""
+        """Return the share of a GPU's memory in use, a while into the training of a phase that takes
+        more than one pass a step; others' machines do not say."""
         now = self.queue.now
         if trainer is None or not trainer.runs(now) or now < trainer.trains_at + SAMPLED_S:
             return None
@@ -310,12 +215,14 @@ class SimWorld:
     @staticmethod
     @lru_cache(maxsize=64)
     def memory_of(run_id: str, phase: str) -> float:
-        """What its own settings take of a GPU's memory."""
+        """Return the share of a GPU's memory that its own settings take."""
         return random.Random(f"memory {run_id} {phase}").uniform(0.2, 0.7)
 
-    def next_illness(self, rented: Rented, phase: str, overrides: Mapping[str, Any]) -> Ill | None:
+    def next_illness(
+        self, rented: protocols.RentedMachine, phase: str, overrides: Mapping[str, Any]
+    ) -> Illness | None:
         if "trainer" in self.off:
-            return Ill("deaf", 0.0, "")
+            return Illness("deaf", 0.0, "")
         ills = self.truths[rented.run_id].illnesses
         if not ills:
             return None
@@ -330,7 +237,9 @@ class SimWorld:
         self.observed(ill.fault)
         return ill
 
-    def save_checkpoint(self, rented: Rented, trainer: SimTrainer, step: int) -> None:
+    def save_checkpoint(
+        self, rented: protocols.RentedMachine, trainer: SimTrainer, step: int
+    ) -> None:
         """Bring the checkpoints of ``trainer`` up to now: ``step`` is the newest it has saved."""
         phase, run_id = trainer.shape.phase, trainer.run_id
         if not rented.account.habits.disk_survives:
@@ -342,7 +251,9 @@ class SimWorld:
             if not made.evaluated and trainer.is_scored(made.manifest.step, self.queue.now):
                 self._score(made, rented, trainer)
 
-    def _score(self, made: Checkpoint, rented: Rented, trainer: SimTrainer) -> None:
+    def _score(
+        self, made: Checkpoint, rented: protocols.RentedMachine, trainer: SimTrainer
+    ) -> None:
         bpb: float | None = trainer.shape.bpb_at(made.manifest.step)
         if self.knobs.nan_scores:
             bpb = None
@@ -351,7 +262,9 @@ class SimWorld:
             made.pod_id = rented.pod_id  # if it was given it, it has a copy of its own
         made.score(bpb)
 
-    def _new_checkpoint(self, rented: Rented, trainer: SimTrainer, step: int) -> Checkpoint:
+    def _new_checkpoint(
+        self, rented: protocols.RentedMachine, trainer: SimTrainer, step: int
+    ) -> Checkpoint:
         run_id, shape, now = trainer.run_id, trainer.shape, self.queue.now
         since = shape.cooldown_from(step)
         manifest = make_manifest(run_id, shape.phase, step, now, None, self.files.made, since)
@@ -368,11 +281,11 @@ class SimWorld:
         self.files.add(run_id, made)
         return made
 
-    def _on_own_disk(self, rented: Rented) -> bool:
+    def _on_own_disk(self, rented: protocols.RentedMachine) -> bool:
         lease = rented.pod.lease
         return lease.hold or lease.uploads or not self._on_volume(rented)
 
-    def _on_volume(self, rented: Rented) -> bool:
+    def _on_volume(self, rented: protocols.RentedMachine) -> bool:
         """Whether checkpoints lie on what outlives the pod."""
         local = rented.account.habits.self_ends == "exit"
         return local or self.truths[rented.run_id].plan.spec.volume

@@ -1,0 +1,370 @@
+"""Protocols by which the parts of a simulated world, and its judges, know one another.
+
+A world is a circle: an account rents machines, a machine runs a pod, a pod lives in a world that
+has accounts. Each part is written against these protocols, so that no file has to import one that
+imports it; the classes behind them stand in ``account``, ``pod``, ``controllers`` and ``world``,
+and the judges in ``sim.oracle``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from trmcloud.app.drive import RunDriver
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.bucket import Grants, Uploads
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.money import Usd
+from trmcloud.pod.agent.host import Trainer
+from trmcloud.pod.agent.lease_clock import AnchorNote
+from trmcloud.pod.agent.loop import AgentLoop
+from trmcloud.pod.agent.watchdog import Watchdog
+from trmcloud.ports.compute import Compute, PodRequest
+from trmcloud.ports.ledger import ControllerId
+from trmcloud.ports.link import PodLink
+from trmcloud.sim.world.clocks import EventQueue, Machine
+from trmcloud.sim.world.facts import (
+    FutileCreate,
+    KeptVolume,
+    Knobs,
+    PodWords,
+    Trap,
+    Truth,
+    Violation,
+)
+from trmcloud.sim.world.ledger_memory import MemoryLedger
+from trmcloud.sim.world.provider_profiles import ProviderProfile
+from trmcloud.sim.world.store import SimFiles
+from trmcloud.sim.world.trainer import Illness, Shape, SimCommand, SimTrainer
+
+
+class RentedMachine(Protocol):
+    """One machine as its provider bills it: see ``account.RentedMachine``."""
+
+    pod_id: str
+    name: str
+    run_id: str
+    gpus: int
+    gpus_wanted: int
+    created_at: float
+    rate_micros: int
+    agreed_micros: int
+    storage_micros: int
+    visible_at: float
+    boots_after_s: float
+    never_boots: bool
+    boot_failed_at: float
+    landing_s: float
+    land_by: float
+    due_at: float
+    undeletable_until: float
+    refuses_until: float
+    deleting: bool
+    deleted_at: float
+    ended_at: float | None
+    ended_by: str
+    known: bool
+    surplus: bool
+    may_be_owned: bool
+    unowned_at: float | None
+    shown_at: float
+    came_too_late: bool
+    granted_ahead_s: float
+    exposed_s: float
+    exposed_micros: float
+    overdue_s: float
+    dear_micros: float
+
+    @property
+    def account(self) -> Account: ...
+    @property
+    def pod(self) -> Pod: ...
+    @property
+    def ended(self) -> bool: ...
+    def micros(self, now: float) -> int: ...
+    def end_from_inside(self) -> None: ...
+
+
+class Account(Protocol):
+    """All machines that are rented from one provider."""
+
+    @property
+    def habits(self) -> ProviderProfile: ...
+    @property
+    def pods(self) -> Mapping[str, RentedMachine]: ...
+    @property
+    def living(self) -> Sequence[RentedMachine]: ...
+    @property
+    def coming(self) -> Mapping[str, float]: ...
+    @property
+    def sought(self) -> Mapping[str, FutileCreate]: ...
+    @property
+    def volumes(self) -> Sequence[KeptVolume]: ...
+    def named(self, name: str) -> Sequence[RentedMachine]: ...
+    def honors_delete(self, rented: RentedMachine) -> bool: ...
+
+
+class Uploader(Protocol):
+    """The process that brings a pod's checkpoints to a bucket."""
+
+    grants: Grants | None
+    fetched: set[str]
+    furthest: dict[str, int]
+    withheld: set[str]
+    moved_at: float
+    told: str
+
+    def uploads(self, now: float) -> tuple[float | None, Uploads]: ...
+    def report_written(self, report: contract.AgentReport) -> None: ...
+
+
+class Pod(Protocol):
+    """The inside of a rented machine: see ``pod.SimPod``."""
+
+    name: str
+    lease: contract.Lease
+    machine: Machine
+    orders: contract.Orders | None
+    report: contract.AgentReport | None
+    durable_report: contract.AgentReport | None
+    anchor: AnchorNote | None
+    trainer_note: Trainer | None
+    trainer: SimTrainer | None
+    trainers_alive: list[SimTrainer]
+    guard: Watchdog | None
+    guard_stopped: bool
+    agent: AgentLoop | None
+    agent_stopped: bool
+    stopped_until: float
+    running: bool
+    ending: bool
+    staged: bool
+    wiped: bool
+    had_agent: bool
+    ready_at: float
+    booted_at: float
+    cross: Callable[[str], None]
+    said: PodWords
+    written: PodWords
+
+    @property
+    def world(self) -> World: ...
+    @property
+    def rented(self) -> RentedMachine: ...
+    @property
+    def uploader(self) -> Uploader: ...
+    def wake(self) -> None: ...
+    def spawn(
+        self, phase: str, attempt: int, deadline_at: float, overrides: Mapping[str, Any]
+    ) -> int: ...
+    def save_now(self) -> None: ...
+    def resume_watchdog(self) -> None: ...
+
+
+class Process(Protocol):
+    """A command, a controller or a guard, on one machine."""
+
+    kind: str
+    machine: Machine
+    who: ControllerId
+    alive: bool
+    busy: bool
+    driver: RunDriver | None
+    named: str
+    shown: dict[RentedMachine, float]
+    bucket_refused_at: float | None
+
+    @property
+    def sim(self) -> World: ...
+    @property
+    def up(self) -> bool: ...
+    def cross(self, point: str) -> None: ...
+    def do(self, act: Callable[[], object]) -> object: ...
+    def soon(self, seconds: float) -> None: ...
+    def wake(self) -> None: ...
+
+
+class World(Protocol):
+    """Everything outside the pure core, on one queue of events."""
+
+    rng: random.Random
+    queue: EventQueue
+    knobs: Knobs
+    files: SimFiles
+    ledger: MemoryLedger
+    laptop: Machine
+    server: Machine
+    processes: list[Process]
+    processes_made: int
+    armed: list[Trap]
+    truths: dict[str, Truth]
+    notes: dict[str, Mapping[str, Any]]
+    commands: list[tuple[Pod, SimCommand]]
+    fired: dict[str, int]
+    observed_faults: dict[str, int]
+    errors: list[str]
+    off: frozenset[str]
+
+    @property
+    def check(self) -> Judge: ...
+    @property
+    def accounts(self) -> Mapping[str, Account]: ...
+    @property
+    def ledger_readable(self) -> bool: ...
+    @property
+    def ledger_writable(self) -> bool: ...
+    def say(self, text: str) -> None: ...
+    def fire(self, fault: str, text: str) -> None: ...
+    def observed(self, fault: str) -> None: ...
+    def felt_any(self, group: str) -> None: ...
+    def note_error(self, error: TrmcloudError) -> None: ...
+    def wake(self) -> None: ...
+    def crossing(self, process: Process, point: str) -> None: ...
+    def gate(self, process: Process, verb: str) -> None: ...
+    def link_up(self, process: Process) -> bool: ...
+    def unsettled(self) -> bool: ...
+    def living(self) -> Sequence[RentedMachine]: ...
+    def computes_of(self, process: Process) -> Mapping[str, Compute]: ...
+    def links_of(self, process: Process) -> Mapping[str, PodLink]: ...
+    def shape_of(self, run_id: str, phase: str, rented: RentedMachine) -> Shape: ...
+    def memory_share(self, run_id: str, trainer: SimTrainer | None) -> float | None: ...
+    def memory_of(self, run_id: str, phase: str) -> float: ...
+    def next_illness(
+        self, rented: RentedMachine, phase: str, overrides: Mapping[str, Any]
+    ) -> Illness | None: ...
+    def save_checkpoint(self, rented: RentedMachine, trainer: SimTrainer, step: int) -> None: ...
+
+
+# -- who judges it --------------------------------------------------------------------------------
+class PodJudge(Protocol):
+    """Judges what the layers on a pod owe."""
+
+    @property
+    def attempts(self) -> AttemptJudge: ...
+    @property
+    def uploads(self) -> UploadJudge: ...
+    def booted(self, pod: Pod) -> None: ...
+    def restarted(self, pod: Pod, *, wiped: bool) -> None: ...
+    def agent_started(self, pod: Pod, agent: AgentLoop) -> None: ...
+    def agent_since(self, pod: Pod) -> float: ...
+    def spawned(self, pod: Pod, trainer: SimTrainer, from_deadline_s: float) -> None: ...
+    def killed(self, pod: Pod, trainer: SimTrainer) -> None: ...
+    def told(self, pod: Pod) -> None: ...
+    def ticked(self, pod: Pod) -> None: ...
+    def guard_ends(self, pod: Pod, why: str) -> None: ...
+    def done(self, pod: Pod, report: contract.AgentReport) -> None: ...
+    def ordered(self, pod: Pod) -> None: ...
+    def save_wished(self, run_id: str) -> None: ...
+
+
+class AttemptJudge(Protocol):
+    def no_longer_pays(self, pod: Pod, trainer: SimTrainer) -> None: ...
+
+
+class UploadJudge(Protocol):
+    def writes_over(self, pod: Pod, phase: str, slot: str) -> None: ...
+    def stored(self, pod: Pod, kept: contract.Kept) -> None: ...
+
+
+class CallJudge(Protocol):
+    """Judges calls to a provider."""
+
+    refusal: Exception | None
+    named_ends: set[str]
+
+    def asked_for(self, process: Process, request: PodRequest) -> None: ...
+    def sent(self, process: Process, request: PodRequest) -> None: ...
+    def escaped(self, process: Process, error: Exception) -> None: ...
+    def left(self, process: Process, known: RunState | None) -> None: ...
+    def taken_over(self, process: Process, run_id: str) -> None: ...
+
+
+class Uncertainty(Protocol):
+    clocks_moved: bool
+
+    @property
+    def woken(self) -> bool: ...
+
+
+class LedgerJudge(Protocol):
+    @property
+    def calls(self) -> CallJudge: ...
+    @property
+    def undecidable(self) -> Uncertainty: ...
+
+
+class Exposure(Protocol):
+    able: dict[str, float]
+
+    def late_s(self, rented: RentedMachine) -> float: ...
+
+
+class BootJudge(Protocol):
+    judged: int
+
+    def watch(self, rented: RentedMachine) -> None: ...
+
+
+class OrphanJudge(Protocol):
+    restored_at: float | None
+
+    def unwritten(self, event: ev.Note) -> None: ...
+    def noted(self, event: ev.Note) -> None: ...
+
+
+class VolumeJudge(Protocol):
+    def deleted(self, account: Account, volume: KeptVolume, process: Process) -> None: ...
+
+
+class StoredObject(Protocol):
+    key: str
+    size_bytes: int
+
+
+class OversizeJudge(Protocol):
+    def there(self, run_id: str) -> Sequence[StoredObject]: ...
+    def put(self, run_id: str, key: str, size_bytes: int) -> None: ...
+    def dropped(self, process: Process, key: str) -> None: ...
+    def owed(self) -> bool: ...
+
+
+class Judge(Protocol):
+    """Hears of everything that happens in a world: see ``oracle.invariants``."""
+
+    foreign: set[str]
+    forgotten: bool
+    names: dict[str, int]
+    head_lost_s: float
+
+    @property
+    def violation(self) -> Violation | None: ...
+    @property
+    def duties(self) -> PodJudge: ...
+    @property
+    def truth(self) -> LedgerJudge: ...
+    @property
+    def exposure(self) -> Exposure: ...
+    @property
+    def boots(self) -> BootJudge: ...
+    @property
+    def strays(self) -> OrphanJudge: ...
+    @property
+    def volumes(self) -> VolumeJudge: ...
+    @property
+    def oversize(self) -> OversizeJudge: ...
+    def fail(self, name: str, detail: str) -> None: ...
+    def accrue(self) -> None: ...
+    def look(self) -> None: ...
+    def cap_set(self, cap: Usd) -> None: ...
+    def pod_made(self, rented: RentedMachine) -> None: ...
+    def pod_ended(self, rented: RentedMachine) -> None: ...
+    def head_was_lost(self, rented: RentedMachine) -> None: ...
+    def terminated(
+        self, rented: RentedMachine, process: Process, *, slept: bool = False
+    ) -> None: ...
+    def appended(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None: ...
+    def written(self, process: Process, what: str, epoch: int | None, run_id: str) -> None: ...
