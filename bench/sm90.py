@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, fields
 from pathlib import Path
 
-from bench.cubins import Cubin
-from bench.graphs import PLAIN, Graph
+from bench.cubins import Cubin, Graph
 from bench.row import Row
 
 RECIPES = ("gpt350m", "d24", "speedrun", "d64", "trm", "bd3lm", "hdp")
@@ -95,10 +94,9 @@ def _compiled(python: str, recipe: str, scratch: Path) -> tuple[list[Graph], str
         )
     except subprocess.TimeoutExpired:
         return [], f"not done after {_LIMIT_S} s"
-    graphs = [Graph.from_json(json.loads(each)) for each in done.stdout.splitlines()[1:]]
+    graphs = [Graph.from_json(json.loads(each)) for each in done.stdout.splitlines()]
     failed = (done.stderr.strip().splitlines() or ["it does not say why"])[-1]
-    plain = [each for each in graphs if each.mode == PLAIN]
-    return plain, failed if done.returncode else ""
+    return graphs, failed if done.returncode else ""
 
 
 def _rows(recipe: str, graphs: list[Graph], failed: str = "") -> Iterator[Row]:
