@@ -111,9 +111,8 @@ class SimCompute(Compute):
             if status is not PodStatus.GONE and ours and sure:
                 self._process.shown[rented] = now
             rate = Usd.from_micros(rented.rate_micros)
-            disks = Usd.from_micros(rented.disk_micros)
-            pod = PodSeen(rented.pod_id, rented.name, status, rate, ended_at, disk_rate=disks)
-            seen.append(pod)
+            pod_id, name, disks = rented.pod_id, rented.name, rented.disk_rate
+            seen.append(PodSeen(pod_id, name, status, rate, ended_at, disk_rate=disks))
         return seen
 
     def _sought(self) -> Iterator[PodSeen]:
