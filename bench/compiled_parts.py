@@ -13,7 +13,6 @@ import copy
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
@@ -22,7 +21,6 @@ from unittest.mock import patch
 
 import torch
 import torch._inductor.compile_fx as inductor
-import triton
 from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor import config
@@ -33,8 +31,7 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench import absent_driver
-from bench.cubins import cubin_of
-from bench.graphs import GRAPHS, PLAIN, Graph
+from bench.cubins import Graph, cubin_of
 from model.distributed import World
 from model.families import masked_diffusion, registry
 from model.ladder import reason_of
@@ -47,8 +44,6 @@ from trmcloud.core.spec.settings import AUTO
 _PARTS = {"forward": "block", "_token_losses": "head"}
 """By the function that is compiled."""
 _DEFINED = re.compile(r"async_compile\.triton\('(\w+)'")
-_CALLED = re.compile(r"extern_kernels\.(\w+)\(|torch\.ops\.aten\.(\w+)\.\w+\(")
-_SHAPE = re.compile(r"Size\(\[([^]]*)\]\)")
 _FRAME = re.compile(r'File ".*[/\\]model[/\\].*", line \d+, in (\w+)')
 
 
@@ -59,10 +54,10 @@ class Missing(Exception):
 class Compiler:
     """Stands around Inductor's: lets it compile, and writes down what came of it."""
 
-    def __init__(self, mode: str, told: Callable[[Graph], None]) -> None:
-        self._mode, self._told = mode, told
+    def __init__(self, told: Callable[[Graph], None]) -> None:
+        self._told = told
         self._inner, self._outer = inductor.compile_fx_inner, inductor.compile_fx
-        self._now = Graph(mode, "", "")
+        self._now = Graph("", "")
 
     def loaded(self, name: str, content: bytes, files: Any) -> tuple[int, int]:
         made = cubin_of(name, content, files, absent_driver.CAPABILITY)
@@ -81,21 +76,15 @@ class Compiler:
         """
         made = self._now
         made.part, made.way = _part_of(module), _way_of(options)
-        made.varies = any(isinstance(each, torch.SymInt) for each in inputs)
         shapes = copy.deepcopy(module)  # Inductor writes in its own
         for known in (CompiledTritonKernels, PyCodeCache):
             known.cache_clear()  # or a kernel that another graph had is not compiled for this one
         compiled: Any = self._inner(module, inputs, **options)
-        source = compiled.source_code
-        made.kernels = sorted(set(_DEFINED.findall(source)))
+        made.kernels = sorted(set(_DEFINED.findall(compiled.source_code)))
         if missing := set(made.kernels) - {each.kernel for each in made.cubins}:
             raise Missing(f"no cubin was made of {', '.join(sorted(missing))}")
-        named = Counter(ours or aten for ours, aten in _CALLED.findall(source))
-        made.calls = dict(sorted(named.items()))
-        if self._mode == GRAPHS:
-            made.no_cuda_graph = _no_cuda_graph(compiled)
         self._told(made)
-        self._now = Graph(self._mode, "", "")
+        self._now = Graph("", "")
 
         def run(given: list[Any]) -> Any:
             taken = list(given)
@@ -104,12 +93,6 @@ class Compiler:
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
-
-    def padded(self, key: Any) -> bool:
-        """In place of what looks up whether a product was faster padded."""
-        left, right = _SHAPE.findall(str(key))[:2]
-        self._now.timed.append(f"({left}) × ({right})")
-        return False
 
     def watch(self, compile_one: Callable[..., Any]) -> Callable[..., Any]:
         """Around what compiles one configuration: Inductor goes on where another does."""
@@ -124,7 +107,7 @@ class Compiler:
         return watched
 
 
-def compile_parts(settings: PhaseRecipe, compiler: Compiler, mode: str) -> None:
+def compile_parts(settings: PhaseRecipe, compiler: Compiler) -> None:
     """
     Raises:
         UsageError: a part that cannot be compiled, or not in one piece.
@@ -141,12 +124,11 @@ def compile_parts(settings: PhaseRecipe, compiler: Compiler, mode: str) -> None:
                     "compile_threads": 1,
                     "fx_graph_cache": False,
                     "use_static_cuda_launcher": False,  # which loads by the driver itself
-                    "triton.cudagraphs": mode == GRAPHS,
-                    "graph_partition": mode != GRAPHS,  # else what cannot be recorded is cut out
                 }
             ),
             patch.object(inductor, "compile_fx", compiler.whole),
-            patch.object(pad_mm, "get_cached_should_pad", compiler.padded),
+            # Whether a product is faster padded only a GPU's clock can tell.
+            patch.object(pad_mm, "get_cached_should_pad", lambda key: False),
             patch.object(
                 CachingAutotuner,
                 "_precompile_config",
@@ -197,16 +179,6 @@ def _way_of(options: dict[str, Any]) -> str:
     return "evaluation" if options.get("is_inference") else "forward"
 
 
-def _no_cuda_graph(compiled: Any) -> list[str]:
-    """By what Inductor checks when it compiles; replaying may find more."""
-    why = [compiled.disabled_cudagraphs_reason] if compiled.disabled_cudagraphs_reason else []
-    if compiled.cudagraph_info is not None:
-        why += compiled.cudagraph_info.cudagraph_fail_reasons
-    if compiled.mutated_input_idxs:
-        why.append(f"writes to {len(compiled.mutated_input_idxs)} of its inputs")
-    return [str(each).partition("\n")[0] for each in why]
-
-
 def settings_of(name: str) -> PhaseRecipe:
     """The recipe's first phase on the hardware that it names; ``auto`` as bfloat16, whose products
     the trainer falls back to."""
@@ -223,20 +195,14 @@ def main() -> int:
     def tell(graph: Graph) -> None:
         print(json.dumps(graph.to_json()), file=told, flush=True)
 
-    versions = {"torch": torch.__version__, "triton": triton.__version__}
-    print(json.dumps(versions), file=told, flush=True)
-    settings = settings_of(sys.argv[1])
-    compilers = {mode: Compiler(mode, tell) for mode in (PLAIN, GRAPHS)}
-    now = compilers[PLAIN]
-    absent_driver.stand_in(lambda *loaded: now.loaded(*loaded))
+    compiler = Compiler(tell)
+    absent_driver.stand_in(compiler.loaded)
     with redirect_stdout(sys.stderr):  # of a kernel that fails Triton prints all there is
-        for mode, compiler in compilers.items():
-            now = compiler
-            try:
-                compile_parts(settings, compiler, mode)
-            except Exception as error:  # of a compiler, of any kind: it is what is looked for
-                print(f"{mode}: {_cause(error)}", file=sys.stderr)
-                return 1
+        try:
+            compile_parts(settings_of(sys.argv[1]), compiler)
+        except Exception as error:  # of a compiler, of any kind: it is what is looked for
+            print(_cause(error), file=sys.stderr)
+            return 1
     return 0
 
 

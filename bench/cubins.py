@@ -1,4 +1,4 @@
-"""What a compiled kernel takes of a GPU, read from its file by the tools that come with Triton."""
+"""A compiled graph, and what its kernels take of a GPU, read by the tools that come with Triton."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 import struct
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 _MAGIC, _CUDA, _FLAGS_AT = b"\x7fELF", 190, 48
 _USED = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
@@ -33,6 +34,26 @@ class Cubin:
     """Stored and loaded again, by each thread, as the registers did not do."""
     shared_bytes: int
     """Of each block."""
+
+
+@dataclass
+class Graph:
+    """One graph that Inductor compiled; told as JSON by the process that compiled it."""
+
+    part: str
+    way: str
+    """forward, backward, or evaluation: forward, where no gradient is wanted."""
+    kernels: list[str] = field(default_factory=list)
+    cubins: list[Cubin] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """Configurations of a kernel that were not compiled, and why."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Graph:
+        return cls(**{**data, "cubins": [Cubin(**each) for each in data["cubins"]]})
 
 
 def cubin_of(name: str, content: bytes, files: Mapping[str, str], capability: int) -> Cubin:

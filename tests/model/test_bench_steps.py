@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import cubins, graphs, reach, sm90, train
+from bench import cubins, reach, sm90, train
 from model.families.dense_shape import Shape
 from model.optim import Rules
 
@@ -76,12 +76,21 @@ def test_a_kernel_spills_where_no_configuration_does_without() -> None:
         cubins.Cubin(name, 4, 255, stack, stack, 0)
         for name, stack in (("one", 0), ("one", 64), ("other", 8))
     )
-    some = graphs.Graph("default", "block", "forward", False, ["one"], [lean, wide])
-    all_of_them = graphs.Graph("default", "head", "forward", False, ["other"], [poor])
-    assert [row.met for row in sm90._rows(sm90.Compiled("gpt350m", {}, [some]))] == [True, True]
-    told = [*sm90._rows(sm90.Compiled("gpt350m", {}, [some, all_of_them]))]
+    some = cubins.Graph("block", "forward", ["one"], [lean, wide])
+    all_of_them = cubins.Graph("head", "forward", ["other"], [poor])
+    assert [row.met for row in sm90._rows("gpt350m", [some])] == [True, True]
+    told = [*sm90._rows("gpt350m", [some, all_of_them])]
     assert [row.met for row in told] == [True, False]
     assert told[1].detail == "other"
-    failed = sm90.Compiled("gpt350m", {}, [some], failed="no cubin was made of two")
-    assert [row.met for row in sm90._rows(failed)] == [False, True]
-    assert "**failed**: no cubin was made of two" in sm90.as_markdown([failed])
+    failed = [*sm90._rows("gpt350m", [some], "no cubin was made of two")]
+    assert [row.met for row in failed] == [False, True]
+    assert failed[0].detail == "no cubin was made of two"
+
+
+def test_each_configuration_is_a_line_of_the_table(tmp_path: Path) -> None:
+    cubin = cubins.Cubin("one", 4, 255, 64, 64, 0)
+    graph = cubins.Graph("block", "forward", ["one"], [cubin])
+    sm90._write(tmp_path / "sm90.csv", [("gpt350m", graph)])
+    head, line = (tmp_path / "sm90.csv").read_text().splitlines()
+    assert head.startswith("recipe,part,way,kernel,")
+    assert line == "gpt350m,block,forward,one,4,255,64,64,0"

@@ -266,9 +266,9 @@ def make_task(
     nodes: int = 1,
     pinned: PinnedData | None = None,
 ) -> str:
-    """The task, as YAML. ``data`` is a path on the cluster or python-stdlib, ``path`` where the task
-    will lie. ``carrier`` is the exported script that carries the sources; where it is empty, the
-    task is launched from a checkout."""
+    """Return the task as YAML. ``data``: a path on the cluster or python-stdlib; ``path``: the
+    task's own. ``carrier`` is the exported script with the sources; where it is empty, the task is
+    launched from a checkout."""
     phases = "-".join(plan.spec.phases)
     steps = _CARRIED if carrier else _TASK_STEPS
     disk_gb = pod_disks_gb("skypilot", candidate.work_gb)

@@ -214,7 +214,7 @@ class Invariants:
             return
         generation = run.generation
         if generation is not None and generation.pod_name == name and generation.open:
-            hourly = generation.rate.micros + rented.disk_micros
+            hourly = generation.rate.micros + rented.disk_rate.micros
             need = (rented.due_at - rented.created_at) * hourly / 3600
             if run.reserved.micros + 2 < need - hourly / 3600:
                 self.fail("I1", f"{run_id} reserved {run.reserved}, its pod may cost {need / 1e6}")

@@ -36,8 +36,8 @@ class RentedMachine:
         self.rate_micros = self.agreed_micros = rate_micros
         on_volume = bool(request.volume_gb)
         disks = (account.habits.provider, request.disk_gb, request.nodes)
-        self.disk_micros = pod_disks_price(*disks, on_volume=on_volume).micros
-        """An hour, of its own disks: on top of its rate."""
+        self.disk_rate = pod_disks_price(*disks, on_volume=on_volume)
+        """USD/h of its own disks: on top of its rate."""
         self._before_micros = 0
         self.ended_at: float | None = None
         self.deleting = False
@@ -83,7 +83,7 @@ class RentedMachine:
 
     @property
     def hourly_micros(self) -> int:
-        return self.rate_micros + self.disk_micros
+        return self.rate_micros + self.disk_rate.micros
 
     def micros(self, now: float) -> int:
         """Return its cost by ``now`` in micro-dollars, its disks included, kept storage apart."""

@@ -48,7 +48,7 @@ def _listed(rented: RentedMachine, status: PodStatus, ended_at: float | None) ->
         or known.ended_at != ended_at
         or known.rate.micros != micros
     ):
-        rate, disks = Usd.from_micros(micros), Usd.from_micros(rented.disk_micros)
+        rate, disks = Usd.from_micros(micros), rented.disk_rate
         known = PodSeen(rented.pod_id, rented.name, status, rate, ended_at, disk_rate=disks)
         rented.listed = known
     return known
