@@ -11,7 +11,7 @@ from tests.unit.core.manifests import manifest
 from trmcloud.app import formats
 from trmcloud.app.target import judged
 from trmcloud.cli.views.health import format_rows, formats_json
-from trmcloud.cli.views.run import target_lines
+from trmcloud.cli.views.metrics import target_lines
 from trmcloud.core.control.reported import Reported
 from trmcloud.core.values import replace
 

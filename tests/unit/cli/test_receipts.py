@@ -66,7 +66,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Verify:
 
     def checked(path: Path, **options: str) -> dict[str, Any]:
         with pytest.raises(SystemExit) as left:
-            verify.command(
+            verify.verify(
                 str(path),
                 against=options.get("against", ""),
                 signers=options.get("signers", ""),
@@ -403,7 +403,7 @@ def test_an_unsigned_receipt_is_said_to_match_and_not_to_hold(
 
     def told(path: Path) -> str:
         with pytest.raises(SystemExit) as left:
-            verify.command(str(path), against="", signers="", as_json=False)
+            verify.verify(str(path), against="", signers="", as_json=False)
         assert left.value.code == 0
         return capsys.readouterr().out
 

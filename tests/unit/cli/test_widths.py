@@ -16,7 +16,7 @@ import pytest
 
 from tests.unit.cli import told_home
 from trmcloud.cli.main import COMMANDS, load_command, main
-from trmcloud.cli.views.text import padded, width, wrap
+from trmcloud.cli.views.wrapping import padded, width, wrap
 from trmcloud.core.outcome import Outcome
 
 LANDED, FAILED = told_home.RUNS[Outcome.LANDED], told_home.RUNS[Outcome.FAILED]
