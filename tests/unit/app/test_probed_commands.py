@@ -19,8 +19,8 @@ from trmcloud.app.own_hardware import HOST_W, own_hardware
 from trmcloud.app.planning import Planner
 from trmcloud.app.target import judged
 from trmcloud.cli.views.health import format_rows, formats_json
+from trmcloud.cli.views.metrics import target_lines
 from trmcloud.cli.views.plan import own_lines
-from trmcloud.cli.views.run import target_lines
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import Command

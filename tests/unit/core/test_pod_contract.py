@@ -494,8 +494,8 @@ def test_what_this_machine_measured_is_shown_as_it_is() -> None:
 
 
 WRONG = """
-from trmcloud.cli.views.month import score_cell, score_rows, score_words
-from trmcloud.cli.views.month import best_words, metric_cell, metric_words, training_rows
+from trmcloud.cli.views.metrics import score_cell, score_rows, score_words
+from trmcloud.cli.views.metrics import best_words, metric_cell, metric_words, training_rows
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.cli.views.text import bpb
 from trmcloud.core.contract.manifest import CheckpointManifest

@@ -98,7 +98,7 @@ def fetch_best(
     from trmcloud.app.run_queries import told_by
     from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.launch import own_files
-    from trmcloud.cli.views.month import score_rows
+    from trmcloud.cli.views.metrics import score_rows
     from trmcloud.cli.views.text import not_evaluated
     from trmcloud.core.contract.command import RECIPE
     from trmcloud.wiring import build_context

@@ -73,7 +73,7 @@ def adopt(
     Example: trmcloud adopt ./trmcloud-run
     """
     from trmcloud.app.checkpoints import fetching
-    from trmcloud.cli.views.month import score_rows
+    from trmcloud.cli.views.metrics import score_rows
     from trmcloud.cli.views.text import Progress, duration, not_evaluated
     from trmcloud.core.control.reported import Reported
     from trmcloud.export import adopt

@@ -59,8 +59,8 @@ def report(
     from trmcloud.app.reports import report_run
     from trmcloud.app.run_queries import told_by
     from trmcloud.cli.catch_up import catch_up
+    from trmcloud.cli.views.metrics import target_lines, verdict_of
     from trmcloud.cli.views.reasons import trouble_code
-    from trmcloud.cli.views.run import target_lines, verdict_of
     from trmcloud.cli.views.status import volume_lines, volumes_json
     from trmcloud.core.errors import UsageError
     from trmcloud.wiring import build_context
@@ -186,7 +186,7 @@ def _csv_row(report: RunReport) -> list[object]:
 
 
 def _show(reports: list[RunReport], *, verbose: bool) -> None:
-    from trmcloud.cli.views.month import marked_words
+    from trmcloud.cli.views.metrics import marked_words
     from trmcloud.cli.views.text import on_volume, table
     from trmcloud.core.contract.command import RECIPE
     from trmcloud.core.control.report import DRIFT_ALARM
@@ -241,7 +241,7 @@ _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
 
 def _money_row(r: RunReport) -> tuple[str, ...]:
     """What a run cost, and what that bought."""
-    from trmcloud.cli.views.month import score_cell
+    from trmcloud.cli.views.metrics import score_cell
     from trmcloud.core.contract.command import RECIPE
 
     best, per = score_cell(r.best_told), r.usd_per_centibpb

@@ -15,8 +15,8 @@ from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.app.steering import Foreseen
 from trmcloud.cli.views.health import done_about, happened, health_json, recovered_json
+from trmcloud.cli.views.metrics import buys_words
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.cli.views.run import buys_words
 from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import bpb, duration
 from trmcloud.core.contract.gate import verdict_from_json

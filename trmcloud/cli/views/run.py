@@ -1,4 +1,4 @@
-"""A run while it is carried out, and its end: verdict, worth, target."""
+"""A run while it is carried out, and its end."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from typing import TYPE_CHECKING, Any
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.launching import OverButForItsBill, ends_as, follow_or_drive, request_stop
-from trmcloud.app.reports import report_run
 from trmcloud.app.run_queries import told_by, told_uploaded
 from trmcloud.app.smoke_plan import meaning_of, never_heard
-from trmcloud.app.target import Judged, judged
 from trmcloud.cli.views.reasons import sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
-from trmcloud.cli.views.text import bpb
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
-from trmcloud.core.contract.trainer_contract import Heartbeat
-from trmcloud.core.contract.worth import gain_per_usd, gain_soon
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.reason import ReasonKind, because
-from trmcloud.core.control.report import RunReport, spent_so_far
+from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.reported import Reported
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import StaleEpoch
@@ -33,65 +28,6 @@ from trmcloud.core.plain_text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.app.ending import EndedByName, Listed
-
-
-def next_buys(run: RunState, beat: Heartbeat) -> str:
-    """``next $1 buys 0.012 bpb``; of an hour where nothing is paid; empty while nothing is known,
-    and once it cools down."""
-    return buys_words(*_gains(run, beat))
-
-
-def buys_words(usd: float | None, hour: float | None) -> str:
-    """Likewise, of the bits per byte that a dollar is expected to buy, and an hour."""
-    what, gain = ("$1", usd) if usd is not None else ("hour", hour)
-    if gain is None:
-        return ""
-    return f"next {what} buys {f'{gain:.2g}' if gain > 0 else 'no better'} bpb"
-
-
-def worth_json(run: RunState, beat: Heartbeat | None) -> dict[str, Any]:
-    usd, hour = _gains(run, beat) if beat is not None else (None, None)
-    return {"next_usd_buys_bpb": usd, "next_hour_buys_bpb": hour}
-
-
-def _gains(run: RunState, beat: Heartbeat) -> tuple[float | None, float | None]:
-    """(bits per byte a dollar, an hour)"""
-    curve, left = beat.curve, beat.steps - beat.step
-    if curve is None or beat.state == "ended":
-        return None, None
-    rate = float(run.generation.rate) if run.generation is not None else 0.0
-    return gain_per_usd(curve, left, rate), gain_soon(curve, left)
-
-
-_WORDS = {True: "passed", False: "FAILED", None: "not judged"}
-
-
-def verdict_of(run: RunState, report: RunReport) -> Judged | None:
-    return judged(run, report.best, report.seconds.get("training", 0.0) / 3600)
-
-
-def target_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
-    made = verdict_of(run, report_run(context, run))
-    return [] if made is None else [("verdict", text) for text in target_lines(told_by(run, made))]
-
-
-def target_lines(told: Reported[Judged]) -> list[str]:
-    """The verdict, whose word it rests on, and why the promise could not be kept where it was
-    not."""
-    said = told.as_reported(_words)
-    return [one_line(said), *told.checked(lambda made: [] if made.passed else made.target.why_not)]
-
-
-def _words(made: Judged) -> str:
-    target = made.target
-    told = (
-        f"{_WORDS[made.passed]}: validation loss {made.nats:.4f} nats a token "
-        f"({bpb(made.bits_per_byte)} bits per byte) at {made.label} after {made.hours:.2f} h of "
-        f"training; the guide's is {target.nats} in {target.hours:g} h"
-    )
-    if made.other:
-        told += f", and {made.other}"
-    return told
 
 
 def tell_listed(found: Listed) -> None:
@@ -216,6 +152,7 @@ def show_end(context: Context, run: RunState) -> int:
         health_rows,  # with statistics, which nothing else needs
         recovered_rows,
     )
+    from trmcloud.cli.views.metrics import target_rows
 
     told_rows = recovered_rows(context, run) + health_rows(context, run)
     for label, text in told_rows + target_rows(context, run):

@@ -30,11 +30,17 @@ from trmcloud.app.run_queries import (
 )
 from trmcloud.cli.views.health import News
 from trmcloud.cli.views.launch import lines_of
-from trmcloud.cli.views.month import best_words, losses_words, metric_words, steps_words
+from trmcloud.cli.views.metrics import (
+    best_words,
+    losses_words,
+    metric_words,
+    next_buys,
+    steps_words,
+)
 from trmcloud.cli.views.reasons import FOLLOWS, sentence
-from trmcloud.cli.views.run import next_buys
 from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader, paint
-from trmcloud.cli.views.text import duration, wrap
+from trmcloud.cli.views.text import duration
+from trmcloud.cli.views.wrapping import wrap
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat

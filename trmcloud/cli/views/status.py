@@ -21,9 +21,15 @@ from trmcloud.app.run_queries import (
 )
 from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.cli.views.launch import resumed_rows, run_credential_rows
-from trmcloud.cli.views.month import marked_words, metric_cell, score_words, training_rows
+from trmcloud.cli.views.metrics import (
+    marked_words,
+    metric_cell,
+    next_buys,
+    score_words,
+    training_rows,
+    worth_json,
+)
 from trmcloud.cli.views.reasons import reason_json, sentence
-from trmcloud.cli.views.run import next_buys, worth_json
 from trmcloud.cli.views.run_bar import waiting_words
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, on_volume, table

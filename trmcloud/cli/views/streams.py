@@ -73,7 +73,7 @@ class Plain:
     def _laid_out(self, text: str) -> str:
         if not text or self._as_is or not self.stream.isatty():
             return text
-        from trmcloud.cli.views.text import wrap
+        from trmcloud.cli.views.wrapping import wrap
 
         width = columns()
         lines = [piece for line in text.split("\n") for piece in wrap(line, width)]

@@ -1,0 +1,193 @@
+"""A run's metrics: scores, losses, what the next dollar buys, a target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trmcloud.app.context import Context
+from trmcloud.app.reports import report_run
+from trmcloud.app.run_queries import told_by
+from trmcloud.app.target import Judged, judged
+from trmcloud.cli.views.text import bpb, losses
+from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.trainer_contract import Heartbeat
+from trmcloud.core.contract.worth import gain_per_usd, gain_soon
+from trmcloud.core.control.report import RunReport
+from trmcloud.core.control.reported import BY_POD, MARK, Reported
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.plain_text import one_line
+
+_EXTRA = "metric"
+
+
+def metric_words(command: Command | None, told: Reported[Heartbeat]) -> str:
+    """``bpb 2.310``, ``pod's val_loss 1.87``; of a command without a metric ``no metric``."""
+    if told.checked(lambda beat: beat.val_bpb is None) or (command and not command.metric_name):
+        return told.checked(lambda beat: _metric(command, beat.val_bpb))
+    return told.as_pods(lambda beat: _metric(command, beat.val_bpb))
+
+
+def metric_cell(command: Command | None, told: Reported[Heartbeat] | None) -> str:
+    """The number alone, in a table that has ``marked_words`` below it."""
+    if told is None or told.checked(lambda beat: beat.val_bpb is None):
+        return _number(command, None)
+    return told.as_marked(lambda beat: _number(command, beat.val_bpb))
+
+
+def best_words(command: Command | None, told: Reported[Heartbeat]) -> str:
+    """``best 2.310 at step 1,200``; '' before there is one."""
+    if told.checked(lambda beat: beat.best_step is None):
+        return ""
+    return told.as_pods(
+        lambda b: f"best {_number(command, b.best_bpb)} at step {b.best_step or 0:,}"
+    )
+
+
+def losses_words(told: Reported[Heartbeat]) -> str:
+    """``ℓ 5.9 > 4.7``; '' where it has said none."""
+    if told.checked(lambda beat: not beat.step_losses):
+        return ""
+    return told.as_pods(lambda beat: f"ℓ {losses(beat.step_losses)}")
+
+
+def training_rows(command: Command | None, told: Reported[Heartbeat]) -> list[tuple[str, str]]:
+    """How far it is, and by what it is judged, with whose word it is."""
+    done = told.as_reported(lambda b: f"{b.phase} step {steps_words(b, ' of ')} · {b.state}")
+    if command is not None:
+        scored = told.checked(lambda beat: beat.val_bpb is not None)
+        by = told.as_reported if scored and command.metric_name else told.checked
+        return [("training", done), ("metric", by(lambda b: _metric(command, b.val_bpb)))]
+    said = told.as_reported(lambda b: f"ℓ {losses(b.step_losses)} · {_metric(None, b.val_bpb)}")
+    return [("training", done), ("losses", said)]
+
+
+def _metric(command: Command | None, score: float | None) -> str:
+    if command is None:
+        return f"bpb {bpb(score)}"
+    if not command.metric_name:
+        return "no metric"
+    return f"{one_line(command.metric_name)} {number(command.shown(score))}"
+
+
+def _number(command: Command | None, score: float | None) -> str:
+    """The number alone."""
+    return bpb(score) if command is None else number(command.shown(score))
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def steps_words(beat: Heartbeat, of: str = "/") -> str:
+    """``120/3,000``; ``120`` where nobody knows how many there are."""
+    return f"{beat.step:,}{of}{beat.steps:,}" if beat.steps else f"{beat.step:,}"
+
+
+def score_rows(command: Command | None, told: Reported[CheckpointManifest]) -> list[str]:
+    """``final-step bpb  2.310   ℓ 3.9 > 3.8``, or a command's own metric, where it has one; a
+    pod's report says that it is one, and the losses get a line of their own."""
+    name = "final-step bpb" if command is None else one_line(command.metric_name)[:40]
+    value = told.as_reported(_value)
+    if command is not None:
+        return [f"  {name:<14}  {value}"] if told.checked(_is_scored) and name else []
+    if not told.checked(_is_scored):
+        return [f"  {name}  {bpb(None)}   ℓ {losses(())}"]
+    of_steps = told.checked(lambda manifest: f"ℓ {losses(manifest.step_losses)}")
+    if told.here:
+        return [f"  {name}  {value}   {of_steps}"]
+    return [f"  {name}  {value}", f"  {'':<14}  {of_steps}"]
+
+
+def score_words(command: Command | None, told: Reported[CheckpointManifest]) -> str:
+    """``val_loss 1.87``, ``bpb 2.310``; a pod's report says that it is one."""
+    name = "bpb" if command is None else one_line(command.metric_name)[:40]
+    return f"{name} {told.as_reported(_value)}" if name else "no metric"
+
+
+def score_cell(told: Reported[CheckpointManifest] | None, *, named: bool = False) -> str:
+    """The number alone, or behind its name, in a table that has ``marked_words`` below it."""
+    if told is None or not told.checked(_is_scored):
+        return "–"
+    return told.as_marked(_named if named else _value)
+
+
+def _named(manifest: CheckpointManifest) -> str:
+    told = manifest.extra.get(_EXTRA)
+    name = told.get("name", "metric") if isinstance(told, dict) else "metric"
+    return f"{one_line(str(name))[:40]} {_value(manifest)}"
+
+
+def marked_words() -> str:
+    return f"{MARK} {BY_POD}: trmcloud eval FOLDER measures a fetched one here"
+
+
+def _is_scored(manifest: CheckpointManifest) -> bool:
+    return manifest.val_bpb is not None
+
+
+def _value(manifest: CheckpointManifest) -> str:
+    told = manifest.extra.get(_EXTRA)
+    if not isinstance(told, dict):
+        return bpb(manifest.val_bpb)
+    value = told.get("value")
+    return number(float(value) if isinstance(value, (int, float)) else None)
+
+
+def next_buys(run: RunState, beat: Heartbeat) -> str:
+    """``next $1 buys 0.012 bpb``; of an hour where nothing is paid; empty while nothing is known,
+    and once it cools down."""
+    return buys_words(*_gains(run, beat))
+
+
+def buys_words(usd: float | None, hour: float | None) -> str:
+    """Likewise, of the bits per byte that a dollar is expected to buy, and an hour."""
+    what, gain = ("$1", usd) if usd is not None else ("hour", hour)
+    if gain is None:
+        return ""
+    return f"next {what} buys {f'{gain:.2g}' if gain > 0 else 'no better'} bpb"
+
+
+def worth_json(run: RunState, beat: Heartbeat | None) -> dict[str, Any]:
+    usd, hour = _gains(run, beat) if beat is not None else (None, None)
+    return {"next_usd_buys_bpb": usd, "next_hour_buys_bpb": hour}
+
+
+def _gains(run: RunState, beat: Heartbeat) -> tuple[float | None, float | None]:
+    """(bits per byte a dollar, an hour)"""
+    curve, left = beat.curve, beat.steps - beat.step
+    if curve is None or beat.state == "ended":
+        return None, None
+    rate = float(run.generation.rate) if run.generation is not None else 0.0
+    return gain_per_usd(curve, left, rate), gain_soon(curve, left)
+
+
+_WORDS = {True: "passed", False: "FAILED", None: "not judged"}
+
+
+def verdict_of(run: RunState, report: RunReport) -> Judged | None:
+    return judged(run, report.best, report.seconds.get("training", 0.0) / 3600)
+
+
+def target_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
+    made = verdict_of(run, report_run(context, run))
+    return [] if made is None else [("verdict", text) for text in target_lines(told_by(run, made))]
+
+
+def target_lines(told: Reported[Judged]) -> list[str]:
+    """The verdict, whose word it rests on, and why the promise could not be kept where it was
+    not."""
+    said = told.as_reported(_words)
+    return [one_line(said), *told.checked(lambda made: [] if made.passed else made.target.why_not)]
+
+
+def _words(made: Judged) -> str:
+    target = made.target
+    told = (
+        f"{_WORDS[made.passed]}: validation loss {made.nats:.4f} nats a token "
+        f"({bpb(made.bits_per_byte)} bits per byte) at {made.label} after {made.hours:.2f} h of "
+        f"training; the guide's is {target.nats} in {target.hours:g} h"
+    )
+    if made.other:
+        told += f", and {made.other}"
+    return told
