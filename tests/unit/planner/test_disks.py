@@ -31,7 +31,7 @@ from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.storage import prices_of
 from trmcloud.ports.compute import PodRequest
-from trmcloud.sim.world.account import Rented
+from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.world import SimWorld
 
 NOW = 1_795_000_000.0
@@ -72,7 +72,7 @@ def billed(request: PodRequest, provider: str) -> Usd:
     """The price of an hour of its disks in a simulated world."""
     alike = next(n for n in ("runpod", "skypilot") if prices_of(n) == prices_of(provider))
     account = SimWorld(random.Random(1), (alike,)).accounts[alike]
-    return Usd.from_micros(Rented(account, "pod", request, 0, NOW).micros(NOW + 3600.0))
+    return Usd.from_micros(RentedMachine(account, "pod", request, 0, NOW).micros(NOW + 3600.0))
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
