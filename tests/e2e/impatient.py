@@ -16,7 +16,7 @@ from trmcloud.core.catalog import providers
 ABSENT_S = 2.0
 KILL_LATENCY_S = 10.0
 BILL_WAIT_S = 2.0
-HANG_AFTER_S = 8.0
+HANG_AFTER_S = 20.0
 
 if __name__ == "__main__":
     traits = cast(dict[str, Any], providers.TRAITS)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from tests.e2e import web_corpus
 from tests.e2e.rented import skip_without_pods
-from tests.e2e.user import RANKS, User
+from tests.e2e.user import IMPATIENT, RANKS, User
 from tests.standins.data_host import DataHost, serving
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
@@ -55,7 +55,7 @@ def world(folder: Path, *, reach: Sequence[int] = ()) -> Iterator[tuple[User, Da
         with judged(
             folder / "runpod", isolated=True, keep=[inside], image_env=image_env, reach=ports
         ) as standin:
-            user = User(folder, trainer=None, program=("-m", "tests.e2e.impatient"))
+            user = User(folder, trainer=None, program=IMPATIENT)
             user.environment |= {
                 **standin.environment,
                 "TRMCLOUD_RUNPOD_IMAGE": "an/image:with-this-machines-torch",

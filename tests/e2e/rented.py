@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.runpod_user import RentedUser, TestClock, why_not
-from tests.e2e.user import STANDIN, User
+from tests.e2e.user import IMPATIENT, STANDIN, User
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.standin import StandIn
@@ -110,6 +110,6 @@ def renting(
 
 def tenant(folder: Path, standin: StandIn) -> User:
     """A user of that account, to whom RunPod's lists prove within seconds that a pod is gone."""
-    user = User(folder, program=("-m", "tests.e2e.impatient"))
+    user = User(folder, program=IMPATIENT)
     user.environment |= standin.environment
     return user

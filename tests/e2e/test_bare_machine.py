@@ -48,7 +48,7 @@ def test_the_tests_pass_and_say_what_was_not_run(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
     )
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout

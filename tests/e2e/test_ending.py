@@ -17,7 +17,7 @@ import pytest
 
 from tests.crash.test_disk_full import SmallDisk
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
-from tests.e2e.user import until
+from tests.e2e.user import IMPATIENT, until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import ZERO
@@ -30,7 +30,7 @@ Harm = Callable[[RentedUser, SmallDisk, Path], contextlib.AbstractContextManager
 @pytest.fixture
 def away(renter: RentedUser, tmp_path: Path) -> Path:
     """Where this user's intents are kept; the home is not there."""
-    renter.program = ("-m", "tests.e2e.impatient")
+    renter.program = IMPATIENT
     folder = tmp_path / "runtime"
     folder.mkdir(mode=0o700)
     renter.environment["XDG_RUNTIME_DIR"] = str(folder)

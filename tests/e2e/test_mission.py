@@ -6,16 +6,12 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.mission import world
 from tests.e2e.test_terminal import Terminal
 from tests.e2e.user import User
 from trmcloud.app.checkpoints.fetching import read_manifest
 from trmcloud.core.outcome import Outcome
 from trmcloud.pod.machine.processes import of_pod
-
-pytestmark = pytest.mark.timeout(600)
 
 
 def test_the_missions_four_commands(tmp_path: Path) -> None:

@@ -35,10 +35,7 @@ def why_not() -> str:
 
 
 _WHY_NOT = why_not()
-pytestmark = [
-    pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT),
-    pytest.mark.timeout(600),
-]
+pytestmark = pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)
 
 
 @contextlib.contextmanager

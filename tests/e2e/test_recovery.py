@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.impatient import HANG_AFTER_S
-from tests.e2e.user import ROOT, TINY, User, until, write_text
+from tests.e2e.user import IMPATIENT, ROOT, TINY, User, until, write_text
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.outcome import Outcome
@@ -79,12 +79,7 @@ def stricken(tmp_path: Path) -> Iterator[Callable[[str], User]]:
     folder.mkdir()
     (folder / "model").symlink_to(ROOT / "model")
     write_text(tmp_path)
-    user = User(
-        tmp_path,
-        trainer=folder,
-        environment={"OMP_NUM_THREADS": "1"},
-        program=("-m", "tests.e2e.impatient"),
-    )
+    user = User(tmp_path, trainer=folder, environment={"OMP_NUM_THREADS": "1"})
 
     def by(fault: str) -> User:
         # In its own code: a trainer is given no more of an environment than it needs.
@@ -161,8 +156,9 @@ def test_a_rank_that_is_lost_is_started_again(stricken: Callable[[str], User]) -
 def test_a_trainer_that_stands_still_is_started_again(stricken: Callable[[str], User]) -> None:
     """In a step; then for want of a batch that its loader never brings."""
     user = stricken("stall")
+    user.program = IMPATIENT
     out = launch(user, 60, *ONE)
-    found = told(user, out, "the trainer stood still (no step for ")
+    found = told(user, out, "the trainer stood still, twice (no step for ")
     assert (found["what"], found["rung"]) == ("lost", "again")
     assert found["lost_seconds"] >= HANG_AFTER_S
     assert [line["attempt"] for line in user.metrics("start")] == [1, 2, 3]
@@ -199,6 +195,7 @@ def test_memory_to_spare_is_climbed_into(stricken: Callable[[str], User], tmp_pa
     tool.write_text(NVIDIA_SMI)
     tool.chmod(0o755)
     settings.write_text("accumulation = 6\n")  # not --set: what is set by hand stays
+    user.environment["TRMCLOUD_GPU_SAMPLE_S"] = "1"
     user.environment["PATH"] = f"{tool.parent}:{os.environ['PATH']}"
     user.environment["TRMCLOUD_TEST_SETTINGS"] = str(settings)
     words = ("launch", "local", *TINY, "--steps", "9000000", "--budget", "400", "-y", *ONE)

@@ -17,8 +17,6 @@ from trmcloud.core.contract.shard_names import shard_name
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 
-pytestmark = pytest.mark.timeout(600)
-
 SMALL = (
     *("--recipe", "d64-small", "--set", "sharding=fsdp", "--rate", "3.60"),
     *("--set", "depth=2", "--set", "width=64", "--set", "head_dim=16", "--set", "sequence=32"),

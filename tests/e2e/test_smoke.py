@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.rented import skip_without_pods
 from tests.e2e.runpod_user import LAUNCH, RentedUser
-from tests.e2e.user import User, until
+from tests.e2e.user import IMPATIENT, User, until
 from tests.standins.runpod.catalog import GPUS
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.standin import StandIn
@@ -31,7 +31,6 @@ NO_WAY = {"self_graphql": False, "self_action": False, "self_delete": False}
 def pods(tmp_path: Path, user: User) -> Iterator[StandIn]:
     """A stand-in with isolated pods, whose account is the user's."""
     skip_without_pods()
-    user.program = ("-m", "tests.e2e.impatient")
     with judged(tmp_path / "runpod", isolated=True) as one:
         user.environment |= one.environment
         user.environment["TRMCLOUD_RUNPOD_IMAGE"] = "an/image:with-this-machines-torch"
@@ -95,6 +94,7 @@ def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
 def test_the_way_of_ending_itself_that_worked_is_told_by_its_name(
     pods: StandIn, user: User
 ) -> None:
+    user.program = IMPATIENT
     pods.control.set(**{**NO_WAY, "self_graphql": True})
     out, _ = ended(smoke(user, ONE_POD, *HOLD), 0)
     assert "gone by graphql podTerminate, " in out
@@ -109,6 +109,7 @@ def test_the_way_of_ending_itself_that_worked_is_told_by_its_name(
 def test_a_pod_that_cannot_end_itself_is_ended_from_here_and_stays_unverified(
     pods: StandIn, user: User
 ) -> None:
+    user.program = IMPATIENT
     pods.control.set(**NO_WAY)
     out, err = ended(smoke(user, TWO_PODS, *HOLD), 17)
     tried = marks(out)

@@ -9,8 +9,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.mission import world
 from tests.e2e.user import until
 from tests.standins.data_host import DataHost
@@ -19,8 +17,6 @@ from tests.unit.skypilot.rig import stand_in
 from trmcloud.core.outcome import Outcome
 
 __all__ = ["s3"]
-
-pytestmark = pytest.mark.timeout(600)
 
 LAUNCH = (
     *("launch", "1xA100", "--phase", "fast", "--budget", "5", "--accept-exposure", "5", "-y"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from tests.e2e.on_page import Serving, agreed, browser, done, opened, serve
 from tests.e2e.rented import LAUNCH
 from tests.e2e.user import User, until
@@ -14,7 +12,6 @@ from tests.standins.browser import Browser
 from tests.standins.runpod.standin import StandIn
 from trmcloud.core.outcome import Outcome
 
-pytestmark = pytest.mark.timeout(600)
 __all__ = ["browser", "serve"]
 
 

@@ -19,7 +19,6 @@ from trmcloud.core.outcome import Outcome
 
 pytest.importorskip("starlette", reason="the extra `ui`")
 
-pytestmark = pytest.mark.timeout(600)
 __all__ = ["browser", "serve"]
 
 

@@ -37,6 +37,8 @@ SMALL = (
     *("--set", "sequence=64", "--set", "eval_tokens=1024"),
     *("--set", "eval_every=10", "--set", "save_every=20"),
 )
+IMPATIENT = ("-m", "tests.e2e.impatient")
+"""A program for a user."""
 LAUNCH = ("launch", "local", *SMALL, "--phase", "fast", "-y")
 
 

@@ -76,6 +76,8 @@ shutdown (power the machine off), joined by +."""
 ENV_LINGER_S = "TRMCLOUD_LINGER_S"
 """Seconds a pod whose work is done stays, so that its last report can be read; its hard stop and
 whoever ends it cut that short."""
+ENV_GPU_SAMPLE_S = "TRMCLOUD_GPU_SAMPLE_S"
+"""Seconds between two looks at the GPUs' counters."""
 ENV_HEAD_LOST_S = "TRMCLOUD_HEAD_LOST_S"
 """Seconds for which a pod's first machine may answer no other one; then it is lost."""
 

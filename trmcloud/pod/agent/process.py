@@ -52,7 +52,7 @@ from trmcloud.pod.agent.notices import NoticesProcess
 from trmcloud.pod.agent.ranks import job_command, trainer_command
 from trmcloud.pod.agent.terminate import ways_of
 from trmcloud.pod.machine import processes
-from trmcloud.pod.machine.gpu_sampler import GpuSampler
+from trmcloud.pod.machine.gpu_sampler import SAMPLE_EVERY_S, GpuSampler
 from trmcloud.pod.machine.metrics_file import read_metrics
 from trmcloud.pod.machine.prepare import Preparation, TrainerSetup
 from trmcloud.pod.storage.disk_pressure import make_room
@@ -112,7 +112,8 @@ class _FilesAndProcesses(AnchorFile):
         self._preparation = Preparation(root, pod_name)
         self._transfer = Transfer(root, pod_name, self._preparation.trainer)
         self._data = DataMaking(root, pod_name, self._trainer_setup, self.log)
-        self._gpus = GpuSampler()
+        every_s = float(os.environ.get(contract.ENV_GPU_SAMPLE_S, SAMPLE_EVERY_S))
+        self._gpus = GpuSampler(every_s=every_s)
         self._notices = NoticesProcess(root, pod_name, self._trainer_setup)
         self._ready = False
         self.now = now

@@ -35,12 +35,15 @@ class GpuSampler:
     """
 
     def __init__(
-        self, has_gpus: bool | None = None, ask: Callable[[Sequence[str], float], Command] = Command
+        self,
+        has_gpus: bool | None = None,
+        ask: Callable[[Sequence[str], float], Command] = Command,
+        every_s: float = SAMPLE_EVERY_S,
     ) -> None:
         self._has = shutil.which(QUERY[0]) is not None if has_gpus is None else has_gpus
-        self._ask = ask
+        self._ask, self._every_s = ask, every_s
         self._asked: Command | None = None
-        self._asked_at = -SAMPLE_EVERY_S
+        self._asked_at = -every_s
         self._samples: deque[tuple[float, tuple[GpuCounters, ...]]] = deque()
 
     def tend(self, now: float, *, trains: bool) -> None:
@@ -55,7 +58,7 @@ class GpuSampler:
             asked, self._asked = self._asked, None
             if code == 0 and trains:
                 self._take(parse(asked.output()), now)
-        if trains and now - self._asked_at >= SAMPLE_EVERY_S:
+        if trains and now - self._asked_at >= self._every_s:
             self._asked, self._asked_at = self._ask(QUERY, now + _ANSWER_WITHIN_S), now
 
     def forget(self) -> None:
