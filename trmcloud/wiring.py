@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.clock import SystemClock
-from trmcloud.adapters.local.compute import LocalCompute
 from trmcloud.adapters.local.intent_files import IntentFiles, intent_folders
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.local.workers import ThreadWorkers
@@ -24,6 +23,7 @@ from trmcloud.core.catalog.providers import BY_SKYPILOT, RENTABLE
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.pod.machine import processes
 from trmcloud.ports.ledger import ControllerId, Restoration
+from trmcloud.providers.local.compute import LocalCompute
 from trmcloud.wiring_notices import pod_webhook
 from trmcloud.wiring_runpod import runpod_pods, runpod_setting
 from trmcloud.wiring_skypilot import (
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trmcloud.adapters.local.timer import ReaperTimer
-    from trmcloud.adapters.runpod.volumes import RunPodVolumes
     from trmcloud.app.context import Need
     from trmcloud.app.doctor import Finding
     from trmcloud.app.receipts import Check
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from trmcloud.ports.boards import Board
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.link import StageItem
+    from trmcloud.providers.runpod.volumes import RunPodVolumes
     from trmcloud.wiring_runpod import RunPodPods
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
@@ -337,11 +337,11 @@ def keys_unseen(
 ) -> list[tuple[str, str, str]]:
     """Account keys that ``environ`` gives and ``elsewhere`` does not: (variable, provider, the file
     from which both would read it)."""
-    from trmcloud.adapters.runpod import settings
+    from trmcloud.providers.runpod import secrets
 
-    if settings.account_key(environ) is None or settings.account_key(elsewhere) is not None:
+    if secrets.account_key(environ) is None or secrets.account_key(elsewhere) is not None:
         return []
-    return [(settings.ENV_KEY, "runpod", f'~/{settings.CONFIG} (apikey = "…", mode 0600)')]
+    return [(secrets.ENV_KEY, "runpod", f'~/{secrets.CONFIG} (apikey = "…", mode 0600)')]
 
 
 def reaper_timer() -> ReaperTimer:
@@ -356,10 +356,10 @@ def account_checks(
 ) -> list[Callable[[], Sequence[Finding]]]:
     """What ``doctor`` asks of each provider, and of a bucket; ``rates`` are USD/h of what is meant
     to be rented."""
-    from trmcloud.adapters.runpod.checkup import check_account
     from trmcloud.adapters.s3.checkup import check_bucket
-    from trmcloud.adapters.skypilot.checkup import check_skypilot
     from trmcloud.app.doctor import check_needs
+    from trmcloud.providers.runpod.checkup import check_account
+    from trmcloud.providers.skypilot.checkup import check_skypilot
 
     home = home_dir(environ)
     return [
@@ -374,8 +374,8 @@ def account_checks(
 
 def _rents(environ: Mapping[str, str], home: Path) -> bool:
     """Whether machines are rented from here: there is a key, or were pods."""
-    from trmcloud.adapters.runpod.settings import account_key
-    from trmcloud.adapters.skypilot.command import ENV_SKY
+    from trmcloud.providers.runpod.secrets import account_key
+    from trmcloud.providers.skypilot.command import ENV_SKY
 
     used = any(_was_used(home, provider) for provider in RENTABLE)
     return used or bool(environ.get(ENV_SKY)) or account_key(environ) is not None

@@ -36,11 +36,11 @@ class Inputs:
         return load_recipe(name)
 
     def live_prices(self, now: float) -> tuple[Sequence[Offer], str]:
-        from trmcloud.adapters.runpod.settings import account_key
+        from trmcloud.providers.runpod.secrets import account_key
 
         if account_key(os.environ) is None:
             return (), ""  # and nothing is loaded to ask with
-        from trmcloud.adapters.runpod.offers import live_prices
+        from trmcloud.providers.runpod.offers import live_prices
 
         return live_prices(os.environ, now)
 
@@ -145,10 +145,10 @@ def price_tables() -> PriceTables:
 
 def price_sources(environ: Mapping[str, str]) -> list[Source]:
     """Where live prices come from, the best first."""
-    from trmcloud.adapters.prices.catalogues import PROVIDERS
-    from trmcloud.adapters.prices.skypilot import read_cloud
     from trmcloud.adapters.prices.tables import Source
-    from trmcloud.adapters.runpod.offers import price_rows
+    from trmcloud.providers.runpod.offers import price_rows
+    from trmcloud.providers.skypilot.catalogue_ages import read_cloud
+    from trmcloud.providers.skypilot.offers import PROVIDERS
 
     sky = [
         Source(f"SkyPilot's {cloud}", partial(read_cloud, cloud, environ)) for cloud in PROVIDERS

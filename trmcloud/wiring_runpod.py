@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from trmcloud.adapters.runpod.api import RunPodApi
-    from trmcloud.adapters.runpod.compute import RunPodCompute
-    from trmcloud.adapters.runpod.volumes import RunPodVolumes
     from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.smoke.setting import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
+    from trmcloud.providers.runpod.api import RunPodApi
+    from trmcloud.providers.runpod.compute import RunPodCompute
+    from trmcloud.providers.runpod.volumes import RunPodVolumes
 
 
 class RunPodPods(NamedTuple):
@@ -34,37 +34,37 @@ def runpod_pods(
     Raises:
         AuthError: there is no key.
     """
-    from trmcloud.adapters.runpod import settings
     from trmcloud.core.errors import AuthError
+    from trmcloud.providers.runpod import secrets
 
-    key = settings.account_key(os.environ)
+    key = secrets.account_key(os.environ)
     if key is None:
         raise AuthError(
-            "there is no RunPod key", next_step=f"export {settings.ENV_KEY}=…; trmcloud doctor"
+            "there is no RunPod key", next_step=f"export {secrets.ENV_KEY}=…; trmcloud doctor"
         )
-    settings.require_client()
+    secrets.require_client()
     from trmcloud.adapters.pod_history import Sightings
-    from trmcloud.adapters.runpod.api import RunPodApi
-    from trmcloud.adapters.runpod.bundle import boot_payload
-    from trmcloud.adapters.runpod.compute import RunPodCompute
-    from trmcloud.adapters.runpod.graphql import RunPodGraphql
-    from trmcloud.adapters.runpod.http import Http
-    from trmcloud.adapters.runpod.volumes import RunPodVolumes
     from trmcloud.adapters.ssh.keys import KeyStore
     from trmcloud.adapters.ssh.link import SshPodLink
+    from trmcloud.providers.runpod.account import RunPodGraphql
+    from trmcloud.providers.runpod.api import RunPodApi
+    from trmcloud.providers.runpod.bundle import boot_payload
+    from trmcloud.providers.runpod.compute import RunPodCompute
+    from trmcloud.providers.runpod.http import Http
+    from trmcloud.providers.runpod.volumes import RunPodVolumes
 
     keys = KeyStore(home)
     http = Http(key)
-    api = RunPodApi(http, settings.api_base(os.environ))
+    api = RunPodApi(http, secrets.api_base(os.environ))
     volumes = RunPodVolumes(api, ledger_id)
     compute = RunPodCompute(
         api,
-        RunPodGraphql(http, settings.graphql_url(os.environ)),
+        RunPodGraphql(http, secrets.graphql_url(os.environ)),
         keys.for_pod,
         lambda: boot_payload(trainer_package()),
         sightings=Sightings(home / "runpod"),
-        image=settings.image(os.environ),
-        environment=settings.pod_environment(os.environ),
+        image=secrets.image(os.environ),
+        environment=secrets.pod_environment(os.environ),
         volumes=volumes,
     )
     link = SshPodLink(home, compute.address_of, now=time.time, keys=keys)
@@ -72,12 +72,12 @@ def runpod_pods(
 
 
 def runpod_setting(pods: RunPodPods) -> SmokeSetting:
-    from trmcloud.adapters.runpod.offers import live_offers
     from trmcloud.adapters.ssh.round_trip import round_trip
     from trmcloud.app.smoke.setting import AccountFigures, SmokeSetting
     from trmcloud.core.errors import AuthError, LinkError, ProviderError
     from trmcloud.core.storage import LEAST_WORK_GB, pod_disks_gb, running_rate
     from trmcloud.pod.agent.terminate import TERMINATION_NAME
+    from trmcloud.providers.runpod.offers import live_offers
     from trmcloud.wiring_plans import known_offers
 
     def account() -> AccountFigures:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from trmcloud.core.catalog.providers import BY_SKYPILOT
 
 if TYPE_CHECKING:
-    from trmcloud.adapters.skypilot.both_homes import BothHomes
-    from trmcloud.adapters.skypilot.clusters import Clusters
-    from trmcloud.adapters.skypilot.command import Sky
-    from trmcloud.adapters.skypilot.compute import SkyPilotCompute
-    from trmcloud.adapters.skypilot.homes import SkyHome
     from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.smoke.setting import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.export.task import SkyNames
+    from trmcloud.providers.skypilot.both_homes import BothHomes
+    from trmcloud.providers.skypilot.clusters import Clusters
+    from trmcloud.providers.skypilot.command import Sky
+    from trmcloud.providers.skypilot.compute import SkyPilotCompute
+    from trmcloud.providers.skypilot.homes import SkyHome
 
 
 class SkyPilot:
@@ -42,9 +42,9 @@ class SkyPilot:
         """
         if provider in self._computes:
             return self._computes[provider]
-        from trmcloud.adapters.skypilot.both_homes import BothHomes
-        from trmcloud.adapters.skypilot.clusters import Clusters
-        from trmcloud.adapters.skypilot.command import Sky, find_sky
+        from trmcloud.providers.skypilot.both_homes import BothHomes
+        from trmcloud.providers.skypilot.clusters import Clusters
+        from trmcloud.providers.skypilot.command import Sky, find_sky
 
         program = find_sky(os.environ)
         if self._shared is None:
@@ -62,10 +62,10 @@ class SkyPilot:
     def _made(
         self, provider: str, sky: Sky, clusters: Clusters, folder: Path, home: SkyHome | None
     ) -> SkyPilotCompute:
-        from trmcloud.adapters.runpod.bundle import boot_payload
-        from trmcloud.adapters.skypilot.aws import ShutdownLimit
-        from trmcloud.adapters.skypilot.compute import SkyPilotCompute
         from trmcloud.adapters.ssh.keys import KeyStore
+        from trmcloud.providers.runpod.bundle import boot_payload
+        from trmcloud.providers.skypilot.aws import ShutdownLimit
+        from trmcloud.providers.skypilot.compute import SkyPilotCompute
 
         return SkyPilotCompute(
             provider,
@@ -99,9 +99,9 @@ class SkyPilot:
 
 def skypilot_names() -> SkyNames:
     """Its words for what is exported to it."""
-    from trmcloud.adapters.skypilot.task import CLOUDS, LIMIT_SLACK_MINUTES, accelerator
     from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
     from trmcloud.export.task import SkyNames
+    from trmcloud.providers.skypilot.task import CLOUDS, LIMIT_SLACK_MINUTES, accelerator
 
     clouds = {name: cloud for name, cloud in CLOUDS.items() if name != RUNPOD_BY_SKYPILOT}
     return SkyNames(clouds, accelerator, LIMIT_SLACK_MINUTES)
@@ -113,13 +113,13 @@ def skypilot_setting(skypilot: SkyPilot, provider: str) -> SmokeSetting:
         NotSupported: nothing on its machines ends them. ProviderRefused: there is no SkyPilot.
     """
     from trmcloud.adapters.prices.tables import load_offers
-    from trmcloud.adapters.skypilot.task import knows_autodown
     from trmcloud.adapters.ssh.round_trip import round_trip
     from trmcloud.app.smoke.setting import AccountFigures, SmokeSetting
     from trmcloud.core.catalog.providers import traits_of
     from trmcloud.core.errors import LinkError, NotSupported
     from trmcloud.core.money import ZERO
     from trmcloud.pod.agent.terminate import TERMINATION_NAME
+    from trmcloud.providers.skypilot.task import knows_autodown
 
     if not knows_autodown(provider):
         raise NotSupported(
@@ -163,7 +163,7 @@ def skypilot_setting(skypilot: SkyPilot, provider: str) -> SmokeSetting:
 
 def sky_home(home: Path, provider: str) -> SkyHome:
     """Where ``sky`` runs for a provider, below the trmcloud home ``home``."""
-    from trmcloud.adapters.skypilot.homes import SkyHome
+    from trmcloud.providers.skypilot.homes import SkyHome
 
     return SkyHome(home, provider, Path.home(), os.environ)
 
@@ -180,9 +180,9 @@ def enabled_by_skypilot(home: Path) -> list[str]:
     Raises:
         ProviderError: it is not installed, too old, or cannot be asked.
     """
-    from trmcloud.adapters.skypilot.checkup import enabled_in
-    from trmcloud.adapters.skypilot.command import find_sky
-    from trmcloud.adapters.skypilot.credentials import is_there
+    from trmcloud.providers.skypilot.checkup import enabled_in
+    from trmcloud.providers.skypilot.command import find_sky
+    from trmcloud.providers.skypilot.secrets import is_there
 
     program = find_sky(os.environ)
     there = [name for name in BY_SKYPILOT if is_there(name, Path.home(), os.environ)]

@@ -14,12 +14,12 @@ import pytest
 
 from tests.contract.runpod_rig import Clocked, build
 from tests.unit.skypilot.rig import Rig
-from trmcloud.adapters.local.compute import LocalCompute
 from trmcloud.core.contract.pod_contract import Lease, PodName
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.errors import ProviderRefused
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.ports.compute import Compute, PodRequest
+from trmcloud.providers.local.compute import LocalCompute
 from trmcloud.sim.oracle.invariants import Invariants
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.world import SimWorld

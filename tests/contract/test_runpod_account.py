@@ -10,9 +10,6 @@ import pytest
 from tests.contract.runpod_rig import Rig, request
 from tests.standins.runpod.standin import StandIn
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.adapters.runpod import offers
-from trmcloud.adapters.runpod.checkup import check_account
-from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.app import reap
 from trmcloud.app.context import Context
 from trmcloud.app.doctor import Finding
@@ -25,6 +22,9 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodRequest, VolumeSeen
+from trmcloud.providers.runpod import offers
+from trmcloud.providers.runpod.checkup import check_account
+from trmcloud.providers.runpod.volumes import RunPodVolumes
 
 LEDGER = "0a1b2c3d"
 

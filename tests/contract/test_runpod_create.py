@@ -24,8 +24,13 @@ from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
 from tests.unit.pod.leases import a_lease, job_of
-from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.bundle import (
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.errors import NotSupported
+from trmcloud.core.money import Usd
+from trmcloud.ports.compute import PodRequest
+from trmcloud.providers.runpod.account import RunPodGraphql
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.bundle import (
     ENTRY,
     ENTRYPOINT,
     PREFIX,
@@ -33,14 +38,9 @@ from trmcloud.adapters.runpod.bundle import (
     boot_environment,
     boot_payload,
 )
-from trmcloud.adapters.runpod.compute import RunPodCompute
-from trmcloud.adapters.runpod.create_request import LIMIT_BODY_BYTES, MAX_BODY_BYTES
-from trmcloud.adapters.runpod.graphql import RunPodGraphql
-from trmcloud.adapters.runpod.http import Http, compact
-from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.errors import NotSupported
-from trmcloud.core.money import Usd
-from trmcloud.ports.compute import PodRequest
+from trmcloud.providers.runpod.compute import RunPodCompute
+from trmcloud.providers.runpod.create import LIMIT_BODY_BYTES, MAX_BODY_BYTES
+from trmcloud.providers.runpod.http import Http, compact
 
 WHY_NOT = no_namespaces()
 isolated_only = pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}")

@@ -9,9 +9,9 @@ import pytest
 from tests.contract.runpod_rig import Rig, request
 from tests.contract.test_runpod_account import checked, states
 from tests.standins.runpod.client import Client
-from trmcloud.adapters.runpod.graphql import GraphqlUnavailable
 from trmcloud.core.errors import AuthError, PaymentRequired
 from trmcloud.core.money import Usd
+from trmcloud.providers.runpod.account import GraphqlUnavailable
 
 FADED = pytest.mark.parametrize(
     ("knobs", "code"),

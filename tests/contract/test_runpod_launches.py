@@ -12,7 +12,6 @@ import pytest
 from tests.contract.runpod_rig import Rig
 from tests.reasons import sentence
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.adapters.runpod.offers import live_offers
 from trmcloud.app import launching
 from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
@@ -28,6 +27,7 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan
 from trmcloud.ports.ledger import ControllerId
+from trmcloud.providers.runpod.offers import live_offers
 
 
 class _Clock:

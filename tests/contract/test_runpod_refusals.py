@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.contract.runpod_rig import Rig, request
-from trmcloud.adapters.runpod.compute import LONGEST_HOLD_S, THROTTLED_S
 from trmcloud.core.errors import (
     AuthError,
     FinalRefusal,
@@ -16,6 +15,7 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
 )
+from trmcloud.providers.runpod.compute import LONGEST_HOLD_S, THROTTLED_S
 
 
 @pytest.mark.parametrize(
@@ -153,14 +153,14 @@ def test_no_key_of_the_account_is_in_what_a_pod_is_given(rig: Rig) -> None:
     import base64
     import json
 
-    from trmcloud.adapters.runpod import settings
+    from trmcloud.providers.runpod import secrets
 
     key = rig.standin.api_key
-    environ = {"RUNPOD_API_KEY": key, settings.ENV_API: rig.standin.url, "OTHER": key}
+    environ = {"RUNPOD_API_KEY": key, secrets.ENV_API: rig.standin.url, "OTHER": key}
     for wanted in (request(rig), request(rig, volume="v", region="EU-RO-1", check={"gpu": "L4"})):
         body = rig.compute.body(wanted)
-        body["env"] |= settings.pod_environment(environ)
-        assert settings.ENV_KEY not in body["env"]
+        body["env"] |= secrets.pod_environment(environ)
+        assert secrets.ENV_KEY not in body["env"]
         texts = [json.dumps(body)]
         for value in body["env"].values():
             try:

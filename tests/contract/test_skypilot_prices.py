@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.adapters.prices.catalogues import PROVIDERS, read_catalogue
-from trmcloud.adapters.prices.skypilot import BASES, VERSIONS
-from trmcloud.adapters.skypilot.task import CLOUDS, accelerator
 from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.core.errors import NotSupported
+from trmcloud.providers.skypilot.catalogue_ages import BASES, VERSIONS
+from trmcloud.providers.skypilot.offers import PROVIDERS, read_catalogue
+from trmcloud.providers.skypilot.task import CLOUDS, accelerator
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-sky" / "bin" / "python"

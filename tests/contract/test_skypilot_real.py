@@ -24,10 +24,10 @@ import pytest
 from tests.missing_tools import find
 from tests.unit.skypilot.rig import KEYS, NOW, request
 from trmcloud.adapters.prices.tables import load_offers
-from trmcloud.adapters.skypilot.task import CLOUDS, accelerator, make_task
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.core.errors import NotSupported
+from trmcloud.providers.skypilot.task import CLOUDS, accelerator, make_task
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-sky" / "bin" / "python"

@@ -15,18 +15,18 @@ import pytest
 from tests.fuzz.mutate import NASTY, variants
 from tests.unit.runpod.conftest import KEY, Scripted, pod_record
 from tests.unit.skypilot.rig import KEYS, NAME, NOW
-from trmcloud.adapters.runpod.compute import RunPodCompute
-from trmcloud.adapters.runpod.graphql import RunPodGraphql
-from trmcloud.adapters.runpod.models import instant
-from trmcloud.adapters.runpod.offers import live_offers, read_catalogue
-from trmcloud.adapters.runpod.volumes import RunPodVolumes
-from trmcloud.adapters.skypilot.command import Sky
-from trmcloud.adapters.skypilot.compute import SkyPilotCompute
-from trmcloud.adapters.skypilot.launches import Launches
 from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.core.plain_text import strip_control
+from trmcloud.providers.runpod.account import RunPodGraphql
+from trmcloud.providers.runpod.compute import RunPodCompute
+from trmcloud.providers.runpod.models import instant
+from trmcloud.providers.runpod.offers import live_offers, read_catalogue
+from trmcloud.providers.runpod.volumes import RunPodVolumes
+from trmcloud.providers.skypilot.command import Sky
+from trmcloud.providers.skypilot.compute import SkyPilotCompute
+from trmcloud.providers.skypilot.launches import Launches
 
 POD = pod_record(ssh={"proxy": None, "direct": {"host": "1.2.3.4", "port": 22}})
 MYSELF = {

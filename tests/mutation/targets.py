@@ -112,25 +112,25 @@ READERS = {
         ("unit/app/test_last_way.py",), ("last_way", "_word", "_outcome")
     ),
     # What providers say.
-    "adapters.runpod.models": Target(
+    "providers.runpod.models": Target(
         ("unit/runpod/test_records.py", "unit/runpod/test_models.py")
     ),
-    "adapters.runpod.http": Target(
+    "providers.runpod.http": Target(
         ("unit/runpod/test_api.py", "unit/runpod/test_http.py"), ("Http", "_wait", "_retry_after")
     ),
-    "adapters.runpod.api": Target(("unit/runpod/test_api.py", "unit/runpod/test_answers.py")),
-    "adapters.runpod.graphql": Target(("unit/runpod/test_graphql.py",)),
-    "adapters.runpod.offers": Target(
+    "providers.runpod.api": Target(("unit/runpod/test_api.py", "unit/runpod/test_answers.py")),
+    "providers.runpod.account": Target(("unit/runpod/test_graphql.py",)),
+    "providers.runpod.offers": Target(
         ("unit/runpod/test_offers.py",),
         ("read_catalogue", "_gpus", "_rows", "_table", "_is_number", "_public_list", "_refused"),
     ),
-    "adapters.skypilot.clusters": Target(("unit/skypilot/test_clusters.py",)),
-    "adapters.skypilot.command": Target(("unit/skypilot/test_command.py",)),
-    "adapters.skypilot.launches": Target(("unit/skypilot/test_requests.py",), ("Launches",)),
-    "adapters.skypilot.billing": Target(
+    "providers.skypilot.clusters": Target(("unit/skypilot/test_clusters.py",)),
+    "providers.skypilot.command": Target(("unit/skypilot/test_command.py",)),
+    "providers.skypilot.launches": Target(("unit/skypilot/test_requests.py",), ("Launches",)),
+    "providers.skypilot.billing": Target(
         ("unit/skypilot/test_costs.py",), ("Biller._report", "_amount")
     ),
-    "adapters.skypilot.aws": Target(("unit/skypilot/test_ec2_answers.py",)),
+    "providers.skypilot.aws": Target(("unit/skypilot/test_ec2_answers.py",)),
     # What hosts of data sets say.
     "adapters.data_hosts": Target(
         ("unit/test_data_hosts.py",),
@@ -143,8 +143,8 @@ READERS = {
         ("parse_offers", "_splitter", "_header", "_whole", "_size", "_instant", "_rate",
          "_odd_rate"),
     ),
-    "adapters.prices.catalogues": Target(("unit/planner/test_catalogues.py",)),
+    "providers.skypilot.offers": Target(("unit/planner/test_catalogues.py",)),
     "adapters.prices.download": Target(("unit/planner/test_catalogue_ages.py",), ("_body",)),
-    "adapters.prices.skypilot": Target(("unit/planner/test_catalogue_ages.py",)),
+    "providers.skypilot.catalogue_ages": Target(("unit/planner/test_catalogue_ages.py",)),
 }  # fmt: skip
 TARGETS = {**CONTROL, **READERS}

@@ -11,8 +11,6 @@ import pytest
 
 from tests.unit.skypilot.rig import Rig
 from tests.unit.skypilot.test_homes import in_home
-from trmcloud.adapters.skypilot.compute import SkyPilotCompute
-from trmcloud.adapters.skypilot.homes import SkyHome
 from trmcloud.app import kill_layers, preparing
 from trmcloud.app.context import Context
 from trmcloud.app.launch_checks import check_account_key, check_exposure
@@ -23,6 +21,8 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.errors import BudgetRefused, UsageError
 from trmcloud.core.money import ZERO
 from trmcloud.core.spec.plan import Plan
+from trmcloud.providers.skypilot.compute import SkyPilotCompute
+from trmcloud.providers.skypilot.homes import SkyHome
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import Inputs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trmcloud.adapters.local.compute import may_travel
+from trmcloud.providers.local.compute import may_travel
 
 SECRETS = (
     "TORCH_TOKEN", "TORCH_HUB_TOKEN", "CUDA_SECRET", "NVIDIA_API_KEY", "NVIDIA_NGC_APIKEY",

@@ -10,7 +10,7 @@ import pytest
 
 from trmcloud.adapters.prices import skypilot
 from trmcloud.adapters.prices.download import Unreadable, _body
-from trmcloud.adapters.prices.skypilot import BASES, CHANGES, read_cloud
+from trmcloud.providers.skypilot.catalogue_ages import BASES, CHANGES, read_cloud
 
 NOW = 1_795_000_000.0  # 2026-11-18
 HEAD = "InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region\n"

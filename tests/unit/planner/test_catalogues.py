@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trmcloud.adapters.prices import catalogues
-from trmcloud.adapters.prices.catalogues import NotACatalogue, Read, read_catalogue
+from trmcloud.providers.skypilot.offers import NotACatalogue, Read, read_catalogue
 
 DAY = "2026-11-18"
 COLUMNS = (

@@ -11,7 +11,6 @@ import pytest
 from tests.unit.skypilot.rig import KEYS, request
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
-from trmcloud.adapters.skypilot.task import make_task
 from trmcloud.core.catalog.providers import TRAITS, traits_of
 from trmcloud.core.control.renting import hard_stop_within
 from trmcloud.core.control.run_state import RunState
@@ -20,6 +19,7 @@ from trmcloud.core.planner.candidates import kill_latency_s
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Candidate, Plan, plan_from_json, plan_to_json
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.providers.skypilot.task import make_task
 
 NOW = 1_795_000_000.0  # 2026-11-18
 NEBIUS_H100 = Usd("4.50")

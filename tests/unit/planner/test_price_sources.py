@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from trmcloud import wiring_plans
 from trmcloud.adapters.prices import catalogues, download, skypilot, tables
-from trmcloud.adapters.prices.catalogues import NotACatalogue, read_catalogue
 from trmcloud.cli.commands.prices import app
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.money import Usd
+from trmcloud.providers.skypilot.offers import NotACatalogue, read_catalogue
 
 NOW = 1_795_000_000.0  # 2026-11-18
 DAY = "2026-11-18"

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from trmcloud import wiring_plans
 from trmcloud.adapters.prices import tables
-from trmcloud.adapters.prices.skypilot import ENV_CATALOGUES, ENV_CHANGES
-from trmcloud.adapters.runpod import offers, settings
 from trmcloud.cli.commands.prices import app
 from trmcloud.core.catalog.offers import moves
 from trmcloud.core.money import Usd
+from trmcloud.providers.runpod import offers, secrets
+from trmcloud.providers.skypilot.catalogue_ages import ENV_CATALOGUES, ENV_CHANGES
 
 NOW = 1_795_000_000.0
 CATALOGUE = {
@@ -73,7 +73,7 @@ NOBODY = "http://127.0.0.1:9"
 def environ(url: str, home: Path, **more: str) -> dict[str, str]:
     """RunPod alone: SkyPilot's catalogues are out of reach."""
     elsewhere = {ENV_CATALOGUES: NOBODY, ENV_CHANGES: NOBODY}
-    return {settings.ENV_API: url, "HOME": str(home), **elsewhere, **more}
+    return {secrets.ENV_API: url, "HOME": str(home), **elsewhere, **more}
 
 
 def test_runpods_catalogue_becomes_a_dated_snapshot(

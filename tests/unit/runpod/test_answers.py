@@ -9,8 +9,6 @@ import httpx2 as httpx
 import pytest
 
 from tests.unit.runpod.conftest import Scripted, pod_record, problem, said
-from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.models import BillingRecord, Volume
 from trmcloud.core.errors import (
     AccessDenied,
     AmbiguousCreate,
@@ -18,6 +16,8 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
 )
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.models import BillingRecord, Volume
 
 VOLUME = {"id": "v1", "name": "trmc-x", "size": 50, "dataCenter": "EU-RO-1"}
 RECORD = {

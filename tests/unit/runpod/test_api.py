@@ -6,8 +6,6 @@ import httpx2 as httpx
 import pytest
 
 from tests.unit.runpod.conftest import KEY, Answer, Scripted, pod_record, problem, said
-from trmcloud.adapters.runpod.api import LIST_S, MOST_PAGES, NO_CAPACITY
-from trmcloud.adapters.runpod.http import Gone, NotThere, Throttled
 from trmcloud.core.errors import (
     AccessDenied,
     AmbiguousCreate,
@@ -18,6 +16,8 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
 )
+from trmcloud.providers.runpod.api import LIST_S, MOST_PAGES, NO_CAPACITY
+from trmcloud.providers.runpod.http import Gone, NotThere, Throttled
 
 BODY = {"name": "p", "image": "i"}
 NONE_FREE = (

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from trmcloud.adapters.runpod.boot_log import (
+from trmcloud.core.control.observation import BootTrouble
+from trmcloud.core.errors import ProviderError
+from trmcloud.providers.runpod.boot_log import (
     ALL_EVERY_S,
     CONFIRM_S,
     EVERY_S,
@@ -17,9 +19,7 @@ from trmcloud.adapters.runpod.boot_log import (
     judge,
     log_lines,
 )
-from trmcloud.adapters.runpod.http import Http, Throttled, Transient
-from trmcloud.core.control.observation import BootTrouble
-from trmcloud.core.errors import ProviderError
+from trmcloud.providers.runpod.http import Http, Throttled, Transient
 
 CLEAN = Http("rpa_SECRET", bound_s=1.0).clean
 CUDA = "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.unit.runpod.conftest import Scripted, problem, said
-from trmcloud.adapters.runpod.graphql import Account, GraphqlUnavailable, RunPodGraphql
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.errors import AccessDenied, AuthError, ProviderError
 from trmcloud.core.money import Usd
+from trmcloud.providers.runpod.account import Account, GraphqlUnavailable, RunPodGraphql
 
 URL = "https://api.runpod.test/graphql"
 POD = {"id": "abc", "name": "trmc-x", "desiredStatus": "RUNNING", "costPerHr": 1.79}

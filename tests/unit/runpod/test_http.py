@@ -8,7 +8,6 @@ import httpx2 as httpx
 import pytest
 
 from tests.unit.runpod.conftest import KEY, Scripted, problem, said
-from trmcloud.adapters.runpod.http import Http, Throttled, Transient
 from trmcloud.core.errors import (
     AccessDenied,
     AuthError,
@@ -17,6 +16,7 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
 )
+from trmcloud.providers.runpod.http import Http, Throttled, Transient
 
 URL = "https://api.runpod.test/v2/pods"
 WHERE = "RunPod, GET /v2/pods"

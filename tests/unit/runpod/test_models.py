@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trmcloud.adapters.pod_history import Sightings
-from trmcloud.adapters.runpod import models
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
+from trmcloud.providers.runpod import models
 
 NAME = "trmc-0a1b2c3d-run1-g1-1800003600"
 

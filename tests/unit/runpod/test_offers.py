@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from trmcloud.adapters.runpod import offers
-from trmcloud.adapters.runpod.offers import Listed, live_offers, read_catalogue
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
+from trmcloud.providers.runpod import offers
+from trmcloud.providers.runpod.offers import Listed, live_offers, read_catalogue
 
 L4 = {
     "id": "NVIDIA L4", "secure": True, "community": True, "availability": "HIGH",

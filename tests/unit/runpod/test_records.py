@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.runpod.conftest import pod_record
-from trmcloud.adapters.runpod import models
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
+from trmcloud.providers.runpod import models
 
 HERE = "GET /pods"
 VOLUME = {"id": "v-1", "name": "trmc-0a1b2c3d-EU-RO-1", "size": 50, "dataCenter": "EU-RO-1"}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.skypilot.said import SaidSky
-from trmcloud.adapters.skypilot.clusters import BUSY_AT_MOST_S, LIST_FRESH_S, Clusters, is_new
 from trmcloud.core.errors import ProviderError, ProviderRefused
+from trmcloud.providers.skypilot.clusters import BUSY_AT_MOST_S, LIST_FRESH_S, Clusters, is_new
 
 NAME = "trmc-0a5bffcd-r54aa48-g1-1795258139"
 EXITED = f"  {NAME}: Failed to query RunPod cluster '{NAME}' status: [KeyError] 'EXITED'"

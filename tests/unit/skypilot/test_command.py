@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.unit.skypilot.said import SaidSky
-from trmcloud.adapters.skypilot.command import Sky, find_sky, reasons_in
 from trmcloud.core.errors import AuthError, ProviderError, ProviderRefused
+from trmcloud.providers.skypilot.command import Sky, find_sky, reasons_in
 
 
 def program(folder: Path, script: str) -> Sky:

@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.skypilot.said import SaidSky
 from trmcloud.adapters.pod_history import Sightings
-from trmcloud.adapters.skypilot.billing import ASK_EVERY_S, Biller
 from trmcloud.core.control.observation import Bill
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
+from trmcloud.providers.skypilot.billing import ASK_EVERY_S, Biller
 
 
 class Reported:

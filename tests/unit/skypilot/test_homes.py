@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from tests.unit.skypilot.rig import NAME, NOW, Rig, request
-from trmcloud.adapters.skypilot.both_homes import BothHomes
-from trmcloud.adapters.skypilot.command import Sky
-from trmcloud.adapters.skypilot.compute import SkyPilotCompute
-from trmcloud.adapters.skypilot.credentials import FILES, NEVER, is_there, on_machine
-from trmcloud.adapters.skypilot.homes import BACKUPS_KEPT, SkyHome
-from trmcloud.adapters.skypilot.task import CLOUDS
 from trmcloud.core.catalog.providers import BY_SKYPILOT
 from trmcloud.core.errors import AmbiguousCreate, ProviderRefused
 from trmcloud.ports.compute import PodKeys
+from trmcloud.providers.skypilot.both_homes import BothHomes
+from trmcloud.providers.skypilot.command import Sky
+from trmcloud.providers.skypilot.compute import SkyPilotCompute
+from trmcloud.providers.skypilot.homes import BACKUPS_KEPT, SkyHome
+from trmcloud.providers.skypilot.secrets import FILES, NEVER, is_there, on_machine
+from trmcloud.providers.skypilot.task import CLOUDS
 
 PLANTED = (
     *(".aws/credentials", ".aws/config", ".azure/msal_token_cache.json", ".cloudflare/accountid"),

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from trmcloud.adapters.runpod import settings
 from trmcloud.app.doctor import Finding
 from trmcloud.core.errors import (
     AccessDenied,
@@ -16,10 +15,11 @@ from trmcloud.core.errors import (
     TrmcloudError,
 )
 from trmcloud.core.money import Usd
+from trmcloud.providers.runpod import secrets
 
 if TYPE_CHECKING:
-    from trmcloud.adapters.runpod.api import RunPodApi
-    from trmcloud.adapters.runpod.graphql import GraphqlUnavailable, RunPodGraphql
+    from trmcloud.providers.runpod.account import GraphqlUnavailable, RunPodGraphql
+    from trmcloud.providers.runpod.api import RunPodApi
 
 _BOUND_S = 10.0
 _SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
@@ -32,22 +32,22 @@ def check_account(
     environ: Mapping[str, str], rate: Usd | None = None, now: Callable[[], float] = time.time
 ) -> list[Finding]:
     """``rate`` is the USD/h of what is meant to be rented, where that is known."""
-    key = settings.account_key(environ)
+    key = secrets.account_key(environ)
     if key is None:
-        fix = f"to rent there: {_KEYS_PAGE}, then set {settings.ENV_KEY}"
+        fix = f"to rent there: {_KEYS_PAGE}, then set {secrets.ENV_KEY}"
         return [Finding("runpod key", "warn", "none: nothing can be rented from RunPod", fix)]
     try:
-        settings.require_client()
+        secrets.require_client()
     except MissingExtra as error:
         return [Finding("runpod key", "bad", str(error), error.next_step)]
-    from trmcloud.adapters.runpod.api import RunPodApi
-    from trmcloud.adapters.runpod.graphql import RunPodGraphql
-    from trmcloud.adapters.runpod.http import Http
+    from trmcloud.providers.runpod.account import RunPodGraphql
+    from trmcloud.providers.runpod.api import RunPodApi
+    from trmcloud.providers.runpod.http import Http
 
     try:
         http = Http(key, now=now, bound_s=_BOUND_S)
-        api = RunPodApi(http, settings.api_base(environ))
-        graphql = RunPodGraphql(http, settings.graphql_url(environ))
+        api = RunPodApi(http, secrets.api_base(environ))
+        graphql = RunPodGraphql(http, secrets.graphql_url(environ))
     except TrmcloudError as error:
         return [Finding("runpod key", "bad", str(error), error.next_step)]
     try:
@@ -96,7 +96,7 @@ def _scopes(api: RunPodApi, now: float) -> Finding:
 
 
 def _money(api: RunPodApi, graphql: RunPodGraphql, rate: Usd | None) -> list[Finding]:
-    from trmcloud.adapters.runpod.graphql import GraphqlUnavailable
+    from trmcloud.providers.runpod.account import GraphqlUnavailable
 
     try:
         account = graphql.account()
@@ -126,7 +126,7 @@ def _second_look(api: RunPodApi) -> Finding:
         pods, records = api.pods(cluster_members=True), api.billed_lately()
     except ProviderError as error:
         return Finding("pods", "warn", error.what, error.next_step)
-    from trmcloud.adapters.runpod.models import usd_exact
+    from trmcloud.providers.runpod.models import usd_exact
 
     billed = sum((usd_exact(max(0.0, record.totalAmount)) for record in records), Usd(0))
     many = len({record.podId for record in records})

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trmcloud.adapters.skypilot.command import Sky, reasons_in
 from trmcloud.core.errors import ProviderError
+from trmcloud.providers.skypilot.command import Sky, reasons_in
 
 SUBMITTED = re.compile(r"Submitted sky\.launch request: ([0-9a-f-]{8,36})")
 WATCHED_S = 1800.0

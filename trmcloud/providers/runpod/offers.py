@@ -11,11 +11,11 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeGuard
 
-from trmcloud.adapters.runpod import settings
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.io.one_request import send
+from trmcloud.providers.runpod import secrets
 
 TIMEOUT_S = 20.0
 LIVE_WITHIN_S = 4.0
@@ -98,11 +98,11 @@ def live_offers(ask: Ask, now: float, counts: Iterable[int], *, community: bool 
 def live_prices(environ: Mapping[str, str], now: float) -> tuple[list[Offer], str]:
     """(what RunPod lists at ``now`` (epoch s), for any region; why it could not be read within a
     few seconds, empty where it was). Without a key nobody is asked."""
-    key = settings.account_key(environ)
+    key = secrets.account_key(environ)
     if key is None:
         return [], ""
     try:
-        base = settings.api_base(environ)
+        base = secrets.api_base(environ)
     except UsageError as error:
         return [], error.what
     listed, failure = _listed_live(base, key)
@@ -116,7 +116,7 @@ def _listed_live(base: str, key: str) -> tuple[Sequence[Listed], str]:
     failure = [f"no answer within {LIVE_WITHIN_S:.0f} s"]
 
     def read() -> None:
-        environ = {settings.ENV_API: base, settings.ENV_KEY: key}
+        environ = {secrets.ENV_API: base, secrets.ENV_KEY: key}
         try:
             rows = read_catalogue(lambda params: _fetch(environ, params, LIVE_WITHIN_S))
             found.extend(rows)
@@ -136,7 +136,7 @@ def _listed_live(base: str, key: str) -> tuple[Sequence[Listed], str]:
 def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, str]], list[str]]:
     """(rows of ``prices.COLUMNS``, notes): RunPod's price list, by REST v2 where there is a key, by
     GraphQL, which asks for none, where there is not. What cannot be read is a note."""
-    key = settings.account_key(environ)
+    key = secrets.account_key(environ)
     try:
         if key is None:
             source, listed = PUBLIC_SOURCE, _public_list(environ)
@@ -158,11 +158,11 @@ def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, s
 
 def _refused(code: int, has_key: bool) -> str:
     if code in (401, 403):
-        what = f"check {settings.ENV_KEY}" if has_key else f"set {settings.ENV_KEY}"
+        what = f"check {secrets.ENV_KEY}" if has_key else f"set {secrets.ENV_KEY}"
         return f"not read: HTTP {code}; {what}"
     if code in (410, 429):
         what = "gone" if code == 410 else "asked too often"
-        hint = "" if has_key else f"; with {settings.ENV_KEY} REST v2 is read instead"
+        hint = "" if has_key else f"; with {secrets.ENV_KEY} REST v2 is read instead"
         return f"unavailable: {what} (HTTP {code}){hint}"
     return f"not read: HTTP {code}"
 
@@ -173,7 +173,7 @@ def _public_list(environ: Mapping[str, str]) -> list[Listed]:
         ProviderError: the answer is none of GraphQL's.
     """
     body = json.dumps({"query": PUBLIC_QUERY}).encode("ascii")
-    data = _ask(settings.graphql_url(environ), TIMEOUT_S, body=body)
+    data = _ask(secrets.graphql_url(environ), TIMEOUT_S, body=body)
     inner = data.get("data") if isinstance(data, dict) else None
     types = inner.get("gpuTypes") if isinstance(inner, dict) else None
     if not isinstance(types, list):
@@ -276,8 +276,8 @@ def _fetch(
     environ: Mapping[str, str], params: Mapping[str, str], timeout_s: float = TIMEOUT_S
 ) -> Any:
     query = "&".join(f"{name}={value}" for name, value in params.items())
-    url = f"{settings.api_base(environ)}/v2/catalog/gpus?{query}"
-    return _ask(url, timeout_s, key=settings.account_key(environ))
+    url = f"{secrets.api_base(environ)}/v2/catalog/gpus?{query}"
+    return _ask(url, timeout_s, key=secrets.account_key(environ))
 
 
 def _ask(url: str, timeout_s: float, *, key: str | None = None, body: bytes | None = None) -> Any:

@@ -20,7 +20,10 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from trmcloud.adapters.skypilot.credentials import (
+from trmcloud.core.contract.pod_contract import parse_pod_name
+from trmcloud.core.errors import ProviderRefused
+from trmcloud.io.files import write_atomic
+from trmcloud.providers.skypilot.secrets import (
     ATTACHED,
     COMMON_ENV,
     COPIED,
@@ -32,10 +35,7 @@ from trmcloud.adapters.skypilot.credentials import (
     OnMachine,
     on_machine,
 )
-from trmcloud.adapters.skypilot.task import CLOUDS
-from trmcloud.core.contract.pod_contract import parse_pod_name
-from trmcloud.core.errors import ProviderRefused
-from trmcloud.io.files import write_atomic
+from trmcloud.providers.skypilot.task import CLOUDS
 
 FOLDER = "skypilot"
 BACKUPS_KEPT = 5

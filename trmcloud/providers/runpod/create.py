@@ -6,14 +6,14 @@ import base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trmcloud.adapters.runpod.bundle import ENTRYPOINT, boot_command, boot_environment
-from trmcloud.adapters.runpod.http import compact
-from trmcloud.adapters.runpod.offers import RUNPOD_IDS
-from trmcloud.adapters.runpod.settings import IMAGE, IMAGE_TORCH
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.storage import asked_work_gb, prices_of
 from trmcloud.ports.compute import PodKeys, PodRequest
+from trmcloud.providers.runpod.bundle import ENTRYPOINT, boot_command, boot_environment
+from trmcloud.providers.runpod.http import compact
+from trmcloud.providers.runpod.offers import RUNPOD_IDS
+from trmcloud.providers.runpod.secrets import IMAGE, IMAGE_TORCH
 
 WORKSPACE = "/workspace"
 MAX_ENV = 50

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trmcloud.adapters.runpod.http import Gone, Http, NotThere, Throttled
-from trmcloud.adapters.runpod.models import usd, usd_exact
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.errors import AccessDenied, ProviderError
 from trmcloud.core.money import Usd
+from trmcloud.providers.runpod.http import Gone, Http, NotThere, Throttled
+from trmcloud.providers.runpod.models import usd, usd_exact
 
 _ACCOUNT = "query { myself { id clientBalance currentSpendPerHr spendLimit } }"
 _PODS = "query { myself { pods { id name desiredStatus costPerHr } } }"

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trmcloud.adapters.skypilot.command import Sky
 from trmcloud.core.contract.pod_contract import POD_PREFIX, parse_pod_name
 from trmcloud.core.errors import ProviderError, ProviderRefused
+from trmcloud.providers.skypilot.command import Sky
 
 LIST_FRESH_S = 20.0
 """A list takes SkyPilot seconds of a processor: one serves all who ask within this time."""

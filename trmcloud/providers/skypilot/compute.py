@@ -17,21 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trmcloud.adapters.pod_history import Sighting, Sightings
-from trmcloud.adapters.skypilot.aws import ShutdownLimit
-from trmcloud.adapters.skypilot.billing import Biller, may_be_billed
-from trmcloud.adapters.skypilot.clusters import Clusters, Row, is_new
-from trmcloud.adapters.skypilot.command import Sky
-from trmcloud.adapters.skypilot.credentials import COPIED, OnMachine, on_machine
-from trmcloud.adapters.skypilot.homes import SkyHome
-from trmcloud.adapters.skypilot.launches import SUBMITTED, WATCHED_S, Launches
-from trmcloud.adapters.skypilot.proxy import config_of, others_in, proxy_command
-from trmcloud.adapters.skypilot.task import (
-    CLOUDS,
-    LIMIT_SLACK_MINUTES,
-    knows_autodown,
-    limit_minutes,
-    make_task,
-)
 from trmcloud.core.contract.pod_contract import INNER_SSH_PORT, parse_pod_name
 from trmcloud.core.contract.records import instant
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
@@ -45,6 +30,21 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.io.files import write_atomic
 from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest
+from trmcloud.providers.skypilot.aws import ShutdownLimit
+from trmcloud.providers.skypilot.billing import Biller, may_be_billed
+from trmcloud.providers.skypilot.clusters import Clusters, Row, is_new
+from trmcloud.providers.skypilot.command import Sky
+from trmcloud.providers.skypilot.homes import SkyHome
+from trmcloud.providers.skypilot.launches import SUBMITTED, WATCHED_S, Launches
+from trmcloud.providers.skypilot.proxy import config_of, others_in, proxy_command
+from trmcloud.providers.skypilot.secrets import COPIED, OnMachine, on_machine
+from trmcloud.providers.skypilot.task import (
+    CLOUDS,
+    LIMIT_SLACK_MINUTES,
+    knows_autodown,
+    limit_minutes,
+    make_task,
+)
 
 _STATUS: Mapping[str, PodStatus] = {
     "PENDING": PodStatus.CREATING,

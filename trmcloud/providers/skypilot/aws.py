@@ -10,8 +10,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from trmcloud.adapters.skypilot.task import POD_LABEL
 from trmcloud.ports.compute import OwnLimit
+from trmcloud.providers.skypilot.task import POD_LABEL
 
 SHUTDOWN = "shutdown"
 AGAIN_S = 120.0

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from trmcloud.adapters.pod_history import Sighting, Sightings
-from trmcloud.adapters.skypilot.command import Sky
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control.observation import Bill
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.providers.skypilot.command import Sky
 
 ASK_EVERY_S = 30.0
 FINAL_AFTER_S = 20.0

@@ -11,13 +11,13 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from trmcloud.adapters.skypilot.compute import SkyPilotCompute
-from trmcloud.adapters.skypilot.homes import SkyHome
 from trmcloud.core.contract.pod_contract import POD_PREFIX, parse_pod_name
 from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import AmbiguousCreate
 from trmcloud.core.money import Usd
 from trmcloud.ports.compute import Compute, OwnLimit, PodRequest
+from trmcloud.providers.skypilot.compute import SkyPilotCompute
+from trmcloud.providers.skypilot.homes import SkyHome
 
 LATE_S = 7 * 86400.0
 """So long after its hard stop a cluster that was seen in the user's home is still asked for."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trmcloud.adapters.runpod import models
-from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.core.contract.pod_contract import POD_PREFIX
 from trmcloud.core.errors import AmbiguousCreate, NotFoundError, ProviderError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.storage import volume_per_month, volume_rate
+from trmcloud.providers.runpod import models
+from trmcloud.providers.runpod.api import RunPodApi
 
 MIN_GB, MAX_GB = 10, 4096
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from trmcloud.adapters.prices.catalogues import (
+from trmcloud.adapters.prices.download import Unreadable, fetch
+from trmcloud.providers.skypilot.offers import (
     PROVIDERS,
     NotACatalogue,
     Row,
     read_catalogue,
 )
-from trmcloud.adapters.prices.download import Unreadable, fetch
 
 ENV_CATALOGUES = "TRMCLOUD_SKY_CATALOGS"
 """A base address instead of SkyPilot's two; below it lie v8/aws/vms.csv and its likes."""

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trmcloud.adapters.skypilot.command import ENV_SKY, Sky, find_sky
-from trmcloud.adapters.skypilot.credentials import is_there
-from trmcloud.adapters.skypilot.homes import SkyHome
-from trmcloud.adapters.skypilot.task import CLOUDS
 from trmcloud.app.doctor import Finding
 from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT, RUNPOD_BY_SKYPILOT_ENDS
 from trmcloud.core.errors import ProviderError
+from trmcloud.providers.skypilot.command import ENV_SKY, Sky, find_sky
+from trmcloud.providers.skypilot.homes import SkyHome
+from trmcloud.providers.skypilot.secrets import is_there
+from trmcloud.providers.skypilot.task import CLOUDS
 
 _NAME = "skypilot"
 

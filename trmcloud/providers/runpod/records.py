@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from trmcloud.adapters.pod_history import Sighting, Sightings
-from trmcloud.adapters.runpod import models
-from trmcloud.adapters.runpod.api import RunPodApi
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.storage import running_rate
 from trmcloud.core.values import dataclass
+from trmcloud.providers.runpod import models
+from trmcloud.providers.runpod.api import RunPodApi
 
 ASK_EVERY_S = 20.0
 UNCHANGED_S = 1800.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from trmcloud.adapters.runpod.graphql import GraphqlUnavailable, RunPodGraphql
 from trmcloud.core.errors import AccessDenied, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.ports.compute import OwnLimit
+from trmcloud.providers.runpod.account import GraphqlUnavailable, RunPodGraphql
 
 FRESH_S = 300.0
 BOUND_S = 3.0

@@ -12,16 +12,6 @@ from math import inf
 from typing import Any
 
 from trmcloud.adapters.pod_history import Sightings
-from trmcloud.adapters.runpod import models
-from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.billing import Biller
-from trmcloud.adapters.runpod.boot_log import BootLogs
-from trmcloud.adapters.runpod.create_request import ANYWHERE, CreateRequests
-from trmcloud.adapters.runpod.graphql import Account, GraphqlUnavailable, RunPodGraphql
-from trmcloud.adapters.runpod.http import Throttled
-from trmcloud.adapters.runpod.prepaid import Prepaid
-from trmcloud.adapters.runpod.settings import IMAGE
-from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
@@ -33,6 +23,16 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest, VolumeSeen
+from trmcloud.providers.runpod import models
+from trmcloud.providers.runpod.account import Account, GraphqlUnavailable, RunPodGraphql
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.boot_log import BootLogs
+from trmcloud.providers.runpod.create import ANYWHERE, CreateRequests
+from trmcloud.providers.runpod.http import Throttled
+from trmcloud.providers.runpod.prepaid import Prepaid
+from trmcloud.providers.runpod.records import Biller
+from trmcloud.providers.runpod.secrets import IMAGE
+from trmcloud.providers.runpod.volumes import RunPodVolumes
 
 LIST_FRESH_S = 2.0
 """One list serves all who ask within this time: RunPod allows 60 requests a minute."""

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.http import Throttled
 from trmcloud.core.control.observation import BootTrouble
 from trmcloud.core.errors import ProviderError
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.http import Throttled
 
 EVERY_S = 10.0
 """One pod's log is read no more often: RunPod takes 60 requests a minute in all."""

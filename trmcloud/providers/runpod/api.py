@@ -22,14 +22,14 @@ from typing import Any, TypeVar
 
 import httpx2 as httpx
 
-from trmcloud.adapters.runpod import models
-from trmcloud.adapters.runpod.http import CREATE_S, Http, NotThere, Throttled, Transient
 from trmcloud.core.errors import (
     AmbiguousCreate,
     NoCapacity,
     ProviderError,
     ProviderRefused,
 )
+from trmcloud.providers.runpod import models
+from trmcloud.providers.runpod.http import CREATE_S, Http, NotThere, Throttled, Transient
 
 #: Texts of refusals that mean "nothing was made, try elsewhere", as they were met in the field:
 #: there is no code for it. Lower case; any part of the detail.
