@@ -27,8 +27,8 @@ from trmcloud.core.spec.spec import RunSpec
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.runpod.account import RunPodGraphql
 from trmcloud.providers.runpod.api import RunPodApi
-from trmcloud.providers.runpod.bundle import boot_payload
 from trmcloud.providers.runpod.compute import RunPodCompute
+from trmcloud.providers.runpod.create import boot_payload
 from trmcloud.providers.runpod.http import Http
 from trmcloud.providers.runpod.secrets import ENV_API, ENV_GRAPHQL, pod_environment
 

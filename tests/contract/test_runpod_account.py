@@ -24,7 +24,7 @@ from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodRequest, VolumeSeen
 from trmcloud.providers.runpod import offers
 from trmcloud.providers.runpod.checkup import check_account
-from trmcloud.providers.runpod.volumes import RunPodVolumes
+from trmcloud.providers.runpod.compute import RunPodVolumes
 
 LEDGER = "0a1b2c3d"
 

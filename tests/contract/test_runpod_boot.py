@@ -23,8 +23,8 @@ from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.runpod.account import RunPodGraphql
 from trmcloud.providers.runpod.api import RunPodApi
-from trmcloud.providers.runpod.bundle import boot_payload
 from trmcloud.providers.runpod.compute import RunPodCompute
+from trmcloud.providers.runpod.create import boot_payload
 from trmcloud.providers.runpod.http import Http
 
 WHY_NOT = no_namespaces()

@@ -24,22 +24,23 @@ from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
 from tests.unit.pod.leases import a_lease, job_of
+from trmcloud.app.staging.packing import POD_ENTRY
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodRequest
 from trmcloud.providers.runpod.account import RunPodGraphql
 from trmcloud.providers.runpod.api import RunPodApi
-from trmcloud.providers.runpod.bundle import (
-    ENTRY,
+from trmcloud.providers.runpod.compute import RunPodCompute
+from trmcloud.providers.runpod.create import (
     ENTRYPOINT,
+    LIMIT_BODY_BYTES,
+    MAX_BODY_BYTES,
     PREFIX,
     boot_command,
     boot_environment,
     boot_payload,
 )
-from trmcloud.providers.runpod.compute import RunPodCompute
-from trmcloud.providers.runpod.create import LIMIT_BODY_BYTES, MAX_BODY_BYTES
 from trmcloud.providers.runpod.http import Http, compact
 
 WHY_NOT = no_namespaces()
@@ -306,7 +307,7 @@ def test_a_python_without_xz_and_bzip2_will_do(tmp_path: Path) -> None:
     )
     python.chmod(0o755)
     done = run_with(python, tmp_path / "image")
-    assert (done.stdout, done.stderr) == (f"becomes {ENTRY}\n", "")
+    assert (done.stdout, done.stderr) == (f"becomes {POD_ENTRY}\n", "")
 
 
 def _told(body: dict[str, Any], name: str) -> str:

@@ -27,10 +27,9 @@ from trmcloud.ports.compute import PodRequest
 from trmcloud.providers.runpod import offers, secrets
 from trmcloud.providers.runpod.account import RunPodGraphql
 from trmcloud.providers.runpod.api import RunPodApi
-from trmcloud.providers.runpod.bundle import boot_payload
-from trmcloud.providers.runpod.compute import RunPodCompute
+from trmcloud.providers.runpod.compute import RunPodCompute, RunPodVolumes
+from trmcloud.providers.runpod.create import boot_payload
 from trmcloud.providers.runpod.http import Http
-from trmcloud.providers.runpod.volumes import RunPodVolumes
 
 KEY = "rpa_JUDGED0BY0PRISM"
 AT = 1_795_000_000.0

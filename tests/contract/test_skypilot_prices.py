@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.core.errors import NotSupported
-from trmcloud.providers.skypilot.catalogue_ages import BASES, VERSIONS
-from trmcloud.providers.skypilot.offers import PROVIDERS, read_catalogue
+from trmcloud.providers.skypilot.offers import BASES, PROVIDERS, VERSIONS, read_catalogue
 from trmcloud.providers.skypilot.task import CLOUDS, accelerator
+from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-sky" / "bin" / "python"

@@ -20,13 +20,12 @@ from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.core.plain_text import strip_control
 from trmcloud.providers.runpod.account import RunPodGraphql
-from trmcloud.providers.runpod.compute import RunPodCompute
+from trmcloud.providers.runpod.compute import RunPodCompute, RunPodVolumes
 from trmcloud.providers.runpod.models import instant
 from trmcloud.providers.runpod.offers import live_offers, read_catalogue
-from trmcloud.providers.runpod.volumes import RunPodVolumes
+from trmcloud.providers.skypilot.clusters import Launches
 from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.compute import SkyPilotCompute
-from trmcloud.providers.skypilot.launches import Launches
 
 POD = pod_record(ssh={"proxy": None, "direct": {"host": "1.2.3.4", "port": 22}})
 MYSELF = {

@@ -119,18 +119,19 @@ READERS = {
         ("unit/runpod/test_api.py", "unit/runpod/test_http.py"), ("Http", "_wait", "_retry_after")
     ),
     "providers.runpod.api": Target(("unit/runpod/test_api.py", "unit/runpod/test_answers.py")),
-    "providers.runpod.account": Target(("unit/runpod/test_graphql.py",)),
+    "providers.runpod.account": Target(("unit/runpod/test_graphql.py",), ("RunPodGraphql",)),
     "providers.runpod.offers": Target(
         ("unit/runpod/test_offers.py",),
         ("read_catalogue", "_gpus", "_rows", "_table", "_is_number", "_public_list", "_refused"),
     ),
-    "providers.skypilot.clusters": Target(("unit/skypilot/test_clusters.py",)),
-    "providers.skypilot.command": Target(("unit/skypilot/test_command.py",)),
-    "providers.skypilot.launches": Target(("unit/skypilot/test_requests.py",), ("Launches",)),
-    "providers.skypilot.billing": Target(
-        ("unit/skypilot/test_costs.py",), ("Biller._report", "_amount")
+    "providers.skypilot.clusters": Target(
+        tuple(f"unit/skypilot/test_{name}.py" for name in ("clusters", "requests", "costs")),
+        ("Clusters", "is_new", "_checked", "Launches", "Biller._report", "_amount"),
     ),
-    "providers.skypilot.aws": Target(("unit/skypilot/test_ec2_answers.py",)),
+    "providers.skypilot.command": Target(("unit/skypilot/test_command.py",)),
+    "providers.skypilot.task": Target(
+        ("unit/skypilot/test_ec2_answers.py",), ("ShutdownLimit", "_set", "_behaviour")
+    ),
     # What hosts of data sets say.
     "adapters.data_hosts": Target(
         ("unit/test_data_hosts.py",),
@@ -143,8 +144,9 @@ READERS = {
         ("parse_offers", "_splitter", "_header", "_whole", "_size", "_instant", "_rate",
          "_odd_rate"),
     ),
-    "providers.skypilot.offers": Target(("unit/planner/test_catalogues.py",)),
+    "providers.skypilot.offers": Target(
+        ("unit/planner/test_catalogues.py", "unit/planner/test_catalogue_ages.py")
+    ),
     "adapters.prices.download": Target(("unit/planner/test_catalogue_ages.py",), ("_body",)),
-    "providers.skypilot.catalogue_ages": Target(("unit/planner/test_catalogue_ages.py",)),
 }  # fmt: skip
 TARGETS = {**CONTROL, **READERS}

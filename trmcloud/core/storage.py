@@ -7,11 +7,10 @@ priced here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil
 
+from trmcloud.core.catalog.providers import TRAITS, UNKNOWN_STORAGE, StoragePrices
 from trmcloud.core.money import Usd
-from trmcloud.core.values import dataclass
 
 HOURS_PER_MONTH = 730
 """365 × 24 ÷ 12: RunPod does not say how it divides a month."""
@@ -19,36 +18,9 @@ LEAST_WORK_GB = 30
 """Of a work disk or volume, before what is kept and the data made there."""
 
 
-@dataclass(frozen=True)
-class StoragePrices:
-    """One provider's disks; prices in micro-dollars per GB and month."""
-
-    system_gb: int
-    """The system disk: image, environment, temporary files."""
-    least_work_gb: int
-    """The smallest work disk that can be rented."""
-    running: int
-    """Any disk of a running pod."""
-    stopped: int
-    """The work disk of a stopped pod."""
-    volume: int
-    """A network volume's first 1,000 GB; 0: none can be rented."""
-    volume_beyond: int
-    """What is above 1,000 GB."""
-
-
-_CLOUD = StoragePrices(70, 0, 100_000, 100_000, 0, 0)
-"""SkyPilot's clouds, whose disk prices are not on record here: planned at RunPod's. SkyPilot makes
-one disk of both, and cannot stop a machine and keep it."""
-STORAGE: Mapping[str, StoragePrices] = {
-    "local": StoragePrices(0, 0, 0, 0, 0, 0),
-    # Its documentation, August 2026: pods/pricing, storage/network-volumes.
-    "runpod": StoragePrices(20, 10, 100_000, 200_000, 70_000, 50_000),
-}
-
-
 def prices_of(provider: str) -> StoragePrices:
-    return STORAGE.get(provider, _CLOUD)
+    traits = TRAITS.get(provider)
+    return traits.storage if traits is not None else UNKNOWN_STORAGE
 
 
 def work_gb(stored_bytes: float, data_bytes: float) -> int:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from trmcloud.app.staging.packing import JOB, PACKAGE, own_sources, pack, sources
+from trmcloud.app.staging.packing import JOB, PACKAGE, own_sources, pack, self_end_sources, sources
 from trmcloud.core.errors import DataError
 from trmcloud.core.values import dataclass
 
@@ -44,6 +44,7 @@ def make_payload(trainer: Path, package: Path = PACKAGE) -> Payload:
         raise DataError("the trainer's package holds no sources", where=str(trainer))
     try:
         files = own_sources(_ENTRY, trainer=trainer, package=package, later=(JOB,))
+        files |= self_end_sources(package=package)
         return Payload(pack(files | {name: path.read_bytes() for name, path in own.items()}))
     except OSError as error:
         raise DataError(f"it cannot be read: {error.strerror}", where=str(trainer)) from None

@@ -26,14 +26,14 @@ from trmcloud.core.outcome import Outcome
 from trmcloud.export.standalone_run import Ended, Standalone, read_spec
 from trmcloud.io.files import read_small
 from trmcloud.pod.agent.nodes import Nodes
-from trmcloud.pod.agent.terminate import TERMINATION_NAME, Chain, ways_of
+from trmcloud.pod.agent.terminate import SHUTDOWN, TERMINATION_NAME, Chain, ways_of
 from trmcloud.pod.agent.watchdog_process import Watch, listen
-from trmcloud.pod.machine.environment import for_trainers, pod_environment
+from trmcloud.pod.machine.environment import for_trainers, pod_environment, self_ends
 from trmcloud.pod.storage.checkpoint_copy import ENV_KEEP
 
 ENV_AT_END = "TRMCLOUD_AT_END"
-"""What becomes of the machine once nothing more will happen: none, shutdown, runpod or skypilot."""
-AT_ENDS = ("none", "shutdown", "runpod", "skypilot")
+"""What becomes of the machine once nothing more will happen: none, shutdown, or the provider whose
+way to end it is used."""
 UNTIL_HARD_STOP = "hard-stop"
 """In place of seconds to linger: what was saved may be fetched until then. Where nothing was, the
 machine is of no more use."""
@@ -140,9 +140,10 @@ def _told(outcome: Outcome, why: str, root: Path) -> int:
 
 def _check_at_end(environment: Mapping[str, str]) -> None:
     at_end = environment.get(ENV_AT_END) or "none"
-    if at_end not in AT_ENDS:
+    known = ("none", SHUTDOWN, *self_ends())
+    if at_end not in known:
         raise UsageError(
-            f"{ENV_AT_END} is one of {', '.join(AT_ENDS)}, not {at_end!r}",
+            f"{ENV_AT_END} is one of {', '.join(known)}, not {at_end!r}",
             next_step=f"{ENV_AT_END}=shutdown powers this machine off at the end",
         )
 

@@ -21,10 +21,9 @@ from trmcloud.core.spec.recipe import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.export.standalone_run import read_spec
 from trmcloud.export.writing import make_task, write_guides
-from trmcloud.wiring_plans import shipped_offers
-from trmcloud.wiring_skypilot import skypilot_names
+from trmcloud.wiring_plans import shipped_offers, task_names
 
-NAMES = skypilot_names()
+NAMES = task_names()
 SKY = Path(__file__).resolve().parents[3] / "sky"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from trmcloud.adapters.prices import skypilot
 from trmcloud.adapters.prices.download import Unreadable, _body
-from trmcloud.providers.skypilot.catalogue_ages import BASES, CHANGES, read_cloud
+from trmcloud.providers.skypilot import offers as sky_offers
+from trmcloud.providers.skypilot.offers import BASES, CHANGES, read_cloud
 
 NOW = 1_795_000_000.0  # 2026-11-18
 HEAD = "InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region\n"
@@ -49,7 +49,7 @@ class Net:
 @pytest.fixture
 def net(monkeypatch: pytest.MonkeyPatch) -> Net:
     made = Net()
-    monkeypatch.setattr(skypilot, "fetch", made.fetch)
+    monkeypatch.setattr(sky_offers, "fetch", made.fetch)
     return made
 
 

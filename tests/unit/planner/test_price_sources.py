@@ -14,10 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from trmcloud import wiring_plans
-from trmcloud.adapters.prices import catalogues, download, skypilot, tables
+from trmcloud.adapters.prices import download, tables
 from trmcloud.cli.commands.prices import app
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.money import Usd
+from trmcloud.providers.skypilot import offers as sky_offers
 from trmcloud.providers.skypilot.offers import NotACatalogue, read_catalogue
 
 NOW = 1_795_000_000.0  # 2026-11-18
@@ -82,8 +83,8 @@ def served() -> Iterator[tuple[Served, dict[str, str]]]:
     yield (
         state,
         {
-            skypilot.ENV_CATALOGUES: base,
-            skypilot.ENV_CHANGES: f"{base}/commits",
+            sky_offers.ENV_CATALOGUES: base,
+            sky_offers.ENV_CHANGES: f"{base}/commits",
             "TRMCLOUD_RUNPOD_API": "http://127.0.0.1:9/v2",
             "HOME": "/nonexistent",
         },
@@ -181,7 +182,7 @@ def test_what_is_no_catalogue_is_refused_whole(text: str, says: str) -> None:
 
 
 def test_a_catalogue_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogues, "MOST_LINES", 3)
+    monkeypatch.setattr(sky_offers, "MOST_LINES", 3)
     with pytest.raises(NotACatalogue, match="more than 3 lines"):
         read_catalogue("aws", FILES["aws"], DAY)
 
@@ -203,7 +204,7 @@ def test_refresh_reads_every_cloud_without_an_account(
         "not read: how old SkyPilot's catalogue of it is cannot be had (no date is in the answer)"
     )
     assert told["runpod"] == "2 offers of 2026-11-18 (SkyPilot's v8)"
-    live = {o.provider for o in offers if o.source == catalogues.SOURCE}
+    live = {o.provider for o in offers if o.source == sky_offers.SOURCE}
     assert live == {"aws", "azure", "gcp", "lambda", "nebius", "runpod", "vast-ai", "verda"}
     assert {o.age_days(NOW) for o in offers if o.provider == "aws"} == {0}
     assert not any("Authorization" in asked for asked in state.asked)
@@ -254,7 +255,7 @@ def test_what_cannot_be_read_keeps_the_others_and_what_was_known(
     assert told["verda"] == "not read: HTTP 302"
     offers = tables.load_offers(NOW + 60, home)
     assert len(tables.snapshots(home)) == 2
-    assert Usd("55.04") in {o.rate for o in offers if o.source == catalogues.SOURCE}
+    assert Usd("55.04") in {o.rate for o in offers if o.source == sky_offers.SOURCE}
     assert Usd(17) in {o.rate for o in offers if o.provider == "vast-ai"}
     assert Usd(16) not in {o.rate for o in offers if o.provider == "vast-ai"}
 
@@ -275,7 +276,7 @@ def test_a_line_that_drips_or_never_ends_is_cut(
 ) -> None:
     state, environ = served
     setattr(state, how, True)
-    url = environ[skypilot.ENV_CATALOGUES] + "/v8/aws/vms.csv"
+    url = environ[sky_offers.ENV_CATALOGUES] + "/v8/aws/vms.csv"
     begun = time.monotonic()
     with pytest.raises(download.Unreadable, match=r"not had within|larger than 1 MiB"):
         download.fetch(url, most_bytes=1 << 20, within_s=0.5)

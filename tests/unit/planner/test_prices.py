@@ -17,7 +17,7 @@ from trmcloud.cli.commands.prices import app
 from trmcloud.core.catalog.offers import moves
 from trmcloud.core.money import Usd
 from trmcloud.providers.runpod import offers, secrets
-from trmcloud.providers.skypilot.catalogue_ages import ENV_CATALOGUES, ENV_CHANGES
+from trmcloud.providers.skypilot.offers import ENV_CATALOGUES, ENV_CHANGES
 
 NOW = 1_795_000_000.0
 CATALOGUE = {

@@ -9,7 +9,8 @@ import pytest
 
 from trmcloud.core.control.observation import BootTrouble
 from trmcloud.core.errors import ProviderError
-from trmcloud.providers.runpod.boot_log import (
+from trmcloud.providers.runpod.http import Http, Throttled, Transient
+from trmcloud.providers.runpod.records import (
     ALL_EVERY_S,
     CONFIRM_S,
     EVERY_S,
@@ -19,7 +20,6 @@ from trmcloud.providers.runpod.boot_log import (
     judge,
     log_lines,
 )
-from trmcloud.providers.runpod.http import Http, Throttled, Transient
 
 CLEAN = Http("rpa_SECRET", bound_s=1.0).clean
 CUDA = "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update"

@@ -12,7 +12,7 @@ from trmcloud.adapters.pod_history import Sightings
 from trmcloud.core.control.observation import Bill
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
-from trmcloud.providers.skypilot.billing import ASK_EVERY_S, Biller
+from trmcloud.providers.skypilot.clusters import ASK_EVERY_S, Biller
 
 
 class Reported:

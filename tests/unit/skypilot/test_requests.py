@@ -9,7 +9,7 @@ import pytest
 from tests.unit.skypilot.rig import NAME
 from tests.unit.skypilot.said import SaidSky
 from trmcloud.core.errors import ProviderError
-from trmcloud.providers.skypilot.launches import Launches
+from trmcloud.providers.skypilot.clusters import Launches
 
 NONE_LEFT = "sky.exceptions.ResourcesUnavailableError: Failed to acquire resources for {'H100': 8}."
 FIRST, SECOND = "0a1b2c3d-0000", "ffffffff-1111"

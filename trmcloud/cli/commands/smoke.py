@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from trmcloud.app.smoke.setting import Step
 
 LEAST_MINUTES, MOST_MINUTES = 0.25, 60.0
-BY_SKYPILOT_MINUTES = 30.0
 
 
 def command(
@@ -41,12 +40,12 @@ def command(
     from trmcloud.app.smoke.run import Smoke
     from trmcloud.cli.asking import confirmed
     from trmcloud.cli.views.reasons import sentence
-    from trmcloud.core.catalog.providers import BY_SKYPILOT
+    from trmcloud.core.catalog.providers import traits_of
     from trmcloud.core.money import Usd
     from trmcloud.wiring import build_smoke
 
     if minutes is None:
-        minutes = BY_SKYPILOT_MINUTES if provider in BY_SKYPILOT else 10.0
+        minutes = traits_of(provider).smoke_minutes
     amount = parse_money("--max-usd", max_usd) or Usd(0)
     if not LEAST_MINUTES <= minutes <= MOST_MINUTES:
         raise UsageError(

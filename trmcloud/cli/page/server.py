@@ -13,7 +13,7 @@ from typing import Any
 from trmcloud.api import Home
 from trmcloud.cli.page.guarded import Guarded
 from trmcloud.cli.page.routes import Page, application
-from trmcloud.core.catalog.providers import BY_SKYPILOT, RENTABLE
+from trmcloud.core.catalog.providers import brokered, rentable
 from trmcloud.core.errors import CannotListen
 from trmcloud.io.web_guard import ANY_ADDRESS, LOOPBACK, names_of
 from trmcloud.io.web_server import listening, silent_server
@@ -23,10 +23,10 @@ _LEAVE_WITHIN_S = 1
 
 
 def page_of(home: Path | None, folder: Path, *, live: bool) -> Page:
-    """``live``: SkyPilot is asked about its pods, too."""
-    left_alone = () if live else BY_SKYPILOT
+    """``live``: what takes seconds to ask is asked about its pods, too."""
+    left_alone = () if live else brokered()
     return Page(
-        look=lambda: Home(home, unasked=(*RENTABLE, *BY_SKYPILOT)),
+        look=lambda: Home(home, unasked=rentable()),
         act=lambda: Home(home, unasked=left_alone),
         folder=folder,
         version=_version(),

@@ -1,5 +1,10 @@
 """RunPod as a ``Compute``: pods by REST v2, cross-checked by GraphQL while it lasts, billed by
-its records."""
+its records.
+
+Network volumes: disks that outlive pods, one per ledger and data centre, made when first needed.
+
+They cost money by the hour until they are deleted, whether a pod uses them or not.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +14,31 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from trmcloud.adapters.pod_history import Sightings
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.pod_contract import POD_PREFIX
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
+    AmbiguousCreate,
     FinalRefusal,
     NotFoundError,
     NotSupported,
     ProviderError,
     ProviderRefused,
+    UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.storage import volume_per_month, volume_rate
 from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest, VolumeSeen
 from trmcloud.providers.runpod import models
-from trmcloud.providers.runpod.account import Account, GraphqlUnavailable, RunPodGraphql
+from trmcloud.providers.runpod.account import Account, GraphqlUnavailable, Prepaid, RunPodGraphql
 from trmcloud.providers.runpod.api import RunPodApi
-from trmcloud.providers.runpod.boot_log import BootLogs
 from trmcloud.providers.runpod.create import ANYWHERE, CreateRequests
 from trmcloud.providers.runpod.http import Throttled
-from trmcloud.providers.runpod.prepaid import Prepaid
-from trmcloud.providers.runpod.records import Biller
+from trmcloud.providers.runpod.records import Biller, BootLogs
 from trmcloud.providers.runpod.secrets import IMAGE
-from trmcloud.providers.runpod.volumes import RunPodVolumes
 
 LIST_FRESH_S = 2.0
 """One list serves all who ask within this time: RunPod allows 60 requests a minute."""
@@ -59,7 +65,7 @@ _STATUS: Mapping[str, PodStatus] = {
 
 
 class RunPodCompute(Compute):
-    """``keys`` gives a pod's SSH keys by its name; ``payload`` is ``bundle.boot_payload``, called
+    """``keys`` gives a pod's SSH keys by its name; ``payload`` is ``packing.boot_payload``, called
     where a pod is made; ``environment`` is added to every pod's (never a key of the account's)."""
 
     def __init__(
@@ -353,3 +359,97 @@ def _status(pod: models.Pod) -> PodStatus:
     reachable = pod.ssh is not None and pod.ssh.direct is not None
     starts = status is PodStatus.RUNNING and not reachable
     return PodStatus.CREATING if starts else status
+
+
+# -- volumes ------------------------------------------------------------
+
+MIN_GB, MAX_GB = 10, 4096
+
+
+class NetworkVolume(NamedTuple):
+    """``rate`` is USD per hour, ``per_month`` USD, both by the list price of standard storage."""
+
+    id: str
+    name: str
+    size_gb: int
+    data_centre: str
+    rate: Usd
+    per_month: Usd
+    provider: str = "runpod"
+
+
+class RunPodVolumes:
+    """``ledger_id`` is asked for when volumes are: pods are listed and ended without a ledger."""
+
+    def __init__(self, api: RunPodApi, ledger_id: str | Callable[[], str]) -> None:
+        self._api = api
+        self._ledger_id = ledger_id
+
+    @property
+    def _prefix(self) -> str:
+        named = self._ledger_id
+        return f"{POD_PREFIX}-{named if isinstance(named, str) else named()}-"
+
+    def ours(self) -> list[NetworkVolume]:
+        """Volumes that this ledger made."""
+        return [_made(row) for row in self._rows()]
+
+    def ensure(self, data_centre: str, size_gb: int) -> NetworkVolume:
+        """The volume of this ledger in ``data_centre``, of at least ``size_gb``: reused, grown, or
+        made.
+
+        Raises:
+            UsageError: a size that RunPod does not rent.
+            AmbiguousCreate: one may have been made, and cannot be found (yet).
+            ProviderError: as ``RunPodApi`` says.
+        """
+        if size_gb > MAX_GB:
+            raise UsageError(f"a network volume holds at most {MAX_GB} GB, not {size_gb}")
+        wanted = max(MIN_GB, size_gb)
+        found = self._find(data_centre)
+        if found is None:
+            try:
+                found = self._api.create_volume(self._prefix + data_centre, wanted, data_centre)
+            except AmbiguousCreate:
+                found = self._find(data_centre)
+                if found is None:
+                    raise
+        if found.size < wanted:
+            found = self._api.grow_volume(found.id, wanted)
+        return _made(found)
+
+    def delete(self, volume_id: str) -> None:
+        """End a volume of ours, and what it holds.
+
+        Raises:
+            NotFoundError: no volume of this ledger has this id.
+            ProviderError: a pod still uses it, or RunPod did not take it.
+        """
+        if all(row.id != volume_id for row in self._rows()):
+            raise NotFoundError(
+                f"{volume_id} is no network volume of this ledger",
+                next_step="one that another ledger made is deleted in RunPod's console",
+            )
+        self._api.delete_volume(volume_id)
+
+    def _rows(self) -> list[models.Volume]:
+        rows = self._api.volumes()
+        return [row for row in rows if row.name == self._prefix + row.dataCenter]
+
+    def _find(self, data_centre: str) -> models.Volume | None:
+        rows = [row for row in self._rows() if row.dataCenter == data_centre]
+        # Two exist where an ambiguous create came late: every look must choose the same.
+        return max(rows, key=lambda row: (row.size, row.id), default=None)
+
+
+def _made(row: models.Volume) -> NetworkVolume:
+    if row.size < 0:
+        raise ProviderError(f"RunPod says that volume {row.id} holds {row.size} GB")
+    return NetworkVolume(
+        row.id,
+        row.name,
+        row.size,
+        row.dataCenter,
+        volume_rate("runpod", row.size),
+        volume_per_month("runpod", row.size),
+    )

@@ -30,17 +30,26 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.io.files import write_atomic
 from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest
-from trmcloud.providers.skypilot.aws import ShutdownLimit
-from trmcloud.providers.skypilot.billing import Biller, may_be_billed
-from trmcloud.providers.skypilot.clusters import Clusters, Row, is_new
+from trmcloud.providers.skypilot.clusters import (
+    SUBMITTED,
+    WATCHED_S,
+    Biller,
+    Clusters,
+    Launches,
+    Row,
+    config_of,
+    is_new,
+    may_be_billed,
+    others_in,
+    proxy_command,
+)
 from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.homes import SkyHome
-from trmcloud.providers.skypilot.launches import SUBMITTED, WATCHED_S, Launches
-from trmcloud.providers.skypilot.proxy import config_of, others_in, proxy_command
 from trmcloud.providers.skypilot.secrets import COPIED, OnMachine, on_machine
 from trmcloud.providers.skypilot.task import (
     CLOUDS,
     LIMIT_SLACK_MINUTES,
+    ShutdownLimit,
     knows_autodown,
     limit_minutes,
     make_task,

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.core.values import dataclass
+from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT
 
 ATTACHED, COPIED, NO_UPLOAD = "SERVICE_ACCOUNT", "LOCAL_CREDENTIALS", "NO_UPLOAD"
 ENV_VALID_UNTIL = "TRMCLOUD_SKY_VALID_UNTIL"

@@ -1,0 +1,80 @@
+"""Every provider: one row each, and those that other packages add.
+
+Another package adds one through the entry-point group ``trmcloud.providers``; its value is the
+folder as a package, as in the rows here. Entry points are read when a name is not known otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+
+from trmcloud.core.catalog.providers import ProviderTraits, find_traits, register
+from trmcloud.providers.protocol import Provider, Site
+
+ENTRY_POINTS = "trmcloud.providers"
+ROWS: dict[str, str] = {
+    "local": "trmcloud.providers.local",
+    "runpod": "trmcloud.providers.runpod",
+    "skypilot": "trmcloud.providers.skypilot",
+}
+"""A provider's folder, as a package. The first one that is rented directly is the usual one."""
+_folder_of: dict[str, str] = {}
+"""Name of traits → folder."""
+
+
+def _traits(rows: Mapping[str, str]) -> Iterator[ProviderTraits]:
+    for package in rows.values():
+        for traits in importlib.import_module(f"{package}.traits").TRAITS:
+            _folder_of.setdefault(traits.name, package)
+            yield traits
+
+
+def _from_other_packages() -> Iterable[ProviderTraits]:
+    from importlib.metadata import entry_points  # takes longer than all the rest
+
+    found = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS)}
+    ROWS.update({name: package for name, package in found.items() if name not in ROWS})
+    return _traits({name: ROWS[name] for name in found})
+
+
+register(_traits(ROWS), _from_other_packages)
+
+
+class Providers(Mapping[str, Provider]):
+    """The providers of one site by the names of their traits, each made when it is first asked for;
+    two names of one folder give the same one. It iterates over the names that are known."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._made: dict[str, Provider] = {}
+
+    def __getitem__(self, name: str) -> Provider:
+        if find_traits(name) is None:
+            raise KeyError(name)
+        return self._of(_folder_of[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_folder_of)
+
+    def __len__(self) -> int:
+        return len(_folder_of)
+
+    def each(self) -> list[Provider]:
+        """Every known provider once."""
+        return [self._of(package) for package in dict.fromkeys(_folder_of.values())]
+
+    def _of(self, package: str) -> Provider:
+        if package not in self._made:
+            made: type[Provider] = importlib.import_module(f"{package}.provider").PROVIDER
+            self._made[package] = made(self._site)
+        return self._made[package]
+
+
+def fill_profiles() -> None:
+    """Give the simulator the habits of every known provider."""
+    from trmcloud.sim.world.provider_profiles import PROFILES
+
+    for package in dict.fromkeys(_folder_of.values()):
+        for profile in importlib.import_module(f"{package}.profile").PROFILES:
+            PROFILES[profile.provider] = profile
