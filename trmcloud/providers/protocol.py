@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from trmcloud.core.errors import UsageError
+from trmcloud.core.errors import NotSupported, UsageError
 from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
@@ -160,12 +160,11 @@ class Provider(ABC):
         )
 
     def volumes(self) -> NetworkVolumes:
-        """Where its traits have network volumes.
-
-        Raises:
-            AuthError: there is no key.
         """
-        raise NotImplementedError
+        Raises:
+            NotSupported: none are rented. AuthError: there is no key.
+        """
+        raise NotSupported("network volumes are not rented here")
 
     def task_names(self) -> SkyNames | None:
         """Its words for a task file, where ``trmcloud export`` can write one for it."""
