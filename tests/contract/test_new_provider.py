@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -52,3 +53,37 @@ def test_a_written_provider_is_one_folder_and_one_row_and_keeps_the_contract(
     named = "from trmcloud.app.rent_from import rent_from; import trmcloud.providers.registry;"
     asked = "print(rent_from('8xH100', ['acme_gpu'], '', key_allowed=False, enabled=list))"
     assert done(tree, sys.executable, "-c", f"{named} {asked}") == "['acme_gpu']\n"
+
+
+def test_another_package_adds_a_provider_by_an_entry_point(tmp_path: Path) -> None:
+    written = runpy.run_path(str(ROOT / "scripts" / "new_provider.py"))["FILES"]
+    folder = tmp_path / "acme_plugin"
+    folder.mkdir()
+    for name, text in written.items():
+        own = text.replace("trmcloud.providers.NAME", "acme_plugin")
+        (folder / name).write_text(own.replace("NAME", "acme").replace("TITLE", "Acme"))
+    about = tmp_path / "acme_plugin-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-plugin\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[trmcloud.providers]\nacme = acme_plugin\n")
+    asked = f"""
+import sys
+from pathlib import Path
+from trmcloud.app.rent_from import rent_from
+from trmcloud.core.catalog.providers import TRAITS, traits_of
+from trmcloud.providers.protocol import Site
+from trmcloud.providers.registry import Providers
+
+providers = Providers(Site(Path({str(tmp_path)!r}), {{}}, str, Path, list))
+assert "acme" not in TRAITS, "entry points are read when a name is not known"
+assert providers["aws"] is providers["gcp"] and "acme_plugin" not in sys.modules
+assert rent_from("8xH100", ["acme"], "", key_allowed=False, enabled=list) == ["acme"]
+assert traits_of("acme").title == "Acme"
+assert list(providers["acme"].compute("acme").list_pods()) == []
+assert not {{"httpx2", "boto3"}} & set(sys.modules)
+"""
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    environment = {**os.environ, "PYTHONPATH": path}
+    words = (sys.executable, "-c", asked)
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
