@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.link import StageItem
     from trmcloud.ports.notices import Destination, Outbox, Send, Telling
-    from trmcloud.providers.protocol import NetworkVolumes, Provider
+    from trmcloud.providers.protocol import Provider
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"
@@ -104,16 +104,6 @@ def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:
     traits_of(provider)
     context, providers = _build()
     return context, providers[provider].smoke(provider, known_offers)
-
-
-def build_volumes() -> NetworkVolumes:
-    """Network volumes of this home's ledger, where they are rented.
-
-    Raises:
-        AuthError: there is no key.
-    """
-    name = next(name for name in direct() if TRAITS[name].network_volumes)
-    return _build()[1][name].volumes()
 
 
 def _build(named: Path | None = None) -> tuple[Context, Providers]:

@@ -15,7 +15,7 @@ from trmcloud.app.planning import Planner
 from trmcloud.app.staging.bundle import bundle_root
 from trmcloud.core.catalog.providers import TRAITS, direct
 from trmcloud.providers.protocol import Site
-from trmcloud.providers.registry import Providers
+from trmcloud.providers.registry import Providers, fill_profiles
 
 if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import PriceTables, Source
@@ -148,6 +148,11 @@ def price_sources(environ: Mapping[str, str]) -> list[Source]:
     """Where live prices come from, the best first."""
     providers = _providers(home_dir(environ), environ)
     return [source for provider in providers.each() for source in provider.price_sources()]
+
+
+def simulate_providers() -> None:
+    """Give the simulator each provider's profile."""
+    fill_profiles()
 
 
 def task_names() -> SkyNames:

@@ -16,8 +16,8 @@ import pytest
 
 from trmcloud.core.errors import NotSupported
 from trmcloud.providers.skypilot.offers import BASES, PROVIDERS, VERSIONS, read_catalogue
-from trmcloud.providers.skypilot.task import CLOUDS, accelerator
-from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT
+from trmcloud.providers.skypilot.task import accelerator
+from trmcloud.providers.skypilot.traits import CLOUDS, RUNPOD_BY_SKYPILOT
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-sky" / "bin" / "python"

@@ -26,8 +26,8 @@ from tests.unit.skypilot.rig import KEYS, NOW, request
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import NotSupported
-from trmcloud.providers.skypilot.task import CLOUDS, accelerator, make_task
-from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT
+from trmcloud.providers.skypilot.task import accelerator, make_task
+from trmcloud.providers.skypilot.traits import CLOUDS, RUNPOD_BY_SKYPILOT
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-sky" / "bin" / "python"

@@ -77,7 +77,7 @@ def _bills(runpod: Scripted) -> None:
 
 def _volumes(runpod: Scripted) -> None:
     for volume in RunPodVolumes(runpod.api(), "0a1b2c3d").ours():
-        assert volume.rate >= Usd(0)
+        assert volume.size_gb >= 0
 
 
 def _account(runpod: Scripted) -> None:

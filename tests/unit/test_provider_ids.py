@@ -12,7 +12,7 @@ import pytest
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.providers.registry import ROWS
-from trmcloud.providers.skypilot.task import CLOUDS
+from trmcloud.providers.skypilot.traits import CLOUDS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "trmcloud"
 IDS = frozenset({*TRAITS, *ROWS, *CLOUDS.values()}) - {LOCAL}

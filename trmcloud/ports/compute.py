@@ -87,6 +87,7 @@ class VolumeSeen:
     volume_id: str
     place: str
     size_gb: int
+    name: str = ""
 
 
 class Compute(ABC):

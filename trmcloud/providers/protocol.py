@@ -22,9 +22,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from trmcloud.core.errors import NotSupported, UsageError
+from trmcloud.core.errors import UsageError
 from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
@@ -50,37 +50,6 @@ class Site:
     ledger_id: Callable[[], str]
     trainer: Callable[[], Path]
     python_path: Callable[[], Sequence[str]]
-
-
-class NetworkVolume(Protocol):
-    """A disk that outlives pods; ``rate`` is USD per hour, ``per_month`` USD."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def provider(self) -> str: ...
-    @property
-    def size_gb(self) -> int: ...
-    @property
-    def data_centre(self) -> str: ...
-    @property
-    def rate(self) -> Usd: ...
-    @property
-    def per_month(self) -> Usd: ...
-
-
-class NetworkVolumes(Protocol):
-    """The network volumes that this home's ledger made at one provider."""
-
-    def ours(self) -> Sequence[NetworkVolume]: ...
-
-    def delete(self, volume_id: str) -> None:
-        """
-        Raises:
-            NotFoundError: no volume of this ledger has this id. ProviderError: it was not taken.
-        """
 
 
 class Provider(ABC):
@@ -158,13 +127,6 @@ class Provider(ABC):
             f"there is no smoke run for {name!r}: it proves what ends rented pods",
             next_step="trmcloud smoke --provider runpod --max-usd 0.25",
         )
-
-    def volumes(self) -> NetworkVolumes:
-        """
-        Raises:
-            NotSupported: none are rented. AuthError: there is no key.
-        """
-        raise NotSupported("network volumes are not rented here")
 
     def task_names(self) -> SkyNames | None:
         """Its words for a task file, where ``trmcloud export`` can write one for it."""

@@ -20,7 +20,7 @@ from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.compute import SkyPilotCompute
 from trmcloud.providers.skypilot.homes import BACKUPS_KEPT, SkyHome
 from trmcloud.providers.skypilot.secrets import FILES, NEVER, is_there, on_machine
-from trmcloud.providers.skypilot.task import CLOUDS
+from trmcloud.providers.skypilot.traits import CLOUDS
 
 PLANTED = (
     *(".aws/credentials", ".aws/config", ".azure/msal_token_cache.json", ".cloudflare/accountid"),

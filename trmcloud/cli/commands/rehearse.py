@@ -68,7 +68,7 @@ def command(
     from trmcloud.core.errors import NotSupported
     from trmcloud.sim.rehearsal import fault_names, rehearse
     from trmcloud.wiring import build_context
-    from trmcloud.wiring_plans import build_planner
+    from trmcloud.wiring_plans import build_planner, simulate_providers
 
     if not 1 <= runs <= _MOST_RUNS:
         raise UsageError(f"--runs is from 1 to {_MOST_RUNS:,}, not {runs}")
@@ -82,6 +82,7 @@ def command(
     except NotSupported as error:
         refusal = str(error)
     carried = as_carried_out(context, plan)
+    simulate_providers()
     made = rehearse(carried, runs=runs, faults=names, seed=seed, detached=detach)
     if as_json:
         print(json.dumps({**made.to_json(), "launch_refused": refusal}), file=as_is())

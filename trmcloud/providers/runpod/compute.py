@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from trmcloud.adapters.pod_history import Sightings
 from trmcloud.core.contract import pod_contract as contract
@@ -30,7 +30,6 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.storage import volume_per_month, volume_rate
 from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest, VolumeSeen
 from trmcloud.providers.runpod import models
 from trmcloud.providers.runpod.account import Account, GraphqlUnavailable, Prepaid, RunPodGraphql
@@ -133,7 +132,7 @@ class RunPodCompute(Compute):
                     next_step="--region DATA-CENTRE, or leave --volume out",
                 )
             volume = self._volumes.ensure(request.region, request.volume_gb)
-            body = self.body(replace(request, volume=volume.id))
+            body = self.body(replace(request, volume=volume.volume_id))
         with self._lock:
             existing = [pod for pod in self._list_first() if pod.name == request.name]
             if existing:
@@ -210,8 +209,7 @@ class RunPodCompute(Compute):
 
     def kept_volumes(self) -> Sequence[VolumeSeen]:
         """As the port says: those that bear this ledger's name and stand where that says."""
-        rows = self._volumes.ours() if self._volumes is not None else []
-        return [VolumeSeen(row.id, row.data_centre, row.size_gb) for row in rows]
+        return self._volumes.ours() if self._volumes is not None else []
 
     def delete_volume(self, volume_id: str) -> None:
         """As the port says."""
@@ -366,18 +364,6 @@ def _status(pod: models.Pod) -> PodStatus:
 MIN_GB, MAX_GB = 10, 4096
 
 
-class NetworkVolume(NamedTuple):
-    """``rate`` is USD per hour, ``per_month`` USD, both by the list price of standard storage."""
-
-    id: str
-    name: str
-    size_gb: int
-    data_centre: str
-    rate: Usd
-    per_month: Usd
-    provider: str = "runpod"
-
-
 class RunPodVolumes:
     """``ledger_id`` is asked for when volumes are: pods are listed and ended without a ledger."""
 
@@ -390,11 +376,11 @@ class RunPodVolumes:
         named = self._ledger_id
         return f"{POD_PREFIX}-{named if isinstance(named, str) else named()}-"
 
-    def ours(self) -> list[NetworkVolume]:
+    def ours(self) -> list[VolumeSeen]:
         """Volumes that this ledger made."""
-        return [_made(row) for row in self._rows()]
+        return [_seen(row) for row in self._rows()]
 
-    def ensure(self, data_centre: str, size_gb: int) -> NetworkVolume:
+    def ensure(self, data_centre: str, size_gb: int) -> VolumeSeen:
         """The volume of this ledger in ``data_centre``, of at least ``size_gb``: reused, grown, or
         made.
 
@@ -416,7 +402,7 @@ class RunPodVolumes:
                     raise
         if found.size < wanted:
             found = self._api.grow_volume(found.id, wanted)
-        return _made(found)
+        return _seen(found)
 
     def delete(self, volume_id: str) -> None:
         """End a volume of ours, and what it holds.
@@ -442,14 +428,7 @@ class RunPodVolumes:
         return max(rows, key=lambda row: (row.size, row.id), default=None)
 
 
-def _made(row: models.Volume) -> NetworkVolume:
+def _seen(row: models.Volume) -> VolumeSeen:
     if row.size < 0:
         raise ProviderError(f"RunPod says that volume {row.id} holds {row.size} GB")
-    return NetworkVolume(
-        row.id,
-        row.name,
-        row.size,
-        row.dataCenter,
-        volume_rate("runpod", row.size),
-        volume_per_month("runpod", row.size),
-    )
+    return VolumeSeen(row.id, row.dataCenter, row.size, row.name)

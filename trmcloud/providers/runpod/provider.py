@@ -20,13 +20,12 @@ if TYPE_CHECKING:
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.money import Usd
     from trmcloud.providers.runpod.api import RunPodApi
-    from trmcloud.providers.runpod.compute import RunPodCompute, RunPodVolumes
+    from trmcloud.providers.runpod.compute import RunPodCompute
 
 
 class _Pods(NamedTuple):
     compute: RunPodCompute
     link: SshPodLink
-    volumes: RunPodVolumes
     api: RunPodApi
 
 
@@ -54,7 +53,6 @@ class RunPod(Provider):
         keys = KeyStore(site.home)
         http = Http(key)
         api = RunPodApi(http, secrets.api_base(site.environ))
-        volumes = RunPodVolumes(api, site.ledger_id)
         compute = RunPodCompute(
             api,
             RunPodGraphql(http, secrets.graphql_url(site.environ)),
@@ -63,19 +61,16 @@ class RunPod(Provider):
             sightings=Sightings(site.home / NAME),
             image=secrets.image(site.environ),
             environment=secrets.pod_environment(site.environ),
-            volumes=volumes,
+            volumes=RunPodVolumes(api, site.ledger_id),
         )
         link = SshPodLink(site.home, compute.address_of, now=time.time, keys=keys)
-        return _Pods(compute, link, volumes, api)
+        return _Pods(compute, link, api)
 
     def compute(self, name: str) -> RunPodCompute:
         return self._pods.compute
 
     def link(self, name: str) -> SshPodLink:
         return self._pods.link
-
-    def volumes(self) -> RunPodVolumes:
-        return self._pods.volumes
 
     def has_access(self) -> bool:
         return secrets.account_key(self.site.environ) is not None

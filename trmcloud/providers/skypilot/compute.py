@@ -47,13 +47,13 @@ from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.homes import SkyHome
 from trmcloud.providers.skypilot.secrets import COPIED, OnMachine, on_machine
 from trmcloud.providers.skypilot.task import (
-    CLOUDS,
     LIMIT_SLACK_MINUTES,
     ShutdownLimit,
     knows_autodown,
     limit_minutes,
     make_task,
 )
+from trmcloud.providers.skypilot.traits import CLOUDS
 
 _STATUS: Mapping[str, PodStatus] = {
     "PENDING": PodStatus.CREATING,

@@ -35,7 +35,7 @@ from trmcloud.providers.skypilot.secrets import (
     OnMachine,
     on_machine,
 )
-from trmcloud.providers.skypilot.task import CLOUDS
+from trmcloud.providers.skypilot.traits import CLOUDS
 
 FOLDER = "skypilot"
 BACKUPS_KEPT = 5

@@ -22,17 +22,10 @@ from typing import NamedTuple
 from trmcloud.adapters.prices.download import Unreadable, fetch
 from trmcloud.core.catalog.hardware import GPUS, MAX_GPUS
 from trmcloud.core.catalog.offers import ANYWHERE, MAX_USD_PER_GPU_HOUR, MIN_USD_PER_GPU_HOUR
+from trmcloud.providers.skypilot.traits import CLOUDS, RUNPOD_BY_SKYPILOT
 
 PROVIDERS: Mapping[str, str] = {
-    "aws": "aws",
-    "azure": "azure",
-    "do": "digitalocean",
-    "gcp": "gcp",
-    "lambda": "lambda",
-    "nebius": "nebius",
-    "runpod": "runpod",
-    "vast": "vast-ai",
-    "verda": "verda",
+    cloud: "runpod" if name == RUNPOD_BY_SKYPILOT else name for name, cloud in CLOUDS.items()
 }
 """Our name of each cloud that has a catalogue."""
 SOURCE = "skypilot-catalog"

@@ -16,13 +16,13 @@ from trmcloud.providers.protocol import Provider
 from trmcloud.providers.skypilot.command import ENV_SKY, Sky, find_sky
 from trmcloud.providers.skypilot.homes import SkyHome
 from trmcloud.providers.skypilot.secrets import is_there
-from trmcloud.providers.skypilot.task import (
+from trmcloud.providers.skypilot.task import LIMIT_SLACK_MINUTES, accelerator, knows_autodown
+from trmcloud.providers.skypilot.traits import (
     CLOUDS,
-    LIMIT_SLACK_MINUTES,
-    accelerator,
-    knows_autodown,
+    RUNPOD_BY_SKYPILOT,
+    RUNPOD_BY_SKYPILOT_ENDS,
+    TRAITS,
 )
-from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT, RUNPOD_BY_SKYPILOT_ENDS, TRAITS
 
 if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import Source

@@ -23,20 +23,8 @@ from trmcloud.core.errors import NotSupported
 from trmcloud.core.storage import pod_disks_gb
 from trmcloud.pod.machine.environment import install_settings
 from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest
-from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT
+from trmcloud.providers.skypilot.traits import CLOUDS, RUNPOD_BY_SKYPILOT
 
-CLOUDS: Mapping[str, str] = {
-    "aws": "aws",
-    "azure": "azure",
-    "digitalocean": "do",
-    "gcp": "gcp",
-    "lambda": "lambda",
-    "nebius": "nebius",
-    RUNPOD_BY_SKYPILOT: "runpod",
-    "vast-ai": "vast",
-    "verda": "verda",
-}
-"""Our providers in SkyPilot's words."""
 #: One name is several chips: elsewhere H100 and A100-80GB are the SXM boards.
 _RUNPOD_NAMES: Mapping[str, str] = {
     "A100-80GB-SXM": "A100-80GB-SXM",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trmcloud.core.catalog.hardware import MAX_NODES
 from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.values import replace
@@ -13,6 +15,19 @@ RUNPOD_BY_SKYPILOT_ENDS = (
     " volumes there any more; without --via skypilot RunPod is rented by its own API"
 )
 """Its volumes were made by REST v1, which ended on 2026-11-15."""
+
+CLOUDS: Mapping[str, str] = {
+    "aws": "aws",
+    "azure": "azure",
+    "digitalocean": "do",
+    "gcp": "gcp",
+    "lambda": "lambda",
+    "nebius": "nebius",
+    RUNPOD_BY_SKYPILOT: "runpod",
+    "vast-ai": "vast",
+    "verda": "verda",
+}
+"""Our providers in SkyPilot's words."""
 
 
 def _cloud(
