@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trmcloud.app.pod_request import agent_words
 from trmcloud.app.staging import packing
 from trmcloud.app.staging.packing import POD_ENTRY
 from trmcloud.core.contract import pod_contract as contract
@@ -68,13 +69,15 @@ class CreateRequests:
                 next_step=f"one of: {', '.join(sorted(_SKU_IDS))}",
             )
         boot = boot_environment(self._payload())
-        environment = {**self._environment, **boot, **self._words(request)}
+        # The host key is the pod's own, and opens nothing else.
+        words = agent_words(request, self._keys(request.name), NAME, self._check(request))
+        environment = {**self._environment, **boot, **words}
         if len(environment) > MAX_ENV:
             raise NotSupported(f"{len(environment)} variables are more than a RunPod pod takes")
         if request.volume:
             mounts: dict[str, Any] = {"network": [{"volumeId": request.volume, "path": WORKSPACE}]}
         else:
-            size = asked_work_gb("runpod", request.disk_gb)
+            size = asked_work_gb(NAME, request.disk_gb)
             mounts = {"persistent": {"size": size, "path": WORKSPACE}}
         gpu: dict[str, Any] = {"id": gpu_id, "count": request.gpus}
         if request.min_cuda:
@@ -86,7 +89,7 @@ class CreateRequests:
             "cmd": boot_command(),
             "gpu": gpu,
             "cloud": "COMMUNITY" if request.community else "SECURE",
-            "disk": prices_of("runpod").system_gb,
+            "disk": prices_of(NAME).system_gb,
             "mounts": mounts,
             "ports": [f"{contract.POD_SSH_PORT}/tcp"],
             "startSsh": False,
@@ -110,27 +113,8 @@ class CreateRequests:
             return dict(request.check)
         return {**request.check, "torch": IMAGE_TORCH}
 
-    def _words(self, request: PodRequest) -> dict[str, str]:
-        """What the pod's agent is told. The host key is the pod's own, and opens nothing else."""
-        keys = self._keys(request.name)
-        jobs = "[" + ",".join(contract.dump(job) for job in request.jobs) + "]"
-        return {
-            contract.ENV_POD: request.name,
-            contract.ENV_PROVIDER: "runpod",
-            contract.ENV_ROOT: contract.POD_ROOT,
-            contract.ENV_LEASE: _packed(contract.dump(request.lease)),
-            contract.ENV_JOBS: _packed(jobs),
-            contract.ENV_CHECK: _packed(compact(self._check(request))),
-            contract.ENV_HOST_KEY: _packed(keys.host_private),
-            contract.ENV_AUTHORIZED_KEY: keys.user_public.strip(),
-        }
 
-
-def _packed(text: str) -> str:
-    return base64.b64encode(text.encode("utf-8")).decode("ascii")
-
-
-# -- bundle ------------------------------------------------------------
+# -- what it starts with ----------------------------------------------------------------------
 
 PREFIX = "/opt/trmcloud"
 #: Before what cannot start ends its pod: for the line that says why to be read in the log.

@@ -10,13 +10,13 @@ being billed. With the other setting the agent ends its machine without any cred
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import threading
 from collections.abc import Mapping
 from typing import Any
 
+from trmcloud.app.pod_request import agent_words
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
@@ -174,23 +174,11 @@ def _words(provider: str, request: PodRequest, keys: PodKeys) -> dict[str, str]:
     if provider == "aws":
         # At once, once the instance is set to be terminated by it; else it stops the rent at least.
         ways.append("shutdown")
-    jobs = "[" + ",".join(contract.dump(job) for job in request.jobs) + "]"
     return {
-        contract.ENV_POD: request.name,
-        contract.ENV_PROVIDER: "+".join(ways) or "none",
-        contract.ENV_ROOT: contract.POD_ROOT,
+        **agent_words(request, keys, "+".join(ways) or "none", request.check),
         contract.ENV_SSH_PORT: str(contract.INNER_SSH_PORT),
         contract.ENV_SSH_LISTEN: "127.0.0.1",
-        contract.ENV_LEASE: _packed(contract.dump(request.lease)),
-        contract.ENV_JOBS: _packed(jobs),
-        contract.ENV_CHECK: _packed(json.dumps(dict(request.check))),
-        contract.ENV_HOST_KEY: _packed(keys.host_private),
-        contract.ENV_AUTHORIZED_KEY: keys.user_public.strip(),
     }
-
-
-def _packed(text: str) -> str:
-    return base64.b64encode(text.encode("utf-8")).decode("ascii")
 
 
 # -- aws ------------------------------------------------------------
