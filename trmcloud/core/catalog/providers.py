@@ -35,6 +35,10 @@ UNKNOWN_STORAGE = StoragePrices(70, 0, 100_000, 100_000, 0, 0)
 one disk of both, and cannot stop a machine and keep it."""
 
 
+OUR_LAYERS = ("trainer", "agent", "watchdog", "controller", "reap")
+"""The kill layers that work wherever a pod is."""
+
+
 @dataclass(frozen=True)
 class ProviderTraits:
     """One provider's habits. Seconds throughout.
@@ -54,8 +58,8 @@ class ProviderTraits:
     boot_deadline_s: float
     silence_s: float
     end_grace_s: float
-    rate_tolerance: float
-    kill_layers: tuple[str, ...]
+    rate_tolerance: float = 0.0
+    kill_layers: tuple[str, ...] = OUR_LAYERS
     absent_s: float = 0.0
     """Where lists lag: how long a pod must be missing from all of them before it counts as gone."""
     absent_deleted_s: float = 0.0

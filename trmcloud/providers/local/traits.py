@@ -14,8 +14,6 @@ TRAITS = (
         boot_deadline_s=60.0,
         silence_s=15.0,
         end_grace_s=10.0,
-        rate_tolerance=0.0,
-        kill_layers=("trainer", "agent", "watchdog", "controller", "reap"),
         storage=StoragePrices(0, 0, 0, 0, 0, 0),
     ),
 )

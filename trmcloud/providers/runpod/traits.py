@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trmcloud.core.catalog.providers import ProviderTraits, StoragePrices
+from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits, StoragePrices
 
 NAME = "runpod"
 
@@ -15,10 +15,9 @@ TRAITS = (
         boot_deadline_s=900.0,
         silence_s=120.0,
         end_grace_s=60.0,
-        rate_tolerance=0.0,
         absent_s=300.0,
         absent_deleted_s=30.0,
-        kill_layers=("trainer", "agent", "watchdog", "controller", "reap", "prepaid"),
+        kill_layers=(*OUR_LAYERS, "prepaid"),
         independent_layers=("agent", "prepaid", "guard-elsewhere"),
         title="RunPod",
         live_prices=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trmcloud.core.catalog.hardware import MAX_NODES
-from trmcloud.core.catalog.providers import ProviderTraits
+from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits
 from trmcloud.core.values import replace
 
 RUNPOD_BY_SKYPILOT = "skypilot-runpod"
@@ -49,10 +49,9 @@ def _cloud(
         boot_deadline_s=boot_deadline_s,
         silence_s=120.0,
         end_grace_s=90.0,
-        rate_tolerance=0.0,
         absent_s=300.0,
         absent_deleted_s=30.0,
-        kill_layers=("trainer", "agent", "watchdog", "controller", "reap", *own),
+        kill_layers=(*OUR_LAYERS, *own),
         independent_layers=(*ending, "guard-elsewhere"),
         max_nodes=max_nodes,
         shows_rate=False,
