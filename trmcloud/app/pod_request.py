@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -30,7 +29,7 @@ from trmcloud.core.storage import work_gb
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import write_atomic
 from trmcloud.ports.bucket import CacheRequest
-from trmcloud.ports.compute import MIN_CUDA, PodKeys, PodRequest
+from trmcloud.ports.compute import MIN_CUDA, PodRequest
 
 LAUNCH_NAME = "launch.json"
 SEND_WITHIN_S = 120.0
@@ -188,26 +187,6 @@ def pod_request(
         given=given_to(plan.spec.command),
         image=plan.spec.command.image if plan.spec.command is not None else "",
     )
-
-
-def agent_words(
-    request: PodRequest, keys: PodKeys, provider: str, check: Mapping[str, Any]
-) -> dict[str, str]:
-    """What a rented pod's agent is told by variables. ``provider`` names the ways to end itself."""
-    jobs = "[" + ",".join(contract.dump(job) for job in request.jobs) + "]"
-    packed = {
-        contract.ENV_LEASE: contract.dump(request.lease),
-        contract.ENV_JOBS: jobs,
-        contract.ENV_CHECK: json.dumps(dict(check), separators=(",", ":"), sort_keys=True),
-        contract.ENV_HOST_KEY: keys.host_private,
-    }
-    return {
-        contract.ENV_POD: request.name,
-        contract.ENV_PROVIDER: provider,
-        contract.ENV_ROOT: contract.POD_ROOT,
-        contract.ENV_AUTHORIZED_KEY: keys.user_public.strip(),
-        **{name: base64.b64encode(text.encode()).decode() for name, text in packed.items()},
-    }
 
 
 def _code_dir(context: Context, data: LaunchData, *, rented: bool) -> str:

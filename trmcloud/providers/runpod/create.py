@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.pod_request import agent_words
 from trmcloud.app.staging import packing
 from trmcloud.app.staging.packing import POD_ENTRY
 from trmcloud.core.contract import pod_contract as contract
@@ -70,7 +69,7 @@ class CreateRequests:
             )
         boot = boot_environment(self._payload())
         # The host key is the pod's own, and opens nothing else.
-        words = agent_words(request, self._keys(request.name), NAME, self._check(request))
+        words = request.agent_words(self._keys(request.name), NAME, self._check(request))
         environment = {**self._environment, **boot, **words}
         if len(environment) > MAX_ENV:
             raise NotSupported(f"{len(environment)} variables are more than a RunPod pod takes")

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Mapping
 from urllib.parse import urlsplit
 
-import tomllib
-
 from trmcloud.core.errors import MissingExtra, UsageError
 
 ENV_KEY = "RUNPOD_API_KEY"
@@ -40,6 +38,8 @@ def account_key(environ: Mapping[str, str]) -> str | None:
     key = environ.get(ENV_KEY, "").strip()
     if key:
         return key
+    import tomllib  # of no use to most commands
+
     path = Path(environ.get("HOME", "/")) / CONFIG
     try:
         with path.open("rb") as file:

@@ -16,7 +16,6 @@ from trmcloud.providers.protocol import Provider
 from trmcloud.providers.skypilot.command import ENV_SKY, Sky, find_sky
 from trmcloud.providers.skypilot.homes import SkyHome
 from trmcloud.providers.skypilot.secrets import is_there
-from trmcloud.providers.skypilot.task import LIMIT_SLACK_MINUTES, accelerator, knows_autodown
 from trmcloud.providers.skypilot.traits import (
     CLOUDS,
     RUNPOD_BY_SKYPILOT,
@@ -135,6 +134,7 @@ class SkyPilot(Provider):
     def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
         from trmcloud.adapters.ssh.round_trip import answers, round_trip, termination
         from trmcloud.app.smoke.setting import AccountFigures, SmokeSetting
+        from trmcloud.providers.skypilot.task import knows_autodown
 
         if not knows_autodown(name):
             raise NotSupported(
@@ -169,6 +169,7 @@ class SkyPilot(Provider):
 
     def task_names(self) -> SkyNames:
         from trmcloud.export.task import SkyNames
+        from trmcloud.providers.skypilot.task import LIMIT_SLACK_MINUTES, accelerator
 
         clouds = {name: cloud for name, cloud in CLOUDS.items() if name != RUNPOD_BY_SKYPILOT}
         return SkyNames(clouds, accelerator, LIMIT_SLACK_MINUTES)

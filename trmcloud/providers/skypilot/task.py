@@ -16,7 +16,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from trmcloud.app.pod_request import agent_words
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
@@ -175,7 +174,7 @@ def _words(provider: str, request: PodRequest, keys: PodKeys) -> dict[str, str]:
         # At once, once the instance is set to be terminated by it; else it stops the rent at least.
         ways.append("shutdown")
     return {
-        **agent_words(request, keys, "+".join(ways) or "none", request.check),
+        **request.agent_words(keys, "+".join(ways) or "none", request.check),
         contract.ENV_SSH_PORT: str(contract.INNER_SSH_PORT),
         contract.ENV_SSH_LISTEN: "127.0.0.1",
     }
