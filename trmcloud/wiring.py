@@ -19,11 +19,11 @@ from trmcloud.app.context import Context
 from trmcloud.app.home import close_home, home_dir
 from trmcloud.app.out_of_reach import OutOfReach
 from trmcloud.app.staging.bundle import bundle_root
-from trmcloud.core.catalog.providers import TRAITS, direct, find_traits, rentable, traits_of
+from trmcloud.core.catalog.providers import TRAITS, direct, find_traits, rentable
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError
 from trmcloud.pod.machine import processes
 from trmcloud.ports.ledger import ControllerId, Restoration
-from trmcloud.providers.protocol import Site
+from trmcloud.providers.protocol import Site, no_smoke
 from trmcloud.providers.registry import Providers
 
 if TYPE_CHECKING:
@@ -96,13 +96,14 @@ def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:
     """The world, and what a smoke run asks of it beyond the ports.
 
     Raises:
-        NotSupported, UsageError: nothing is rented from ``provider``.
+        UsageError: nothing is rented from ``provider``.
         AuthError: there is no key.
     """
     from trmcloud.wiring_plans import known_offers
 
-    traits_of(provider)
     context, providers = _build()
+    if provider not in context.computes:
+        raise no_smoke(provider)
     return context, providers[provider].smoke(provider, known_offers)
 
 

@@ -52,6 +52,13 @@ class Site:
     python_path: Callable[[], Sequence[str]]
 
 
+def no_smoke(name: str) -> UsageError:
+    return UsageError(
+        f"there is no smoke run for {name!r}: it proves what ends rented pods",
+        next_step="trmcloud smoke --provider runpod --max-usd 0.25",
+    )
+
+
 class Provider(ABC):
     """One seller, or one program that rents from several; ``name`` is that of its traits. What not
     every provider has does nothing unless it says otherwise."""
@@ -123,10 +130,7 @@ class Provider(ABC):
         Raises:
             UsageError: nothing is rented. AuthError, ProviderError: as ``compute``.
         """
-        raise UsageError(
-            f"there is no smoke run for {name!r}: it proves what ends rented pods",
-            next_step="trmcloud smoke --provider runpod --max-usd 0.25",
-        )
+        raise no_smoke(name)
 
     def task_names(self) -> SkyNames | None:
         """Its words for a task file, where ``trmcloud export`` can write one for it."""

@@ -40,12 +40,13 @@ def command(
     from trmcloud.app.smoke.run import Smoke
     from trmcloud.cli.asking import confirmed
     from trmcloud.cli.views.reasons import sentence
-    from trmcloud.core.catalog.providers import traits_of
+    from trmcloud.core.catalog.providers import find_traits
     from trmcloud.core.money import Usd
     from trmcloud.wiring import build_smoke
 
     if minutes is None:
-        minutes = traits_of(provider).smoke_minutes
+        traits = find_traits(provider)
+        minutes = traits.smoke_minutes if traits is not None else 10.0
     amount = parse_money("--max-usd", max_usd) or Usd(0)
     if not LEAST_MINUTES <= minutes <= MOST_MINUTES:
         raise UsageError(
