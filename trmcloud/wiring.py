@@ -173,9 +173,7 @@ class WhenAsked(Mapping[str, _Adapter | OutOfReach]):
     """Adapters by provider, each made when it is first asked for: most commands need one of them.
     Where one cannot be made, ``OutOfReach`` says why to whoever asks it, and the others work."""
 
-    def __init__(
-        self, providers: Mapping[str, Provider], make: Callable[[Provider, str], _Adapter]
-    ) -> None:
+    def __init__(self, providers: Providers, make: Callable[[Provider, str], _Adapter]) -> None:
         self._providers, self._make = providers, make
         self._made: dict[str, _Adapter | OutOfReach] = {}
 
@@ -190,7 +188,7 @@ class WhenAsked(Mapping[str, _Adapter | OutOfReach]):
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._providers if TRAITS[name].can_be_named)
+        return (name for name, traits in TRAITS.items() if traits.can_be_named)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -142,7 +142,6 @@ def test_every_other_request_is_as_published(side: Side) -> None:
     calls.billed_lately()
     for counts, community in (((), False), ((1, 8), False), ((2,), True)):
         offers.read_catalogue(calls.catalogue, counts, community=community)
-    calls.ssh_keys()
     calls.log_text(POD, 200)
     api._get("/pods", {"limit": "1000", "cursor": "Y3JlYXRlZEF0PTE3NDg3ODA0MDA"})
     assert side.noted.wrong == []

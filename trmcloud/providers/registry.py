@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from trmcloud.core.catalog.providers import ProviderTraits, find_traits, register
+from trmcloud.core.catalog.providers import ProviderTraits, find_traits, load_all, register
 from trmcloud.providers.protocol import Provider, Site
 
 ENTRY_POINTS = "trmcloud.providers"
@@ -41,27 +41,21 @@ def _from_other_packages() -> Iterable[ProviderTraits]:
 register(_traits(ROWS), _from_other_packages)
 
 
-class Providers(Mapping[str, Provider]):
+class Providers:
     """The providers of one site by the names of their traits, each made when it is first asked for;
-    two names of one folder give the same one. It iterates over the names that are known."""
+    two names of one folder give the same one."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._made: dict[str, Provider] = {}
 
     def __getitem__(self, name: str) -> Provider:
-        if find_traits(name) is None:
-            raise KeyError(name)
+        find_traits(name)
         return self._of(_folder_of[name])
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(_folder_of)
-
-    def __len__(self) -> int:
-        return len(_folder_of)
-
     def each(self) -> list[Provider]:
-        """Every known provider once."""
+        """Every provider once, those of other packages among them."""
+        load_all()
         return [self._of(package) for package in dict.fromkeys(_folder_of.values())]
 
     def _of(self, package: str) -> Provider:
@@ -72,9 +66,10 @@ class Providers(Mapping[str, Provider]):
 
 
 def fill_profiles() -> None:
-    """Give the simulator the habits of every known provider."""
+    """Give the simulator the habits of every provider."""
     from trmcloud.sim.world.provider_profiles import PROFILES
 
+    load_all()
     for package in dict.fromkeys(_folder_of.values()):
         for profile in importlib.import_module(f"{package}.profile").PROFILES:
             PROFILES[profile.provider] = profile

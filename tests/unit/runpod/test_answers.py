@@ -125,14 +125,6 @@ def test_the_catalogue_is_given_on_as_it_came(runpod: Scripted) -> None:
     assert asked(runpod) == ("GET", "/v2/catalog/gpus", {"product": "POD"})
 
 
-def test_keys_are_counted(runpod: Scripted) -> None:
-    runpod.answers = [said(200, {"keys": ["a", "b"]}), said(200, {"keys": "ab"}), said(200, {})]
-    assert runpod.api().ssh_keys() == 2
-    for _ in range(2):
-        with pytest.raises(ProviderError, match="contract says: keys"):
-            runpod.api().ssh_keys()
-
-
 # -- creates and ends --------------------------------------------------------------------------
 
 

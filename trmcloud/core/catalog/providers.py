@@ -132,9 +132,14 @@ def register(
 def find_traits(provider: str) -> ProviderTraits | None:
     """The traits of any provider that is installed; None where there is none of that name."""
     if provider not in TRAITS:
-        while _more:
-            register(_more.pop()())
+        load_all()
     return TRAITS.get(provider)
+
+
+def load_all() -> None:
+    """Read the traits of other packages' providers, too: before all are listed."""
+    while _more:
+        register(_more.pop()())
 
 
 def traits_of(provider: str) -> ProviderTraits:

@@ -196,13 +196,6 @@ class RunPodApi:
         """``GET /v2/catalog/gpus``, as it came: see ``offers``."""
         return self._get("/catalog/gpus", params)[0]
 
-    def ssh_keys(self) -> int:
-        """How many keys the account has on record: a question that any key may ask."""
-        data, where = self._get("/account/ssh-keys")
-        if not isinstance(data.get("keys"), list):
-            raise ProviderError("RunPod's answer is not what its contract says: keys", where=where)
-        return len(data["keys"])
-
     # -- how -------------------------------------------------------------------------------------
 
     def _url(self, path: str) -> str:
