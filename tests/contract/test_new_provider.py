@@ -65,7 +65,9 @@ def test_another_package_adds_a_provider_by_an_entry_point(tmp_path: Path) -> No
     about = tmp_path / "acme_plugin-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-plugin\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[trmcloud.providers]\nacme = acme_plugin\n")
+    (about / "entry_points.txt").write_text(
+        "[trmcloud.providers]\nodd = no_such_package\nacme = acme_plugin\n"
+    )
     asked = f"""
 import sys
 from pathlib import Path
@@ -87,3 +89,4 @@ assert not {{"httpx2", "boto3"}} & set(sys.modules)
     words = (sys.executable, "-c", asked)
     ended = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("the provider odd cannot be used: ModuleNotFoundError") == 1

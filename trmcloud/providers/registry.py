@@ -7,7 +7,8 @@ folder as a package, as in the rows here. Entry points are read when a name is n
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator
 
 from trmcloud.core.catalog.providers import ProviderTraits, find_traits, load_all, register
 from trmcloud.providers.protocol import Provider, Site
@@ -23,22 +24,25 @@ _folder_of: dict[str, str] = {}
 """Name of traits → folder."""
 
 
-def _traits(rows: Mapping[str, str]) -> Iterator[ProviderTraits]:
-    for package in rows.values():
+def _traits(packages: Iterable[str]) -> Iterator[ProviderTraits]:
+    for package in packages:
         for traits in importlib.import_module(f"{package}.traits").TRAITS:
             _folder_of.setdefault(traits.name, package)
             yield traits
 
 
-def _from_other_packages() -> Iterable[ProviderTraits]:
+def _from_other_packages() -> Iterator[ProviderTraits]:
     from importlib.metadata import entry_points  # takes longer than all the rest
 
-    found = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS)}
-    ROWS.update({name: package for name, package in found.items() if name not in ROWS})
-    return _traits({name: ROWS[name] for name in found})
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            yield from _traits((entry.value,))
+        except Exception as error:  # it must not keep the others from being listed and ended
+            why = f"{type(error).__name__}: {error}"
+            warnings.warn(f"the provider {entry.name} cannot be used: {why}", stacklevel=1)
 
 
-register(_traits(ROWS), _from_other_packages)
+register(_traits(ROWS.values()), _from_other_packages)
 
 
 class Providers:

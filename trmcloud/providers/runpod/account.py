@@ -1,12 +1,10 @@
-"""What REST v2 has no word for: the account's balance and spend limit, and a second list of pods.
+"""The account's money, and a second list of pods: what REST v2 has no word for.
 
 RunPod is retiring GraphQL: its rate is being cut in stages, and early in 2027 it answers 410. Both
 mean that it cannot be had, and nothing about the key or the money.
 
 RunPod's own SDK asks the same questions of the same address; it is not imported, see
 ``docs/decisions/0008-runpod-without-its-sdk.md``.
-
-The account's money, which GraphQL alone tells: if it covers a launch, and what it bounds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """RunPod as a ``Compute``: pods by REST v2, cross-checked by GraphQL while it lasts, billed by
-its records.
+its records; and network volumes.
 
-Network volumes: disks that outlive pods, one per ledger and data centre, made when first needed.
-
-They cost money by the hour until they are deleted, whether a pod uses them or not.
+Those are disks that outlive pods, one per ledger and data centre, made when first needed. They cost
+money by the hour until they are deleted, whether a pod uses them or not.
 """
 
 from __future__ import annotations

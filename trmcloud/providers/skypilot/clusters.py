@@ -1,21 +1,18 @@
-"""SkyPilot's table of clusters, asked for once for all providers that are rented through it.
+"""Clusters of SkyPilot's: its table of them, their launches, what they cost, and the way to them.
 
-Requests to SkyPilot's API server to launch a cluster, and what became of them.
+The table is asked for once for all providers that are rented through it.
 
 A launch is taken at once and carried out later. One that found nothing to rent leaves no cluster,
 and says so in its log alone.
 
-What a cluster has cost, as far as anyone here can know: an estimate.
+A bill is an estimate. SkyPilot reports its own catalogue's price × the time for which it believes
+the cluster was up. That lacks provisioning, disks and traffic, and is nothing where its catalogue
+lacks the price; so the bill is no less than the planned rate × the time from the launch until the
+cluster was missed. What was missed long after it was last seen counts until its hard stop had been
+kept: there was no look in between.
 
-SkyPilot reports its own catalogue's price × the time for which it believes the cluster was up. That
-lacks provisioning, disks and traffic, and is nothing where its catalogue lacks the price; so the
-bill is no less than the planned rate × the time from the launch until the cluster was missed. What
-was missed long after it was last seen counts until its hard stop had been kept: nobody had looked.
-
-The way to a cluster's own SSH server: through SkyPilot's connection to the machine.
-
-SkyPilot writes a configuration and a key for each cluster that it lists; it pins no host key. What
-lies behind that first hop is ours, and pinned.
+The way to a cluster's own SSH server goes through SkyPilot's connection to the machine, for which
+it writes a configuration and a key; it pins no host key. Behind that hop is our server, pinned.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""SkyPilot's public catalogues, ``vms.csv`` of each cloud, as offers.
+"""Prices without any account: SkyPilot's public catalogues, ``vms.csv`` of each cloud, as offers.
 
 What is hostile or odd in a row costs that row alone; a file that is no catalogue is refused whole.
-
-Prices without any account: the public catalogues that SkyPilot reads, and how old each is.
 
 A catalogue does not say of which day it is; who reads it would take what was written down by hand
 months ago for a price of today. So the repository that holds it is asked when it last changed.

@@ -1,9 +1,8 @@
-"""From a PodRequest to a SkyPilot task: a cluster that carries our agent, and a limit of its own.
+"""From a PodRequest to a SkyPilot task: a cluster that carries our agent, and limits of its own.
 
 A task is written as JSON, which is YAML too.
 
-AWS's own limit: an instance that is shut down is terminated, once it is told to be.
-
+AWS has a limit of its own: an instance that is shut down is terminated, once it is told to be.
 SkyPilot leaves EC2's default, by which shutting down only stops an instance, whose disks go on
 being billed. With the other setting the agent ends its machine without any credentials on it.
 """
