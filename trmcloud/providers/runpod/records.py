@@ -1,7 +1,7 @@
 """What RunPod tells of one pod beside its state: billing records, and the log of its boot.
 
-Records come by the hour, late, and grow for a while. Until they are complete the bill is the larger of what they say and what rate × time says. They are
-complete once the pod is gone and either
+Records come by the hour, late, and grow for a while. Until they are complete the bill is the larger
+of what they say and what rate × time says. They are complete once the pod is gone and either
 
 - they cover its end, amount to at least its known life at its rate, the time in which it may have
   ended unseen is short, and a billing tick has passed since; or
@@ -9,9 +9,10 @@ complete once the pod is gone and either
 
 A pod without any record is charged by its rate after ``NO_RECORDS_S``: unknown is never zero.
 
-The log of a pod that boots is read while nothing of its agent was heard, and judged. ``GET /v2/pods/{id}/logs`` streams Server-Sent Events whose ``data`` is ``{source, line, ts}``;
-``tail`` lines come first, and then the stream stays open. ``source`` is ``system`` for what the
-host says and ``container`` for what runs in the pod. Only the host's lines are judged: whatever a
+The log of a pod that boots is read while nothing of its agent was heard, and judged. ``GET
+/v2/pods/{id}/logs`` streams Server-Sent Events whose ``data`` is ``{source, line, ts}``; ``tail``
+lines come first, and then the stream stays open. ``source`` is ``system`` for what the host says
+and ``container`` for what runs in the pod. Only the host's lines are judged: whatever a
 pod prints is in the other source, and proves no more than that its container runs.
 
 The texts of ``FATAL`` were met in public threads: dstackai/dstack #1976 and #2729,
