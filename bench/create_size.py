@@ -5,9 +5,9 @@ from __future__ import annotations
 from bench.row import Row
 from tests.contract.runpod_largest import bodies
 from tests.standins.runpod.commands import deployment_bytes
-from trmcloud.adapters.runpod.create_request import LIMIT_BODY_BYTES, MAX_BODY_BYTES
-from trmcloud.adapters.runpod.http import compact
 from trmcloud.core.contract.pod_contract import ENV_BOOT
+from trmcloud.providers.runpod.create import LIMIT_BODY_BYTES, MAX_BODY_BYTES
+from trmcloud.providers.runpod.http import compact
 
 
 def run() -> list[Row]:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import trmcloud.providers.registry  # noqa: F401  fills the traits
 from bench.row import Row, paired_ratio
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.adapters.prices.tables import load_offers

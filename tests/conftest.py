@@ -26,6 +26,7 @@ from tests.scheduling import (
     pytest_unconfigure,
     pytest_xdist_make_scheduler,
 )
+from trmcloud.providers.registry import fill_profiles
 
 __all__ = [
     "pytest_addoption",
@@ -35,6 +36,8 @@ __all__ = [
     "pytest_unconfigure",
     "pytest_xdist_make_scheduler",
 ]
+
+fill_profiles()
 
 # Property tests are judged by what they find, not by how long a busy machine takes to find it.
 settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])

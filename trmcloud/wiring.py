@@ -1,17 +1,17 @@
-"""The only place that builds adapters: which ones fill the ports of a ``World``."""
+"""The place that builds adapters: which ones fill the ports of a ``Context``, who is told of it,
+and what is asked of providers. ``wiring_plans`` builds what plans are made from."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.clock import SystemClock
-from trmcloud.adapters.local.compute import LocalCompute
 from trmcloud.adapters.local.intent_files import IntentFiles, intent_folders
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.local.workers import ThreadWorkers
@@ -19,36 +19,27 @@ from trmcloud.app.context import Context
 from trmcloud.app.home import close_home, home_dir
 from trmcloud.app.out_of_reach import OutOfReach
 from trmcloud.app.staging.bundle import bundle_root
-from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import BY_SKYPILOT, RENTABLE
-from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
+from trmcloud.core.catalog.providers import TRAITS, direct, find_traits, rentable
+from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError
 from trmcloud.pod.machine import processes
 from trmcloud.ports.ledger import ControllerId, Restoration
-from trmcloud.wiring_notices import pod_webhook
-from trmcloud.wiring_runpod import runpod_pods, runpod_setting
-from trmcloud.wiring_skypilot import (
-    SkyPilot,
-    sky_home,
-    skypilot_setting,
-    was_used_by_skypilot,
-)
+from trmcloud.providers.protocol import Site, no_smoke
+from trmcloud.providers.registry import Providers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trmcloud.adapters.local.timer import ReaperTimer
-    from trmcloud.adapters.runpod.volumes import RunPodVolumes
-    from trmcloud.app.context import Need
     from trmcloud.app.doctor import Finding
     from trmcloud.app.receipts import Check
     from trmcloud.app.smoke.setting import SmokeSetting
+    from trmcloud.app.telling import Teller, Words
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
     from trmcloud.ports.boards import Board
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.link import StageItem
-    from trmcloud.wiring_runpod import RunPodPods
+    from trmcloud.ports.notices import Destination, Outbox, Send, Telling
+    from trmcloud.providers.protocol import Provider
 
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"
@@ -108,41 +99,24 @@ def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:
         UsageError: nothing is rented from ``provider``.
         AuthError: there is no key.
     """
-    if provider in BY_SKYPILOT:
-        world, _, skypilot = _build()
-        return world, skypilot_setting(skypilot, provider)
-    if provider != "runpod":
-        raise UsageError(
-            f"there is no smoke run for {provider!r}: it proves what ends rented pods",
-            next_step="trmcloud smoke --provider runpod --max-usd 0.25",
-        )
-    world, runpod, _ = _build()
-    return world, runpod_setting(runpod())
+    from trmcloud.wiring_plans import known_offers
+
+    context, providers = _build()
+    if provider not in context.computes:
+        raise no_smoke(provider)
+    return context, providers[provider].smoke(provider, known_offers)
 
 
-def build_volumes() -> RunPodVolumes:
-    """Network volumes of this home's ledger, wherever they are rented.
-
-    Raises:
-        AuthError: there is no key.
-    """
-    return _build()[1]().volumes
-
-
-def _build(
-    named: Path | None = None,
-) -> tuple[Context, Callable[[], RunPodPods], SkyPilot]:
+def _build(named: Path | None = None) -> tuple[Context, Providers]:
     home = home_dir(os.environ) if named is None else named.absolute()
     close_home(os.environ)
-    local = LocalCompute(home, python_path())
     clock, files = SystemClock(), LocalRunFiles(home)
     ledger = SqliteLedger(
         home / "ledger.db",
         wall=lambda: clock.now().wall,
         on_restored=lambda done: _tell_restored(home, ledger, done),
     )
-    runpod = cache(lambda: runpod_pods(home, lambda: ledger.ledger_id, trainer_package))
-    skypilot = SkyPilot(home, trainer_package)
+    providers = providers_of(home, os.environ, lambda: ledger.ledger_id)
     here = os.uname().nodename + ":" + processes.boot_id()
     who = ControllerId(here, os.getpid(), processes.started(os.getpid()) or "")
 
@@ -158,20 +132,8 @@ def _build(
         home=home,
         clock=clock,
         ledger=ledger,
-        computes=WhenAsked(
-            {
-                "local": lambda: local,
-                "runpod": lambda: runpod().compute,
-                **{name: partial(skypilot.compute, name) for name in BY_SKYPILOT},
-            }
-        ),
-        links=WhenAsked(
-            {
-                "local": lambda: local,
-                "runpod": lambda: runpod().link,
-                **{name: partial(skypilot.link, name) for name in BY_SKYPILOT},
-            }
-        ),
+        computes=WhenAsked(providers, lambda provider, name: provider.compute(name)),
+        links=WhenAsked(providers, lambda provider, name: provider.link(name)),
         files=files,
         who=who,
         is_alive=is_alive,
@@ -181,18 +143,19 @@ def _build(
         bucket_items=lambda run: _stage_items(home, files, run)[1],
         bucket=cache(_bucket),
         folder_on_pod=_folder_on_pod,
-        needs=lambda provider: machine_needs(home, provider),
+        needs=lambda name: providers[name].needs(),
         trainer_path=python_path,
-        was_used=lambda provider: _was_used(home, provider),
+        was_used=lambda name: providers[name].was_used(name),
         pod_webhook=lambda: pod_webhook(home),
         backup_trouble=ledger.backup_trouble,
         intents=IntentFiles(home, intent_folders(os.environ)),
     )
-    return world, runpod, skypilot
+    return world, providers
 
 
-def _was_used(home: Path, provider: str) -> bool:
-    return (home / provider).is_dir() or was_used_by_skypilot(home, provider)
+def providers_of(home: Path, environ: Mapping[str, str], ledger_id: Callable[[], str]) -> Providers:
+    """Every provider, as ``environ`` and the home at ``home`` give access to it."""
+    return Providers(Site(home, environ, ledger_id, trainer_package, python_path))
 
 
 def _tell_restored(home: Path, ledger: SqliteLedger, done: Restoration) -> None:
@@ -203,30 +166,21 @@ def _tell_restored(home: Path, ledger: SqliteLedger, done: Restoration) -> None:
         print(one_line(line), file=sys.stderr, flush=True)
 
 
-def machine_needs(home: Path, provider: str) -> Sequence[Need]:
-    """What renting from ``provider`` needs of this machine; of its own it needs nothing."""
-    if provider == LOCAL:
-        return ()
-    from trmcloud.adapters.ssh.needs import ssh_needs
-
-    return ssh_needs(home)
-
-
 _Adapter = TypeVar("_Adapter")
 
 
 class WhenAsked(Mapping[str, _Adapter | OutOfReach]):
-    """Adapters by name, each made when it is first asked for: most commands need one of them.
+    """Adapters by provider, each made when it is first asked for: most commands need one of them.
     Where one cannot be made, ``OutOfReach`` says why to whoever asks it, and the others work."""
 
-    def __init__(self, makers: Mapping[str, Callable[[], _Adapter]]) -> None:
-        self._makers = makers
+    def __init__(self, providers: Providers, make: Callable[[Provider, str], _Adapter]) -> None:
+        self._providers, self._make = providers, make
         self._made: dict[str, _Adapter | OutOfReach] = {}
 
     def __getitem__(self, name: str) -> _Adapter | OutOfReach:
         if name not in self._made:
             try:
-                self._made[name] = self._makers[name]()
+                self._made[name] = self._make(self._providers[name], name)
             except LedgerError:
                 raise
             except TrmcloudError as error:
@@ -234,13 +188,14 @@ class WhenAsked(Mapping[str, _Adapter | OutOfReach]):
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
+        return (name for name, traits in TRAITS.items() if traits.can_be_named)
 
     def __len__(self) -> int:
-        return len(self._makers)
+        return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._makers
+        traits = find_traits(str(name))
+        return traits is not None and traits.can_be_named
 
 
 def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:
@@ -249,7 +204,7 @@ def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:
     Raises:
         AuthError: there is no key.
     """
-    _, ground = build_smoke("runpod")
+    _, ground = build_smoke(direct()[0])
     return ground.offers(now), ground.disk_rate
 
 
@@ -337,18 +292,16 @@ def keys_unseen(
 ) -> list[tuple[str, str, str]]:
     """Account keys that ``environ`` gives and ``elsewhere`` does not: (variable, provider, the file
     from which both would read it)."""
-    from trmcloud.adapters.runpod import settings
-
-    if settings.account_key(environ) is None or settings.account_key(elsewhere) is not None:
-        return []
-    return [(settings.ENV_KEY, "runpod", f'~/{settings.CONFIG} (apikey = "…", mode 0600)')]
+    providers = _unledgered(environ)
+    return [key for provider in providers.each() for key in provider.unseen_keys(elsewhere)]
 
 
 def reaper_timer() -> ReaperTimer:
     """The timer of this user that runs the reaper for this home."""
     from trmcloud.adapters.local.timer import ReaperTimer
 
-    return ReaperTimer(os.environ, home_dir(os.environ), Path.home())
+    variables = [name for each in _unledgered(os.environ).each() for name in each.variables]
+    return ReaperTimer(os.environ, home_dir(os.environ), Path.home(), variables)
 
 
 def account_checks(
@@ -356,26 +309,106 @@ def account_checks(
 ) -> list[Callable[[], Sequence[Finding]]]:
     """What ``doctor`` asks of each provider, and of a bucket; ``rates`` are USD/h of what is meant
     to be rented."""
-    from trmcloud.adapters.runpod.checkup import check_account
     from trmcloud.adapters.s3.checkup import check_bucket
-    from trmcloud.adapters.skypilot.checkup import check_skypilot
     from trmcloud.app.doctor import check_needs
 
-    home = home_dir(environ)
+    providers = _unledgered(environ)
+    usual = providers[direct()[0]]
     return [
-        lambda: check_needs(machine_needs(home, "runpod"), rents=_rents(environ, home)),
-        lambda: check_account(environ, rates.get("runpod")),
-        lambda: check_skypilot(
-            environ, lambda provider: _was_used(home, provider), partial(sky_home, home)
-        ),
+        lambda: check_needs(usual.needs(), rents=_rents(providers)),
+        *(check for provider in providers.each() for check in provider.checks(rates)),
         lambda: check_bucket(environ, bucket),
     ]
 
 
-def _rents(environ: Mapping[str, str], home: Path) -> bool:
-    """Whether machines are rented from here: there is a key, or were pods."""
-    from trmcloud.adapters.runpod.settings import account_key
-    from trmcloud.adapters.skypilot.command import ENV_SKY
+def _unledgered(environ: Mapping[str, str]) -> Providers:
+    """Providers that are asked for what needs no ledger."""
+    home = home_dir(environ)
+    return providers_of(home, environ, lambda: SqliteLedger(home / "ledger.db").ledger_id)
 
-    used = any(_was_used(home, provider) for provider in RENTABLE)
-    return used or bool(environ.get(ENV_SKY)) or account_key(environ) is not None
+
+def _rents(providers: Providers) -> bool:
+    """Whether machines are rented from here: there is a key, or were pods."""
+    used = any(providers[name].was_used(name) for name in rentable())
+    return used or any(provider.has_access() for provider in providers.each())
+
+
+def telling_thread(context: Context, words: Words) -> Telling | None:
+    """What tells others while ``context`` is used; None where nobody is to be told."""
+    teller = build_teller(context, words)
+    if teller is None:
+        return None
+    from trmcloud.adapters.notify.thread import TellingThread
+
+    return TellingThread(teller)
+
+
+def build_teller(context: Context, words: Words) -> Teller | None:
+    """What is to be told of this home, and whom. Its ledger is its own: another thread's to read.
+
+    None where nobody is to be told, or where that cannot be read, which a command that is about
+    something else is not held up by.
+    """
+    if not (context.home / "notify.json").exists():
+        return None
+    from trmcloud.adapters.notify.destinations import read_destinations
+    from trmcloud.app.telling import Teller
+    from trmcloud.core.errors import NotifyError
+    from trmcloud.core.values import replace
+
+    try:
+        destinations = read_destinations(context.home)
+    except NotifyError:
+        return None
+    if not destinations:
+        return None
+    own = replace(context, ledger=SqliteLedger(context.home / "ledger.db"))
+    return Teller(own, outbox_of(context.home), destinations, sender_of, words)
+
+
+def destinations_file() -> tuple[
+    Callable[[], tuple[Destination, ...]], Callable[[Sequence[Destination]], None]
+]:
+    """(what reads who is to be told, what writes it)"""
+    from trmcloud.adapters.notify.destinations import read_destinations, write_destinations
+
+    close_home(os.environ)
+    home = home_dir(os.environ)
+    return partial(read_destinations, home), partial(write_destinations, home)
+
+
+def outbox_of(home: Path) -> Outbox:
+    from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
+
+    return SqliteOutbox(home / NAME)
+
+
+def sender_of(destination: Destination) -> Send:
+    """By its way.
+
+    Raises:
+        MissingExtra, UsageError: it cannot be told.
+    """
+    if destination.way == "webhook":
+        from trmcloud.adapters.notify.webhook import WebhookSender
+
+        return WebhookSender(destination.where, destination.secret)
+    from trmcloud.adapters.notify.by_apprise import AppriseSender
+
+    return AppriseSender(destination.way, destination.where)
+
+
+def pod_webhook(home: Path) -> str:
+    """``webhook.json`` for a pod; '' where no destination is to be told from there."""
+    if not (home / "notify.json").exists():
+        return ""
+    from trmcloud.adapters.notify.destinations import read_destinations
+    from trmcloud.core.contract.notices import Webhook
+    from trmcloud.core.contract.pod_contract import dump
+    from trmcloud.core.errors import NotifyError
+
+    try:
+        chosen = next((d for d in read_destinations(home) if d.on_pod), None)
+    except NotifyError:
+        return ""
+    return "" if chosen is None else dump(Webhook(chosen.where, chosen.secret, chosen.only))

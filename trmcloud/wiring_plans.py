@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 
 from trmcloud.app.home import home_dir
 from trmcloud.app.planning import Planner
+from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.core.catalog.providers import TRAITS, direct
+from trmcloud.providers.protocol import Site
+from trmcloud.providers.registry import Providers, fill_profiles
 
 if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import PriceTables, Source
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from trmcloud.core.control.events import DataPinned
     from trmcloud.core.spec.data_source import DataSource
     from trmcloud.core.spec.recipe import Recipe
+    from trmcloud.export.script import SkyNames
 
 
 class Inputs:
@@ -29,6 +34,7 @@ class Inputs:
 
     def __init__(self, home: Path) -> None:
         self._home = home
+        self._providers = _providers(home)
 
     def recipe(self, name: str) -> Recipe:
         from trmcloud.adapters.files.recipes import load_recipe
@@ -36,13 +42,10 @@ class Inputs:
         return load_recipe(name)
 
     def live_prices(self, now: float) -> tuple[Sequence[Offer], str]:
-        from trmcloud.adapters.runpod.settings import account_key
-
-        if account_key(os.environ) is None:
-            return (), ""  # and nothing is loaded to ask with
-        from trmcloud.adapters.runpod.offers import live_prices
-
-        return live_prices(os.environ, now)
+        asked = (name for name in direct() if TRAITS[name].live_prices)
+        told = [self._providers[name].live_prices(now) for name in asked]
+        offers = [offer for found, _ in told for offer in found]
+        return offers, "; ".join(why for _, why in told if why)
 
     def offers(self, now: float, live: Sequence[Offer]) -> list[Offer]:
         from trmcloud.adapters.prices.tables import load_offers
@@ -76,9 +79,7 @@ class Inputs:
         return settings.takes_presigned(settings.endpoint(os.environ))
 
     def enabled_clouds(self) -> Sequence[str]:
-        from trmcloud.wiring_skypilot import enabled_by_skypilot
-
-        return enabled_by_skypilot(self._home)
+        return [name for provider in self._providers.each() for name in provider.enabled()]
 
 
 def build_planner(home: Path | None = None, clock: Callable[[], float] = time.time) -> Planner:
@@ -145,12 +146,22 @@ def price_tables() -> PriceTables:
 
 def price_sources(environ: Mapping[str, str]) -> list[Source]:
     """Where live prices come from, the best first."""
-    from trmcloud.adapters.prices.catalogues import PROVIDERS
-    from trmcloud.adapters.prices.skypilot import read_cloud
-    from trmcloud.adapters.prices.tables import Source
-    from trmcloud.adapters.runpod.offers import price_rows
+    providers = _providers(home_dir(environ), environ)
+    return [source for provider in providers.each() for source in provider.price_sources()]
 
-    sky = [
-        Source(f"SkyPilot's {cloud}", partial(read_cloud, cloud, environ)) for cloud in PROVIDERS
-    ]
-    return [Source("runpod", partial(price_rows, environ)), *sky]
+
+def simulate_providers() -> None:
+    """Give the simulator each provider's profile."""
+    fill_profiles()
+
+
+def task_names() -> SkyNames:
+    """The words of the program for which ``trmcloud export`` writes task files."""
+    told = (provider.task_names() for provider in _providers(home_dir(os.environ)).each())
+    return next(names for names in told if names is not None)
+
+
+def _providers(home: Path, environ: Mapping[str, str] | None = None) -> Providers:
+    """Providers that are asked for prices and names: nothing is rented from these."""
+    environ = os.environ if environ is None else environ
+    return Providers(Site(home, environ, str, bundle_root, list))

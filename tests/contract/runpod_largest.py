@@ -14,12 +14,6 @@ from typing import Any, cast
 from trmcloud.adapters.files.data_sets import load_data_set
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
-from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.bundle import boot_payload
-from trmcloud.adapters.runpod.compute import RunPodCompute
-from trmcloud.adapters.runpod.graphql import RunPodGraphql
-from trmcloud.adapters.runpod.http import Http
-from trmcloud.adapters.runpod.settings import ENV_API, ENV_GRAPHQL, pod_environment
 from trmcloud.app.pod_request import LaunchData, pod_request
 from trmcloud.core.catalog.hub import at_commit
 from trmcloud.core.clock import Instant
@@ -31,6 +25,12 @@ from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.recipe import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.ports.compute import PodKeys, PodRequest
+from trmcloud.providers.runpod.account import RunPodGraphql
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.compute import RunPodCompute
+from trmcloud.providers.runpod.create import boot_payload
+from trmcloud.providers.runpod.http import Http
+from trmcloud.providers.runpod.secrets import ENV_API, ENV_GRAPHQL, pod_environment
 
 NOW = 1_795_000_000.123456
 RECIPES = ("trm", "trm-tiny", "bd3lm", "hdp")

@@ -8,15 +8,15 @@ from typing import Any
 
 from tests.standins.runpod.standin import GivenClock, StandIn
 from trmcloud.adapters.pod_history import Sightings
-from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.bundle import boot_payload
-from trmcloud.adapters.runpod.compute import RunPodCompute
-from trmcloud.adapters.runpod.graphql import RunPodGraphql
-from trmcloud.adapters.runpod.http import Http
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodKeys, PodRequest
+from trmcloud.providers.runpod.account import RunPodGraphql
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.compute import RunPodCompute
+from trmcloud.providers.runpod.create import boot_payload
+from trmcloud.providers.runpod.http import Http
 
 Clocked = tuple[StandIn, GivenClock]
 A100, L4 = "A100-80GB-SXM", "L4"

@@ -1,4 +1,4 @@
-"""One suite for whoever gives machines: this one, RunPod and SkyPilot on stand-ins, simulated."""
+"""One suite for every provider of the registry, on its stand-in where it has one, and simulated."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ import pytest
 
 from tests.contract.runpod_rig import Clocked, build
 from tests.unit.skypilot.rig import Rig
-from trmcloud.adapters.local.compute import LocalCompute
 from trmcloud.core.contract.pod_contract import Lease, PodName
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.errors import ProviderRefused
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.ports.compute import Compute, PodRequest
+from trmcloud.providers.protocol import Site
+from trmcloud.providers.registry import ROWS, Providers
 from trmcloud.sim.oracle.invariants import Invariants
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.world import SimWorld
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = Usd("0.49")
-SKUS = {"local": "CPU", "runpod": "L4", "skypilot": "L4", "sim": "L4"}
-PROVIDERS = tuple(SKUS)
+SIMULATED = "simulated"
 _NUMBERS = itertools.count()
 
 
 @dataclass
 class Ground:
-    """``on`` lets time pass: the real one here, a given one elsewhere."""
+    """``on`` lets time pass: a given one on a stand-in, else the real one."""
 
-    name: str
     compute: Compute
-    now: Callable[[], float]
-    on: Callable[[float], None]
+    now: Callable[[], float] = time.time
+    on: Callable[[float], None] = time.sleep
     ledger: str = field(
         default_factory=lambda: f"{(os.getpid() << 8 | next(_NUMBERS)) % 2**32:08x}"
     )
@@ -53,43 +52,48 @@ class Ground:
             hard_stop_at=now + 3600, landing_s=60.0, phases=(), fits_budget=True,
             min_useful_s=10.0, hold=True,
         )  # fmt: skip
-        return PodRequest(name=name, sku=SKUS[self.name], gpus=1, rate=RATE, lease=lease, jobs=())
+        return PodRequest(name=name, sku="L4", gpus=1, rate=RATE, lease=lease, jobs=())
+
+    @property
+    def is_real(self) -> bool:
+        return self.on is time.sleep
 
     def named(self, name: str) -> list[PodSeen]:
         pods = self.compute.list_pods()
         return [pod for pod in pods if pod.name == name and pod.status != "gone"]
 
     def until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
-        step_s = 0.1 if self.name == "local" else seconds / 50
+        step_s = 0.1 if self.is_real else seconds / 50
         deadline = self.now() + seconds
         while not holds():
             assert self.now() < deadline, what
             self.on(step_s)
 
 
-@pytest.fixture(params=PROVIDERS)
+@pytest.fixture(params=(*ROWS, SIMULATED))
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
-    if request.param == "local":
-        local = LocalCompute(tmp_path, [str(ROOT)])
-        yield Ground("local", local, time.time, time.sleep)
-        for pod in local.list_pods():
-            local.terminate(pod.pod_id)
-    elif request.param == "runpod":
+    if request.param == "runpod":
         clocked: Clocked = request.getfixturevalue("runpod_and_clock")
         rig = build(clocked)
-        yield Ground("runpod", rig.compute, rig.clock, rig.on)
+        yield Ground(rig.compute, rig.clock, rig.on)
     elif request.param == "skypilot":
         sky = Rig(tmp_path)
-        yield Ground("skypilot", sky.compute(), lambda: sky.now, sky.on)
+        yield Ground(sky.compute(), lambda: sky.now, sky.on)
+    elif request.param != SIMULATED:
+        site = Site(tmp_path, {}, str, lambda: ROOT / "model", lambda: [str(ROOT)])
+        compute = Providers(site)[request.param].compute(request.param)
+        yield Ground(compute)
+        for pod in compute.list_pods():
+            compute.terminate(pod.pod_id)
     else:
         world = SimWorld(random.Random(7), ("runpod",))
         world.check = check = Invariants(world)
-        compute = Process(world, world.laptop, "launch").world.computes["runpod"]
+        simulated = Process(world, world.laptop, "launch").world.computes["runpod"]
 
         def on(seconds: float) -> None:
             world.queue.run_until(world.queue.now + seconds, check.accrue, check.look)
 
-        yield Ground("sim", compute, lambda: world.queue.now, on)
+        yield Ground(simulated, lambda: world.queue.now, on)
 
 
 def test_a_pod_is_listed_under_its_name_at_the_rate_asked_for(ground: Ground) -> None:
@@ -124,7 +128,7 @@ def test_a_bill_becomes_final_and_is_what_its_time_cost(ground: Ground) -> None:
     ground.until(lambda: bool(ground.named(wanted.name)), 60, "it is never listed")
     running = ground.compute.bill(pod_id)
     assert running is None or not running.final
-    ground.on(1.0 if ground.name == "local" else 600.0)
+    ground.on(1.0 if ground.is_real else 600.0)
     ground.compute.terminate(pod_id)
     ground.until(lambda: not ground.named(wanted.name), 120, "it lives on")
     life_s = ground.now() - began_at
@@ -149,7 +153,7 @@ def test_a_request_that_is_not_wanted_any_more_makes_nothing(ground: Ground) -> 
     wanted = replace(ground.request(), require_wanted=unwanted)
     with pytest.raises(ProviderRefused):
         ground.compute.create(wanted)
-    ground.on(0.2 if ground.name == "local" else 300.0)
+    ground.on(0.2 if ground.is_real else 300.0)
     assert ground.named(wanted.name) == []
 
 
@@ -166,7 +170,7 @@ def test_pods_are_told_apart_by_their_names(ground: Ground) -> None:
 
 # The simulated provider takes a name twice, as RunPod itself does: a controller that relied on its
 # adapter to ask only once would show there.
-@pytest.mark.parametrize("ground", ["local", "runpod", "skypilot"], indirect=True)
+@pytest.mark.parametrize("ground", ROWS, indirect=True)
 def test_a_name_is_given_to_one_pod_alone(ground: Ground) -> None:
     wanted = ground.request()
     made = ground.compute.create(wanted)

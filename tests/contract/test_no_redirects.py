@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.unit.pod.provider import Provider
-from trmcloud.adapters.runpod import offers
-from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.checkup import check_account
-from trmcloud.adapters.runpod.graphql import RunPodGraphql
-from trmcloud.adapters.runpod.http import Http
 from trmcloud.core.errors import ProviderError
 from trmcloud.pod.agent.terminate import ways_of
 from trmcloud.pod.storage.presigned import Objects, StoreError
+from trmcloud.providers.runpod import offers
+from trmcloud.providers.runpod.account import RunPodGraphql
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.checkup import check_account
+from trmcloud.providers.runpod.http import Http
 
 KEY = "rpa_CANARY0123456789"
 CODES = (301, 302, 303, 307, 308)

@@ -18,14 +18,14 @@ from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
 from tests.standins.sshd import find_sshd
 from tests.unit.pod.leases import a_lease, job_of
-from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.bundle import boot_payload
-from trmcloud.adapters.runpod.compute import RunPodCompute
-from trmcloud.adapters.runpod.graphql import RunPodGraphql
-from trmcloud.adapters.runpod.http import Http
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodKeys, PodRequest
+from trmcloud.providers.runpod.account import RunPodGraphql
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.compute import RunPodCompute
+from trmcloud.providers.runpod.create import boot_payload
+from trmcloud.providers.runpod.http import Http
 
 WHY_NOT = no_namespaces()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=f"pods: {WHY_NOT}")

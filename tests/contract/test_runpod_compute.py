@@ -14,9 +14,6 @@ from tests.contract.runpod_rig import A100, HOST_KEY, Clocked, Rig, build, reque
 from tests.standins.runpod import oracle
 from tests.standins.runpod.standin import StandIn
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.adapters.runpod import offers
-from trmcloud.adapters.runpod.checkup import check_account
-from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.app import reap
 from trmcloud.app.context import Context
 from trmcloud.app.doctor import Finding
@@ -36,6 +33,9 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodRequest, VolumeSeen
+from trmcloud.providers.runpod import offers
+from trmcloud.providers.runpod.checkup import check_account
+from trmcloud.providers.runpod.compute import RunPodVolumes
 
 # -- runpod compute -----------------------------------------------------------------------------
 # RunPod's adapter makes and ends pods, against the stand-in on a clock that the test moves.
@@ -464,25 +464,24 @@ def test_a_volume_is_made_once_and_used_again(rig: Rig) -> None:
     volumes = RunPodVolumes(rig.api, LEDGER)
     made = volumes.ensure("EU-RO-1", 100)
     assert (made.name, made.size_gb) == ("trmc-0a1b2c3d-EU-RO-1", 100)
-    assert made.per_month == Usd(7)
     assert volumes.ensure("EU-RO-1", 50) == made
     grown = volumes.ensure("EU-RO-1", 200)
-    assert (grown.id, grown.size_gb) == (made.id, 200)
+    assert (grown.volume_id, grown.size_gb) == (made.volume_id, 200)
     elsewhere = volumes.ensure("US-KS-2", 1)
     assert elsewhere.size_gb == 10, "RunPod's least"
     assert volumes.ours() == [grown, elsewhere]
     assert RunPodVolumes(rig.api, "ffffffff").ours() == []
-    rig.compute.create(request(rig, "A100-80GB-SXM", region="EU-RO-1", volume=made.id))
+    rig.compute.create(request(rig, "A100-80GB-SXM", region="EU-RO-1", volume=made.volume_id))
     with pytest.raises(ProviderRefused, match="in use"):
-        volumes.delete(made.id)
-    volumes.delete(elsewhere.id)
+        volumes.delete(made.volume_id)
+    volumes.delete(elsewhere.volume_id)
     assert volumes.ours() == [grown]
 
 
 def test_a_volume_of_somebody_elses_is_left_alone(rig: Rig) -> None:
     foreign = rig.api.create_volume("my-data", 10, "EU-RO-1")
     volumes = RunPodVolumes(rig.api, LEDGER)
-    assert volumes.ensure("EU-RO-1", 10).id != foreign.id
+    assert volumes.ensure("EU-RO-1", 10).volume_id != foreign.id
     with pytest.raises(NotFoundError):
         volumes.delete(foreign.id)
     assert {row.id for row in rig.api.volumes()} >= {foreign.id}
@@ -493,9 +492,11 @@ def test_the_reaper_sees_and_ends_only_volumes_of_this_ledger(rig: Rig) -> None:
     mine = RunPodVolumes(rig.api, LEDGER).ensure("EU-RO-1", 31)
     RunPodVolumes(rig.api, "ffffffff").ensure("EU-RO-1", 31)
     rig.compute._volumes = RunPodVolumes(rig.api, LEDGER)
-    assert rig.compute.kept_volumes() == [VolumeSeen(mine.id, "EU-RO-1", 31)]
+    assert rig.compute.kept_volumes() == [
+        VolumeSeen(mine.volume_id, "EU-RO-1", 31, "trmc-0a1b2c3d-EU-RO-1")
+    ]
     for _ in range(2):  # somebody may have been quicker
-        rig.compute.delete_volume(mine.id)
+        rig.compute.delete_volume(mine.volume_id)
     assert rig.compute.kept_volumes() == []
     assert {row.name for row in rig.api.volumes()} == {"my-data", "trmc-ffffffff-EU-RO-1"}
 
@@ -511,7 +512,7 @@ def test_a_volume_that_may_have_been_made_is_looked_for(rig: Rig) -> None:
     create = rig.api.create_volume
     rig.api.create_volume = made_but_garbled  # type: ignore[method-assign,assignment]
     made = volumes.ensure("EU-RO-1", 10)
-    assert [row.id for row in rig.api.volumes()] == [made.id]
+    assert [row.id for row in rig.api.volumes()] == [made.volume_id]
 
 
 def test_what_cannot_be_a_volume(rig: Rig) -> None:

@@ -26,25 +26,12 @@ from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
 from tests.unit.pod.leases import a_lease, job_of
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.bundle import (
-    ENTRY,
-    ENTRYPOINT,
-    PREFIX,
-    boot_command,
-    boot_environment,
-    boot_payload,
-)
-from trmcloud.adapters.runpod.compute import LONGEST_HOLD_S, THROTTLED_S, RunPodCompute
-from trmcloud.adapters.runpod.create_request import LIMIT_BODY_BYTES, MAX_BODY_BYTES
-from trmcloud.adapters.runpod.graphql import RunPodGraphql
-from trmcloud.adapters.runpod.http import Http, compact
-from trmcloud.adapters.runpod.offers import live_offers
 from trmcloud.app import launching
 from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.smoke_plan import make_smoke_plan
+from trmcloud.app.staging.packing import POD_ENTRY
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
@@ -66,6 +53,20 @@ from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan
 from trmcloud.ports.compute import PodRequest
 from trmcloud.ports.ledger import ControllerId
+from trmcloud.providers.runpod.account import RunPodGraphql
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.compute import LONGEST_HOLD_S, THROTTLED_S, RunPodCompute
+from trmcloud.providers.runpod.create import (
+    ENTRYPOINT,
+    LIMIT_BODY_BYTES,
+    MAX_BODY_BYTES,
+    PREFIX,
+    boot_command,
+    boot_environment,
+    boot_payload,
+)
+from trmcloud.providers.runpod.http import Http, compact
+from trmcloud.providers.runpod.offers import live_offers
 
 # -- runpod create ------------------------------------------------------------------------------
 # What a create holds: it fits RunPod's limit, and its command starts on the poorest of images.
@@ -335,7 +336,7 @@ def test_a_python_without_xz_and_bzip2_will_do(tmp_path: Path) -> None:
     )
     python.chmod(0o755)
     done = run_with(python, tmp_path / "image")
-    assert (done.stdout, done.stderr) == (f"becomes {ENTRY}\n", "")
+    assert (done.stdout, done.stderr) == (f"becomes {POD_ENTRY}\n", "")
 
 
 def _told(body: dict[str, Any], name: str) -> str:
@@ -480,14 +481,14 @@ def test_no_key_of_the_account_is_in_what_a_pod_is_given(rig: Rig) -> None:
     import base64
     import json
 
-    from trmcloud.adapters.runpod import settings
+    from trmcloud.providers.runpod import secrets
 
     key = rig.standin.api_key
-    environ = {"RUNPOD_API_KEY": key, settings.ENV_API: rig.standin.url, "OTHER": key}
+    environ = {"RUNPOD_API_KEY": key, secrets.ENV_API: rig.standin.url, "OTHER": key}
     for wanted in (request(rig), request(rig, volume="v", region="EU-RO-1", check={"gpu": "L4"})):
         body = rig.compute.body(wanted)
-        body["env"] |= settings.pod_environment(environ)
-        assert settings.ENV_KEY not in body["env"]
+        body["env"] |= secrets.pod_environment(environ)
+        assert secrets.ENV_KEY not in body["env"]
         texts = [json.dumps(body)]
         for value in body["env"].values():
             try:

@@ -13,9 +13,9 @@ from tests.standins.runpod import pages
 from tests.standins.runpod.client import Client
 from tests.standins.runpod.graphql_text import Field, parse
 from tests.standins.runpod.standin import StandIn
-from trmcloud.adapters.runpod.graphql import GraphqlUnavailable
 from trmcloud.core.errors import AuthError, PaymentRequired, ProviderError
 from trmcloud.core.money import Usd
+from trmcloud.providers.runpod.account import GraphqlUnavailable
 
 # -- The stand-in's GraphQL: the language as clients write it, and what is wrong in a 200 -------
 

@@ -18,19 +18,18 @@ import pytest
 from tests.contract.runpod_rig import A100, keys
 from tests.standins import prism
 from tests.standins.runpod.oracle import ENV_OPENAPI
-from trmcloud.adapters.runpod import offers, settings
-from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.bundle import boot_payload
-from trmcloud.adapters.runpod.compute import RunPodCompute
-from trmcloud.adapters.runpod.graphql import RunPodGraphql
-from trmcloud.adapters.runpod.http import Http
-from trmcloud.adapters.runpod.volumes import RunPodVolumes
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import FinalRefusal, ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.pod.agent.terminate import ways_of
 from trmcloud.ports.compute import PodRequest
+from trmcloud.providers.runpod import offers, secrets
+from trmcloud.providers.runpod.account import RunPodGraphql
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.compute import RunPodCompute, RunPodVolumes
+from trmcloud.providers.runpod.create import boot_payload
+from trmcloud.providers.runpod.http import Http
 
 KEY = "rpa_JUDGED0BY0PRISM"
 AT = 1_795_000_000.0
@@ -80,7 +79,7 @@ class Side:
             RunPodGraphql(self.http, f"{url}/graphql"),
             keys,
             boot_payload,
-            environment={settings.ENV_API: f"{url}/v2", settings.ENV_GRAPHQL: url},
+            environment={secrets.ENV_API: f"{url}/v2", secrets.ENV_GRAPHQL: url},
             volumes=RunPodVolumes(self.api, "0a1b2c3d"),
         )
 
@@ -143,7 +142,6 @@ def test_every_other_request_is_as_published(side: Side) -> None:
     calls.billed_lately()
     for counts, community in (((), False), ((1, 8), False), ((2,), True)):
         offers.read_catalogue(calls.catalogue, counts, community=community)
-    calls.ssh_keys()
     calls.log_text(POD, 200)
     api._get("/pods", {"limit": "1000", "cursor": "Y3JlYXRlZEF0PTE3NDg3ODA0MDA"})
     assert side.noted.wrong == []
@@ -223,7 +221,7 @@ def test_a_pod_ends_itself_as_published(judge: str) -> None:
 
 
 def test_prices_are_looked_up_as_published(judge: str) -> None:
-    environ = {settings.ENV_API: judge, settings.ENV_KEY: KEY}
+    environ = {secrets.ENV_API: judge, secrets.ENV_KEY: KEY}
     _, notes = offers.price_rows(environ, AT)
     assert re.fullmatch(r"runpod: \d+ offers of [0-9-]+ \(v2\)", notes[0]), notes
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.standins.s3 import running
-from trmcloud.adapters.skypilot.aws import AGAIN_S, ShutdownLimit
+from trmcloud.providers.skypilot.task import AGAIN_S, ShutdownLimit
 
 pytest.importorskip("moto")
 POD = "trmc-0a1b2c3d-r1-g1-1795267600"

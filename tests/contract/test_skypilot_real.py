@@ -17,13 +17,12 @@ import pytest
 
 from tests.missing_tools import find
 from tests.unit.skypilot.rig import KEYS, NOW, request
-from trmcloud.adapters.prices.catalogues import PROVIDERS, read_catalogue
-from trmcloud.adapters.prices.skypilot import BASES, VERSIONS
 from trmcloud.adapters.prices.tables import load_offers
-from trmcloud.adapters.skypilot.task import CLOUDS, accelerator, make_task
 from trmcloud.core.catalog.offers import Offer
-from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.core.errors import NotSupported
+from trmcloud.providers.skypilot.offers import BASES, PROVIDERS, VERSIONS, read_catalogue
+from trmcloud.providers.skypilot.task import accelerator, make_task
+from trmcloud.providers.skypilot.traits import CLOUDS, RUNPOD_BY_SKYPILOT
 
 # -- skypilot real ------------------------------------------------------------------------------
 # The real SkyPilot reads and plans what we hand it: our own tasks, and those below ``sky/``.

@@ -8,8 +8,8 @@ python -m tests.e2e.impatient status
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
 
+import trmcloud.providers.registry  # noqa: F401  fills the traits
 from trmcloud.cli.main import main
 from trmcloud.core.catalog import providers
 
@@ -19,7 +19,7 @@ BILL_WAIT_S = 2.0
 HANG_AFTER_S = 20.0
 
 if __name__ == "__main__":
-    traits = cast(dict[str, Any], providers.TRAITS)
+    traits = providers.TRAITS
     traits["runpod"] = replace(
         traits["runpod"],
         absent_s=ABSENT_S,

@@ -18,11 +18,12 @@ from tests.standins import sky_machines
 from tests.standins.downloads import Downloads, downloads
 from tests.standins.loopback import free_port
 from tests.unit.skypilot.rig import stand_in
-from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT, traits_of
+from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import State
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
+from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT
 
 VIA = ("--via", "skypilot", "--provider", "runpod")
 KEY = "--allow-account-key-on-pod"

@@ -26,12 +26,12 @@ from tests.standins import sky_machines
 from tests.standins.downloads import downloads
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
-from trmcloud.adapters.skypilot.credentials import NEVER
-from trmcloud.adapters.skypilot.homes import SkyHome
-from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.core.control.run_state import State
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
+from trmcloud.providers.skypilot.homes import SkyHome
+from trmcloud.providers.skypilot.secrets import NEVER
+from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT
 
 ENV_IMAGE = "TRMCLOUD_E2E_SKY"
 """Folder with ``root/``: uv and SkyPilot's runtime, as ``make e2e-sky`` lays it out."""

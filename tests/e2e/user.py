@@ -19,12 +19,12 @@ from typing import Any
 
 from tests.warm import Warm, can_warm
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.adapters.local.compute import LocalCompute
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.run_state import RunState
 from trmcloud.pod.machine import processes
+from trmcloud.providers.local.compute import LocalCompute
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDIN = ROOT / "tests" / "standins" / "trainer"

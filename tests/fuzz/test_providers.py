@@ -15,18 +15,17 @@ import pytest
 from tests.fuzz.mutate import NASTY, variants
 from tests.unit.runpod.conftest import KEY, Scripted, pod_record
 from tests.unit.skypilot.rig import KEYS, NAME, NOW
-from trmcloud.adapters.runpod.compute import RunPodCompute
-from trmcloud.adapters.runpod.graphql import RunPodGraphql
-from trmcloud.adapters.runpod.models import instant
-from trmcloud.adapters.runpod.offers import live_offers, read_catalogue
-from trmcloud.adapters.runpod.volumes import RunPodVolumes
-from trmcloud.adapters.skypilot.command import Sky
-from trmcloud.adapters.skypilot.compute import SkyPilotCompute
-from trmcloud.adapters.skypilot.launches import Launches
 from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.core.plain_text import strip_control
+from trmcloud.providers.runpod.account import RunPodGraphql
+from trmcloud.providers.runpod.compute import RunPodCompute, RunPodVolumes
+from trmcloud.providers.runpod.models import instant
+from trmcloud.providers.runpod.offers import live_offers, read_catalogue
+from trmcloud.providers.skypilot.clusters import Launches
+from trmcloud.providers.skypilot.command import Sky
+from trmcloud.providers.skypilot.compute import SkyPilotCompute
 
 POD = pod_record(ssh={"proxy": None, "direct": {"host": "1.2.3.4", "port": 22}})
 MYSELF = {
@@ -78,7 +77,7 @@ def _bills(runpod: Scripted) -> None:
 
 def _volumes(runpod: Scripted) -> None:
     for volume in RunPodVolumes(runpod.api(), "0a1b2c3d").ours():
-        assert volume.rate >= Usd(0)
+        assert volume.size_gb >= 0
 
 
 def _account(runpod: Scripted) -> None:

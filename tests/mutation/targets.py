@@ -98,25 +98,26 @@ READERS = {
         ("unit/app/test_reap.py",), ("last_way", "_word", "_outcome")
     ),
     # What providers say.
-    "adapters.runpod.models": Target(
+    "providers.runpod.models": Target(
         ("unit/runpod/test_records.py",)
     ),
-    "adapters.runpod.http": Target(
+    "providers.runpod.http": Target(
         ("unit/runpod/test_api.py",), ("Http", "_wait", "_retry_after")
     ),
-    "adapters.runpod.api": Target(("unit/runpod/test_api.py", "unit/runpod/test_answers.py")),
-    "adapters.runpod.graphql": Target(("unit/runpod/test_answers.py",)),
-    "adapters.runpod.offers": Target(
+    "providers.runpod.api": Target(("unit/runpod/test_api.py", "unit/runpod/test_answers.py")),
+    "providers.runpod.account": Target(("unit/runpod/test_answers.py",), ("RunPodGraphql",)),
+    "providers.runpod.offers": Target(
         ("unit/runpod/test_offers.py",),
         ("read_catalogue", "_gpus", "_rows", "_table", "_is_number", "_public_list", "_refused"),
     ),
-    "adapters.skypilot.clusters": Target(("unit/skypilot/test_clusters.py",)),
-    "adapters.skypilot.command": Target(("unit/skypilot/test_command.py",)),
-    "adapters.skypilot.launches": Target(("unit/skypilot/test_clusters.py",), ("Launches",)),
-    "adapters.skypilot.billing": Target(
-        ("unit/skypilot/test_clusters.py",), ("Biller._report", "_amount")
+    "providers.skypilot.clusters": Target(
+        ("unit/skypilot/test_clusters.py",),
+        ("Clusters", "is_new", "_checked", "Launches", "Biller._report", "_amount"),
     ),
-    "adapters.skypilot.aws": Target(("unit/skypilot/test_ec2_answers.py",)),
+    "providers.skypilot.command": Target(("unit/skypilot/test_command.py",)),
+    "providers.skypilot.task": Target(
+        ("unit/skypilot/test_ec2_answers.py",), ("ShutdownLimit", "_set", "_behaviour")
+    ),
     # What hosts of data sets say.
     "adapters.data_hosts": Target(
         ("unit/test_data_hosts.py",),
@@ -129,8 +130,9 @@ READERS = {
         ("parse_offers", "_splitter", "_header", "_whole", "_size", "_instant", "_rate",
          "_odd_rate"),
     ),
-    "adapters.prices.catalogues": Target(("unit/planner/test_catalogues.py",)),
+    "providers.skypilot.offers": Target(
+        ("unit/planner/test_catalogues.py",)
+    ),
     "adapters.prices.download": Target(("unit/planner/test_catalogues.py",), ("_body",)),
-    "adapters.prices.skypilot": Target(("unit/planner/test_catalogues.py",)),
 }  # fmt: skip
 TARGETS = {**CONTROL, **READERS}

@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import trmcloud
+from trmcloud.providers.registry import fill_profiles
 from trmcloud.sim.faults.table import ALL, IMPOSSIBLE, NAMES, PAIRS, arm_all
 from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import draw
 
+fill_profiles()
 _PACKAGE = Path(trmcloud.__file__).resolve().parent
-_ROOMS = ("core", "io", "ports", "app", "pod", "sim")
+_ROOMS = ("core", "io", "ports", "app", "pod", "sim", "providers")
 SEEDS = 200_000
 _BATCH = 500
 _RANGES, _RANGE_SEEDS = 1_000_000, 1_000_000

@@ -17,6 +17,7 @@ from trmcloud.app.preparing import Prepared, check_launch
 from trmcloud.app.staging.packing import commands_share
 from trmcloud.app.staging.working_tree import WorkingTree, look_at, pack
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
+from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import NO_SIGNAL, RECIPE, STOP_SIGNALS, Command
 from trmcloud.core.contract.command_terms import is_inside
 from trmcloud.core.errors import UsageError
@@ -31,8 +32,6 @@ _ANY = re.compile(r"(?:([1-9][0-9]?)x)?any")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _MOST_GB = 4000.0
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]{0,237}")
-IMAGES_FROM = "runpod"
-"""Who starts a pod from an image of the user's."""
 
 
 def _words(flag: str, words: Sequence[str]) -> tuple[str, ...]:
@@ -312,12 +311,13 @@ def _check_image(plan: Plan) -> None:
     Raises:
         UsageError: it is to run where no container is made of an image of the user's.
     """
-    others = {plan.candidate(name).provider for name in plan.launchable} - {IMAGES_FROM}
+    able = [name for name in rentable() if TRAITS[name].takes_image]
+    others = {plan.candidate(name).provider for name in plan.launchable}.difference(able)
     if plan.spec.command is not None and plan.spec.command.image and others:
         raise UsageError(
-            f"--image is for {IMAGES_FROM}, which starts a container of it, and this plan may rent "
-            f"from {', '.join(sorted(others))}",
-            next_step=f"--provider {IMAGES_FROM}, or leave --image out",
+            f"--image is for {' and '.join(able)}, which starts a container of it, and this plan "
+            f"may rent from {', '.join(sorted(others))}",
+            next_step=f"--provider {able[0]}, or leave --image out",
         )
 
 

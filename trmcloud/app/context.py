@@ -128,7 +128,9 @@ def left_alone(context: Context) -> bool:
 def _ever_used(context: Context) -> list[str]:
     runs = context.ledger.read().runs.values()
     used = {g.provider for run in runs for g in run.generations}
-    return [n for n in context.computes if n == LOCAL or n in used or context.was_used(n)]
+    known = dict.fromkeys((*context.computes, *sorted(used)))
+    there = (n for n in known if n in context.computes)
+    return [n for n in there if n == LOCAL or n in used or context.was_used(n)]
 
 
 def is_unasked(context: Context, run: RunState) -> bool:

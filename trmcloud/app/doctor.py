@@ -16,7 +16,7 @@ from trmcloud.app.context import Context, Need
 from trmcloud.app.home import make_home
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer
-from trmcloud.core.catalog.providers import DIRECT, TRAITS
+from trmcloud.core.catalog.providers import TRAITS, direct
 from trmcloud.core.errors import TrmcloudError
 
 _LOW_DISK_BYTES = 5 << 30
@@ -154,7 +154,7 @@ def _extra(extra: str, package: str, purpose: str) -> Finding:
 
 
 def _prices(offers: Sequence[Offer], now: float) -> Finding:
-    usual = TRAITS[DIRECT[0]]
+    usual = TRAITS[direct()[0]]
     rented = [offer.age_days(now) for offer in offers if offer.provider == usual.name]
     if not rented:
         text = f"none of {usual.title}'s are known"

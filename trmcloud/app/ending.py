@@ -16,8 +16,7 @@ from trmcloud.app.context import Context, providers_in_use
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.out_of_reach import OutOfReach
 from trmcloud.app.run_queries import is_driven
-from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import BY_SKYPILOT, traits_of
+from trmcloud.core.catalog.providers import is_brokered, load_all, traits_of
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
@@ -227,15 +226,15 @@ def _lists(
 ) -> Iterator[tuple[str, tuple[PodSeen, ...] | str]]:
     """(provider, its list, or why there is none), one after the other."""
     in_use = _in_use(context)
+    # Without a ledger whoever can be asked is; of what is rented through a program only that of
+    # which this home has a trace: asking may start a server.
+    wide = everywhere or in_use is None
+    if wide:
+        load_all()
     others = tuple(
-        name
-        for name in context.computes
-        if name not in BY_SKYPILOT or name == LOCAL or context.was_used(name)
+        name for name in context.computes if not is_brokered(name) or context.was_used(name)
     )
     known = in_use or ()
-    # Without a ledger whoever can be asked is; SkyPilot only where this home has a trace of it:
-    # asking starts a server.
-    wide = everywhere or in_use is None
     for name in dict.fromkeys((*known, *others) if wide else known):
         try:
             compute = context.computes[name]

@@ -8,7 +8,7 @@ from trmcloud.app.context import Context, is_unasked, list_pods
 from trmcloud.app.reap import GuardVisit, last_visit
 from trmcloud.app.run_queries import is_driven, last_report
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import BY_SKYPILOT, ProviderTraits, traits_of
+from trmcloud.core.catalog.providers import ProviderTraits, traits_of
 from trmcloud.core.clock import Maybe, Seen
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
@@ -112,8 +112,8 @@ def guards_of(context: Context, run: RunState) -> Guards:
 
 
 def _settled_by(traits: ProviderTraits) -> str:
-    """SkyPilot is not asked by a look alone."""
-    return "trmcloud status --live" if traits.name in BY_SKYPILOT else "any trmcloud command"
+    """What takes seconds to ask is not asked by a look alone."""
+    return "trmcloud status --live" if traits.via else "any trmcloud command"
 
 
 def _own_limits(context: Context, provider: str, pod_name: str) -> dict[str, Layer]:

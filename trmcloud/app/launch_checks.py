@@ -11,7 +11,7 @@ from trmcloud.app.context import Context, bucket_at
 from trmcloud.app.kill_layers import verified_layers
 from trmcloud.app.needs import check_needs
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import BY_SKYPILOT, DIRECT, traits_of
+from trmcloud.core.catalog.providers import direct, traits_of
 from trmcloud.core.control.exposure import LAYERS_NEEDED, Unaccepted, unaccepted
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotSupported, UsageError
 from trmcloud.core.money import ZERO, Usd
@@ -57,12 +57,14 @@ def check_launchable(context: Context, plan: Plan) -> None:
         )
     traits = traits_of(candidate.provider)
     if plan.spec.volume and traits.rented and not traits.network_volumes:
-        able = " or ".join(traits_of(name).title for name in DIRECT)
+        able = " or ".join(
+            traits_of(name).title for name in direct() if traits_of(name).network_volumes
+        )
         raise NotSupported(
             f"{candidate.provider} has no network volumes that this version rents",
             next_step=f"leave --volume out, or rent at {able}",
         )
-    if candidate.spot and candidate.provider not in BY_SKYPILOT:
+    if candidate.spot and traits.rented and not traits.has_spot:
         raise NotSupported(
             f"spot machines of {candidate.provider} are not rented by this version",
             next_step="leave --spot out, or name a cloud: --provider aws",
@@ -224,7 +226,7 @@ def check_account_key(plan: Plan, *, allowed: bool) -> None:
                 f"the {holding.name} account's own key to every machine it rents there, and they "
                 "are private people's computers"
             )
-        raise UsageError(f"SkyPilot copies {whose}", next_step=way)
+        raise UsageError(f"{holding.via or holding.name} copies {whose}", next_step=way)
 
 
 def check_account(context: Context, plan: Plan) -> None:

@@ -20,7 +20,7 @@ from trmcloud.app.out_of_reach import require_reach
 from trmcloud.app.pod_request import LaunchData, drop_launch_note, write_launch_note
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_queries import is_driven
-from trmcloud.core.catalog.providers import BY_SKYPILOT, traits_of
+from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.reason import Reason, ReasonKind
@@ -254,11 +254,11 @@ def ends_as(run: RunState) -> ev.Closed | None:
 
 
 def _may_follow(context: Context, plan: Plan, name: str, first: str) -> bool:
-    """Whether a candidate may be tried where those before it are sold out. Accounts at clouds of
-    SkyPilot's are taken for there only where the user named them."""
+    """Whether a candidate may be tried where those before it are sold out. An account at what is
+    rented through a program is taken for there only where the user named it."""
     provider = plan.candidate(name).provider
     named = provider == first or provider in plan.spec.providers
-    return provider in context.computes and (named or provider not in BY_SKYPILOT)
+    return provider in context.computes and (named or not is_brokered(provider))
 
 
 def _rate_of(run: RunState) -> Usd:

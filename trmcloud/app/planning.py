@@ -10,7 +10,7 @@ from trmcloud.app import plans, probes
 from trmcloud.app.data.sources import resolve_source
 from trmcloud.app.rent_from import rent_from
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import DIRECT, TRAITS
+from trmcloud.core.catalog.providers import TRAITS, direct
 from trmcloud.core.errors import DataError
 from trmcloud.core.planner.command_outlook import recipe_of
 from trmcloud.core.planner.planning import make_plan
@@ -66,11 +66,11 @@ class Planner:
         return spec_of(request, named, self._clock(), pods_can_upload=can_upload)
 
     def spec_to_launch(self, request: LaunchRequest) -> RunSpec:
-        """Likewise, from those that this version rents from: RunPod where nobody is named.
+        """Likewise, from those that this version rents from: the usual one where none is named.
 
         Raises:
-            UsageError: nothing is rented from one that is named. DoesNotFit: SkyPilot has access
-                to nobody.
+            UsageError: nothing is rented from one that is named. DoesNotFit: the program that rents
+                for us has access to none.
         """
         providers = rent_from(
             request.hardware,
@@ -132,7 +132,7 @@ class Planner:
             return [], ""
         live: Sequence[Offer] = ()
         told = ""
-        named = [TRAITS[name] for name in spec.providers or DIRECT[:1] if name in TRAITS]
+        named = [TRAITS[name] for name in spec.providers or direct()[:1] if name in TRAITS]
         asks = any(traits.live_prices for traits in named)
         if asks:
             if self._live is None:
@@ -141,11 +141,11 @@ class Planner:
             if missed:
                 told = f"not read: {missed}; dated ones are planned with"
             elif live:
-                told = "runpod's"
+                told = " and ".join(f"{name}'s" for name in dict.fromkeys(o.provider for o in live))
         if asks not in self._offers:
             self._offers[asks] = self.inputs.offers(now, live)
         offers = self._offers[asks]
-        # SkyPilot rents a provider's own hosts, never private ones.
+        # A program that rents for us rents a provider's own hosts, never private ones.
         renamed = [
             offer._replace(provider=traits.name)
             for traits in named

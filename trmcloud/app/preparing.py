@@ -35,7 +35,7 @@ from trmcloud.app.staging.stage import data_items
 from trmcloud.core.catalog.datasets import ENV_HOSTS
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.hub import at_commit, hub_files
-from trmcloud.core.catalog.providers import DIRECT
+from trmcloud.core.catalog.providers import direct
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.events import DataPinned
 from trmcloud.core.errors import DataError, NotFoundError, TrmcloudError, UsageError
@@ -175,7 +175,7 @@ def upload_data(context: Context, ready: Prepared, progress: Progress) -> None:
 def next_best(planner: Planner, plan: Plan) -> str:
     """What to try where nothing of the plan's hardware could be rented: another plan, saved."""
     refused = {candidate.sku for candidate in plan.candidates}
-    providers = plan.spec.providers or DIRECT[:1]
+    providers = plan.spec.providers or direct()[:1]
     anything = replace(plan.spec, hardware="", gpus=0, providers=providers)
     for offer in planner.plan(anything).candidates:
         fits = offer.fits_memory and offer.within_budget and offer.provider in providers

@@ -9,7 +9,7 @@ from dataclasses import field
 
 from trmcloud.app.context import Context, left_alone, providers_in_use
 from trmcloud.app.out_of_reach import OutOfReach
-from trmcloud.core.catalog.providers import BY_SKYPILOT
+from trmcloud.core.catalog.providers import is_brokered, load_all
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control import events as ev
@@ -60,10 +60,12 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
     charged: list[ev.StrayCharged] = []
     lists: dict[str, tuple[PodSeen, ...]] = {}
     in_use = providers_in_use(context)
-    # A ledger that has forgotten runs may have forgotten whom it rented from; but asking SkyPilot
-    # starts a server: not where this home has no trace of anything rented through it.
+    # A ledger that has forgotten runs may have forgotten whom it rented from; but asking what
+    # is rented through a program may start a server: not where this home has no trace of it.
     everywhere = not own_only or orphan_costs.is_pending(context.ledger.read())
-    others = [n for n in context.computes if n not in in_use and n not in BY_SKYPILOT]
+    if everywhere:
+        load_all()
+    others = [n for n in context.computes if n not in in_use and not is_brokered(n)]
     for provider in (*in_use, *others) if everywhere else in_use:
         compute = context.computes[provider]
         try:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import BY_SKYPILOT, DIRECT, RENTABLE, traits_of
+from trmcloud.core.catalog.providers import (
+    TRAITS,
+    brokered,
+    direct,
+    find_traits,
+    rentable,
+    traits_of,
+)
 from trmcloud.core.errors import DoesNotFit, UsageError
-
-SKYPILOT = "skypilot"
 
 
 def rent_from(
@@ -19,38 +24,44 @@ def rent_from(
     key_allowed: bool,
     enabled: Callable[[], Sequence[str]],
 ) -> list[str]:
-    """Providers to plan for: the first of ``DIRECT`` where nothing is named.
+    """Providers to plan for: the first that is rented directly where nothing is
+    named.
 
-    ``enabled`` gives the providers that SkyPilot has access to; asked only where the user leaves
-    the choice to it. One that gets a key to the whole account is among those only where that may
-    lie on its pods.
+    ``enabled`` gives the providers that a program of ``via`` has access to; asked only where the
+    user leaves the choice to it. One that gets a key to the whole account is among those only where
+    that may lie on its pods.
 
     Raises:
         UsageError: a provider that nothing is rented from, or that does not go with ``via``.
         DoesNotFit: SkyPilot has access to nobody.
     """
-    if via not in ("", SKYPILOT):
-        raise UsageError(f"--via {via}: only skypilot is known", next_step="--via skypilot")
+    known = dict.fromkeys(TRAITS[name].via.lower() for name in brokered())
+    if via and via not in known:
+        words = " and ".join(known)
+        raise UsageError(f"--via {via}: only {words} is known", next_step=f"--via {words}")
     if hardware == LOCAL:
         if via or named:
             raise UsageError("this machine is not rented: --provider and --via go with others")
         return []
     for name in named:
-        if name not in RENTABLE:
+        if find_traits(name) is None or name not in rentable():
+            own = (known for known in rentable() if not TRAITS[known].prices_of)
             raise UsageError(
-                f"nothing can be rented from {name!r}",
-                next_step=f"--provider {', '.join(RENTABLE[:-1])}",
+                f"nothing can be rented from {name!r}", next_step=f"--provider {', '.join(own)}"
             )
     if not via:
-        return list(named) or [DIRECT[0]]
+        return list(named) or [direct()[0]]
     if named:
-        return [_by_skypilot(name) for name in named]
+        return [_through(via, name) for name in named]
     found = [n for n in enabled() if key_allowed or not traits_of(n).account_key_on_pod]
     if not found:
-        raise DoesNotFit("no cloud is enabled in SkyPilot", next_step="sky check")
+        titles = {TRAITS[name].via.lower(): TRAITS[name].via for name in brokered()}
+        raise DoesNotFit(f"no cloud is enabled in {titles[via]}", next_step="sky check")
     return found
 
 
-def _by_skypilot(provider: str) -> str:
-    """What the same machines are called where SkyPilot rents them."""
-    return next((name for name in BY_SKYPILOT if traits_of(name).prices_of == provider), provider)
+def _through(via: str, provider: str) -> str:
+    """What the same machines are called where the program rents them."""
+    of_it = (traits_of(name) for name in brokered())
+    others = (t.name for t in of_it if t.via.lower() == via and t.prices_of == provider)
+    return next(others, provider)

@@ -21,7 +21,7 @@ _running: list[tuple[Telling, float]] = []
 
 def tell(context: Context, grace_s: float = GRACE_S) -> None:
     """From now on, if anybody is to be told at all."""
-    from trmcloud.wiring_notices import telling_thread
+    from trmcloud.wiring import telling_thread
 
     if _running:
         return

@@ -7,12 +7,11 @@ size and price from here, the price of a stopped pod's volume too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil
 from typing import Literal
 
+from trmcloud.core.catalog.providers import TRAITS, UNKNOWN_STORAGE, StoragePrices
 from trmcloud.core.money import Usd
-from trmcloud.core.values import dataclass
 
 DiskUse = Literal["running", "stopped", "kept"]
 """``running``: all disks of a running pod. ``stopped``: the work disk of a stopped pod. ``kept``: a
@@ -24,35 +23,9 @@ LEAST_WORK_GB = 30
 _FIRST_KEPT_GB = 1000
 
 
-@dataclass(frozen=True)
-class StoragePrices:
-    """One provider's disks; prices in micro-dollars per GB and month."""
-
-    system_gb: int
-    """The system disk: image, environment, temporary files."""
-    least_work_gb: int
-    """The smallest work disk that can be rented."""
-    running: int
-    stopped: int
-    kept: int
-    """A network volume's first 1,000 GB."""
-    kept_beyond: int
-    """What is above 1,000 GB."""
-
-
-_CLOUD = StoragePrices(70, 0, 100_000, 100_000, 70_000, 50_000)
-"""SkyPilot's clouds, whose disk prices are not on record here: planned at RunPod's. SkyPilot makes
-one disk of both, cannot stop a machine and keep it, and rents no network volume there."""
-STORAGE: Mapping[str, StoragePrices] = {
-    "local": StoragePrices(0, 0, 0, 0, 0, 0),
-    # Its documentation, August 2026: pods/pricing, storage/network-volumes. A stopped pod's volume
-    # is billed double; its container disk is erased and free.
-    "runpod": StoragePrices(20, 10, 100_000, 200_000, 70_000, 50_000),
-}
-
-
 def prices_of(provider: str) -> StoragePrices:
-    return STORAGE.get(provider, _CLOUD)
+    traits = TRAITS.get(provider)
+    return traits.storage if traits is not None else UNKNOWN_STORAGE
 
 
 def work_gb(stored_bytes: float, data_bytes: float) -> int:

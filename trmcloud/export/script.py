@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app.pod_request import pod_check
-from trmcloud.app.staging.packing import JOB, PACKAGE, own_sources, pack, sources
+from trmcloud.app.staging.packing import JOB, PACKAGE, own_sources, pack, self_end_sources, sources
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.errors import DataError, NotSupported
@@ -231,6 +231,7 @@ def make_payload(trainer: Path, package: Path = PACKAGE) -> Payload:
         raise DataError("the trainer's package holds no sources", where=str(trainer))
     try:
         files = own_sources(_ENTRY, trainer=trainer, package=package, later=(JOB,))
+        files |= self_end_sources(package=package)
         return Payload(pack(files | {name: path.read_bytes() for name, path in own.items()}))
     except OSError as error:
         raise DataError(f"it cannot be read: {error.strerror}", where=str(trainer)) from None

@@ -55,11 +55,11 @@ from trmcloud.pod.agent.attempts import (
 from trmcloud.pod.agent.follow import Follower
 from trmcloud.pod.agent.nodes import Nodes, for_nodes, write_nodes
 from trmcloud.pod.agent.start_watchdog import POD_NAME, spawn_watchdog, watchdog_of
-from trmcloud.pod.agent.terminate import TERMINATION_NAME, Chain, ways_of
+from trmcloud.pod.agent.terminate import SHUTDOWN, TERMINATION_NAME, Chain, ways_of
 from trmcloud.pod.agent.watchdog import HARD_STOP, TERMINATED
 from trmcloud.pod.agent.watchdog_process import Watch, listen
 from trmcloud.pod.machine import processes
-from trmcloud.pod.machine.environment import agent_environment, pod_environment
+from trmcloud.pod.machine.environment import agent_environment, pod_environment, self_ends
 from trmcloud.pod.machine.hardware import load_check
 from trmcloud.pod.machine.prepare import PREPARED_NAME
 from trmcloud.pod.storage.checkpoint_copy import ENV_KEEP, Keeper
@@ -409,8 +409,8 @@ def _span(seconds: float) -> str:
 
 
 ENV_AT_END = "TRMCLOUD_AT_END"
-"""What becomes of the machine once nothing more will happen: none, shutdown, runpod or skypilot."""
-AT_ENDS = ("none", "shutdown", "runpod", "skypilot")
+"""What becomes of the machine once nothing more will happen: none, shutdown, or the provider whose
+way to end it is used."""
 UNTIL_HARD_STOP = "hard-stop"
 """In place of seconds to linger: what was saved may be fetched until then. Where nothing was, the
 machine is of no more use."""
@@ -500,9 +500,10 @@ def _told(outcome: Outcome, why: str, root: Path) -> int:
 
 def _check_at_end(environment: Mapping[str, str]) -> None:
     at_end = environment.get(ENV_AT_END) or "none"
-    if at_end not in AT_ENDS:
+    known = ("none", SHUTDOWN, *self_ends())
+    if at_end not in known:
         raise UsageError(
-            f"{ENV_AT_END} is one of {', '.join(AT_ENDS)}, not {at_end!r}",
+            f"{ENV_AT_END} is one of {', '.join(known)}, not {at_end!r}",
             next_step=f"{ENV_AT_END}=shutdown powers this machine off at the end",
         )
 

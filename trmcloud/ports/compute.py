@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import ProviderRefused
 from trmcloud.core.values import dataclass
 
@@ -57,6 +60,22 @@ class PodRequest:
     given: Mapping[str, str] = field(default_factory=dict, repr=False)
     image: str = ""
 
+    def agent_words(self, keys: PodKeys, provider: str, check: Mapping[str, Any]) -> dict[str, str]:
+        """What a rented pod's agent is told by variables. ``provider`` names the ways to end it."""
+        packed = {
+            contract.ENV_LEASE: contract.dump(self.lease),
+            contract.ENV_JOBS: "[" + ",".join(contract.dump(job) for job in self.jobs) + "]",
+            contract.ENV_CHECK: json.dumps(dict(check), separators=(",", ":"), sort_keys=True),
+            contract.ENV_HOST_KEY: keys.host_private,
+        }
+        return {
+            contract.ENV_POD: self.name,
+            contract.ENV_PROVIDER: provider,
+            contract.ENV_ROOT: contract.POD_ROOT,
+            contract.ENV_AUTHORIZED_KEY: keys.user_public.strip(),
+            **{name: base64.b64encode(text.encode()).decode() for name, text in packed.items()},
+        }
+
 
 @dataclass(frozen=True)
 class PodKeys:
@@ -87,6 +106,7 @@ class VolumeSeen:
     volume_id: str
     place: str
     size_gb: int
+    name: str = ""
 
 
 class Compute(ABC):

@@ -18,9 +18,6 @@ from trmcloud.sim.scenario import Scenario, Wish
 from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.trainer import Shape
 
-_THROUGH = "skypilot"
-"""Whose habits a provider has that is reached through SkyPilot."""
-
 
 @dataclass(frozen=True)
 class Rehearsal:
@@ -130,8 +127,9 @@ def spread(values: Sequence[Any]) -> Mapping[str, Any]:
 
 
 def _with_known_habits(plan: Plan) -> Plan:
+    usual = next(name for name, profile in PROFILES.items() if profile.stands_for_others)
     candidates = tuple(
-        c if c.provider in PROFILES else replace(c, provider=_THROUGH) for c in plan.candidates
+        c if c.provider in PROFILES else replace(c, provider=usual) for c in plan.candidates
     )
     return replace(plan, candidates=candidates)
 

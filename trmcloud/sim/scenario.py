@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
@@ -19,9 +20,9 @@ from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.spec import KEEP, THEN, RunSpec
 from trmcloud.core.storage import pod_disks_price, price_per_hour, work_gb
 from trmcloud.core.values import dataclass, replace
+from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.trainer import Shape
 
-PROVIDERS = ("runpod", "runpod", "runpod", "skypilot", "aws", "local")
 HOUR_S = 3600.0
 _UPLOAD_S = 25.0
 """Of one checkpoint, at most: see ``sim.uploads``."""
@@ -80,10 +81,16 @@ OFF = (
 _OFF_SHARE = 0.15
 
 
+def _drawn_from() -> list[str]:
+    """Rented ones first, each as often as its share says."""
+    there = sorted(PROFILES.values(), key=lambda profile: profile.provider == LOCAL)
+    return [profile.provider for profile in there for _ in range(profile.shares)]
+
+
 def draw(seed: int, fault_names: tuple[str, ...], *, most_faults: int = 7) -> Scenario:
     """The scenario of ``seed``. A tenth of all seeds are healthy."""
     rng = random.Random(seed * 2 + 1)
-    provider = rng.choice(PROVIDERS)
+    provider = rng.choice(_drawn_from())
     wishes = [_wish(rng, 0, provider, at_s=rng.uniform(0, 60))]
     if rng.random() < 0.3:
         wishes.append(_wish(rng, 1, provider, at_s=rng.uniform(60, 4 * HOUR_S)))

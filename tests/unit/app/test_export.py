@@ -25,8 +25,7 @@ from trmcloud.export import script as script_module
 from trmcloud.export.script import FORMS, Payload, make_payload, make_task, quote, script
 from trmcloud.export.standalone import read_spec
 from trmcloud.export.writing import write_guides
-from trmcloud.wiring_plans import shipped_offers
-from trmcloud.wiring_skypilot import skypilot_names
+from trmcloud.wiring_plans import shipped_offers, task_names
 
 # -- export -------------------------------------------------------------------------------------
 # Exported scripts: sound shell, whatever the names in them, and a run that stops by itself.
@@ -79,7 +78,7 @@ def test_the_payload_is_the_same_each_time_and_holds_sources_alone() -> None:
 # -- SkyPilot tasks to take away: those below ``sky/`` are the ones that the command writes -----
 
 
-NAMES = skypilot_names()
+NAMES = task_names()
 SKY = Path(__file__).resolve().parents[3] / "sky"
 
 

@@ -18,10 +18,7 @@ from tests.unit.skypilot.rig import Rig
 from tests.unit.skypilot.test_homes import in_home
 from trmcloud.adapters.files.data_sets import load_data_set, source_of
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.adapters.local.compute import may_travel
 from trmcloud.adapters.prices.tables import load_offers
-from trmcloud.adapters.skypilot.compute import SkyPilotCompute
-from trmcloud.adapters.skypilot.homes import SkyHome
 from trmcloud.app import kill_layers, launching, planning, preparing
 from trmcloud.app.context import Context
 from trmcloud.app.data import prepare as data_files
@@ -68,6 +65,9 @@ from trmcloud.export.script import SkyNames
 from trmcloud.options import LaunchRequest
 from trmcloud.ports.bucket import CacheRequest
 from trmcloud.ports.compute import PodRequest
+from trmcloud.providers.local.compute import may_travel
+from trmcloud.providers.skypilot.compute import SkyPilotCompute
+from trmcloud.providers.skypilot.homes import SkyHome
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import Inputs
 

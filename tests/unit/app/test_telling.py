@@ -323,7 +323,7 @@ def test_what_cannot_be_read_stops_no_command(rig: Rig, breaks: str) -> None:
 
 
 def test_nobody_is_told_where_nobody_is_named(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trmcloud.wiring_notices import build_teller
+    from trmcloud.wiring import build_teller
 
     make: Callable[[], Teller | None] = lambda: build_teller(build_context(), words_of)  # noqa: E731
     assert make() is None

@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
-from trmcloud.adapters.prices import catalogues, skypilot
-from trmcloud.adapters.prices.catalogues import NotACatalogue, Read, read_catalogue
 from trmcloud.adapters.prices.download import Unreadable, _body
-from trmcloud.adapters.prices.skypilot import BASES, CHANGES, read_cloud
+from trmcloud.providers.skypilot import offers as sky_offers
+from trmcloud.providers.skypilot.offers import (
+    BASES,
+    CHANGES,
+    NotACatalogue,
+    Read,
+    read_catalogue,
+    read_cloud,
+)
 
 # -- SkyPilot's catalogues, row by row, in the columns that its v8 files have -------------------
 
@@ -88,7 +94,7 @@ def test_a_column_that_stands_twice_and_what_is_no_csv() -> None:
 
 
 def test_more_lines_than_any_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogues, "MOST_LINES", 2)
+    monkeypatch.setattr(sky_offers, "MOST_LINES", 2)
     assert len(read(H100, {**H100, "Region": "r2"}).rows) == 2
     with pytest.raises(NotACatalogue, match="more than 2 lines"):
         read(H100, H100, H100)
@@ -331,7 +337,7 @@ def test_what_cannot_be_combined_costs_no_other_row() -> None:
 
 
 def test_the_most_lines_of_any_catalogue() -> None:
-    assert catalogues.MOST_LINES == 400_000
+    assert sky_offers.MOST_LINES == 400_000
 
 
 def test_a_table_may_begin_with_empty_space() -> None:
@@ -403,7 +409,7 @@ class Net:
 @pytest.fixture
 def net(monkeypatch: pytest.MonkeyPatch) -> Net:
     made = Net()
-    monkeypatch.setattr(skypilot, "fetch", made.fetch)
+    monkeypatch.setattr(sky_offers, "fetch", made.fetch)
     return made
 
 

@@ -15,9 +15,8 @@ from tests.contract.runpod_largest import compute
 from tests.unit.skypilot.rig import KEYS, NAME
 from trmcloud.adapters.files.recipes import load_recipe, recipe_names
 from trmcloud.adapters.prices.tables import load_offers
-from trmcloud.adapters.skypilot.task import make_task
 from trmcloud.app.pod_request import pod_request
-from trmcloud.core.catalog.providers import RENTABLE, TRAITS, traits_of
+from trmcloud.core.catalog.providers import TRAITS, rentable, traits_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract.command import PHASE, RECIPE, Command
 from trmcloud.core.control.renting import hard_stop_within, storage_beside_disks
@@ -31,6 +30,7 @@ from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.storage import prices_of
 from trmcloud.ports.compute import PodRequest
+from trmcloud.providers.skypilot.task import make_task
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.world import SimWorld
 
@@ -60,7 +60,7 @@ def request_of(plan: Plan, candidate: Candidate) -> PodRequest:
 
 def asked_gb(request: PodRequest, provider: str) -> int:
     """The GB of disk that a provider is asked for, for each machine."""
-    if TRAITS[provider].via_skypilot:
+    if TRAITS[provider].via:
         task = json.loads(make_task(provider, request, KEYS, "boot.tar.gz", NOW, {}))
         return int(task["resources"]["disk_size"])
     request = replace(request, volume="v") if request.volume_gb else request
@@ -78,7 +78,7 @@ def billed(request: PodRequest, provider: str) -> Usd:
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_sizes_and_prices_are_the_requests_and_the_bills(recipe: str) -> None:
     looked_at = 0
-    for provider in RENTABLE:
+    for provider in rentable():
         for volume in (False, True)[: 1 + TRAITS[provider].network_volumes]:
             plan = planned(recipe, provider, volume=volume)
             for name in plan.launchable[:2] if plan is not None else ():

@@ -18,12 +18,8 @@ from typer.testing import CliRunner
 from tests.unit.skypilot.rig import KEYS, request
 from trmcloud import wiring_plans
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.adapters.prices import catalogues, download, skypilot, tables
-from trmcloud.adapters.prices.catalogues import NotACatalogue, read_catalogue
-from trmcloud.adapters.prices.skypilot import ENV_CATALOGUES, ENV_CHANGES
+from trmcloud.adapters.prices import download, tables
 from trmcloud.adapters.prices.tables import load_offers
-from trmcloud.adapters.runpod import offers, settings
-from trmcloud.adapters.skypilot.task import make_task
 from trmcloud.cli.commands.prices import app
 from trmcloud.core.catalog.offers import DAY_S, Offer, moves
 from trmcloud.core.catalog.providers import TRAITS, traits_of
@@ -35,6 +31,15 @@ from trmcloud.core.planner.candidates import kill_latency_s
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Candidate, Plan, plan_from_json, plan_to_json
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.providers.runpod import offers, secrets
+from trmcloud.providers.skypilot import offers as sky_offers
+from trmcloud.providers.skypilot.offers import (
+    ENV_CATALOGUES,
+    ENV_CHANGES,
+    NotACatalogue,
+    read_catalogue,
+)
+from trmcloud.providers.skypilot.task import make_task
 
 # -- prices -------------------------------------------------------------------------------------
 
@@ -93,7 +98,7 @@ NOBODY = "http://127.0.0.1:9"
 def environ(url: str, home: Path, **more: str) -> dict[str, str]:
     """RunPod alone: SkyPilot's catalogues are out of reach."""
     elsewhere = {ENV_CATALOGUES: NOBODY, ENV_CHANGES: NOBODY}
-    return {settings.ENV_API: url, "HOME": str(home), **elsewhere, **more}
+    return {secrets.ENV_API: url, "HOME": str(home), **elsewhere, **more}
 
 
 def test_runpods_catalogue_becomes_a_table(runpod: tuple[str, dict[str, Any]], home: Path) -> None:
@@ -279,8 +284,8 @@ def served() -> Iterator[tuple[Served, dict[str, str]]]:
     yield (
         state,
         {
-            skypilot.ENV_CATALOGUES: base,
-            skypilot.ENV_CHANGES: f"{base}/commits",
+            sky_offers.ENV_CATALOGUES: base,
+            sky_offers.ENV_CHANGES: f"{base}/commits",
             "TRMCLOUD_RUNPOD_API": "http://127.0.0.1:9/v2",
             "HOME": "/nonexistent",
         },
@@ -378,7 +383,7 @@ def test_what_is_no_catalogue_is_refused_whole(text: str, says: str) -> None:
 
 
 def test_a_catalogue_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogues, "MOST_LINES", 3)
+    monkeypatch.setattr(sky_offers, "MOST_LINES", 3)
     with pytest.raises(NotACatalogue, match="more than 3 lines"):
         read_catalogue("aws", FILES["aws"], DAY)
 
@@ -398,7 +403,7 @@ def test_refresh_reads_every_cloud_alone(served: tuple[Served, dict[str, str]], 
         "not read: how old SkyPilot's catalogue of it is cannot be had (no date is in the answer)"
     )
     assert told["runpod"] == "2 offers of 2026-11-18 (SkyPilot's v8)"
-    live = {o.provider for o in offers if o.source == catalogues.SOURCE}
+    live = {o.provider for o in offers if o.source == sky_offers.SOURCE}
     assert live == {"aws", "azure", "gcp", "lambda", "nebius", "runpod", "vast-ai", "verda"}
     assert {o.age_days(NOW) for o in offers if o.provider == "aws"} == {0}
     assert not any("Authorization" in asked for asked in state.asked)
@@ -449,7 +454,7 @@ def test_what_cannot_be_read_keeps_the_others_and_what_was_known(
     assert told["verda"] == "not read: HTTP 302"
     offers = tables.load_offers(NOW + 60, home)
     assert len(tables.snapshots(home)) == 2
-    assert Usd("55.04") in {o.rate for o in offers if o.source == catalogues.SOURCE}
+    assert Usd("55.04") in {o.rate for o in offers if o.source == sky_offers.SOURCE}
     assert Usd(17) in {o.rate for o in offers if o.provider == "vast-ai"}
     assert Usd(16) not in {o.rate for o in offers if o.provider == "vast-ai"}
 
@@ -468,7 +473,7 @@ def test_only_the_newest_snapshots_are_kept(
 def test_a_line_that_drips_or_never_ends(served: tuple[Served, dict[str, str]], how: str) -> None:
     state, environ = served
     setattr(state, how, True)
-    url = environ[skypilot.ENV_CATALOGUES] + "/v8/aws/vms.csv"
+    url = environ[sky_offers.ENV_CATALOGUES] + "/v8/aws/vms.csv"
     begun = time.monotonic()
     with pytest.raises(download.Unreadable, match=r"not had within|larger than 1 MiB"):
         download.fetch(url, most_bytes=1 << 20, within_s=0.5)

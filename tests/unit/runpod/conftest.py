@@ -9,8 +9,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.http import Http
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.http import Http
 
 BASE = "https://api.runpod.test"
 KEY = "rpa_CANARY0123456789"

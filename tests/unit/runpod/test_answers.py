@@ -10,9 +10,6 @@ import httpx2 as httpx
 import pytest
 
 from tests.unit.runpod.conftest import Scripted, pod_record, problem, said
-from trmcloud.adapters.runpod.api import RunPodApi
-from trmcloud.adapters.runpod.graphql import Account, GraphqlUnavailable, RunPodGraphql
-from trmcloud.adapters.runpod.models import BillingRecord, Volume
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.errors import (
     AccessDenied,
@@ -23,6 +20,9 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.core.money import Usd
+from trmcloud.providers.runpod.account import Account, GraphqlUnavailable, RunPodGraphql
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.models import BillingRecord, Volume
 
 # -- Each question that RunPod is asked, and what its answer is read as -------------------------
 
@@ -129,14 +129,6 @@ def test_the_catalogue_is_given_on_as_it_came(runpod: Scripted) -> None:
     runpod.answers = [said(200, {"gpus": [1]})]
     assert runpod.api().catalogue({"product": "POD"}) == {"gpus": [1]}
     assert asked(runpod) == ("GET", "/v2/catalog/gpus", {"product": "POD"})
-
-
-def test_keys_are_counted(runpod: Scripted) -> None:
-    runpod.answers = [said(200, {"keys": ["a", "b"]}), said(200, {"keys": "ab"}), said(200, {})]
-    assert runpod.api().ssh_keys() == 2
-    for _ in range(2):
-        with pytest.raises(ProviderError, match="contract says: keys"):
-            runpod.api().ssh_keys()
 
 
 # -- creates and ends --------------------------------------------------------------------------

@@ -8,8 +8,6 @@ import httpx2 as httpx
 import pytest
 
 from tests.unit.runpod.conftest import KEY, Answer, Scripted, pod_record, problem, said
-from trmcloud.adapters.runpod.api import LIST_S, MOST_PAGES, NO_CAPACITY
-from trmcloud.adapters.runpod.http import Gone, Http, NotThere, Throttled, Transient
 from trmcloud.core.errors import (
     AccessDenied,
     AmbiguousCreate,
@@ -20,6 +18,8 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
 )
+from trmcloud.providers.runpod.api import LIST_S, MOST_PAGES, NO_CAPACITY
+from trmcloud.providers.runpod.http import Gone, Http, NotThere, Throttled, Transient
 
 # -- What each answer of RunPod's becomes, and what is asked again ------------------------------
 

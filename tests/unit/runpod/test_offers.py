@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 
-from trmcloud.adapters.runpod import offers
-from trmcloud.adapters.runpod.boot_log import (
+from trmcloud.core.control.observation import BootTrouble
+from trmcloud.core.errors import ProviderError
+from trmcloud.core.money import Usd
+from trmcloud.providers.runpod import offers
+from trmcloud.providers.runpod.http import Http, Throttled, Transient
+from trmcloud.providers.runpod.offers import Listed, live_offers, read_catalogue
+from trmcloud.providers.runpod.records import (
     ALL_EVERY_S,
     CONFIRM_S,
     EVERY_S,
@@ -21,11 +26,6 @@ from trmcloud.adapters.runpod.boot_log import (
     judge,
     log_lines,
 )
-from trmcloud.adapters.runpod.http import Http, Throttled, Transient
-from trmcloud.adapters.runpod.offers import Listed, live_offers, read_catalogue
-from trmcloud.core.control.observation import BootTrouble
-from trmcloud.core.errors import ProviderError
-from trmcloud.core.money import Usd
 
 # -- RunPod's catalogue, taken apart: REST v2's, as its OpenAPI file has it, and GraphQL's ------
 

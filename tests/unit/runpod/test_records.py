@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from tests.unit.runpod.conftest import pod_record
 from trmcloud.adapters.pod_history import Sightings
-from trmcloud.adapters.runpod import models
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
+from trmcloud.providers.runpod import models
 
 # -- records ------------------------------------------------------------------------------------
 # RunPod's records: what identifies a thing is right or refused, and all the rest is itself or

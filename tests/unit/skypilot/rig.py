@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trmcloud.adapters.skypilot.command import Sky
-from trmcloud.adapters.skypilot.compute import SkyPilotCompute
 from trmcloud.core.contract.pod_contract import Lease, PodName
 from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodKeys, PodRequest
+from trmcloud.providers.skypilot.command import Sky
+from trmcloud.providers.skypilot.compute import SkyPilotCompute
 
 STANDIN = Path(__file__).resolve().parents[2] / "standins" / "sky.py"
 NOW = 1_795_264_000.0

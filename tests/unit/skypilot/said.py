@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from trmcloud.adapters.skypilot.command import Sky
 from trmcloud.core.plain_text import strip_control
+from trmcloud.providers.skypilot.command import Sky
 
 
 class SaidSky(Sky):

@@ -10,12 +10,18 @@ import pytest
 from tests.unit.skypilot.rig import NAME
 from tests.unit.skypilot.said import SaidSky
 from trmcloud.adapters.pod_history import Sightings
-from trmcloud.adapters.skypilot.billing import ASK_EVERY_S, Biller
-from trmcloud.adapters.skypilot.clusters import BUSY_AT_MOST_S, LIST_FRESH_S, Clusters, is_new
-from trmcloud.adapters.skypilot.launches import Launches
 from trmcloud.core.control.observation import Bill
 from trmcloud.core.errors import ProviderError, ProviderRefused
 from trmcloud.core.money import Usd
+from trmcloud.providers.skypilot.clusters import (
+    ASK_EVERY_S,
+    BUSY_AT_MOST_S,
+    LIST_FRESH_S,
+    Biller,
+    Clusters,
+    Launches,
+    is_new,
+)
 
 # -- clusters -----------------------------------------------------------------------------------
 # SkyPilot's table of clusters: how often it is asked for, and what its rows are taken for.

@@ -9,11 +9,11 @@ import pytest
 
 from tests.unit.skypilot.rig import NAME, NOW, Rig, request
 from tests.unit.skypilot.said import SaidSky
-from trmcloud.adapters.skypilot.command import Sky, find_sky, reasons_in
 from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import AuthError, NoCapacity, ProviderError, ProviderRefused
 from trmcloud.core.money import ZERO, cost
 from trmcloud.core.storage import price_per_hour
+from trmcloud.providers.skypilot.command import Sky, find_sky, reasons_in
 
 # -- command ------------------------------------------------------------------------------------
 # What ``sky`` prints, taken apart: its version, its JSON, its reasons, its advice. The texts are

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trmcloud.adapters.skypilot.aws import ShutdownLimit
+from trmcloud.providers.skypilot.task import ShutdownLimit
 
 boto3 = pytest.importorskip("boto3")
 POD = "trmc-0a1b2c3d-r1-g1-1795267600"

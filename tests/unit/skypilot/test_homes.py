@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from tests.unit.skypilot.rig import NAME, NOW, Rig, request
-from trmcloud.adapters.skypilot.both_homes import BothHomes
-from trmcloud.adapters.skypilot.command import Sky
-from trmcloud.adapters.skypilot.compute import SkyPilotCompute
-from trmcloud.adapters.skypilot.credentials import FILES, NEVER, is_there, on_machine
-from trmcloud.adapters.skypilot.homes import BACKUPS_KEPT, SkyHome
-from trmcloud.adapters.skypilot.task import CLOUDS
-from trmcloud.core.catalog.providers import BY_SKYPILOT
+from trmcloud.core.catalog.providers import brokered
 from trmcloud.core.errors import AmbiguousCreate, ProviderRefused
 from trmcloud.ports.compute import PodKeys
+from trmcloud.providers.skypilot.both_homes import BothHomes
+from trmcloud.providers.skypilot.command import Sky
+from trmcloud.providers.skypilot.compute import SkyPilotCompute
+from trmcloud.providers.skypilot.homes import BACKUPS_KEPT, SkyHome
+from trmcloud.providers.skypilot.secrets import FILES, NEVER, is_there, on_machine
+from trmcloud.providers.skypilot.traits import CLOUDS
 
 PLANTED = (
     *(".aws/credentials", ".aws/config", ".azure/msal_token_cache.json", ".cloudflare/accountid"),
@@ -57,7 +57,7 @@ def files_in(home: SkyHome) -> set[str]:
     return {line.removeprefix("./") for line in found.stdout.splitlines()}
 
 
-@pytest.mark.parametrize("provider", BY_SKYPILOT)
+@pytest.mark.parametrize("provider", brokered())
 def test_a_home_holds_one_clouds_credential_and_its_variables_alone(
     provider: str, user: Path, tmp_path: Path
 ) -> None:
@@ -77,11 +77,11 @@ def test_a_home_holds_one_clouds_credential_and_its_variables_alone(
 
 
 def test_no_two_homes_share_a_port_and_each_keeps_its_own(user: Path, tmp_path: Path) -> None:
-    homes = [SkyHome(tmp_path, provider, user, {}) for provider in BY_SKYPILOT]
+    homes = [SkyHome(tmp_path, provider, user, {}) for provider in brokered()]
     ports = [home.environ()["SKYPILOT_API_SERVER_LOCAL_PORT"] for home in homes]
     assert len({*ports}) == len(ports)
     assert "46580" not in ports, "the user's own server"
-    again = [SkyHome(tmp_path, name, user, {}).environ() for name in BY_SKYPILOT]
+    again = [SkyHome(tmp_path, name, user, {}).environ() for name in brokered()]
     assert [one["SKYPILOT_API_SERVER_LOCAL_PORT"] for one in again] == ports
 
 

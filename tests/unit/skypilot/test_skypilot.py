@@ -9,10 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.unit.skypilot.rig import NAME, NOW, Rig, request
-from trmcloud.adapters.skypilot.clusters import Clusters
-from trmcloud.adapters.skypilot.command import find_sky
-from trmcloud.adapters.skypilot.compute import EXITED_FOR_S
-from trmcloud.core.catalog.providers import RUNPOD_BY_SKYPILOT
 from trmcloud.core.control.observation import Bill
 from trmcloud.core.errors import (
     AmbiguousCreate,
@@ -25,6 +21,10 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd, cost
 from trmcloud.ports.compute import OwnLimit
+from trmcloud.providers.skypilot.clusters import Clusters
+from trmcloud.providers.skypilot.command import find_sky
+from trmcloud.providers.skypilot.compute import EXITED_FOR_S
+from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import json
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +23,8 @@ _CRON_MARK = "# trmcloud guard"
 _TRIAL_S = 120.0
 #: What the reaper needs of the user's shell, none of it secret: a timer starts with nearly nothing.
 _HANDED_ON = (
-    "PATH", "TRMCLOUD_RUNPOD_API", "RUNPOD_API_BASE_URL", "SKYPILOT_API_SERVER_ENDPOINT",
-    "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE",
+    "PATH", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY", "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
 )  # fmt: skip
 _CRON_DAEMONS = frozenset({"cron", "crond", "fcron", "dcron", "anacron"})
 
@@ -47,8 +47,10 @@ class Trial(NamedTuple):
 class ReaperTimer:
     """One user's timer for one home: the reaper is given ``environ``'s part that is no secret."""
 
-    def __init__(self, environ: Mapping[str, str], home: Path, user_home: Path) -> None:
-        self._environment = timer_environment(environ, home)
+    def __init__(
+        self, environ: Mapping[str, str], home: Path, user_home: Path, variables: Sequence[str]
+    ) -> None:
+        self._environment = timer_environment(environ, home, variables)
         self._user_home = user_home
 
     @property
@@ -82,9 +84,12 @@ class ReaperTimer:
         return weakness(kind)
 
 
-def timer_environment(environ: Mapping[str, str], home: Path) -> dict[str, str]:
-    """The variables that the timer sets for the reaper. None of them holds a key."""
-    kept = {name: environ[name] for name in _HANDED_ON if environ.get(name)}
+def timer_environment(
+    environ: Mapping[str, str], home: Path, variables: Sequence[str] = ()
+) -> dict[str, str]:
+    """What the timer sets for the reaper: ``variables`` say how providers are reached. None of them
+    holds a key."""
+    kept = {name: environ[name] for name in (*_HANDED_ON, *variables) if environ.get(name)}
     return {"TRMCLOUD_HOME": str(home), **kept}
 
 

@@ -8,6 +8,7 @@ import secrets
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.pull import pull
@@ -16,8 +17,25 @@ from trmcloud.app.smoke.setting import RoundTrip
 from trmcloud.core.contract.manifest import CheckpointFile
 from trmcloud.core.contract.pod_contract import POD_ROOT
 from trmcloud.core.errors import LinkError
+from trmcloud.pod.agent.terminate import TERMINATION_NAME
+
+if TYPE_CHECKING:
+    from trmcloud.adapters.ssh.link import SshPodLink
 
 _NAME = "weights.safetensors"
+
+
+def answers(link: SshPodLink, pod_name: str) -> str:
+    """Why a pod's SSH server does not let us in; empty where it does."""
+    return "" if link.answers(pod_name) else str(link.trouble(pod_name) or "no answer")
+
+
+def termination(link: SshPodLink, pod_name: str) -> str:
+    """A pod's record of how it tries to end itself; empty where that cannot be read."""
+    try:
+        return link.read_pod_file(pod_name, TERMINATION_NAME)
+    except LinkError:
+        return ""
 
 
 def round_trip(connection: SshConnection, size_bytes: int, root: str = POD_ROOT) -> RoundTrip:

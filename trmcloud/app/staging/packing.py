@@ -12,9 +12,10 @@ import io
 import tarfile
 import tokenize
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
+from trmcloud.app.staging.bundle import bundle_root
 from trmcloud.core.errors import DataError
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -28,6 +29,8 @@ _INSTEAD = {
 classes that are cheap to import, and the agent's room is small."""
 
 
+POD_ENTRY = "trmcloud.pod.boot"
+"""A pod's first process."""
 LATER = ("trmcloud.pod.storage.upload", "trmcloud.pod.notify.process")
 """What a pod starts only once the trainer's sources are there, and has with them: see
 ``trainers_share``."""
@@ -96,6 +99,35 @@ def commands_share() -> Mapping[str, bytes]:
     """What is sent beside a command's code: what starts it, what uploads its checkpoints and what
     tells somebody of it."""
     return own_sources(*LATER, JOB)
+
+
+@cache
+def boot_payload(provider: str, self_end: Path | None, trainer: Path | None = None) -> bytes:
+    """A tar.gz of what a pod of ``provider`` runs; the same sources give the same bytes. Takes most
+    of a second.
+
+    ``self_end`` is the file by which such a pod ends itself, None where it needs none. The trainer
+    follows by SSH, with what it imports of trmcloud and what uploads its checkpoints.
+
+    Raises:
+        DataError: the ``trainer``'s package (the bundled one's if None) could not run there.
+    """
+    trainers_share(trainer or bundle_root() / "model")
+    own = {} if self_end is None else self_end_sources({provider: self_end})
+    return pack(own_sources(POD_ENTRY, later=(*LATER, JOB)) | own)
+
+
+def self_end_sources(
+    files: Mapping[str, Path] | None = None, package: Path = PACKAGE
+) -> dict[str, bytes]:
+    """Each provider's ``self_end.py``, by the name under which a machine looks for it; those of the
+    package where no ``files`` are given."""
+    if files is None:
+        files = {path.parent.name: path for path in package.glob("providers/*/self_end.py")}
+    return {
+        f"{_NAME}/providers/{provider}/self_end.py": stripped(path.read_text("utf-8")).encode()
+        for provider, path in files.items()
+    }
 
 
 def sources(folder: Path, name: str) -> dict[str, Path]:

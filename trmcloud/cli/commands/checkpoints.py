@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trmcloud.app.checkpoints.pruning import SourcePruning
     from trmcloud.app.context import Context
     from trmcloud.core.control.run_state import RunState
+    from trmcloud.ports.compute import VolumeSeen
 
 
 def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState:
@@ -225,21 +226,32 @@ def show(
     from trmcloud.cli.views.status import volume_lines
     from trmcloud.cli.views.text import table
     from trmcloud.core.money import total
-    from trmcloud.wiring import build_context, build_volumes
+    from trmcloud.core.storage import price_per_hour, price_per_month
+    from trmcloud.wiring import build_context
 
-    found = sorted(build_volumes().ours(), key=lambda volume: (volume.data_centre, volume.id))
+    context = build_context()
+    found = _there(context)
+    priced = [
+        (
+            name,
+            row,
+            price_per_hour(name, "kept", row.size_gb) * _HOURS_PER_DAY,
+            price_per_month(name, "kept", row.size_gb),
+        )
+        for name, row in found
+    ]
     if as_json:
         rows = [
             {
-                "id": volume.id,
+                "id": volume.volume_id,
                 "name": volume.name,
-                "provider": volume.provider,
-                "data_centre": volume.data_centre,
+                "provider": provider,
+                "data_centre": volume.place,
                 "size_gb": volume.size_gb,
-                "usd_per_month": float(volume.per_month),
-                "usd_per_day": float(volume.rate * _HOURS_PER_DAY),
+                "usd_per_month": float(month),
+                "usd_per_day": float(day),
             }
-            for volume in found
+            for provider, volume, day, month in priced
         ]
         print(json.dumps(rows, indent=1), file=as_is())
         return
@@ -248,19 +260,13 @@ def show(
         return
     header = ("volume", "data centre", "size", "a day", "a month")
     lines = [
-        (
-            volume.id,
-            volume.data_centre,
-            f"{volume.size_gb} GB",
-            str(volume.rate * _HOURS_PER_DAY),
-            str(volume.per_month),
-        )
-        for volume in found
+        (volume.volume_id, volume.place, f"{volume.size_gb} GB", str(day), str(month))
+        for _, volume, day, month in priced
     ]
     print("\n".join(table(header, lines)))
-    month = total(volume.per_month for volume in found)
-    print(f"{month} a month until deleted · trmcloud volumes delete ID")
-    context = build_context()
+    print(
+        f"{total(month for *_, month in priced)} a month until deleted · trmcloud volumes delete ID"
+    )
     for text in volume_lines(context.ledger.read(), context.wall()):
         print(text)
 
@@ -279,23 +285,44 @@ def delete(
     from trmcloud.cli.confirm import confirmed
     from trmcloud.core.control.events import VolumeDeleted
     from trmcloud.core.errors import NotFoundError
-    from trmcloud.wiring import build_context, build_volumes
+    from trmcloud.core.storage import price_per_month
+    from trmcloud.wiring import build_context
 
-    volumes = build_volumes()
-    found = next((row for row in volumes.ours() if volume in (row.id, row.data_centre)), None)
+    context = build_context()
+    there = _there(context)
+    found = next((row for row in there if volume in (row[1].volume_id, row[1].place)), None)
     if found is None:
         raise NotFoundError(
             f"{volume} is no network volume of this ledger", next_step="trmcloud volumes"
         )
+    provider, own = found
     if not yes:
-        what = f"{found.size_gb} GB in {found.data_centre}, checkpoints and all"
-        if not confirmed(f"  Delete {found.id} ({what})?"):
+        what = f"{own.size_gb} GB in {own.place}, checkpoints and all"
+        if not confirmed(f"  Delete {own.volume_id} ({what})?"):
             print("nothing was deleted")
             return
-    volumes.delete(found.id)
-    context = build_context()
+    compute = context.computes[provider]
+    compute.delete_volume(own.volume_id)
     # Where another one of the same place is left, its rent goes on.
-    if all(row.data_centre != found.data_centre for row in volumes.ours()):
-        deleted = VolumeDeleted(found.provider, found.data_centre, getpass.getuser())
+    if all(row.place != own.place for row in compute.kept_volumes()):
+        deleted = VolumeDeleted(provider, own.place, getpass.getuser())
         context.ledger.note(deleted, context.wall())
-    print(f"deleted {found.id}: {found.per_month} a month less")
+    month = price_per_month(provider, "kept", own.size_gb)
+    print(f"deleted {own.volume_id}: {month} a month less")
+
+
+def _there(context: Context) -> list[tuple[str, VolumeSeen]]:
+    """(provider, volume), wherever they are rented.
+
+    Raises:
+        AuthError: there is no key.
+    """
+    from trmcloud.app.out_of_reach import OutOfReach, require_reach
+    from trmcloud.core.catalog.providers import TRAITS, rentable
+
+    names = [name for name in rentable() if TRAITS[name].network_volumes]
+    there = [name for name in names if not isinstance(context.computes[name], OutOfReach)]
+    for name in there or names:
+        require_reach(context, name)
+    found = [(name, row) for name in there for row in context.computes[name].kept_volumes()]
+    return sorted(found, key=lambda row: (row[1].place, row[1].volume_id))

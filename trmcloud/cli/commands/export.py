@@ -32,10 +32,9 @@ def export(
     """
     from trmcloud.export import writing
     from trmcloud.wiring import trainer_package
-    from trmcloud.wiring_plans import build_planner, shipped_offers
-    from trmcloud.wiring_skypilot import skypilot_names
+    from trmcloud.wiring_plans import build_planner, shipped_offers, task_names
 
-    planner, names = build_planner(), skypilot_names()
+    planner, names = build_planner(), task_names()
     if request.hardware == "all" and form == writing.SKY:
         trm, now = planner.recipe("trm"), time.time()
         folder = Path(output or "sky")

@@ -66,8 +66,7 @@ def add(
     from trmcloud.cli.views.reasons import words_of
     from trmcloud.core.errors import ConflictError
     from trmcloud.ports.notices import Destination
-    from trmcloud.wiring import build_context
-    from trmcloud.wiring_notices import build_teller, destinations_file, sender_of
+    from trmcloud.wiring import build_context, build_teller, destinations_file, sender_of
 
     where = _typed(where)
     _check(way, where, name or way, only or [], on_pod=on_pod, secret_from=secret_from)
@@ -100,8 +99,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     Example: trmcloud notify list
     """
     from trmcloud.cli.views.text import duration, table
-    from trmcloud.wiring import build_context
-    from trmcloud.wiring_notices import destinations_file, outbox_of
+    from trmcloud.wiring import build_context, destinations_file, outbox_of
 
     destinations = destinations_file()[0]()
     context = build_context()
@@ -153,8 +151,7 @@ def remove(name: Annotated[str, typer.Argument(help="Which one.", metavar="NAME"
 
     Example: trmcloud notify remove webhook
     """
-    from trmcloud.wiring import build_context
-    from trmcloud.wiring_notices import destinations_file, outbox_of
+    from trmcloud.wiring import build_context, destinations_file, outbox_of
 
     read, write = destinations_file()
     known = read()
@@ -180,8 +177,7 @@ def try_out(
     from trmcloud.core.contract.notices import Notice, NoticeKind, body_of
     from trmcloud.core.errors import NotFoundError, NotifyError
     from trmcloud.core.plain_text import one_line
-    from trmcloud.wiring import build_context
-    from trmcloud.wiring_notices import destinations_file, sender_of
+    from trmcloud.wiring import build_context, destinations_file, sender_of
 
     known = destinations_file()[0]()
     chosen = [_named(known, name)] if name else list(known)

@@ -39,7 +39,7 @@ def rehearse(
     from trmcloud.core.errors import NotSupported
     from trmcloud.sim.rehearsal import fault_names, rehearse
     from trmcloud.wiring import build_context
-    from trmcloud.wiring_plans import build_planner
+    from trmcloud.wiring_plans import build_planner, simulate_providers
 
     if not 1 <= runs <= _MOST_RUNS:
         raise UsageError(f"--runs is from 1 to {_MOST_RUNS:,}, not {runs}")
@@ -53,6 +53,7 @@ def rehearse(
     except NotSupported as error:
         refusal = str(error)
     carried = as_carried_out(context, plan)
+    simulate_providers()
     made = rehearse(carried, runs=runs, faults=names, seed=seed, detached=request.detach)
     if as_json:
         print(json.dumps({**made.to_json(), "launch_refused": refusal}), file=as_is())

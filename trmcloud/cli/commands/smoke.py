@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from trmcloud.app.smoke.setting import Step
 
 LEAST_MINUTES, MOST_MINUTES = 0.25, 60.0
-BY_SKYPILOT_MINUTES = 30.0
 
 
 def smoke(
@@ -42,12 +41,13 @@ def smoke(
     from trmcloud.app.smoke.run import Smoke
     from trmcloud.cli.confirm import confirmed
     from trmcloud.cli.views.reasons import sentence
-    from trmcloud.core.catalog.providers import BY_SKYPILOT
+    from trmcloud.core.catalog.providers import find_traits
     from trmcloud.core.money import Usd
     from trmcloud.wiring import build_smoke
 
     if minutes is None:
-        minutes = BY_SKYPILOT_MINUTES if provider in BY_SKYPILOT else 10.0
+        traits = find_traits(provider)
+        minutes = traits.smoke_minutes if traits is not None else 10.0
     amount = parse_money("--max-usd", max_usd) or Usd(0)
     if not LEAST_MINUTES <= minutes <= MOST_MINUTES:
         raise UsageError(

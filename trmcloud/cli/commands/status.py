@@ -30,12 +30,12 @@ def status(
     from trmcloud.app.context import find_run, is_quiet
     from trmcloud.cli.catch_up import catch_up, tell
     from trmcloud.cli.views.reasons import trouble_code
-    from trmcloud.core.catalog.providers import BY_SKYPILOT
+    from trmcloud.core.catalog.providers import brokered
     from trmcloud.wiring import build_context
 
     context = build_context()
     if not live:
-        context = replace(context, unasked=frozenset(BY_SKYPILOT))
+        context = replace(context, unasked=frozenset(brokered()))
     did: list[Did] = []
     if is_quiet(context):
         tell(context)  # of what waits: the run it is about may have ended long ago

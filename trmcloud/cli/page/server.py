@@ -29,7 +29,7 @@ from trmcloud.app.steering import Foreseen
 from trmcloud.cli.page import shown
 from trmcloud.cli.page.feed import CurveStore, Feed
 from trmcloud.cli.page.watch import Jobs, Watch
-from trmcloud.core.catalog.providers import BY_SKYPILOT, RENTABLE
+from trmcloud.core.catalog.providers import brokered, rentable
 from trmcloud.core.errors import (
     CannotListen,
     ConflictError,
@@ -406,10 +406,10 @@ _LEAVE_WITHIN_S = 1
 
 
 def page_of(home: Path | None, folder: Path, *, live: bool) -> Page:
-    """``live``: SkyPilot is asked about its pods, too."""
-    left_alone = () if live else BY_SKYPILOT
+    """``live``: what takes seconds to ask is asked about its pods, too."""
+    left_alone = () if live else brokered()
     return Page(
-        look=lambda: Home(home, unasked=(*RENTABLE, *BY_SKYPILOT)),
+        look=lambda: Home(home, unasked=rentable()),
         act=lambda: Home(home, unasked=left_alone),
         folder=folder,
         version=_version(),

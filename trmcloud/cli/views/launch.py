@@ -14,7 +14,7 @@ from trmcloud.cli.views.plan import age_days, limit_rows, told_reasons
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import BY_SKYPILOT
+from trmcloud.core.catalog.providers import is_brokered
 from trmcloud.core.contract.command import NO_SIGNAL, Command
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.run_state import RunState
@@ -33,7 +33,7 @@ def plan_credential_rows(context: Context, plan: Plan) -> list[tuple[str, str]]:
     return [
         ("on the machine", f"{provider}: {one_line(told)}")
         for provider in providers
-        if provider in BY_SKYPILOT
+        if is_brokered(provider)
         and provider in context.computes
         and (told := context.computes[provider].on_machine())
     ]
@@ -42,7 +42,7 @@ def plan_credential_rows(context: Context, plan: Plan) -> list[tuple[str, str]]:
 def run_credential_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
     """(name, text): likewise of a run's present pod, and how to see and end it by hand."""
     generation = run.generation
-    if not run.live or generation is None or generation.provider not in BY_SKYPILOT:
+    if not run.live or generation is None or not is_brokered(generation.provider):
         return []
     told = context.computes[generation.provider].on_machine(generation.pod_name)
     rows = [("on the machine", one_line(told))] if told else []
@@ -52,7 +52,7 @@ def run_credential_rows(context: Context, run: RunState) -> list[tuple[str, str]
 def lines_of(context: Context, run: RunState) -> list[str]:
     """What can be typed about its present pod, which may be there or be on its way."""
     generation = run.generation
-    if generation is None or not generation.open or generation.provider not in BY_SKYPILOT:
+    if generation is None or not generation.open or not is_brokered(generation.provider):
         return []
     return list(context.computes[generation.provider].by_hand(generation.pod_name))
 

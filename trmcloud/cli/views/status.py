@@ -33,7 +33,7 @@ from trmcloud.cli.views.reasons import reason_json, sentence
 from trmcloud.cli.views.run_bar import waiting_words
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, on_volume, table
-from trmcloud.core.catalog.providers import BY_SKYPILOT
+from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.kept_volumes import due, holds
 from trmcloud.core.control.report import Spending
@@ -130,9 +130,16 @@ def show_table(context: Context, runs: Sequence[RunState]) -> None:
         print(marked_words())
     for text in volume_lines(context.ledger.read(), context.wall()):
         print(text)
-    unasked = [run.run_id for run in runs if run.live and is_unasked(context, run)]
+    unasked = [run for run in runs if run.live and is_unasked(context, run)]
     if unasked:
-        print(f"SkyPilot was not asked about {', '.join(unasked)}: trmcloud status --live")
+        vias = " and ".join(dict.fromkeys(map(_via, unasked)))
+        names = ", ".join(run.run_id for run in unasked)
+        print(f"{vias} was not asked about {names}: trmcloud status --live")
+
+
+def _via(run: RunState) -> str:
+    """What would be asked about the run's present pod."""
+    return traits_of(run.generation.provider).via if run.generation is not None else ""
 
 
 def show_json(context: Context, runs: Sequence[RunState]) -> None:
@@ -158,10 +165,12 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     ]
     if why := sentence(run.reason):
         rows.insert(2, ("why", why))
-    if any(generation.provider in BY_SKYPILOT for generation in run.generations):
+    if any(is_brokered(generation.provider) for generation in run.generations):
         rows.append(("bill", "an estimate: catalogue prices and time, none of a provider's own"))
     if run.live and is_unasked(context, run):
-        rows.append(("not asked", f"SkyPilot and the pod; {_heard(context, run)}: status --live"))
+        rows.append(
+            ("not asked", f"{_via(run)} and the pod; {_heard(context, run)}: status --live")
+        )
     guards = guards_of(context, run)
     rows += _in_the_way(context, run)
     beat = guards.beat
@@ -176,8 +185,8 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     rows += format_rows(context, run)
     rows += recovered_rows(context, run)
     rows += health_rows(context, run)
-    if run.live and run.generation is not None and run.generation.provider in BY_SKYPILOT:
-        rows.append(("host key", "the pod's is pinned; the first hop's, SkyPilot's own, is not"))
+    if run.live and (via := _via(run)):
+        rows.append(("host key", f"the pod's is pinned; the first hop's, {via}'s own, is not"))
     rows += run_credential_rows(context, run)
     if run.live and run.generation is not None:
         rows.append(("lands in", duration(run.generation.soft_stop_at - now)))

@@ -1,12 +1,40 @@
-"""What control must know of each provider: how it answers, and how it can be stopped."""
+"""The traits of every provider: how it answers, how it can be stopped, and what it rents.
+
+The rows are in each provider's own folder, ``trmcloud/providers/NAME/traits.py``. The registry puts
+them into ``TRAITS`` when it is imported, as whatever builds adapters does first.
+"""
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Callable, Iterable
 
-from trmcloud.core.catalog.hardware import MAX_NODES
 from trmcloud.core.errors import NotSupported
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import dataclass
+
+
+@dataclass(frozen=True)
+class StoragePrices:
+    """One provider's disks; prices in micro-dollars per GB and month."""
+
+    system_gb: int
+    """The system disk: image, environment, temporary files."""
+    least_work_gb: int
+    """The smallest work disk that can be rented."""
+    running: int
+    stopped: int
+    kept: int
+    """A network volume's first 1,000 GB."""
+    kept_beyond: int
+    """What is above 1,000 GB."""
+
+
+UNKNOWN_STORAGE = StoragePrices(70, 0, 100_000, 100_000, 70_000, 50_000)
+"""Where disk prices are not on record, as of SkyPilot's clouds: planned at RunPod's. SkyPilot makes
+one disk of both, cannot stop a machine and keep it, and rents no network volume there."""
+
+
+OUR_LAYERS = ("trainer", "agent", "watchdog", "controller", "reap")
+"""The kill layers that work wherever a pod is."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +56,8 @@ class ProviderTraits:
     boot_deadline_s: float
     silence_s: float
     end_grace_s: float
-    rate_tolerance: float
-    kill_layers: tuple[str, ...]
+    rate_tolerance: float = 0.0
+    kill_layers: tuple[str, ...] = OUR_LAYERS
     bill_wait_s: float = 20.0
     """How long a command waits for the bill of a pod that is gone."""
     hang_after_s: float = 300.0
@@ -45,10 +73,12 @@ class ProviderTraits:
     shows_rate: bool = True
     """Whether its list says what a pod bills an hour, so that control can end one that is dearer
     than planned; where it does not, nothing caps the rent."""
-    via_skypilot: bool = False
-    """Whether only SkyPilot rents there."""
+    via: str = ""
+    """The program that rents there for us, as it writes its name; ``--via`` takes it in lower case.
+    Asking it takes seconds and may start its server, so a look alone does not. What it makes is a
+    cluster, which it sets up before our agent starts. Empty where we speak to the provider."""
     title: str = ""
-    """Its name as it writes it itself, where it is rented without SkyPilot."""
+    """Its name as it writes it itself, where it is rented without such a program."""
     prices_of: str = ""
     """Whose offers are its own, where they are listed under another name."""
     live_prices: bool = False
@@ -60,6 +90,15 @@ class ProviderTraits:
     is a way without, or the host is a private person."""
     beware: str = ""
     """What whoever plans it is to know."""
+    can_be_named: bool = True
+    """Whether a user may name it with ``--provider``."""
+    has_spot: bool = False
+    """Whether machines that may be taken away are rented there."""
+    takes_image: bool = False
+    """Whether a pod is a container of an image that the user may choose."""
+    smoke_minutes: float = 10.0
+    """Life of a pod of ``trmcloud smoke``, its boot included, unless the user says otherwise."""
+    storage: StoragePrices = UNKNOWN_STORAGE
 
     @property
     def rented(self) -> bool:
@@ -76,121 +115,71 @@ def local_terminate_wait_s(*, watchdog_stopped: bool) -> float:
     return 0.0 if watchdog_stopped else 1.0
 
 
-RUNPOD_BY_SKYPILOT = "skypilot-runpod"
-"""RunPod rented through SkyPilot, which copies the account's key to the pod."""
-RUNPOD_BY_SKYPILOT_ENDS = (
-    "SkyPilot 0.14 reaches RunPod by GraphQL, which RunPod ends in early 2027, and has no network"
-    " volumes there any more; without --via skypilot RunPod is rented by its own API"
-)
-"""Its volumes were made by REST v1, which ended on 2026-11-15."""
+TRAITS: dict[str, ProviderTraits] = {}
+"""By name, in the order of the registry."""
+_more: list[Callable[[], Iterable[ProviderTraits]]] = []
+"""Reads the traits of providers that other packages add; called once, when a name is not known."""
 
 
-def _through_skypilot(
-    name: str,
-    own: tuple[str, ...],
-    *,
-    boot_deadline_s: float = 1200.0,
-    agent_ends: bool = True,
-    max_nodes: int = MAX_NODES,
-) -> ProviderTraits:
-    """``own``: the layers that are the cloud's or SkyPilot's; ``agent_ends``: whether the agent can
-    end the machine with what is on it."""
-    ending = ("agent", *own) if agent_ends else own
-    return ProviderTraits(
-        name=name,
-        create_settle_s=600.0,
-        absent_lists=3,
-        kill_latency_s=120.0,
-        boot_deadline_s=boot_deadline_s,
-        silence_s=120.0,
-        end_grace_s=90.0,
-        rate_tolerance=0.0,
-        absent_s=300.0,
-        absent_deleted_s=30.0,
-        kill_layers=("trainer", "agent", "watchdog", "controller", "reap", *own),
-        independent_layers=(*ending, "guard-elsewhere"),
-        max_nodes=max_nodes,
-        shows_rate=False,
-        via_skypilot=True,
-    )
+def register(
+    rows: Iterable[ProviderTraits], more: Callable[[], Iterable[ProviderTraits]] | None = None
+) -> None:
+    """Make providers known. ``more`` gives those of other packages, which take time to find."""
+    for traits in rows:
+        TRAITS.setdefault(traits.name, traits)
+    if more is not None:
+        _more.append(more)
 
 
-TRAITS: Mapping[str, ProviderTraits] = {
-    "local": ProviderTraits(
-        name="local",
-        create_settle_s=1.0,
-        absent_lists=1,
-        kill_latency_s=3.0,
-        boot_deadline_s=60.0,
-        silence_s=15.0,
-        end_grace_s=10.0,
-        rate_tolerance=0.0,
-        kill_layers=("trainer", "agent", "watchdog", "controller", "reap"),
-        hang_after_s=120.0,
-    ),
-    "runpod": ProviderTraits(
-        name="runpod",
-        create_settle_s=600.0,
-        absent_lists=3,
-        kill_latency_s=60.0,
-        boot_deadline_s=900.0,
-        silence_s=120.0,
-        end_grace_s=60.0,
-        rate_tolerance=0.0,
-        absent_s=300.0,
-        absent_deleted_s=30.0,
-        kill_layers=("trainer", "agent", "watchdog", "controller", "reap", "prepaid"),
-        independent_layers=("agent", "prepaid", "guard-elsewhere"),
-        title="RunPod",
-        live_prices=True,
-        network_volumes=True,
-    ),
-    # A cloud through SkyPilot whose own ways to end a machine are not known.
-    "skypilot": _through_skypilot("skypilot", ("autostop",)),
-    # Its instances end when they are shut down, once that is set; stopped ones bill their disks.
-    "aws": _through_skypilot("aws", ("autostop", "shutdown"), boot_deadline_s=900.0),
-    "gcp": _through_skypilot("gcp", ("autostop",)),
-    "azure": _through_skypilot("azure", ("autostop",)),
-    "lambda": _through_skypilot("lambda", ("autostop",)),
-    "nebius": _through_skypilot("nebius", ("autostop",)),
-    # SkyPilot joins no machines of these: what lies between them is anybody's.
-    "vast-ai": replace(
-        _through_skypilot("vast-ai", ("autostop",), max_nodes=1),
-        account_key_on_pod=True,
-        beware="the account's API key is on the machine, which is a private person's computer",
-    ),
-    "digitalocean": _through_skypilot("digitalocean", ("autostop",)),
-    # SkyPilot knows no autodown there: a machine cannot end itself.
-    "verda": _through_skypilot("verda", (), agent_ends=False, max_nodes=1),
-    RUNPOD_BY_SKYPILOT: replace(
-        _through_skypilot(RUNPOD_BY_SKYPILOT, ("autostop", "prepaid"), max_nodes=1),
-        prices_of="runpod",
-        live_prices=True,
-        account_key_on_pod=True,
-        beware=RUNPOD_BY_SKYPILOT_ENDS,
-    ),
-}
+def find_traits(provider: str) -> ProviderTraits | None:
+    """The traits of any provider that is installed; None where there is none of that name."""
+    if provider not in TRAITS:
+        load_all()
+    return TRAITS.get(provider)
 
 
-RENTABLE = tuple(name for name in TRAITS if name not in ("local", "skypilot"))
-"""Whom a user may name with ``--provider``."""
-BY_SKYPILOT = tuple(name for name in RENTABLE if TRAITS[name].via_skypilot)
-DIRECT = tuple(name for name in RENTABLE if not TRAITS[name].via_skypilot)
-"""Those rented by an interface of their own; the first is rented from where nobody is named."""
-NOBODY_RENTS = f"neither {' nor '.join(TRAITS[name].title for name in DIRECT)} nor in SkyPilot"
-"""What is to be said of any other."""
+def load_all() -> None:
+    """Read the traits of other packages' providers, too: before all are listed."""
+    while _more:
+        register(_more.pop()())
+
+
+def traits_of(provider: str) -> ProviderTraits:
+    traits = find_traits(provider)
+    if traits is None:
+        raise NotSupported(
+            f"nothing can be rented from {provider}: it is {in_no_catalogue()}",
+            next_step=f"one of: {', '.join((*direct(), *brokered()))}",
+        )
+    return traits
+
+
+def rentable() -> tuple[str, ...]:
+    """Providers that a user may name with ``--provider``."""
+    return tuple(name for name, traits in TRAITS.items() if traits.rented and traits.can_be_named)
+
+
+def brokered() -> tuple[str, ...]:
+    """Those of them that another program rents from for us: see ``ProviderTraits.via``."""
+    return tuple(name for name in rentable() if TRAITS[name].via)
+
+
+def direct() -> tuple[str, ...]:
+    """Those rented by an interface of their own; the first is rented from where none is named."""
+    return tuple(name for name in rentable() if not TRAITS[name].via)
+
+
+def is_brokered(provider: str) -> bool:
+    return provider in TRAITS and bool(TRAITS[provider].via)
+
+
+def in_no_catalogue() -> str:
+    """What is to be said of a provider that is not known."""
+    titles = " nor ".join(TRAITS[name].title for name in direct())
+    vias = dict.fromkeys(TRAITS[name].via for name in brokered())
+    return " nor in ".join((f"neither {titles}", *vias))
 
 
 def max_nodes(provider: str) -> int:
     """Machines that can be had together there; one where nothing is known of it."""
     return TRAITS[provider].max_nodes if provider in TRAITS else 1
-
-
-def traits_of(provider: str) -> ProviderTraits:
-    try:
-        return TRAITS[provider]
-    except KeyError:
-        raise NotSupported(
-            f"nothing can be rented from {provider}: it is {NOBODY_RENTS}",
-            next_step=f"one of: {', '.join((*DIRECT, *BY_SKYPILOT))}",
-        ) from None

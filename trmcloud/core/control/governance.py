@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trmcloud.core.catalog.providers import TRAITS
+from trmcloud.core.catalog.providers import TRAITS, find_traits
 from trmcloud.core.clock import Maybe, Seen
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control.budget import LedgerState, Line, overdrawn
@@ -92,7 +92,7 @@ class Governance:
 
 
 def _kill_latency_s(provider: str) -> float:
-    traits = TRAITS.get(provider)
+    traits = find_traits(provider)
     return traits.kill_latency_s if traits is not None else 0.0
 
 

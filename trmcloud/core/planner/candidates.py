@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from trmcloud.core.catalog.offers import DAY_S, Offer, age_margin_percent
-from trmcloud.core.catalog.providers import NOBODY_RENTS, RENTABLE, TRAITS
+from trmcloud.core.catalog.providers import TRAITS, in_no_catalogue
 from trmcloud.core.contract.bucket_terms import BUCKET_MICROS_PER_GB_MONTH
 from trmcloud.core.money import Usd, affordable_seconds, cost
 from trmcloud.core.planner.batch_fit import why_untrained
@@ -18,8 +18,6 @@ from trmcloud.core.spec.plan import About, Candidate, Interval, Remark
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.storage import HOURS_PER_MONTH, pod_disks_price, price_per_hour, work_gb
 
-_LONGEST_KILL_LATENCY_S = max(traits.kill_latency_s for traits in TRAITS.values())
-"""What is reserved where a provider's own habits are not known."""
 FREE_HARD_STOP_S = 24 * HOUR_S
 """Where nothing costs anything, time alone ends a run: this, or four times its P90."""
 STOP_SLACK = 1.1
@@ -32,9 +30,6 @@ STORAGE_AFTER_S = 7 * DAY_S
 TENTH = Decimal("0.1")
 _ROUNDING = Usd.from_micros(4)
 """Rent and storage are each rounded up by themselves."""
-
-#: Where a run can be at all; offers of others are shown, and cannot be taken.
-REACHABLE = frozenset({"local", *RENTABLE})
 
 
 class Ranked(NamedTuple):
@@ -53,9 +48,17 @@ class Ranked(NamedTuple):
 
 
 def kill_latency_s(provider: str) -> float:
-    """Seconds between the decision to kill and the end of the bill, as control counts them."""
+    """Seconds between the decision to kill and the end of the bill, as control counts them; the
+    longest of all where a provider's own habits are not known."""
     traits = TRAITS.get(provider)
-    return traits.kill_latency_s if traits is not None else _LONGEST_KILL_LATENCY_S
+    if traits is None:
+        return max(known.kill_latency_s for known in TRAITS.values())
+    return traits.kill_latency_s
+
+
+def is_reachable(provider: str) -> bool:
+    """Whether a run can be there at all; offers of others are shown, and cannot be taken."""
+    return provider in TRAITS and TRAITS[provider].can_be_named
 
 
 def kept_micros_per_hour(outlook: Estimates, provider: str) -> int:
@@ -240,8 +243,8 @@ def _reasons(
         price = storage_of(outlook, offer.provider).cost(outlook.seconds.p50)
         kept = f"checkpoints kept take {outlook.kept_gb:,.0f} GB: {price} with a week after the run"
         add(About.STORAGE, kept)
-    if offer.provider not in REACHABLE:
-        add(About.PLACE, f"{offer.provider} cannot be launched on: {NOBODY_RENTS}")
+    if not is_reachable(offer.provider):
+        add(About.PLACE, f"{offer.provider} cannot be launched on: {in_no_catalogue()}")
     elif beware := TRAITS[offer.provider].beware:
         add(About.PLACE, beware)
     if offer.note:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from trmcloud.core.catalog.hardware import HardwareRequest, hardware_name
 from trmcloud.core.catalog.offers import ANYWHERE, Offer
 from trmcloud.core.catalog.providers import TRAITS, max_nodes
-from trmcloud.core.planner.candidates import REACHABLE
+from trmcloud.core.planner.candidates import is_reachable
 from trmcloud.core.spec.spec import RunSpec
 
 _Test = Callable[[Offer], bool]
@@ -24,7 +24,7 @@ def nearest_offer(
     nodes = request.nodes if request is not None else 1
     what = _nobody(spec, request)
     if nodes > 1:
-        able = [name for name in sorted(TRAITS) if max_nodes(name) >= nodes and name in REACHABLE]
+        able = [name for name in sorted(TRAITS) if max_nodes(name) >= nodes and is_reachable(name)]
         if spec.providers and not set(spec.providers) & set(able):
             return what, f"machines that train together come from: {', '.join(able)}"
     known = sorted({offer.provider for offer in offers})
@@ -75,7 +75,7 @@ def _distance(
     wanted = request.count if request is not None else spec.gpus
     count = abs(offer.gpus - (wanted or offer.gpus))
     rate = offer.planned_rate(now)
-    return offer.provider not in REACHABLE, offer.is_stale(now), count, rate.micros
+    return not is_reachable(offer.provider), offer.is_stale(now), count, rate.micros
 
 
 def _told(offer: Offer, nodes: int, now: float) -> str:

@@ -39,8 +39,8 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.planner.batch_fit import is_trained, why_untrained
 from trmcloud.core.planner.calibrated import Measured
 from trmcloud.core.planner.candidates import (
-    REACHABLE,
     Ranked,
+    is_reachable,
     kill_latency_s,
     make_candidate,
     seconds_allowed,
@@ -298,7 +298,7 @@ def _usable(
         for row, candidate in zip(kept, made, strict=True)
         if row.outlook.fits
         and row.useful
-        and row.offer.provider in REACHABLE
+        and is_reachable(row.offer.provider)
         and (row.within or spec.hardware or spec.command is not None)
     ]
     if not usable:

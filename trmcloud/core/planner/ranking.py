@@ -7,12 +7,12 @@ from typing import NamedTuple, Sequence
 
 from trmcloud.core.catalog.hardware import LOCAL, LocalMachine
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS, Offer
-from trmcloud.core.catalog.providers import BY_SKYPILOT
+from trmcloud.core.catalog.providers import brokered, is_brokered
 from trmcloud.core.planner.calibrated import Measured
 from trmcloud.core.planner.candidates import (
-    REACHABLE,
     Ranked,
     after_s,
+    is_reachable,
     kept_micros_per_hour,
     kill_latency_s,
     storage_micros_per_hour,
@@ -62,9 +62,9 @@ def rank(
     outlooks: dict[tuple[str, int, bool], Estimates] = {}
     orders: list[_Order] = []
     chosen: list[_Group] = []
-    fresh_since = now - FRESH_DAYS * DAY_S
+    fresh_since, clusters = now - FRESH_DAYS * DAY_S, frozenset(brokered())
     for position, offer in enumerate(offers):
-        is_cluster = offer.provider in BY_SKYPILOT
+        is_cluster = offer.provider in clusters
         disks = id(prices_of(offer.provider))
         key = (offer.sku, offer.gpus, offer.provider == LOCAL, is_cluster, offer.spot, disks)
         group = groups.get(key)
@@ -94,7 +94,7 @@ def rank(
         if offer.spot:
             billed = offer.most_rate(now)
             most = billed.micros + storage if billed is not None else math.inf
-        place = 0 if offer.provider in REACHABLE else _UNREACHABLE
+        place = 0 if is_reachable(offer.provider) else _UNREACHABLE
         if old:
             place += _OLD
         if most > within_most or most == math.inf:
@@ -196,7 +196,7 @@ def _machine(
     if offer.provider == LOCAL:
         assert local is not None
         return this_machine(local, offer.gpus, probe)
-    is_cluster = offer.provider in BY_SKYPILOT
+    is_cluster = is_brokered(offer.provider)
     return rented_machine(offer.sku, offer.gpus, probe, nodes, is_cluster=is_cluster)
 
 

@@ -9,22 +9,34 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from trmcloud.core.contract import pod_contract as contract
 
-RUNPOD_POD_ID = "RUNPOD_POD_ID"
-RUNPOD_API_KEY = "RUNPOD_API_KEY"
-
-_TOLD_BY_PREFIX = ("RUNPOD_", "TRMCLOUD_")
-#: Never in the environment of a trainer, of what it starts, or of a login.
-_SECRETS = frozenset((contract.ENV_HOST_KEY, RUNPOD_API_KEY))
+_TOLD_BY_PREFIX = "TRMCLOUD_"
 #: Of use to the first process alone, and large.
 _FOR_BOOT_ALONE = frozenset(
     (contract.ENV_BOOT, contract.ENV_LEASE, contract.ENV_JOBS, contract.ENV_CHECK)
 )
 
 _INSTALL_SETTING = re.compile(contract.ENV_INSTALL_PREFIX + r"[A-Za-z0-9_]+")
+
+
+@cache
+def self_ends() -> Mapping[str, Any]:
+    """Each provider's ``self_end`` module that is here, by its folder's name: on a pod the
+    provider's own, which was sent with the agent; all of them elsewhere."""
+    folders = sorted((Path(__file__).resolve().parents[2] / "providers").glob("*/self_end.py"))
+    names = [path.parent.name for path in folders]
+    return {name: import_module(f"trmcloud.providers.{name}.self_end") for name in names}
+
+
+def _said(name: str) -> tuple[str, ...]:
+    """What all of them say under a name."""
+    return tuple(text for there in self_ends().values() for text in getattr(there, name, ()))
 
 
 def install_settings(environ: Mapping[str, str]) -> dict[str, str]:
@@ -41,13 +53,14 @@ def pod_environment(
     except OSError:
         return dict(own)
     pairs = (line.decode("utf-8", "replace").partition("=") for line in lines)
-    told = {name: value for name, _, value in pairs if name.startswith(_TOLD_BY_PREFIX)}
+    prefixes = (_TOLD_BY_PREFIX, *_said("TOLD_BY_PREFIX"))
+    told = {name: value for name, _, value in pairs if name.startswith(prefixes)}
     return {**told, **own}
 
 
 def for_trainers(environment: Mapping[str, str]) -> dict[str, str]:
     """``environment`` without keys and without what was meant for the first process."""
-    hidden = _SECRETS | _FOR_BOOT_ALONE
+    hidden = {contract.ENV_HOST_KEY, *_FOR_BOOT_ALONE, *_said("SECRETS")}
     return {name: value for name, value in environment.items() if name not in hidden}
 
 

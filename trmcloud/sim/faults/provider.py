@@ -137,7 +137,7 @@ def _head_lost(arms: Arms) -> None:
     can be spoken to in the first one's place but to ask how its own part ended."""
 
     def lose(rented: RentedMachine) -> None:
-        if rented.account.habits.provider in ("skypilot", "aws") and rented.pod.running:
+        if rented.account.habits.joins_machines and rented.pod.running:
             rented.pod.others.lose_head()
             arms.world.observed(arms.number)
 

@@ -142,7 +142,7 @@ class Account:
         world.check.pod_made(rented)
         world.say(f"{pod_id} is made as {request.name}")
         rented.boots_after_s = rng.uniform(*self.habits.boot_s)
-        if world.knobs.boots_failing and self.habits.provider == "runpod":
+        if world.knobs.boots_failing and self.habits.shows_boot_log:
             world.knobs.boots_failing -= 1
             rented.boot_failed_at = now + rented.boots_after_s
             rented.land_by = max(rented.boot_failed_at, rented.visible_at) + BOOT_LOG_S

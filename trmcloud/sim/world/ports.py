@@ -208,11 +208,11 @@ class SimCompute(Compute):
         return Bill(rented.pod_id, Usd.from_micros(amount), final)
 
     def boot_trouble(self, pod_id: str) -> BootTrouble | None:
-        """RunPod's log alone can be read: of a pod whose boot failed it has a fatal line from then
-        on, and of every other a complaint that means nothing."""
+        """By a log that can be read: of a pod whose boot failed it has a fatal line from then on,
+        and of every other a complaint that means nothing."""
         account, world = self._account, self._account.world
         rented = account.pods.get(pod_id)
-        if rented is None or account.habits.provider != "runpod":
+        if rented is None or not account.habits.shows_boot_log:
             return None
         if world.queue.now < rented.boot_failed_at:
             return BootTrouble("error pulling image, trying again")

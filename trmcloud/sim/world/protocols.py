@@ -52,6 +52,7 @@ class RentedMachine(Protocol):
     gpus_wanted: int
     created_at: float
     rate_micros: int
+    disk_rate: Usd
     agreed_micros: int
     storage_micros: int
     visible_at: float
@@ -78,6 +79,11 @@ class RentedMachine(Protocol):
     exposed_micros: float
     overdue_s: float
     dear_micros: float
+
+    @property
+    def hourly_micros(self) -> int:
+        """Return the hourly price in micro-dollars, the pod's disks included."""
+        ...
 
     @property
     def account(self) -> Account: ...

@@ -1,8 +1,9 @@
-"""Providers' habits as data: how each one answers, bills, forgets and fails."""
+"""A provider's habits as data: how it answers, bills, forgets and fails.
+
+The rows are in each provider's own folder; ``wiring`` puts them into ``PROFILES``.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from trmcloud.core.values import dataclass
 
@@ -22,7 +23,10 @@ class ProviderProfile:
     exits is started again while billing goes on. ``idle_stop_s``: the provider's own timer ends an
     idle pod after that long (0: none). ``reports_survive``: the agent's last report can be read
     when the pod is gone. ``disk_survives``: so can its checkpoints. ``ignores_timer``: a deadline
-    given at creation is accepted and forgotten.
+    given at creation is accepted and forgotten. ``shows_boot_log``: the log of a pod that boots can
+    be read. ``joins_machines``: several machines can be one pod. ``shares``: how often a drawn
+    scenario takes it, as against others. ``stands_for_others``: a rehearsal plays it in the place
+    of a provider that has no profile.
     """
 
     provider: str
@@ -38,30 +42,11 @@ class ProviderProfile:
     disk_survives: bool
     ignores_timer: bool
     prepaid: bool
+    shows_boot_log: bool = False
+    joins_machines: bool = False
+    shares: int = 0
+    stands_for_others: bool = False
 
 
-PROFILES: Mapping[str, ProviderProfile] = {
-    "local": ProviderProfile(
-        provider="local", boot_s=(0.2, 2.0), delete_s=(0.0, 1.0), lists_new_after_s=(0.0, 0.0),
-        least_billed_s=1.0, self_ends="exit", restarts=False, idle_stop_s=0.0, lists_gone=True,
-        reports_survive=True, disk_survives=True, ignores_timer=False, prepaid=False,
-    ),
-    "runpod": ProviderProfile(
-        provider="runpod", boot_s=(20.0, 400.0), delete_s=(1.0, 15.0),
-        lists_new_after_s=(0.0, 10.0), least_billed_s=1.0, self_ends="api", restarts=True,
-        idle_stop_s=0.0, lists_gone=False, reports_survive=True, disk_survives=True,
-        ignores_timer=True, prepaid=True,
-    ),
-    "skypilot": ProviderProfile(
-        provider="skypilot", boot_s=(120.0, 600.0), delete_s=(5.0, 45.0),
-        lists_new_after_s=(0.0, 5.0), least_billed_s=60.0, self_ends="api", restarts=False,
-        idle_stop_s=300.0, lists_gone=False, reports_survive=True, disk_survives=True,
-        ignores_timer=False, prepaid=False,
-    ),
-    "aws": ProviderProfile(
-        provider="aws", boot_s=(60.0, 300.0), delete_s=(5.0, 40.0), lists_new_after_s=(0.0, 5.0),
-        least_billed_s=60.0, self_ends="shutdown", restarts=False, idle_stop_s=0.0,
-        lists_gone=True, reports_survive=True, disk_survives=True, ignores_timer=False,
-        prepaid=False,
-    ),
-}  # fmt: skip
+PROFILES: dict[str, ProviderProfile] = {}
+"""By name, in the order of the registry of providers."""

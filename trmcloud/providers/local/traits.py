@@ -1,0 +1,19 @@
+"""The traits of pods on this machine."""
+
+from __future__ import annotations
+
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.providers import ProviderTraits, StoragePrices
+
+TRAITS = (
+    ProviderTraits(
+        name=LOCAL,
+        create_settle_s=1.0,
+        absent_lists=1,
+        kill_latency_s=3.0,
+        boot_deadline_s=60.0,
+        silence_s=15.0,
+        end_grace_s=10.0,
+        storage=StoragePrices(0, 0, 0, 0, 0, 0),
+    ),
+)

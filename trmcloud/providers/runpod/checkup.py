@@ -1,0 +1,168 @@
+"""What ``doctor`` asks of a RunPod account: the key, what it may do, its money, and the clocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from trmcloud.app.doctor import Finding
+from trmcloud.core.errors import (
+    AccessDenied,
+    AuthError,
+    MissingExtra,
+    ProviderError,
+    TrmcloudError,
+)
+from trmcloud.core.money import Usd
+from trmcloud.providers.runpod import secrets
+
+if TYPE_CHECKING:
+    from trmcloud.providers.runpod.account import GraphqlUnavailable, RunPodGraphql
+    from trmcloud.providers.runpod.api import RunPodApi
+
+_BOUND_S = 10.0
+_SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
+_KEYS_PAGE = "RunPod console → Settings → API Keys"
+_NOBODYS_POD = "trmcloud0doctor"
+"""No pod has this id: asking for its end shows whether the key may write, and ends nothing."""
+
+
+def check_account(
+    environ: Mapping[str, str], rate: Usd | None = None, now: Callable[[], float] = time.time
+) -> list[Finding]:
+    """``rate`` is the USD/h of what is meant to be rented, where that is known."""
+    key = secrets.account_key(environ)
+    if key is None:
+        fix = f"to rent there: {_KEYS_PAGE}, then set {secrets.ENV_KEY}"
+        return [Finding("runpod key", "warn", "none: nothing can be rented from RunPod", fix)]
+    try:
+        secrets.require_client()
+    except MissingExtra as error:
+        return [Finding("runpod key", "bad", str(error), error.next_step)]
+    from trmcloud.providers.runpod.account import RunPodGraphql
+    from trmcloud.providers.runpod.api import RunPodApi
+    from trmcloud.providers.runpod.http import Http
+
+    try:
+        http = Http(key, now=now, bound_s=_BOUND_S)
+        api = RunPodApi(http, secrets.api_base(environ))
+        graphql = RunPodGraphql(http, secrets.graphql_url(environ))
+    except TrmcloudError as error:
+        return [Finding("runpod key", "bad", str(error), error.next_step)]
+    try:
+        found = [_key(api)]
+        if found[0].state == "bad":
+            return found
+        return [*found, _scopes(api, now()), *_money(api, graphql, rate), _skew(http.skew_s)]
+    finally:
+        http.close()
+
+
+def _key(api: RunPodApi) -> Finding:
+    try:
+        pods = api.pods()
+    except AccessDenied as error:
+        # A key that RunPod knows: what it may do is the next finding.
+        return Finding("runpod key", "warn", f"known; {error.what}", error.next_step)
+    except (AuthError, ProviderError) as error:
+        return Finding("runpod key", "bad", error.what, error.next_step)
+    return Finding("runpod key", "ok", f"known; {len(pods)} pods in the account")
+
+
+def _scopes(api: RunPodApi, now: float) -> Finding:
+    """One harmless question for each thing that a run needs."""
+    questions: Mapping[str, Callable[[], object]] = {
+        "read pods": api.pods,
+        "end pods": lambda: api.delete_pod(_NOBODYS_POD),
+        "read network volumes": api.volumes,
+        "read bills": lambda: api.billing(starts_at=now - 3600.0, ends_at=now),
+        "read the catalogue": lambda: api.catalogue({}),
+    }
+    refused, unclear = [], []
+    for name, ask in questions.items():
+        try:
+            ask()
+        except AuthError:
+            refused.append(name)
+        except ProviderError as error:
+            unclear.append(f"{name}: {error.what}")
+    if refused:
+        fix = f"{_KEYS_PAGE}: read and write for pods and volumes, read for billing"
+        return Finding("scopes", "bad", f"the key may not {', '.join(refused)}", fix)
+    if unclear:
+        return Finding("scopes", "warn", "; ".join(unclear), "try again in a minute")
+    return Finding("scopes", "ok", "the key may " + ", ".join(questions))
+
+
+def _money(api: RunPodApi, graphql: RunPodGraphql, rate: Usd | None) -> list[Finding]:
+    from trmcloud.providers.runpod.account import GraphqlUnavailable
+
+    try:
+        account = graphql.account()
+    except GraphqlUnavailable as error:
+        return [_unknown(error), _second_look(api)]
+    except AuthError as error:
+        fix = f"{_KEYS_PAGE}: GraphQL, read; else the prepaid balance is a limit you cannot see"
+        return [Finding("balance", "warn", error.what, fix)]
+    except ProviderError as error:
+        return [Finding("balance", "warn", error.what, error.next_step)]
+    return [
+        _balance(account.balance, rate),
+        _limit(account.spend_limit, account.spending, rate),
+    ]
+
+
+def _unknown(error: GraphqlUnavailable) -> Finding:
+    """GraphQL alone told these, and its end says nothing of the key or of the money."""
+    told = "the balance and the spend limit are not known any more, nor whether they suffice"
+    fix = "console → Billing shows both; a guard on another machine is a kill layer instead"
+    return Finding("balance", "warn", f"{error.what}: {told}", fix)
+
+
+def _second_look(api: RunPodApi) -> Finding:
+    """What else shows what runs, now that GraphQL does not."""
+    try:
+        pods, records = api.pods(cluster_members=True), api.billed_lately()
+    except ProviderError as error:
+        return Finding("pods", "warn", error.what, error.next_step)
+    from trmcloud.providers.runpod.models import usd_exact
+
+    billed = sum((usd_exact(max(0.0, record.totalAmount)) for record in records), Usd(0))
+    many = len({record.podId for record in records})
+    detail = f"{len(pods)}, those of clusters included; {billed} billed to {many} since last hour"
+    return Finding("pods", "ok", detail)
+
+
+def _balance(balance: Usd | None, rate: Usd | None) -> Finding:
+    if balance is None:
+        return Finding("balance", "warn", "RunPod did not say", "see the console → Billing")
+    fix = "add credit: console → Billing; RunPod wants an hour's rent before it rents"
+    if balance <= Usd(0):
+        return Finding("balance", "bad", f"{balance}: empty", fix)
+    if rate is not None and balance < rate:
+        return Finding("balance", "bad", f"{balance}, below an hour of the plan's {rate}/h", fix)
+    return Finding("balance", "ok", str(balance))
+
+
+def _limit(limit: Usd | None, spending: Usd | None, rate: Usd | None) -> Finding:
+    if limit is None:
+        return Finding("limit", "warn", "RunPod did not say", "see the console → Billing")
+    now = spending if spending is not None else Usd(0)
+    text = f"{limit}/h for the account, {now}/h in use"
+    if rate is not None and now + rate > limit:
+        fix = "stop other pods, choose smaller hardware, or ask RunPod for a higher limit"
+        return Finding("limit", "bad", f"{text}: the plan's {rate}/h does not fit", fix)
+    return Finding("limit", "ok", text)
+
+
+def _skew(skew_s: float | None) -> Finding:
+    if skew_s is None:
+        return Finding("skew", "warn", "RunPod sent no date", "check this machine's clock (NTP)")
+    side = "ahead of" if skew_s > 0 else "behind"
+    text = f"this clock is {abs(skew_s):.0f} s {side} RunPod's"
+    if abs(skew_s) > _SKEW_BAD_S:
+        return Finding("skew", "bad", text, "set the clock (NTP): stops are told in absolute time")
+    if abs(skew_s) > _SKEW_WARN_S:
+        return Finding("skew", "warn", text, "set the clock (NTP)")
+    return Finding("skew", "ok", f"within {max(1, round(abs(skew_s)))} s of RunPod's clock")

@@ -1,0 +1,434 @@
+"""RunPod as a ``Compute``: pods by REST v2, cross-checked by GraphQL while it lasts, billed by
+its records; and network volumes.
+
+Those are disks that outlive pods, one per ledger and data centre, made when first needed. They cost
+money by the hour until they are deleted, whether a pod uses them or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from trmcloud.adapters.pod_history import Sightings
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.pod_contract import POD_PREFIX
+from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
+from trmcloud.core.errors import (
+    AmbiguousCreate,
+    FinalRefusal,
+    NotFoundError,
+    NotSupported,
+    ProviderError,
+    ProviderRefused,
+    UsageError,
+)
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest, VolumeSeen
+from trmcloud.providers.runpod import models
+from trmcloud.providers.runpod.account import Account, GraphqlUnavailable, Prepaid, RunPodGraphql
+from trmcloud.providers.runpod.api import RunPodApi
+from trmcloud.providers.runpod.create import ANYWHERE, CreateRequests
+from trmcloud.providers.runpod.http import Throttled
+from trmcloud.providers.runpod.records import Biller, BootLogs
+from trmcloud.providers.runpod.secrets import IMAGE
+
+LIST_FRESH_S = 2.0
+"""One list serves all who ask within this time: RunPod allows 60 requests a minute."""
+LIST_FRESH_NEW_S = 1.0
+NEW_S = 20.0
+"""For so long after a creation lists are looked at more often: a pod may be up in moments."""
+LONGEST_HOLD_S = 60.0
+"""For so long a list that was refused for asking too often is not asked for again, at most."""
+THROTTLED_S = 90.0
+"""How long a create may wait for RunPod to take requests again."""
+UNTOLD_WAIT_S = 5.0
+"""How long to wait where RunPod does not say."""
+ADDRESS_FRESH_S = 60.0
+#: PodStatus in our words. RUNNING may be said from creation on, whether anything runs or not: a pod
+#: runs once its SSH address is known, and that it answers there is the link's to find out. EXITED
+#: still rents its disk, ERROR may rent everything; a status that is not in the contract may be
+#: anything. All of them are "unknown", which counts as spending.
+_STATUS: Mapping[str, PodStatus] = {
+    "PROVISIONING": PodStatus.CREATING,
+    "STARTING": PodStatus.CREATING,
+    "RUNNING": PodStatus.RUNNING,
+    "TERMINATED": PodStatus.GONE,
+}
+
+
+class RunPodCompute(Compute):
+    """``keys`` gives a pod's SSH keys by its name; ``payload`` is ``packing.boot_payload``, called
+    where a pod is made; ``environment`` is added to every pod's (never a key of the account's)."""
+
+    def __init__(
+        self,
+        api: RunPodApi,
+        graphql: RunPodGraphql,
+        keys: Callable[[str], PodKeys],
+        payload: Callable[[], bytes],
+        *,
+        now: Callable[[], float] = time.time,
+        sightings: Sightings | None = None,
+        image: str = IMAGE,
+        environment: Mapping[str, str] | None = None,
+        volumes: RunPodVolumes | None = None,
+    ) -> None:
+        self._api = api
+        self._volumes = volumes
+        self._graphql = graphql
+        self._now = now
+        self._seen = sightings if sightings is not None else Sightings(None)
+        self._biller = Biller(api, self._seen, now)
+        self._boot_logs = BootLogs(api, now)
+        self._requests = CreateRequests(keys, payload, image, environment or {})
+        self._lock = threading.RLock()
+        self._listed: list[models.Pod] = []
+        self._listed_at: float | None = None
+        self._made_at = -inf
+        self._hold_s = 0.0
+        self._prepaid = Prepaid(graphql, now)
+        self._failed: ProviderError | None = None
+
+    # -- Compute ---------------------------------------------------------------------------------
+
+    def create(self, request: PodRequest) -> str:
+        """See ``Compute.create``; what RunPod's answers become stands in ``api``.
+
+        Where RunPod asks to be asked later it is, from the look by name on, for ``THROTTLED_S``.
+
+        Raises:
+            FinalRefusal: it went on asking for that; nothing was made.
+        """
+        began_at = self._now()
+        while True:
+            try:
+                return self._create(request)
+            except Throttled as error:
+                told_s = error.retry_after_s
+                wait_s = max(1.0, told_s if told_s is not None else UNTOLD_WAIT_S)
+                waited_s = self._now() - began_at
+                if not 0 <= waited_s <= THROTTLED_S - wait_s:
+                    long_s = max(wait_s, waited_s)
+                    raise FinalRefusal(
+                        f"{error.what} (for {long_s:.0f} s; nothing was rented)",
+                        where=error.where,
+                        next_step="launch again later: this account's quota of requests is used up",
+                    ) from None
+                self._api.http.sleep(wait_s)
+
+    def _create(self, request: PodRequest) -> str:
+        body = self.body(request)
+        if request.volume_gb and not request.volume:
+            if self._volumes is None or request.region in ANYWHERE:
+                raise NotSupported(
+                    "a network volume lies in one data centre, and the offer names none",
+                    next_step="--region DATA-CENTRE, or leave --volume out",
+                )
+            volume = self._volumes.ensure(request.region, request.volume_gb)
+            body = self.body(replace(request, volume=volume.volume_id))
+        with self._lock:
+            existing = [pod for pod in self._list_first() if pod.name == request.name]
+            if existing:
+                return existing[0].id
+            request.require_wanted()
+            try:
+                made = self._api.create_pod(body)
+            finally:
+                self._forget_list()
+                self._made_at = self._now()
+            self._note(made, self._now())
+            return made.id
+
+    def list_pods(self) -> Sequence[PodSeen]:
+        return tuple(self._pod_seen(pod) for pod in self._list())
+
+    def terminate(self, pod_id: str) -> bool:
+        """By id, or by one of our names: then every pod that bears it.
+
+        That RunPod knows no such pod is no error and no proof: only lists that stay without it
+        are.
+
+        Raises:
+            ProviderError: RunPod did not take it, or the pod is not one of ours.
+        """
+        if contract.parse_pod_name(pod_id) is not None:
+            found = [pod.id for pod in self._list(fresh=True) if pod.name == pod_id]
+            ids = found or [sighting.pod_id for sighting in self._seen.named(pod_id)]
+        else:
+            ids = [pod_id]
+        failed: ProviderError | None = None
+        taken = False
+        for one in ids:
+            self._refuse_foreign(one)
+            try:
+                taken = self._api.delete_pod(one) or taken
+            except ProviderError as error:
+                failed = error
+        self._forget_list()
+        if failed is not None:
+            raise failed
+        return taken
+
+    def bill(self, pod_id: str) -> Bill | None:
+        """What its records say, or its rate says where that is more, until they are complete."""
+        with self._lock:
+            self._list()
+        if contract.parse_pod_name(pod_id) is None:
+            return self._biller.bill(pod_id)
+        bills = [self._biller.bill(sighting.pod_id) for sighting in self._seen.named(pod_id)]
+        found = [bill for bill in bills if bill is not None]
+        if not found:
+            return None
+        amount = sum((bill.amount for bill in found), ZERO)
+        return Bill(found[0].pod_id, amount, final=all(bill.final for bill in found))
+
+    # -- beyond Compute --------------------------------------------------------------------------
+
+    def cross_listed(self) -> Sequence[PodSeen]:
+        """Pods that v2's list does not show: by GraphQL's list; where GraphQL cannot be had any
+        more, by v2's list with the members of clusters in it, and by what is still billed."""
+        known = {pod.id for pod in self._list()}
+        try:
+            second = self._graphql.pods()
+        except GraphqlUnavailable:
+            members = [self._pod_seen(pod) for pod in self._api.pods(cluster_members=True)]
+            known_too = known | {pod.pod_id for pod in members}
+            second = [*members, *self._biller.billed_on(known_too)]
+        return tuple(pod for pod in second if pod.pod_id not in known)
+
+    def boot_trouble(self, pod_id: str) -> BootTrouble | None:
+        """As the port says: by the pod's log, read every ten seconds at most."""
+        return self._boot_logs.trouble(pod_id)
+
+    def kept_volumes(self) -> Sequence[VolumeSeen]:
+        """As the port says: those that bear this ledger's name and stand where that says."""
+        return self._volumes.ours() if self._volumes is not None else []
+
+    def delete_volume(self, volume_id: str) -> None:
+        """As the port says."""
+        if self._volumes is not None:
+            with contextlib.suppress(NotFoundError):  # somebody was quicker
+                self._volumes.delete(volume_id)
+
+    def account(self) -> Account:
+        return self._graphql.account()
+
+    def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
+        """The prepaid balance."""
+        return self._prepaid.limits()
+
+    def require_account(self, rate: Usd) -> None:
+        """Money is looked at where the key may: a create is refused
+        without it all the same.
+
+        Raises:
+            AuthError, PaymentRequired, ProviderError
+        """
+        self._list(fresh=True)
+        self._prepaid.require(rate)
+
+    def address_of(self, pod_name: str) -> tuple[str, int] | None:
+        """Where the pod's own SSH server is reached; None until RunPod has said so.
+
+        One that is known serves for a minute: it changes only when a pod restarts, and
+        ``status`` over many pods must not ask for each.
+        """
+        with self._lock:
+            known = self._address(pod_name)
+            if known is not None and self._age_s() < ADDRESS_FRESH_S:
+                return known
+            try:
+                self._list()
+            except ProviderError:
+                return known
+            return self._address(pod_name)
+
+    def body(self, request: PodRequest) -> dict[str, Any]:
+        """See ``CreateRequests.body``."""
+        return self._requests.body(request)
+
+    # -- how -------------------------------------------------------------------------------------
+
+    def _list_first(self) -> list[models.Pod]:
+        """The list that a create looks at. Where there is none, nothing was asked for: that is
+        certain, and is told apart from a create whose answer was lost.
+
+        Raises:
+            Throttled, ProviderRefused
+        """
+        try:
+            return self._list(fresh=True)
+        except (Throttled, ProviderRefused):
+            raise
+        except ProviderError as error:
+            raise ProviderRefused(
+                f"nothing was asked for, since no list was to be had: {error.what}",
+                where=error.where,
+                next_step=error.next_step,
+            ) from error
+
+    def _list(self, *, fresh: bool = False) -> list[models.Pod]:
+        with self._lock:
+            new = 0 <= self._now() - self._made_at < NEW_S
+            fresh_s = max(self._hold_s, LIST_FRESH_NEW_S if new else LIST_FRESH_S)
+            if not fresh and self._age_s() < fresh_s:
+                if self._failed is not None:
+                    raise self._failed
+                return self._listed
+            try:
+                listed = self._api.pods()
+            except ProviderError as error:
+                self._failed, self._listed_at = error, self._now()
+                told_s = error.retry_after_s if isinstance(error, Throttled) else None
+                self._hold_s = min(LONGEST_HOLD_S, told_s or 0.0)
+                raise
+            at, self._hold_s = self._now(), 0.0
+            self._listed, self._failed, self._listed_at = listed, None, at
+            alive = [pod for pod in listed if _STATUS.get(pod.status or "") is not PodStatus.GONE]
+            for pod in alive:
+                self._note(pod, at)
+            self._seen.missed((pod.id for pod in alive), at)
+            return listed
+
+    def _age_s(self) -> float:
+        if self._listed_at is None:
+            return float("inf")
+        age_s = self._now() - self._listed_at
+        # A clock that was set back must not keep an old list fresh for ever.
+        return age_s if age_s >= 0 else float("inf")
+
+    def _forget_list(self) -> None:
+        with self._lock:
+            self._listed_at = None
+
+    def _note(self, pod: models.Pod, at: float) -> None:
+        self._seen.alive(
+            pod.id,
+            pod.name,
+            rate=pod.rate,
+            disk_gb=pod.disk_gb,
+            made_at=pod.made_at,
+            started_at=pod.started_at,
+            at=at,
+        )
+
+    def _pod_seen(self, pod: models.Pod) -> PodSeen:
+        sighting = self._seen.get(pod.id)
+        rate = pod.rate
+        if not rate and sighting is not None:
+            rate = sighting.rate
+        direct = pod.ssh.direct if pod.ssh is not None else None
+        return PodSeen(
+            pod_id=pod.id,
+            name=pod.name,
+            status=_status(pod),
+            rate=rate if rate is not None else ZERO,
+            disk_rate=pod.disk_rate,
+            host=direct.host if direct is not None else "",
+            port=direct.port if direct is not None else 0,
+            made_at=pod.made_at,
+            region=pod.dataCenterId or "",
+        )
+
+    def _address(self, pod_name: str) -> tuple[str, int] | None:
+        for pod in self._listed:
+            direct = pod.ssh.direct if pod.ssh is not None else None
+            if pod.name == pod_name and direct is not None:
+                return direct.host, direct.port
+        return None
+
+    def _refuse_foreign(self, pod_id: str) -> None:
+        sighting = self._seen.get(pod_id)
+        if sighting is not None and contract.parse_pod_name(sighting.name) is None:
+            raise ProviderError(
+                f"{pod_id} is called {sighting.name!r}: not a pod of ours",
+                next_step="end it in RunPod's console, if it is yours",
+            )
+
+
+def _status(pod: models.Pod) -> PodStatus:
+    status = _STATUS.get(pod.status or "", PodStatus.UNKNOWN)
+    reachable = pod.ssh is not None and pod.ssh.direct is not None
+    starts = status is PodStatus.RUNNING and not reachable
+    return PodStatus.CREATING if starts else status
+
+
+# -- volumes ------------------------------------------------------------
+
+MIN_GB, MAX_GB = 10, 4096
+
+
+class RunPodVolumes:
+    """``ledger_id`` is asked for when volumes are: pods are listed and ended without a ledger."""
+
+    def __init__(self, api: RunPodApi, ledger_id: str | Callable[[], str]) -> None:
+        self._api = api
+        self._ledger_id = ledger_id
+
+    @property
+    def _prefix(self) -> str:
+        named = self._ledger_id
+        return f"{POD_PREFIX}-{named if isinstance(named, str) else named()}-"
+
+    def ours(self) -> list[VolumeSeen]:
+        """Volumes that this ledger made."""
+        return [_seen(row) for row in self._rows()]
+
+    def ensure(self, data_centre: str, size_gb: int) -> VolumeSeen:
+        """The volume of this ledger in ``data_centre``, of at least ``size_gb``: reused, grown, or
+        made.
+
+        Raises:
+            UsageError: a size that RunPod does not rent.
+            AmbiguousCreate: one may have been made, and cannot be found (yet).
+            ProviderError: as ``RunPodApi`` says.
+        """
+        if size_gb > MAX_GB:
+            raise UsageError(f"a network volume holds at most {MAX_GB} GB, not {size_gb}")
+        wanted = max(MIN_GB, size_gb)
+        found = self._find(data_centre)
+        if found is None:
+            try:
+                found = self._api.create_volume(self._prefix + data_centre, wanted, data_centre)
+            except AmbiguousCreate:
+                found = self._find(data_centre)
+                if found is None:
+                    raise
+        if found.size < wanted:
+            found = self._api.grow_volume(found.id, wanted)
+        return _seen(found)
+
+    def delete(self, volume_id: str) -> None:
+        """End a volume of ours, and what it holds.
+
+        Raises:
+            NotFoundError: no volume of this ledger has this id.
+            ProviderError: a pod still uses it, or RunPod did not take it.
+        """
+        if all(row.id != volume_id for row in self._rows()):
+            raise NotFoundError(
+                f"{volume_id} is no network volume of this ledger",
+                next_step="one that another ledger made is deleted in RunPod's console",
+            )
+        self._api.delete_volume(volume_id)
+
+    def _rows(self) -> list[models.Volume]:
+        rows = self._api.volumes()
+        return [row for row in rows if row.name == self._prefix + row.dataCenter]
+
+    def _find(self, data_centre: str) -> models.Volume | None:
+        rows = [row for row in self._rows() if row.dataCenter == data_centre]
+        # Two exist where an ambiguous create came late: every look must choose the same.
+        return max(rows, key=lambda row: (row.size, row.id), default=None)
+
+
+def _seen(row: models.Volume) -> VolumeSeen:
+    if row.size < 0:
+        raise ProviderError(f"RunPod says that volume {row.id} holds {row.size} GB")
+    return VolumeSeen(row.id, row.dataCenter, row.size, row.name)

@@ -1,0 +1,190 @@
+"""A create in RunPod's words: the pod, what its agent is told, and what it starts with.
+
+The agent's sources are one variable, and the command unpacks them. They travel in the create and
+not over SSH, so that the agent, which alone can end the pod without us, runs from the container's
+first second. An image needs /bin/sh and a python3 of 3.10 or newer with its standard library; no
+bash, base64, tar, gzip, xz or curl.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trmcloud.app.staging import packing
+from trmcloud.app.staging.packing import POD_ENTRY
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.pod_contract import ENV_BOOT, ENV_LINGER_S
+from trmcloud.core.errors import NotSupported
+from trmcloud.core.storage import asked_work_gb, prices_of
+from trmcloud.ports.compute import PodKeys, PodRequest
+from trmcloud.providers.runpod import self_end
+from trmcloud.providers.runpod.http import compact
+from trmcloud.providers.runpod.offers import RUNPOD_IDS
+from trmcloud.providers.runpod.secrets import IMAGE, IMAGE_TORCH
+from trmcloud.providers.runpod.traits import NAME
+
+WORKSPACE = "/workspace"
+MAX_ENV = 50
+"""RunPod takes no more variables than this."""
+LIMIT_BODY_BYTES = 102_400
+"""A create beyond this is answered with 413 before its key is looked at, and so is what RunPod
+makes of it."""
+MAX_BODY_BYTES = 95_000
+"""What we send at most: what RunPod makes of it is a little longer."""
+ANYWHERE = ("", "any")
+_SKU_IDS: Mapping[str, str] = {sku: gpu_id for gpu_id, sku in RUNPOD_IDS.items()}
+
+
+class CreateRequests:
+    """Writes ``CreatePodRequest``: ``keys`` gives a pod's SSH keys by its name; ``payload`` is
+    ``packing.boot_payload``; ``environment`` is added to every pod's (never a key of the
+    account's)."""
+
+    def __init__(
+        self,
+        keys: Callable[[str], PodKeys],
+        payload: Callable[[], bytes],
+        image: str,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._keys = keys
+        self._payload = payload
+        self._image = image
+        self._environment = dict(environment)
+
+    def body(self, request: PodRequest) -> dict[str, Any]:
+        """``CreatePodRequest`` for a pod.
+
+        Raises:
+            NotSupported: RunPod rents no such GPU, or does not take a request of this size.
+        """
+        gpu_id = _SKU_IDS.get(request.sku)
+        if gpu_id is None:
+            raise NotSupported(
+                f"RunPod has no {request.sku} that this version knows",
+                next_step=f"one of: {', '.join(sorted(_SKU_IDS))}",
+            )
+        boot = boot_environment(self._payload())
+        # The host key is the pod's own, and opens nothing else.
+        words = request.agent_words(self._keys(request.name), NAME, self._check(request))
+        environment = {**self._environment, **boot, **words}
+        if len(environment) > MAX_ENV:
+            raise NotSupported(f"{len(environment)} variables are more than a RunPod pod takes")
+        if request.volume:
+            mounts: dict[str, Any] = {"network": [{"volumeId": request.volume, "path": WORKSPACE}]}
+        else:
+            size = asked_work_gb(NAME, request.disk_gb)
+            mounts = {"persistent": {"size": size, "path": WORKSPACE}}
+        gpu: dict[str, Any] = {"id": gpu_id, "count": request.gpus}
+        if request.min_cuda:
+            gpu["minCudaVersion"] = request.min_cuda
+        body: dict[str, Any] = {
+            "name": request.name,
+            "image": request.image or self._image,
+            "entrypoint": list(ENTRYPOINT),
+            "cmd": boot_command(),
+            "gpu": gpu,
+            "cloud": "COMMUNITY" if request.community else "SECURE",
+            "disk": prices_of(NAME).system_gb,
+            "mounts": mounts,
+            "ports": [f"{contract.POD_SSH_PORT}/tcp"],
+            "startSsh": False,
+            "env": environment,
+        }
+        if request.region not in ANYWHERE:
+            body["dataCenterIds"] = [request.region]
+        size = len(compact(body))
+        if size > MAX_BODY_BYTES:
+            raise NotSupported(
+                f"the request for this pod is {size:,} bytes; RunPod takes {LIMIT_BODY_BYTES:,}, "
+                f"of which we use {MAX_BODY_BYTES:,} ({len(boot[contract.ENV_BOOT]):,} are the "
+                "agent's sources): nothing was asked for",
+                next_step="fewer phases, shorter names, or a trainer that imports less of trmcloud",
+            )
+        return body
+
+    def _check(self, request: PodRequest) -> dict[str, Any]:
+        """What the pod must be, and what its image must bring where that is known."""
+        if not request.check or (request.image or self._image) != IMAGE:
+            return dict(request.check)
+        return {**request.check, "torch": IMAGE_TORCH}
+
+
+# -- what it starts with ----------------------------------------------------------------------
+
+PREFIX = "/opt/trmcloud"
+#: Before what cannot start ends its pod: for the line that says why to be read in the log.
+_READ_S = 60
+
+#: Put before whatever entry point the image has: RunPod's own images inherit one from NVIDIA's,
+#: which is a bash script and ends the container where it does not like the driver.
+ENTRYPOINT = ("/bin/sh", "-c")
+
+#: base85's characters that RunPod replaces in a variable, that Go writes as six, or that whoever
+#: starts a container may expand; and those of none of these kinds that stand for them.
+_TAKEN, _INSTEAD = "{}<>&$", "[].:/,"
+
+_START = f"""\
+import sys
+if sys.version_info < (3, 10):
+    sys.exit("trmcloud: this image's python3 is %d.%d; a pod needs 3.10" % sys.version_info[:2])
+try:
+    import base64, gzip, io, os, tarfile
+    text = os.environ["{ENV_BOOT}"].translate(str.maketrans("{_INSTEAD}", "{_TAKEN}"))
+    packed = gzip.decompress(base64.b85decode(text))
+    tarfile.TarFile(fileobj=io.BytesIO(packed)).extractall("{PREFIX}")
+    sys.path.insert(0, "{PREFIX}")
+    import {POD_ENTRY}
+except Exception as error:
+    what = "%s: %s" % (type(error).__name__, error)
+    sys.exit("trmcloud: the agent cannot be started on this image: " + what)
+"""
+_ASK = """\
+import os, sys, urllib.request as u
+head = {"Authorization": "Bearer " + os.environ["RUNPOD_API_KEY"], "User-Agent": "trmcloud",
+        "Content-Type": "application/json"}
+u.urlopen(u.Request(sys.argv[1], sys.argv[2].encode(), head), timeout=30)
+"""
+#: A container whose command ends is started again while its rent goes on. So what cannot start
+#: stays, and asks for the pod's end by whatever the image has.
+_SCRIPT = f"""\
+if ! command -v python3 >/dev/null; then
+    echo "trmcloud: there is no python3 in this image: the agent cannot be started" >&2
+elif python3 -W ignore -c "$1"; then
+    export PYTHONPATH={PREFIX}
+    exec python3 -m {POD_ENTRY}
+fi
+stay="${{{ENV_LINGER_S}:-{_READ_S}}}"
+echo "trmcloud: this pod asks for its own end in $stay s" >&2
+sleep "$stay" || exit
+pod="${{TRMCLOUD_RUNPOD_API:-https://api.runpod.io}}"
+pod="${{pod%/v2}}/v2/pods/$RUNPOD_POD_ID/action"
+end='{{"action":"terminate"}}'
+kind='Content-Type: application/json'
+while :; do
+    python3 -c "$2" "$pod" "$end"
+    printf 'header = "Authorization: Bearer %s"\\n' "$RUNPOD_API_KEY" |
+        curl -sS -m 30 -K - -H "$kind" -d "$end" "$pod"
+    runpodctl pod delete "$RUNPOD_POD_ID" || runpodctl remove pod "$RUNPOD_POD_ID"
+    sleep 30 || exit
+done >/dev/null 2>&1
+"""
+
+
+def boot_payload(trainer: Path | None = None) -> bytes:
+    """See ``packing.boot_payload``."""
+    return packing.boot_payload(NAME, Path(self_end.__file__), trainer)
+
+
+def boot_environment(payload: bytes) -> dict[str, str]:
+    """In base85, which takes a sixteenth less room than base64."""
+    text = base64.b85encode(payload).decode("ascii")
+    return {ENV_BOOT: text.translate(str.maketrans(_TAKEN, _INSTEAD))}
+
+
+def boot_command() -> list[str]:
+    """What follows ``ENTRYPOINT``: unpack, then become the agent's first process."""
+    return [_SCRIPT, "trmcloud", _START, _ASK]

@@ -1,0 +1,89 @@
+"""The traits of every cloud that is rented through SkyPilot, and of SkyPilot itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trmcloud.core.catalog.hardware import MAX_NODES
+from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits
+from trmcloud.core.values import replace
+
+RUNPOD_BY_SKYPILOT = "skypilot-runpod"
+"""RunPod rented through SkyPilot, which copies the account's key to the pod."""
+RUNPOD_BY_SKYPILOT_ENDS = (
+    "SkyPilot 0.14 reaches RunPod by GraphQL, which RunPod ends in early 2027, and has no network"
+    " volumes there any more; without --via skypilot RunPod is rented by its own API"
+)
+"""Its volumes were made by REST v1, which ended on 2026-11-15."""
+
+CLOUDS: Mapping[str, str] = {
+    "aws": "aws",
+    "azure": "azure",
+    "digitalocean": "do",
+    "gcp": "gcp",
+    "lambda": "lambda",
+    "nebius": "nebius",
+    RUNPOD_BY_SKYPILOT: "runpod",
+    "vast-ai": "vast",
+    "verda": "verda",
+}
+"""Our providers in SkyPilot's words."""
+
+
+def _cloud(
+    name: str,
+    own: tuple[str, ...],
+    *,
+    boot_deadline_s: float = 1200.0,
+    agent_ends: bool = True,
+    max_nodes: int = MAX_NODES,
+) -> ProviderTraits:
+    """``own``: the layers that are the cloud's or SkyPilot's; ``agent_ends``: whether the agent can
+    end the machine with what is on it."""
+    ending = ("agent", *own) if agent_ends else own
+    return ProviderTraits(
+        name=name,
+        create_settle_s=600.0,
+        absent_lists=3,
+        kill_latency_s=120.0,
+        boot_deadline_s=boot_deadline_s,
+        silence_s=120.0,
+        end_grace_s=90.0,
+        absent_s=300.0,
+        absent_deleted_s=30.0,
+        kill_layers=(*OUR_LAYERS, *own),
+        independent_layers=(*ending, "guard-elsewhere"),
+        max_nodes=max_nodes,
+        shows_rate=False,
+        via="SkyPilot",
+        has_spot=True,
+        smoke_minutes=30.0,
+    )
+
+
+TRAITS = (
+    # A cloud through SkyPilot whose own ways to end a machine are not known.
+    replace(_cloud("skypilot", ("autostop",)), can_be_named=False),
+    # Its instances end when they are shut down, once that is set; stopped ones bill their disks.
+    _cloud("aws", ("autostop", "shutdown"), boot_deadline_s=900.0),
+    _cloud("gcp", ("autostop",)),
+    _cloud("azure", ("autostop",)),
+    _cloud("lambda", ("autostop",)),
+    _cloud("nebius", ("autostop",)),
+    # SkyPilot joins no machines of these: what lies between them is anybody's.
+    replace(
+        _cloud("vast-ai", ("autostop",), max_nodes=1),
+        account_key_on_pod=True,
+        beware="the account's API key is on the machine, which is a private person's computer",
+    ),
+    _cloud("digitalocean", ("autostop",)),
+    # SkyPilot knows no autodown there: a machine cannot end itself.
+    _cloud("verda", (), agent_ends=False, max_nodes=1),
+    replace(
+        _cloud(RUNPOD_BY_SKYPILOT, ("autostop", "prepaid"), max_nodes=1),
+        prices_of="runpod",
+        live_prices=True,
+        account_key_on_pod=True,
+        beware=RUNPOD_BY_SKYPILOT_ENDS,
+    ),
+)
