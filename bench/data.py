@@ -227,11 +227,15 @@ def download_share() -> Row:
 
 def data_wait(root: Path) -> Row:
     """The share of a step in which the loop stood still for want of a batch, training for real."""
-    settings = PhaseRecipe(
-        "bench", "trm", "fast", depth=2, width=128, head_dim=32, supervision_steps=2, loops=1,
-        vocab_size=2048, sequence=256, batch=8, steps=30, dtype="float32", compile=False,
-        log_every=1, eval_every=1000, eval_tokens=4096, save_every=1000, warmup_steps=2,
-    )  # fmt: skip
+    settings = PhaseRecipe.from_json(
+        {
+            **{"recipe": "bench", "family": "trm", "phase": "fast", "depth": 2, "width": 128},
+            **{"head_dim": 32, "supervision_steps": 2, "loops": 1, "vocab_size": 2048},
+            **{"sequence": 256, "batch": 8, "steps": 30, "dtype": "float32", "compile": False},
+            **{"log_every": 1, "eval_every": 1000, "eval_tokens": 4096, "save_every": 1000},
+            "warmup_steps": 2,
+        }
+    )
     (root / "settings.json").write_text(json.dumps(settings.to_json()))
     subprocess.run(
         [

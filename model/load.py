@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,9 +65,9 @@ def load_model(folder: Path) -> Loaded:
         name: tensor.shape for name, tensor in stored_tensors(folder, manifest, "weights").items()
     }
     settings = replace(described, dtype="float32")
-    if _layers(settings) > len(held):
-        raise _other_weights(folder, f"its {len(held)} tensors are fewer than its layers")
     try:
+        if settings.work().layers > len(held):
+            raise _other_weights(folder, f"its {len(held)} tensors are fewer than its layers")
         # Without memory first: what its settings ask for need not be what its file holds.
         with torch.device("meta"):
             asked = registry.build(settings, torch.device("meta")).state_dict()
@@ -80,12 +81,6 @@ def load_model(folder: Path) -> Loaded:
     tokenizer = load_tokenizer(read_text(folder, manifest, "tokenizer"), where=str(folder))
     device = torch.device("cuda" if has_gpu() else "cpu")
     return Loaded(model.to(device).eval(), tokenizer, described, manifest, device)
-
-
-def _layers(settings: PhaseRecipe) -> int:
-    """Blocks with weights of their own; each has a tensor at least."""
-    shared = settings.supervision_steps * (settings.loops + 1)
-    return settings.depth * (shared if settings.control else 1)
 
 
 def _compare(
@@ -125,17 +120,11 @@ _MOST: Mapping[str, int] = {
     "head_dim": 1 << 20,
     "vocab_size": 1 << 26,
     "sequence": 1 << 22,
-    "supervision_steps": 10_000,
-    "loops": 10_000,
-    "hidden": 1 << 24,
-    "kv_heads": 1 << 20,
-    "block": 1 << 22,
-    "question_tokens": 1 << 22,
-    "plan_tokens": 1 << 22,
-    "execution_tokens": 1 << 22,
 }
 """Of a checkpoint's settings, which a stranger may have written: larger ones are refused before
 anything is made of them."""
+_MOST_OWN = 1 << 24
+"""Of a family's own whole numbers."""
 
 
 def _check_sizes(settings: PhaseRecipe) -> None:
@@ -143,7 +132,9 @@ def _check_sizes(settings: PhaseRecipe) -> None:
     Raises:
         ValueError: a size that is none, or beyond what any model here has.
     """
-    for name, most in _MOST.items():
+    every = {field.name for field in dataclasses.fields(PhaseRecipe)}
+    own = [each.name for each in dataclasses.fields(settings) if each.type == "int"]
+    for name, most in {**dict.fromkeys(set(own) - every, _MOST_OWN), **_MOST}.items():
         value = getattr(settings, name)
         if type(value) is not int or not 0 <= value <= most:
             raise ValueError(f"{name} is {value!r:.40}, and {most} is the most")

@@ -16,7 +16,6 @@ from model.schedule import Cooldown
 from model.telemetry import Metrics
 from model.trial import Decision
 from trmcloud.core.contract.worth import Curve, gain_soon
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.settings import SEGMENTS
 
@@ -82,7 +81,7 @@ class Reporter:
     ) -> None:
         self._settings, self._world, self._metrics = settings, world, metrics
         self._peak_flops = peak_flops
-        self._flops_per_token = work_of(settings).train_flops
+        self._flops_per_token = settings.work().train_flops
 
     def takes(self, step: int, decision: Decision, left: Sequence[Left]) -> None:
         """The number format, and each rung of the ladder that was left for it."""

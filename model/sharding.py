@@ -22,7 +22,6 @@ from model.families.protocol import LanguageModel
 from model.precision import DTYPES
 from model.rows import Span, is_shared_out, span_among
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.families import why_not_sharded
 from trmcloud.core.spec.recipe import PhaseRecipe
 
 SHARDED = "fsdp"
@@ -58,7 +57,7 @@ def build(settings: PhaseRecipe, world: World) -> LanguageModel:
     parts = model.shardable()
     if not parts:
         raise UsageError(
-            f"sharding={SHARDED} is not for {settings.family}: {why_not_sharded(settings.family)}",
+            f"sharding={SHARDED} is not for {settings.family}: {settings.why_not_sharded}",
             next_step="--set sharding=ddp",
         )
     _shard(model, parts, settings, world)

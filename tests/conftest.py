@@ -26,6 +26,8 @@ from tests.scheduling import (
     pytest_unconfigure,
     pytest_xdist_make_scheduler,
 )
+from trmcloud.app.staging.bundle import FamilyFolders
+from trmcloud.core.spec.settings import FAMILIES
 
 __all__ = [
     "pytest_addoption",
@@ -35,6 +37,8 @@ __all__ = [
     "pytest_unconfigure",
     "pytest_xdist_make_scheduler",
 ]
+
+FAMILIES.provide(FamilyFolders())
 
 # Property tests are judged by what they find, not by how long a busy machine takes to find it.
 settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])

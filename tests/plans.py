@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.settings import settings_of
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import (
     Candidate,
@@ -14,7 +15,6 @@ from trmcloud.core.spec.plan import (
     candidate_to_json,
     plan_to_json,
 )
-from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 
 _NONE = Interval(0.0, 0.0, 0.0)
@@ -33,7 +33,7 @@ def a_candidate(name: str = "c1", **changes: Any) -> Candidate:
 
 
 def a_phase(name: str = "fast", **parts_s: float) -> PhasePlan:
-    settings = PhaseRecipe(recipe="trm", family="trm", phase=name)
+    settings = settings_of("trm", name, recipe="trm")
     return PhasePlan(name, settings, 0, 0.0, _NONE, _NONE, parts_s)
 
 

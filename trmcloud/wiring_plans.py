@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from trmcloud.app.home import home_dir
 from trmcloud.app.planning import Planner
+from trmcloud.app.staging.bundle import FamilyFolders
+from trmcloud.core.spec.settings import FAMILIES
 
 if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import PriceTables, Source
@@ -21,7 +23,11 @@ if TYPE_CHECKING:
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.events import DataPinned
     from trmcloud.core.spec.data_source import DataSource
+    from trmcloud.core.spec.guides import Guide
     from trmcloud.core.spec.recipe import Recipe
+
+
+FAMILIES.provide(FamilyFolders())
 
 
 class Inputs:
@@ -122,6 +128,11 @@ def recipes() -> list[Recipe]:
     from trmcloud.adapters.files.recipes import load_recipe, recipe_names
 
     return [load_recipe(name) for name in recipe_names()]
+
+
+def guides() -> list[Guide]:
+    """What is claimed of recipes, by family."""
+    return [guide for family in FAMILIES.values() for guide in family.guides.values()]
 
 
 def known_offers(now: float) -> list[Offer]:

@@ -96,7 +96,7 @@ class PreparedData:
 
     def _cut(self, settings: PhaseRecipe) -> Cut:
         bos = self.tokenizer.bos
-        return Cut(settings.rows, settings.sequence, bos, settings.block, settings.segments)
+        return Cut(settings.rows, settings.sequence, bos, settings.row_multiple, settings.segments)
 
 
 def nothing_fits(left_out: int, settings: PhaseRecipe, where: Path) -> DataError:

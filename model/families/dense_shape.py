@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from model.families.protocol import check_heads
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.dense_keys import (
+from trmcloud.core.spec.dense import (
     DENSE_CHOICES,
-    DENSE_KEYS,
     DenseKeys,
     check_dense,
     has_value_embedding,
@@ -14,6 +15,8 @@ from trmcloud.core.spec.dense_keys import (
 )
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.values import dataclass
+
+_KEYS = tuple(field.name for field in dataclasses.fields(DenseKeys))
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Shape(DenseKeys):
                 told = f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}"
                 raise UsageError(told)
         check_heads(self.width, self.head_dim)
-        check_dense(self, heads=self.heads, head_dim=self.head_dim, rope=False, where="the model")
+        check_dense(self, heads=self.heads, head_dim=self.head_dim, where="the model")
         object.__setattr__(self, "hidden", self.hidden or 4 * self.width)
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
 
@@ -48,7 +51,7 @@ class Shape(DenseKeys):
             settings.width,
             settings.head_dim,
             settings.sequence,
-            **{name: getattr(settings, name) for name in DENSE_KEYS},
+            **{name: getattr(settings, name) for name in _KEYS if hasattr(settings, name)},
         )
 
     @property

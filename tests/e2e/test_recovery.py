@@ -28,7 +28,7 @@ if os.environ.get("RANK") and os.environ.get("TRMCLOUD_JOB"):
     torch.set_num_threads(1)  # two that wait for one another starve on a busy machine
     torch.set_num_threads = lambda number: None
     from model.data.feed import Feed
-    from model.families.trm import TRM
+    from model.families.trm.model import TRM
     step_of, loss_of = [0], TRM.loss
     taken, read_of = model.loop.Trainer._step, Feed._read
     first = os.environ["TRMCLOUD_ATTEMPT"] == "1"

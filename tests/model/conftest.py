@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
@@ -18,6 +18,7 @@ import pytest
 
 from model.command import wait_asleep
 from model.telemetry import Clock
+from tests.settings import changed, settings_of
 from trmcloud.core.contract.manifest import CheckpointManifest, from_json
 from trmcloud.core.contract.pod_contract import dump
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
@@ -25,10 +26,8 @@ from trmcloud.core.spec.recipe import PhaseRecipe
 
 wait_asleep()  # torch is imported late here, too
 
-SMALL = PhaseRecipe(
-    recipe="test",
-    family="trm",
-    phase="fast",
+SMALL: Any = settings_of(
+    "trm",
     depth=1,
     width=32,
     head_dim=16,
@@ -213,7 +212,7 @@ def run_in(settings: PhaseRecipe, data_dir: Path) -> Callable[..., Run]:
     """A factory: ``run_in(folder, steps=5)`` is a job that trains there."""
 
     def make(folder: Path, *, initial_weights: str = "", **changes: Any) -> Run:
-        made = replace(settings, **changes)
+        made = changed(settings, **changes)
         job = PhaseJob(
             run_id="r1",
             phase=made.phase,

@@ -28,6 +28,7 @@ from model.precision import LossScale
 from model.rows import local
 from model.soundness import Soundness
 from model.stepping import Stepper
+from tests import settings as made
 from trmcloud.core.spec.recipe import PhaseRecipe
 
 STEPS = 20
@@ -47,10 +48,9 @@ CASES: dict[str, dict[str, Any]] = {
 
 def settings_of(case: str, ranks: int, how: str) -> PhaseRecipe:
     """``ranks`` share one global batch of 16 rows, in two micro-batches each."""
-    plain = PhaseRecipe(
-        recipe="test",
-        family="nanochat",
-        phase="train",
+    plain: PhaseRecipe = made.settings_of(
+        "nanochat",
+        "train",
         depth=3,
         width=64,
         head_dim=16,

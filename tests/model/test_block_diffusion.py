@@ -19,7 +19,7 @@ from model.distributed import World
 from model.evaluate import evaluate
 from model.families import block_mask, noise
 from model.families.attention import attend
-from model.families.block_diffusion import BlockDiffusion
+from model.families.bd3lm.model import BlockDiffusion
 from model.families.block_mask import beside, blocks_of
 from model.families.cache import Cache
 from model.families.decoding import _nucleus

@@ -22,9 +22,9 @@ from model.evaluate import evaluate
 from model.families import noise
 from model.preparing.corpus import load_data_set, local_corpus
 from model.preparing.readers import documents, units_of
+from tests.settings import changed
 from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import check_settings
 
 pytestmark = pytest.mark.usefixtures("keep_generator")
 NewRun = Callable[..., Any]
@@ -49,7 +49,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory, settings: PhaseRecipe) -> Pa
     for number in range(64):
         words = chosen.choice(WORDS, 120 if number % 16 == 7 else chosen.integers(4, 14))
         (source / f"{number:02}.txt").write_text(" ".join(words) + ".", encoding="utf-8")
-    made = replace(settings, **DIFFUSION, vocab_size=301, validation_fraction=0.2)
+    made = changed(settings, **DIFFUSION, vocab_size=301, validation_fraction=0.2)
     prepare(str(source), made, folder / "data")
     return folder / "data"
 
@@ -84,7 +84,7 @@ def test_a_row_is_one_text_its_end_up_to_its_block_and_padding() -> None:
 
 def test_every_text_is_read_once_an_epoch_whole(texts: Path, settings: PhaseRecipe) -> None:
     data = open_data(texts)
-    made = replace(settings, **DIFFUSION, vocab_size=301)
+    made = changed(settings, **DIFFUSION, vocab_size=301)
     stream = data.train_stream(made)
     from model.data.folder import Supply
 
@@ -155,7 +155,7 @@ def test_settings_that_cannot_be_are_refused_by_name(
     settings: PhaseRecipe, changes: dict[str, Any], told: str, next_step: str
 ) -> None:
     with pytest.raises(UsageError, match=told) as error:
-        check_settings(replace(settings, **{**DIFFUSION, **changes}))
+        changed(settings, **{**DIFFUSION, **changes}).check()
     assert next_step in error.value.next_step
 
 

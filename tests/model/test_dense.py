@@ -20,8 +20,8 @@ from model.families.dense_shape import Shape
 from model.families.norms import NORM_EPS, layer, rms
 from model.families.rotary import rotate, turns
 from model.warm_up import compiled_graphs
+from tests.settings import changed
 from trmcloud.core.errors import UsageError
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.spec.recipe import PhaseRecipe
 
 SHAPE = Shape(
@@ -402,7 +402,7 @@ def test_recipes_have_exactly_the_parameters_that_the_planner_counts(
     with torch.device("meta"):
         model = registry.build(settings, torch.device("meta"))
     counted = sum(each.numel() for each in model.parameters())
-    assert counted == work_of(settings).parameters == parameters
+    assert counted == settings.work().parameters == parameters
 
 
 def test_the_cpu_setting_of_nanogpt_has_its_size() -> None:
@@ -422,13 +422,13 @@ def test_the_cpu_setting_of_nanogpt_has_its_size() -> None:
 
 @pytest.mark.parametrize("family", ["gpt", "nanochat"])
 def test_flops_are_those_that_the_planner_counts(settings: PhaseRecipe, family: str) -> None:
-    made = replace(settings, family=family, depth=2, hidden=96)
+    made = changed(settings, family=family, depth=2, hidden=96)
     with torch.device("meta"):
         model = registry.build(made, torch.device("meta"))
         ids = torch.zeros((2, made.sequence), dtype=torch.long)
     with FlopCounterMode(display=False) as counter:
         model(ids, ids).loss.backward()
-    assert counter.get_total_flops() == work_of(made).train_flops * ids.numel()
+    assert counter.get_total_flops() == made.work().train_flops * ids.numel()
 
 
 # -- what cannot be ---------------------------------------------------------------------------
@@ -453,7 +453,7 @@ def test_shapes_that_cannot_be_are_refused_by_name(changes: dict[str, Any], word
 
 def test_a_family_without_a_trainer_is_refused(settings: PhaseRecipe) -> None:
     with pytest.raises(UsageError, match="no trainer of family 'nobody'"):
-        registry.build(replace(settings, family="nobody"), torch.device("cpu"))
+        registry.build(changed(settings, family="nobody"), torch.device("cpu"))
 
 
 def test_matrices_above_one_another_are_told_apart() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from model.families.block_diffusion import BlockDiffusion
+from model.families.bd3lm.model import BlockDiffusion
 from model.families.cache import Cache
 from model.families.decoding import NextToken, generate
 from model.families.dense import Dense
@@ -16,8 +16,8 @@ from model.families.dense_shape import Shape
 from model.families.drawing import Text, drawing, is_batched
 from model.families.protocol import LanguageModel, Sampling
 from model.families.rows import RowCache
-from model.families.trm import TRM
-from model.families.trm import Shape as TrmShape
+from model.families.trm.model import TRM
+from model.families.trm.model import Shape as TrmShape
 
 CPU = torch.device("cpu")
 VOCABULARY, SEQUENCE = 61, 16

@@ -14,14 +14,14 @@ from torch import Tensor
 from model.data.folder import open_data
 from model.distributed import World
 from model.evaluate import evaluate, token_bytes, validation_rows
-from model.families.trm import TRM, Shape
-from trmcloud.core.spec.recipe import PhaseRecipe
+from model.families.trm.model import TRM, Shape
+from model.families.trm.plan import Settings
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def model(settings: PhaseRecipe) -> TRM:
+def model(settings: Settings) -> TRM:
     made = TRM(Shape.of(settings))
     made.initialise(1)
     generator = torch.Generator().manual_seed(0)
@@ -37,7 +37,7 @@ class PartWorld(World):
         return self.__dict__["kept"]
 
 
-def test_bits_per_byte_by_hand(model: TRM, data_dir: Path, settings: PhaseRecipe) -> None:
+def test_bits_per_byte_by_hand(model: TRM, data_dir: Path, settings: Settings) -> None:
     data = open_data(data_dir)
     rows = data.validation_rows(settings)
     alone = World(0, 1, CPU)
@@ -62,7 +62,7 @@ def test_bits_per_byte_by_hand(model: TRM, data_dir: Path, settings: PhaseRecipe
 
 @pytest.mark.parametrize("ranks", [2, 3, 7])
 def test_ranks_divide_the_windows_without_loss_or_double_counting(
-    model: TRM, data_dir: Path, settings: PhaseRecipe, ranks: int
+    model: TRM, data_dir: Path, settings: Settings, ranks: int
 ) -> None:
     data = open_data(data_dir)
     rows = data.validation_rows(settings)
@@ -76,7 +76,7 @@ def test_ranks_divide_the_windows_without_loss_or_double_counting(
 
 
 def test_all_ranks_take_equally_many_batches(
-    model: TRM, data_dir: Path, settings: PhaseRecipe, monkeypatch: pytest.MonkeyPatch
+    model: TRM, data_dir: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seven ranks, ten rows: some have two, some have one."""
     data = open_data(data_dir)
@@ -102,7 +102,7 @@ def test_all_ranks_take_equally_many_batches(
 
 
 def test_special_tokens_count_neither_nats_nor_bytes(
-    model: TRM, data_dir: Path, settings: PhaseRecipe
+    model: TRM, data_dir: Path, settings: Settings
 ) -> None:
     data = open_data(data_dir)
     lengths = token_bytes(data, settings.vocab_size)

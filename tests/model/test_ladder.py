@@ -17,11 +17,12 @@ from model import float8, ladder, trial
 from model.distributed import World
 from model.families import registry
 from model.families.attention import EFFICIENT, FLASH, left_of_sdpa
-from model.families.block_diffusion import BlockDiffusion
+from model.families.bd3lm.model import BlockDiffusion
 from model.float8 import E4M3, E5M2, Float8Linear, fitting, layer_of, put_in, rounded, within
 from model.ladder import BACKENDS, PLAIN, Chip, descend, prove, proven
 from model.number_format import NumberFormat
 from model.precision import LossScale
+from tests.settings import changed
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.recipe import PhaseRecipe
 
@@ -203,7 +204,7 @@ def test_a_factor_that_lies_the_wrong_way_is_refused() -> None:
 def test_the_blocks_matrices_alone_are_put_in_and_taken_out(
     settings: PhaseRecipe, family: str
 ) -> None:
-    shape = replace(settings, family=family, mlp="gelu", value_embeddings=family == "nanochat")
+    shape = changed(settings, family=family, mlp="gelu", value_embeddings=family == "nanochat")
     model = registry.build(shape, CPU)
     model.initialise(7)
     names = list(model.state_dict())
@@ -234,7 +235,7 @@ def test_what_is_evaluated_takes_no_float8(settings: PhaseRecipe) -> None:
 
 
 def test_a_compiled_block_learns_in_float8_as_one_that_is_not(settings: PhaseRecipe) -> None:
-    shape = replace(settings, family="gpt", dtype="bfloat16", depth=2)
+    shape = changed(settings, family="gpt", dtype="bfloat16", depth=2)
     gradients = []
     for compiled in (False, True):
         model = registry.build(shape, CPU)
@@ -415,7 +416,7 @@ def test_flex_attention_that_fails_is_left_for_a_table(
     settings: PhaseRecipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BlockDiffusion, "_wants_rule", lambda self, device: True)
-    shape = replace(settings, family="bd3lm", mlp="gelu", width=32, head_dim=16)
+    shape = changed(settings, family="bd3lm", mlp="gelu", width=32, head_dim=16)
     model = registry.build(shape, CPU)
     model.initialise(7)
     [left] = model.settle_attention()  # on a processor it runs forward alone

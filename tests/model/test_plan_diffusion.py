@@ -20,8 +20,8 @@ from model.families.block_mask import Places
 from model.families.cache import Cache
 from model.families.dense_shape import Shape
 from model.families.drawing import drawing
+from model.families.hdp.model import PlanDiffusion
 from model.families.noise import WHOLE, Span
-from model.families.plan_diffusion import PlanDiffusion
 from model.families.protocol import Sampling
 from trmcloud.core.errors import DataError, UsageError
 

@@ -21,17 +21,17 @@ from model.data.folder import Supply, open_data
 from model.data.padding import PAD
 from model.data.segments import GIVEN
 from model.data.stream import Cut, rows_of
-from model.families.plan_diffusion import PlanDiffusion
+from model.families.hdp.model import PlanDiffusion
 from model.load import load_model
 from model.preparing import plans
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus, check_parts, load_data_set, local_corpus
 from model.preparing.growing import Means, grow
 from model.preparing.plans import parts_of, plan_of
+from tests.settings import changed
 from trmcloud.core.contract.data_progress import load_shard
 from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import check_settings
 
 pytestmark = pytest.mark.usefixtures("keep_generator")
 NewRun = Callable[..., Any]
@@ -81,7 +81,7 @@ def prepared(path: Path, settings: PhaseRecipe, out: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made(settings: PhaseRecipe) -> PhaseRecipe:
-    return replace(settings, **IN_SEGMENTS, validation_fraction=0.2)
+    return changed(settings, **IN_SEGMENTS, validation_fraction=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_tokens_know_what_they_were_made_for(
     assert data.meta["segments"] == plans.VERSION
     assert data.meta["documents"] + data.meta["validation_documents"] == 60
     [line] = (in_segments / "shards.jsonl").read_bytes().splitlines(keepends=True)
-    padded = replace(made, family="bd3lm", rows="padded")
+    padded = changed(made, family="bd3lm", rows="padded")
     with pytest.raises(DataError, match="prepared in segments, and rows=padded is asked for"):
         data.validation_rows(padded)
     # The same file for a family without segments: other tokens, none of them taken for these.
@@ -270,9 +270,9 @@ def test_a_line_that_is_no_problem_ends_the_preparation(
 def test_settings_that_cannot_be_are_refused_by_name(
     made: PhaseRecipe, changes: dict[str, Any], told: str, next_step: str
 ) -> None:
-    check_settings(made)
+    made.check()
     with pytest.raises(UsageError, match=told) as error:
-        check_settings(replace(made, **changes))
+        changed(made, **changes).check()
     assert next_step in error.value.next_step
 
 

@@ -14,7 +14,7 @@ import torch
 
 from model import loop, train
 from model.families.protocol import Objective
-from model.families.trm import TRM
+from model.families.trm.model import TRM
 from model.soundness import (
     LEAST,
     MENDS_WITHIN,
@@ -275,7 +275,7 @@ def test_overrides_are_read_from_the_environment_and_strictly(new_run: NewRun) -
     given = {ENV_JOB: str(path)}
     own = train._read(given)[1]
     text = json.dumps({"rate": 0.25, "preset": "moderate", "batch": 1, "accumulation": 2})
-    made = train._read({**given, ENV_OVERRIDES: text})[1]
+    made: Any = train._read({**given, ENV_OVERRIDES: text})[1]
     assert (made.batch, made.accumulation) == (1, 2)
     rates = [(s.matrix_lr, s.embedding_lr, s.head_lr) for s in (made, own)]
     assert rates[0] == tuple(rate * 0.25 for rate in rates[1])

@@ -12,12 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.families import head
 from model.families.cache import Cache
 from model.families.norms import rms
-from model.families.trm import TRM, Block, Shape
-from trmcloud.core.planner.flops import work_of
-from trmcloud.core.spec.recipe import PhaseRecipe
+from model.families.trm.model import TRM, Block, Shape
+from model.families.trm.plan import Settings
 
 
-def make(settings: PhaseRecipe, **changes: object) -> TRM:
+def make(settings: Settings, **changes: object) -> TRM:
     model = TRM(replace(Shape.of(settings), **changes))  # type: ignore[arg-type]
     model.initialise(3)
     # A fresh head predicts nothing: give it something to say.
@@ -27,7 +26,7 @@ def make(settings: PhaseRecipe, **changes: object) -> TRM:
     return model
 
 
-def batch(settings: PhaseRecipe, rows: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(settings: Settings, rows: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(1)
     tokens = torch.randint(0, settings.vocab_size, (rows, settings.sequence + 1))
     return tokens[:, :-1], tokens[:, 1:]
@@ -38,18 +37,18 @@ def test_a_block_has_16_d_squared_parameters(width: int) -> None:
     assert sum(p.numel() for p in Block(width, 16).parameters()) == 16 * width**2
 
 
-def test_parameters_are_those_that_the_planner_counts(settings: PhaseRecipe) -> None:
-    assert sum(p.numel() for p in make(settings).parameters()) == work_of(settings).parameters
+def test_parameters_are_those_that_the_planner_counts(settings: Settings) -> None:
+    assert sum(p.numel() for p in make(settings).parameters()) == settings.work().parameters
 
 
-def test_a_fresh_model_predicts_every_id_alike(settings: PhaseRecipe) -> None:
+def test_a_fresh_model_predicts_every_id_alike(settings: Settings) -> None:
     model = TRM(Shape.of(settings))
     model.initialise(3)
     losses = model.losses(*batch(settings))
     assert losses.tolist() == pytest.approx([math.log(settings.vocab_size)] * 3, abs=1e-5)
 
 
-def test_one_seed_gives_one_model(settings: PhaseRecipe) -> None:
+def test_one_seed_gives_one_model(settings: Settings) -> None:
     first, second, other = (TRM(Shape.of(settings)) for _ in range(3))
     first.initialise(3)
     torch.randn(5)  # the global generator's state is of no account
@@ -59,7 +58,7 @@ def test_one_seed_gives_one_model(settings: PhaseRecipe) -> None:
     assert not torch.equal(first.embedding.weight, other.embedding.weight)
 
 
-def test_the_recursion_is_the_one_described(settings: PhaseRecipe) -> None:
+def test_the_recursion_is_the_one_described(settings: Settings) -> None:
     """One layer, one step, written out by hand from the module's formula."""
     model = make(settings, depth=1, supervision_steps=1, loops=2)
     ids, targets = batch(settings)
@@ -75,7 +74,7 @@ def test_the_recursion_is_the_one_described(settings: PhaseRecipe) -> None:
     assert model.losses(ids, targets).item() == pytest.approx(expected.item(), abs=1e-5)
 
 
-def test_no_token_sees_a_later_one(settings: PhaseRecipe) -> None:
+def test_no_token_sees_a_later_one(settings: Settings) -> None:
     model = make(settings)
     ids, targets = batch(settings)
     changed = ids.clone()
@@ -85,13 +84,13 @@ def test_no_token_sees_a_later_one(settings: PhaseRecipe) -> None:
     assert torch.equal(before, after)
 
 
-def test_logits_are_capped(settings: PhaseRecipe) -> None:
+def test_logits_are_capped(settings: Settings) -> None:
     model = make(settings)
     model.head.weight.data.mul_(1000)
     assert model.decode(batch(settings)[0], Cache(settings.sequence)).abs().max() <= 15
 
 
-def test_a_bfloat16_pass_stays_near_the_float32_one(settings: PhaseRecipe) -> None:
+def test_a_bfloat16_pass_stays_near_the_float32_one(settings: Settings) -> None:
     """Twelve layers, four steps of two loops: a carry in bfloat16 was off by 0.7 to 1.3 %."""
     plain = make(settings, depth=12, width=64, supervision_steps=4, loops=2)
     low = TRM(plain.shape, torch.bfloat16)
@@ -109,7 +108,7 @@ def test_a_bfloat16_pass_stays_near_the_float32_one(settings: PhaseRecipe) -> No
 @pytest.mark.parametrize("control", [False, True])
 @pytest.mark.parametrize("chunks", [[16], [1] * 16, [5, 1, 1, 9]])
 def test_decoding_with_a_cache_is_the_full_forward_pass(
-    settings: PhaseRecipe, chunks: list[int], control: bool
+    settings: Settings, chunks: list[int], control: bool
 ) -> None:
     model = make(settings, control=control)
     ids, targets = batch(settings)
@@ -124,7 +123,7 @@ def test_decoding_with_a_cache_is_the_full_forward_pass(
 
 
 def test_the_control_has_weights_for_every_application_and_equal_flops(
-    settings: PhaseRecipe,
+    settings: Settings,
 ) -> None:
     flops = []
     for control in (False, True):
@@ -136,7 +135,7 @@ def test_the_control_has_weights_for_every_application_and_equal_flops(
     assert len(make(settings, control=True, depth=2, loops=2).blocks) == 3 * 2 * (2 + 1)
 
 
-def test_flops_are_those_that_the_planner_counts(settings: PhaseRecipe) -> None:
+def test_flops_are_those_that_the_planner_counts(settings: Settings) -> None:
     model = make(settings)
     ids, targets = batch(settings)
     with FlopCounterMode(display=False) as counter:
@@ -146,12 +145,12 @@ def test_flops_are_those_that_the_planner_counts(settings: PhaseRecipe) -> None:
     counts = counter.get_flop_counts()["Global"]
     apart = ("attention", "bmm")
     products = sum(n for name, n in counts.items() if not any(a in str(name) for a in apart))
-    work = work_of(settings)
+    work = settings.work()
     assert products == 3 * (work.matmul_flops + work.head_flops) * ids.numel()
 
 
 def test_a_head_run_in_pieces_gives_the_same_losses_and_gradients(
-    settings: PhaseRecipe, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = []
     for limit in (head.MAX_LOGITS, 7 * settings.vocab_size):

@@ -18,11 +18,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trmcloud.app.staging.bundle import FamilyFolders
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import MANIFEST_NAME
 from trmcloud.core.control.outcome_words import MEANINGS
 from trmcloud.core.errors import TrmcloudError, UsageError
 from trmcloud.core.outcome import Outcome
+from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.export.standalone_run import Ended, Standalone, read_spec
 from trmcloud.io.files import read_small
 from trmcloud.pod.agent.nodes import Nodes
@@ -98,6 +100,7 @@ def linger_s(root: Path, pod_name: str, environment: Mapping[str, str], now: flo
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
+    FAMILIES.provide(FamilyFolders())
     run = Standalone(asked.root.absolute())
     try:
         if asked.command == "guard":

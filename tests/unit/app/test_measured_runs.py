@@ -17,7 +17,6 @@ from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.core.planner.calibrated import Measured
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
@@ -74,7 +73,7 @@ def test_what_no_such_chip_can_do_is_not_kept(tmp_path: Path) -> None:
     """A pod's lines may say anything; on the peak's other side they would make the next plan."""
     made = plan()
     settings = made.candidates[0].phases[0].settings
-    flops = settings.tokens_per_step(8) * work_of(settings).train_flops
+    flops = settings.tokens_per_step(8) * settings.work().train_flops
     at_peak_s = flops / (8 * GPUS["H100-SXM"].fp8_tflops * 1e12)
     note_measured(context(tmp_path, lines(0.99 * at_peak_s)), run_of(made))
     assert probes.load(tmp_path) == []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.settings import settings_of
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, dump, load_lease
 from trmcloud.core.contract.worth import StopRules
@@ -15,7 +16,6 @@ from trmcloud.core.control.lease import make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan
-from trmcloud.core.spec.recipe import PhaseRecipe
 
 AT = 1_790_000_000.0
 SOFT, HARD = AT + 2900.0, AT + 3000.0
@@ -31,7 +31,7 @@ def phase(
     parts = {"training": p50} if compile_s is None else {"compile": compile_s}
     return PhasePlan(
         name=name,
-        settings=PhaseRecipe("test", "trm", name, preset="extreme"),
+        settings=settings_of("trm", name, preset="extreme"),
         tokens=1,
         flops=7e15 if name == "fast" else 9e15,
         step_s=Interval(step_s / 2, step_s, step_s * 2),

@@ -9,7 +9,6 @@ from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.errors import UsageError
 from trmcloud.core.planner.calibrated import FITTED, FITTED_SIGMA, P90_SIGMAS, reach_of
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.roofline import link_seconds, step_time
 from trmcloud.core.values import replace
 
@@ -143,9 +142,9 @@ def test_weights_that_are_applied_again_hide_no_more_than_one_application_does()
     """Their gradients are there only when backward is at their first application."""
     recipe = load_recipe("trm").resolve("fast", hardware="8xA100", gpus=8)
     settings = replace(recipe, width=4096, batch=1, accumulation=1)
-    reuse = work_of(settings).block_applications / work_of(settings).layers
+    reuse = settings.work().block_applications / settings.work().layers
     assert reuse > 8
     step = step_time(settings, GPUS["L40S"], 8, FITTED, 1.0)
-    hidden = link_seconds(settings, work_of(settings), GPUS["L40S"], 8) - step.links
+    hidden = link_seconds(settings, settings.work(), GPUS["L40S"], 8) - step.links
     backward = step.matmul + step.attention + step.traffic + step.lost + step.recompute
     assert 0 < hidden <= backward / reuse

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.settings import settings_of
 from trmcloud.adapters.files.data_sets import load_data_set, source_of
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import Offer
@@ -31,7 +32,7 @@ from trmcloud.core.spec.recipe import PhaseRecipe, Recipe
 from trmcloud.core.spec.spec import RunSpec
 
 NOW = 1_795_000_000.0
-SETTINGS = PhaseRecipe("trm", "trm", "fast", vocab_size=65_536)
+SETTINGS = settings_of("trm", recipe="trm", vocab_size=65_536)
 EIGHT = rented_machine("H100-SXM", 8)
 LAPTOP = this_machine(LocalMachine("a laptop", 4, 16.0), 2)
 MIB = 1 << 20

@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
+from tests.settings import changed
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.memory import (
     batches,
     checkpoint_bytes,
@@ -53,11 +53,11 @@ def test_batches_keep_the_whole() -> None:
 
 
 def small(**changes: object) -> PhaseRecipe:
-    settings = dataclasses.replace(
+    settings = changed(
         TRM, depth=2, width=256, head_dim=64, vocab_size=512, sequence=128, batch=6,
         supervision_steps=2, dtype="float32", compile=False,
     )  # fmt: skip
-    return dataclasses.replace(settings, **changes)  # type: ignore[arg-type]
+    return changed(settings, **changes)
 
 
 def kept_bytes(settings: PhaseRecipe) -> int:
@@ -69,7 +69,7 @@ def kept_bytes(settings: PhaseRecipe) -> int:
 
     from model.families import norms
 
-    trm = pytest.importorskip("model.families.trm")
+    trm = pytest.importorskip("model.families.trm.model")
     bf16 = settings.dtype == "bfloat16"
     model = trm.TRM(trm.Shape.of(settings), torch.bfloat16 if bf16 else torch.float32)
     model.initialise(0)
@@ -120,7 +120,7 @@ def test_the_head_runs_in_pieces_where_the_trainer_does() -> None:
 
 def test_optimizer_states_are_what_the_real_optimizer_holds() -> None:
     pytest.importorskip("torch")
-    trm = pytest.importorskip("model.families.trm")
+    trm = pytest.importorskip("model.families.trm.model")
     optim = pytest.importorskip("model.optim")
     settings = small()
     model = trm.TRM(trm.Shape.of(settings))
@@ -130,6 +130,6 @@ def test_optimizer_states_are_what_the_real_optimizer_holds() -> None:
         weight.grad = weight.detach() * 0 + 1
     optimizer.step(1, 1.0)
     held = sum(tensor.nbytes for tensor in optimizer.state().values())
-    work = work_of(settings)
+    work = settings.work()
     assert held == pytest.approx(state_bytes(settings, work), rel=0.01)
     assert kept_values(settings, work) == 27

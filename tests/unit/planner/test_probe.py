@@ -12,7 +12,6 @@ from trmcloud.app.probe_local import probe_local
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.errors import UsageError
 from trmcloud.core.planner.calibrated import Measured
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.spec import RunSpec
 
@@ -70,7 +69,7 @@ def test_a_probe_replaces_the_prior_and_narrows_the_interval() -> None:
     (prior,) = make_plan(spec, tiny, [], NOW, "p-0000", local=machine).candidates
     settings = prior.phases[0].settings
     measured = Measured(
-        "here", 2, 0.5, 48, settings.tokens_per_step(2), work_of(settings).train_flops
+        "here", 2, 0.5, 48, settings.tokens_per_step(2), settings.work().train_flops
     )
     (probed,) = make_plan(
         spec, tiny, [], NOW, "p-0000", local=machine, measured=[measured]

@@ -13,7 +13,6 @@ from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.batch_fit import fit_settings
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
 from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.planner.speed import (
@@ -113,7 +112,7 @@ def test_selective_checkpointing_lies_between_none_and_all(d64: PhaseRecipe) -> 
     seconds = [step_seconds(each, EIGHT) for each in (none, selective, full)]
     assert seconds[0] < seconds[1] < seconds[2]
     # 11 values of the width, as its products and its input are counted by hand.
-    work, positions = work_of(d64), 4 * 2048
+    work, positions = d64.work(), 4 * 2048
     kept = positions * 4096 * 2 * 64 * (1 + 3 + 1 + 1 + 4 + 1)
     one_block = predict_memory(full, 8).activations - positions * 4096 * 2 * 64 / 1e9
     assert work.block_applications == 64

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.settings import settings_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import PhaseJob
-from trmcloud.core.spec.recipe import PhaseRecipe
 
 HARD_STOP_S = 600.0
 
@@ -32,10 +32,9 @@ def a_lease(granted_at: float, hard_stop_s: float = HARD_STOP_S, epoch: int = 1)
 
 
 def job_of(lease: contract.Lease, root: Path, steps: int = 100_000) -> PhaseJob:
-    settings = PhaseRecipe(
+    settings = settings_of(
+        "trm",
         recipe="t",
-        family="trm",
-        phase="fast",
         depth=1,
         width=32,
         head_dim=16,

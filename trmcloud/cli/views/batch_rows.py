@@ -8,8 +8,8 @@ from trmcloud.cli.views.text import table
 from trmcloud.core.catalog.hardware import hardware_name
 from trmcloud.core.errors import UsageError
 from trmcloud.core.planner.memory import predict_memory
-from trmcloud.core.planner.reference_claims import BATCH_ROWS, BatchRow
 from trmcloud.core.planner.speed import predict_phase, rented_machine
+from trmcloud.core.spec.guides import BatchRow
 from trmcloud.core.spec.rates import rate_for
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import replace
@@ -21,13 +21,16 @@ _HEADER = (
 
 
 def batch_lines(settings: PhaseRecipe, rates: Mapping[int, float]) -> list[str]:
-    """A line for each of the guide's batches, each with its 50,000 steps.
+    """A line for each batch of its recipe's guide, each with its 50,000 steps; none without one.
 
     Args:
         rates: of the recipe, by sequences a step.
     """
-    rows = [_row(each, settings, rates) for each in BATCH_ROWS]
-    return [f"  {line}" for line in table(_HEADER, rows)]
+    if settings.guide is None or not settings.guide.batches:
+        return []
+    rows = [_row(each, settings, rates) for each in settings.guide.batches]
+    lines = (f"its batches, {STEPS:,} steps each whatever a step takes in", *table(_HEADER, rows))
+    return [f"  {line}" for line in lines]
 
 
 def _row(row: BatchRow, asked: PhaseRecipe, rates: Mapping[int, float]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from torch import Tensor
 from model.data.batch import Draws
 from model.data.padding import PAD
 from model.families import block_mask, noise
+from model.families.bd3lm.plan import Settings
 from model.families.block_sampling import generate
 from model.families.dense_shape import Shape
 from model.families.masked_diffusion import MaskedDiffusion
@@ -30,10 +31,9 @@ from model.families.noise import Span
 from model.families.protocol import Sampling
 from model.precision import DTYPES
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
 
 
-def build(settings: PhaseRecipe, device: torch.device) -> BlockDiffusion:
+def build(settings: Settings, device: torch.device) -> BlockDiffusion:
     """Raises: UsageError: settings that cannot go together."""
     shape = Shape.of(settings)
     return BlockDiffusion(shape, settings.block, DTYPES[settings.dtype]).to(device)

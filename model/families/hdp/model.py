@@ -35,15 +35,15 @@ from model.families.block_mask import Places, blocks_of
 from model.families.block_sampling import uncovered
 from model.families.cache import Cache
 from model.families.dense_shape import Shape
+from model.families.hdp.plan import Settings
 from model.families.masked_diffusion import MaskedDiffusion
 from model.families.noise import Span
 from model.families.protocol import Sampling
 from model.precision import DTYPES
 from trmcloud.core.errors import DataError, UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
 
 
-def build(settings: PhaseRecipe, device: torch.device) -> PlanDiffusion:
+def build(settings: Settings, device: torch.device) -> PlanDiffusion:
     """Raises: UsageError: settings that cannot go together."""
     shape = Shape.of(settings)
     return PlanDiffusion(shape, settings.segments, DTYPES[settings.dtype]).to(device)

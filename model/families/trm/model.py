@@ -43,15 +43,15 @@ from model.families.protocol import (
     draw_weights,
 )
 from model.families.rotary import Turn, rotate, turns
-from model.families.supervision import refinement_percent, supervise
+from model.families.trm.plan import Settings
+from model.families.trm.supervision import refinement_percent, supervise
 from model.precision import DTYPES, Left
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
 
 LOGIT_CAP = 15.0
 
 
-def build(settings: PhaseRecipe, device: torch.device) -> TRM:
+def build(settings: Settings, device: torch.device) -> TRM:
     """Raises: UsageError: heads that do not divide the width, or are odd."""
     check_heads(settings.width, settings.head_dim)
     if settings.head_dim % 2:
@@ -80,7 +80,7 @@ class Shape:
     """Keep each application's input alone, and compute the rest again in the backward pass."""
 
     @classmethod
-    def of(cls, settings: PhaseRecipe) -> Shape:
+    def of(cls, settings: Settings) -> Shape:
         return cls(
             vocab_size=settings.vocab_size,
             depth=settings.depth,
