@@ -26,8 +26,9 @@ from tests.scheduling import (
     pytest_unconfigure,
     pytest_xdist_make_scheduler,
 )
-from trmcloud.app.staging.bundle import FamilyFolders
+from trmcloud.app.staging.bundle import families_folder
 from trmcloud.core.spec.settings import FAMILIES
+from trmcloud.io.families import FamilyFolders
 
 __all__ = [
     "pytest_addoption",
@@ -38,7 +39,7 @@ __all__ = [
     "pytest_xdist_make_scheduler",
 ]
 
-FAMILIES.provide(FamilyFolders())
+FAMILIES.provide(FamilyFolders(families_folder))
 
 # Property tests are judged by what they find, not by how long a busy machine takes to find it.
 settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])

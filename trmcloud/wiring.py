@@ -18,11 +18,12 @@ from trmcloud.adapters.local.workers import ThreadWorkers
 from trmcloud.app.context import Context
 from trmcloud.app.home import close_home, home_dir
 from trmcloud.app.out_of_reach import OutOfReach
-from trmcloud.app.staging.bundle import FamilyFolders, bundle_root
+from trmcloud.app.staging.bundle import bundle_root, families_folder
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import BY_SKYPILOT, RENTABLE
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.spec.settings import FAMILIES
+from trmcloud.io.families import FamilyFolders
 from trmcloud.pod.machine import processes
 from trmcloud.ports.ledger import ControllerId, Restoration
 from trmcloud.wiring_notices import pod_webhook
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from trmcloud.ports.link import StageItem
     from trmcloud.wiring_runpod import RunPodPods
 
-FAMILIES.provide(FamilyFolders())
+FAMILIES.provide(FamilyFolders(families_folder))
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"
 """A folder that holds another ``model`` package: a trainer of your own that keeps the contract of

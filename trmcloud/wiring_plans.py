@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from trmcloud.app.home import home_dir
 from trmcloud.app.planning import Planner
-from trmcloud.app.staging.bundle import FamilyFolders
+from trmcloud.app.staging.bundle import families_folder
 from trmcloud.core.spec.settings import FAMILIES
+from trmcloud.io.families import FamilyFolders
 
 if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import PriceTables, Source
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from trmcloud.core.spec.recipe import Recipe
 
 
-FAMILIES.provide(FamilyFolders())
+FAMILIES.provide(FamilyFolders(families_folder))
 
 
 class Inputs:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import FAMILIES, PhaseRecipe
+from trmcloud.io.families import FamilyFolders
 
 if TYPE_CHECKING:
     import torch
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 
 def provide_families() -> None:
     """Makes the families known to this process, before any settings are read."""
-    names = sorted(path.parent.name for path in Path(__file__).parent.glob("*/plan.py"))
-    plans = {name: importlib.import_module(f"model.families.{name}.plan") for name in names}
-    FAMILIES.provide({name: plan.Settings for name, plan in plans.items()})
+    FAMILIES.provide(FamilyFolders(lambda: Path(__file__).parent))
 
 
 def build(settings: PhaseRecipe, device: torch.device) -> LanguageModel:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trmcloud.app.staging.bundle import FamilyFolders
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import MANIFEST_NAME
 from trmcloud.core.control.outcome_words import MEANINGS
@@ -26,6 +25,7 @@ from trmcloud.core.errors import TrmcloudError, UsageError
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.export.standalone_run import Ended, Standalone, read_spec
+from trmcloud.io.families import FamilyFolders
 from trmcloud.io.files import read_small
 from trmcloud.pod.agent.nodes import Nodes
 from trmcloud.pod.agent.terminate import TERMINATION_NAME, Chain, ways_of
@@ -40,6 +40,7 @@ UNTIL_HARD_STOP = "hard-stop"
 """In place of seconds to linger: what was saved may be fetched until then. Where nothing was, the
 machine is of no more use."""
 
+_FAMILIES = Path(__file__).resolve().parents[2] / "model" / "families"
 _LINGER_S = 15.0
 _GUARD_TRIES = 3
 
@@ -100,7 +101,7 @@ def linger_s(root: Path, pod_name: str, environment: Mapping[str, str], now: flo
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
-    FAMILIES.provide(FamilyFolders())
+    FAMILIES.provide(FamilyFolders(lambda: _FAMILIES))
     run = Standalone(asked.root.absolute())
     try:
         if asked.command == "guard":

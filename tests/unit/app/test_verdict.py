@@ -15,7 +15,7 @@ from trmcloud.cli.views.target import target_lines
 from trmcloud.core.control.reported import Reported
 from trmcloud.core.values import replace
 
-TRAINED = {"data": "openwebtext", "tokenizer": "gpt2"}
+TRAINED = {"family": "gpt", "data": "openwebtext", "tokenizer": "gpt2"}
 
 
 def run_of(recipe: str = "gpt350m", data: str = "") -> Any:
