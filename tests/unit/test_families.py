@@ -31,7 +31,8 @@ def compared(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def named(node: ast.AST) -> set[str]:
-    return {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)} & set(FAMILIES)
+    found = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+    return {value for value in found if isinstance(value, str)} & set(FAMILIES)
 
 
 @pytest.mark.parametrize("room", ["cli", "core"])

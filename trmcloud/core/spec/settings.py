@@ -321,7 +321,7 @@ class Families(Mapping[str, type[PhaseRecipe]]):
         """The keys that can be set, those of any family, and the name of each one's type."""
         if not self._kinds:
             self._kinds = {
-                field.name: getattr(field.type, "__name__", field.type)
+                field.name: field.type if isinstance(field.type, str) else field.type.__name__
                 for family in self.values()
                 for field in dataclasses.fields(family)
                 if field.name in family.names() and field.name not in _FIXED
