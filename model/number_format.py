@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -26,7 +27,6 @@ from model.trial import Decision, Trial, decide, recorded_in
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.settings import FLOAT8
-from trmcloud.core.values import replace
 
 
 class NumberFormat:
