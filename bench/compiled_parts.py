@@ -41,8 +41,7 @@ from model.ladder import reason_of
 from model.warm_up import warm_up
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import AUTO
+from trmcloud.core.spec.settings import AUTO, PhaseRecipe
 
 _PARTS = {"forward": "block", "_token_losses": "head"}
 """By the function that is compiled."""

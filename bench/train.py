@@ -58,7 +58,7 @@ def _against_nanogpt(path: Path) -> Iterator[Row]:
     """Its published setting for a CPU: 4 × 128, 4 heads, 64 characters, 12 rows, AdamW."""
     import torch
 
-    from model.families.dense_shape import Shape
+    from model.families.dense import Shape
     from model.optim import Rules
 
     source = path / "model.py"
@@ -110,7 +110,7 @@ def _against_nanogpt(path: Path) -> Iterator[Row]:
 
 def _against_nanochat(path: Path) -> Iterator[Row]:
     """Its d4 at 256 tokens: value embeddings, windows of SSSL, Muon with everything it has."""
-    from model.families.dense_shape import Shape
+    from model.families.dense import Shape
     from model.optim import Rules
 
     if not (path / "nanochat" / "gpt.py").is_file():
@@ -165,7 +165,7 @@ def _ours(
     from model.precision import LossScale
     from model.soundness import Soundness
     from model.stepping import Stepper
-    from trmcloud.core.spec.recipe import PhaseRecipe
+    from trmcloud.core.spec.settings import PhaseRecipe
 
     model = Dense(shape)
     model.initialise(0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench import cubins, graphs, reach, sm90, train
-from model.families.dense_shape import Shape
+from model.families.dense import Shape
 from model.optim import Rules
 
 

@@ -17,14 +17,13 @@ from model.data.order import Tokens
 from model.data.padding import PAD
 from model.distributed import World
 from model.evaluate import evaluate
-from model.families import block_mask, noise
+from model.families import masked_diffusion
 from model.families.attention import attend
 from model.families.bd3lm.model import BlockDiffusion
-from model.families.block_mask import beside, blocks_of
 from model.families.cache import Cache
-from model.families.decoding import _nucleus
-from model.families.dense_shape import Shape
-from model.families.noise import SPANS, WHOLE, Span
+from model.families.dense import Shape
+from model.families.drawing import _nucleus
+from model.families.masked_diffusion import SPANS, WHOLE, Span, beside, blocks_of
 from model.families.protocol import Sampling
 from trmcloud.core.errors import UsageError
 
@@ -69,13 +68,13 @@ def mask_by_hand(lengths: list[int]) -> Tensor:
 def test_the_mask_is_the_definition_for_every_block_that_divides(row: int) -> None:
     for block in (each for each in range(1, row + 1) if row % each == 0):
         lengths = [block] * (row // block)
-        seen = block_mask.table(beside(blocks_of(lengths)))
+        seen = masked_diffusion.table(beside(blocks_of(lengths)))
         assert torch.equal(seen, mask_by_hand(lengths)), block
 
 
 def test_the_mask_of_blocks_of_different_lengths_is_the_definition() -> None:
     lengths = [5, 1, 8, 2]
-    assert torch.equal(block_mask.table(beside(blocks_of(lengths))), mask_by_hand(lengths))
+    assert torch.equal(masked_diffusion.table(beside(blocks_of(lengths))), mask_by_hand(lengths))
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -85,8 +84,8 @@ def test_flex_attention_mixes_what_sdpa_does(row: int, block: int) -> None:
     q, k, v = (torch.randn(2, 2, 2 * row, 16, generator=generator) for _ in range(3))
     places = beside(blocks_of([block] * (row // block)))
     rule = {"causal": False, "dropout": 0.0}
-    by_table = attend(q, k, v, block_mask.table(places), **rule)  # type: ignore[arg-type]
-    by_tiles = attend(q, k, v, block_mask.tiles(places), **rule)  # type: ignore[arg-type]
+    by_table = attend(q, k, v, masked_diffusion.table(places), **rule)  # type: ignore[arg-type]
+    by_tiles = attend(q, k, v, masked_diffusion.tiles(places), **rule)  # type: ignore[arg-type]
     torch.testing.assert_close(by_tiles, by_table, rtol=0, atol=1e-5)
 
 
@@ -108,21 +107,23 @@ def test_a_later_block_and_padding_change_nothing_to_the_last_bit() -> None:
 
 def test_a_steps_times_are_one_in_every_part_of_the_span_however_rows_are_dealt_out() -> None:
     span = Span(0.3, 0.8)
-    whole = noise.times(Draws(7, 40, range(6), 6), 5, span)
+    whole = masked_diffusion.times(Draws(7, 40, range(6), 6), 5, span)
     assert sorted(((whole.flatten() - 0.3) / 0.5 * 30).int().tolist()) == list(range(30))
     assert (whole.std(dim=1) > 0.02).all(), "a row's blocks have times of their own"
-    parts = [noise.times(Draws(7, 40, rows, 6), 5, span) for rows in ([4, 1], [0, 2, 3, 5])]
+    parts = [
+        masked_diffusion.times(Draws(7, 40, rows, 6), 5, span) for rows in ([4, 1], [0, 2, 3, 5])
+    ]
     assert torch.equal(torch.cat(parts), whole[[4, 1, 0, 2, 3, 5]])
-    hidden = noise.thresholds(Draws(7, 40, range(6), 6), 9)
-    assert torch.equal(noise.thresholds(Draws(7, 40, [5], 6), 9), hidden[5:])
+    hidden = masked_diffusion.thresholds(Draws(7, 40, range(6), 6), 9)
+    assert torch.equal(masked_diffusion.thresholds(Draws(7, 40, [5], 6), 9), hidden[5:])
     for other in (Draws(8, 40, range(6), 6), Draws(7, 46, range(6), 6)):
-        assert not torch.equal(noise.times(other, 5, span), whole)
-        assert not torch.equal(noise.thresholds(other, 9), hidden)
+        assert not torch.equal(masked_diffusion.times(other, 5, span), whole)
+        assert not torch.equal(masked_diffusion.thresholds(other, 9), hidden)
 
 
 def test_a_token_is_hidden_as_often_as_its_time_says() -> None:
     draws = Draws(0, 0, range(500), 500)
-    hidden = noise.thresholds(draws, 40) < 0.3
+    hidden = masked_diffusion.thresholds(draws, 40) < 0.3
     assert float(hidden.float().mean()) == pytest.approx(0.3, abs=0.01)
 
 
@@ -159,7 +160,9 @@ def test_the_bound_is_what_enumeration_gives(monkeypatch: pytest.MonkeyPatch) ->
     # Of the same law, drawn at once: a weight of 1/t takes many rows to come to its mean.
     generator = torch.Generator().manual_seed(5)
     monkeypatch.setattr(
-        noise, "thresholds", lambda draws, n: torch.rand(draws.of, n, generator=generator)
+        masked_diffusion,
+        "thresholds",
+        lambda draws, n: torch.rand(draws.of, n, generator=generator),
     )
     number, drawn = 50_000, 0.0
     rows = x.expand(number, -1)
@@ -183,8 +186,8 @@ def test_nothing_visible_costs_and_the_mask_is_never_predicted() -> None:
     model, x = make(), tokens(64)
     draws = Draws(3, 0, range(64), 64)
     nats = model.evaluate(x, x, draws)[0]
-    at = noise.times(draws, 4, WHOLE)[:, model.block_of]
-    hidden = noise.thresholds(draws, 16) < at
+    at = masked_diffusion.times(draws, 4, WHOLE)[:, model.block_of]
+    hidden = masked_diffusion.thresholds(draws, 16) < at
     assert (nats[~hidden] == 0).all()
     assert (nats[hidden] > 0).all()
     assert model._logits(torch.zeros(1, 32)).shape == (1, MASK)
@@ -241,12 +244,12 @@ def test_clipping_to_the_chosen_span_lowers_the_variance_of_the_bound() -> None:
 
 def test_a_span_is_chosen_only_where_something_is_known_of_it() -> None:
     nothing = [0.0] * (3 * len(SPANS))
-    assert noise.least_variance(nothing) is None
+    assert masked_diffusion.least_variance(nothing) is None
     count, total, squares = ([0.0] * len(SPANS) for _ in range(3))
     count[0], total[0], squares[0] = 1000.0, 2000.0, 9000.0
     count[3], total[3], squares[3] = 800.0, 1600.0, 4000.0
     count[5], total[5], squares[5] = 20.0, 20.0, 20.0
-    assert noise.least_variance([*count, *total, *squares]) == SPANS[3]
+    assert masked_diffusion.least_variance([*count, *total, *squares]) == SPANS[3]
     model = make()
     model.adapt(nothing)
     assert model.span == WHOLE

@@ -19,12 +19,12 @@ from model.data.packing import document_starts
 from model.data.padding import PAD
 from model.data.stream import Cut, rows_of
 from model.evaluate import evaluate
-from model.families import noise
+from model.families import masked_diffusion
 from model.preparing.corpus import load_data_set, local_corpus
 from model.preparing.readers import documents, units_of
 from tests.settings import changed
 from trmcloud.core.errors import DataError, UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 pytestmark = pytest.mark.usefixtures("keep_generator")
 NewRun = Callable[..., Any]
@@ -171,10 +171,10 @@ CUT: dict[str, Any] = {
 def fickle_span(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another span after every evaluation, by the last bits of what was tallied."""
 
-    def any_span(tallies: Sequence[float]) -> noise.Span:
-        return noise.SPANS[int(sum(tallies) * 1e6) % len(noise.SPANS)]
+    def any_span(tallies: Sequence[float]) -> masked_diffusion.Span:
+        return masked_diffusion.SPANS[int(sum(tallies) * 1e6) % len(masked_diffusion.SPANS)]
 
-    monkeypatch.setattr(noise, "least_variance", any_span)
+    monkeypatch.setattr(masked_diffusion, "least_variance", any_span)
 
 
 @pytest.mark.usefixtures("fickle_span")

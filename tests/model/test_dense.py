@@ -12,17 +12,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.families import head, registry
-from model.families.activations import relu_squared
+from model.families import layers, registry
 from model.families.cache import Cache
-from model.families.dense import Block, Dense
-from model.families.dense_shape import Shape
-from model.families.norms import NORM_EPS, layer, rms
-from model.families.rotary import rotate, turns
+from model.families.dense import Block, Dense, Shape
+from model.families.layers import NORM_EPS, layer, relu_squared, rms, rotate, turns
 from model.warm_up import compiled_graphs
 from tests.settings import changed
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 SHAPE = Shape(
     vocab_size=61, depth=3, width=32, head_dim=8, sequence=16, hidden=48, kv_heads=4, norm="rms"
@@ -339,7 +336,7 @@ def test_recomputed_blocks_give_the_same_gradients() -> None:
 def test_a_head_run_in_pieces_gives_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make({})
     whole = model(*batch()).loss.item()
-    monkeypatch.setattr(head, "MAX_LOGITS", 7 * SHAPE.vocab_size)
+    monkeypatch.setattr(layers, "MAX_LOGITS", 7 * SHAPE.vocab_size)
     assert model(*batch()).loss.item() == pytest.approx(whole, rel=1e-6)
 
 
@@ -355,7 +352,7 @@ def test_a_head_run_in_pieces_gives_the_same_loss(monkeypatch: pytest.MonkeyPatc
 def test_a_head_runs_in_pieces_of_one_length(
     monkeypatch: pytest.MonkeyPatch, tokens: int, most: int, wanted: list[int]
 ) -> None:
-    monkeypatch.setattr(head, "MAX_LOGITS", most * SHAPE.vocab_size)
+    monkeypatch.setattr(layers, "MAX_LOGITS", most * SHAPE.vocab_size)
     lengths: list[int] = []
 
     def losses(states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -363,7 +360,7 @@ def test_a_head_runs_in_pieces_of_one_length(
         return states[:, 0] + targets
 
     states, targets = torch.randn(tokens, 2), torch.arange(tokens)
-    made = head.in_pieces(losses, states, targets, SHAPE.vocab_size)
+    made = layers.in_pieces(losses, states, targets, SHAPE.vocab_size)
     assert lengths == wanted
     torch.testing.assert_close(made, states[:, 0] + targets)
 

@@ -9,13 +9,10 @@ import pytest
 import torch
 
 from model.families.bd3lm.model import BlockDiffusion
-from model.families.cache import Cache
-from model.families.decoding import NextToken, generate
-from model.families.dense import Dense
-from model.families.dense_shape import Shape
-from model.families.drawing import Text, drawing, is_batched
+from model.families.cache import Cache, RowCache
+from model.families.dense import Dense, Shape
+from model.families.drawing import NextToken, Text, drawing, generate, is_batched
 from model.families.protocol import LanguageModel, Sampling
-from model.families.rows import RowCache
 from model.families.trm.model import TRM
 from model.families.trm.model import Shape as TrmShape
 

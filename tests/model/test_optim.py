@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from model.families.dense import Dense
-from model.families.dense_shape import Shape
+from model.families.dense import Dense, Shape
 from model.families.trm.model import TRM
 from model.families.trm.model import Shape as TrmShape
 from model.families.trm.plan import Settings

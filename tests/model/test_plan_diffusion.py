@@ -14,14 +14,13 @@ from torch import Tensor
 from model.data.batch import Draws
 from model.data.padding import PAD
 from model.data.segments import GIVEN
-from model.families import block_mask, noise
+from model.families import masked_diffusion
 from model.families.attention import attend
-from model.families.block_mask import Places
 from model.families.cache import Cache
-from model.families.dense_shape import Shape
+from model.families.dense import Shape
 from model.families.drawing import drawing
 from model.families.hdp.model import PlanDiffusion
-from model.families.noise import WHOLE, Span
+from model.families.masked_diffusion import WHOLE, Places, Span
 from model.families.protocol import Sampling
 from trmcloud.core.errors import DataError, UsageError
 
@@ -93,7 +92,7 @@ def places_of(segments: tuple[int, int, int]) -> Places:
 def test_the_mask_is_the_definition_for_every_plan_and_execution(question: int) -> None:
     for plan, execution in product(range(1, 25), (1, 3, 16, 23)):
         segments = (question, plan, execution)
-        seen = block_mask.table(places_of(segments))
+        seen = masked_diffusion.table(places_of(segments))
         assert torch.equal(seen, mask_by_hand(segments)), segments
 
 
@@ -105,8 +104,8 @@ def test_flex_attention_mixes_what_sdpa_does(segments: tuple[int, int, int]) -> 
     size = len(places.block_of)
     q, k, v = (torch.randn(2, 2, size, 16, generator=generator) for _ in range(3))
     rule: dict[str, Any] = {"causal": False, "dropout": 0.0}
-    by_table = attend(q, k, v, block_mask.table(places), **rule)
-    by_tiles = attend(q, k, v, block_mask.tiles(places), **rule)
+    by_table = attend(q, k, v, masked_diffusion.table(places), **rule)
+    by_tiles = attend(q, k, v, masked_diffusion.tiles(places), **rule)
     torch.testing.assert_close(by_tiles, by_table, rtol=0, atol=1e-5)
 
 
@@ -196,7 +195,9 @@ def test_the_bound_is_what_enumeration_gives(
     # Of the same law, drawn at once: a weight of 1/t takes many rows to come to its mean.
     generator = torch.Generator().manual_seed(5)
     monkeypatch.setattr(
-        noise, "thresholds", lambda draws, n: torch.rand(draws.of, n, generator=generator)
+        masked_diffusion,
+        "thresholds",
+        lambda draws, n: torch.rand(draws.of, n, generator=generator),
     )
     number, drawn = 50_000, 0.0
     targets = row(*parts, segments=segments).expand(number, -1)
@@ -216,8 +217,8 @@ def test_what_an_end_costs_stands_at_the_last_token_before_it() -> None:
     assert (nats[:, others] == 0).all()
     assert (nats[:, text].sum(dim=0) > 0).all()
     # The last token is visible here and there, and still its end costs.
-    at = noise.times(draws, 2, WHOLE)[:, model.block_of]
-    visible = noise.thresholds(draws, PLAN + EXECUTION) >= at
+    at = masked_diffusion.times(draws, 2, WHOLE)[:, model.block_of]
+    visible = masked_diffusion.thresholds(draws, PLAN + EXECUTION) >= at
     assert (nats[visible[:, 1] & ~visible[:, 2], QUESTION + 1] > 0).all()
 
 
@@ -260,7 +261,7 @@ def test_times_are_one_for_the_plan_and_one_for_the_execution() -> None:
     draws = Draws(0, 0, range(number), number)
     nats = model.evaluate(x, x, draws)
     tallied = model.tallied(nats, x, draws).view(3, -1)
-    assert int(tallied[0, noise.SPANS.index(Span(1e-3, 1.0))]) == 2 * number
+    assert int(tallied[0, masked_diffusion.SPANS.index(Span(1e-3, 1.0))]) == 2 * number
     sums = float(nats[0, :, 4:10].sum() / 5 + nats[0, :, 10:].sum() / 7)
     assert float(tallied[1, 0]) == pytest.approx(sums, rel=1e-5)
     model.adapt(tallied.flatten().tolist())

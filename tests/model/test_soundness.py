@@ -23,12 +23,12 @@ from model.soundness import (
     Diverged,
     Soundness,
 )
-from trmcloud.core.contract.pod_contract import dump
+from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.spikes import DEVIATIONS
 from trmcloud.core.contract.trainer_contract import ENV_JOB, ENV_OVERRIDES
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.overrides import overridden
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")

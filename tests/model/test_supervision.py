@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from model.families.trm.supervision import refinement_percent, step_weights, supervise
+from model.families.trm.model import refinement_percent, step_weights, supervise
 
 
 def test_weights_are_those_of_the_presets() -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.families import head
+from model.families import layers
 from model.families.cache import Cache
-from model.families.norms import rms
+from model.families.layers import rms
 from model.families.trm.model import TRM, Block, Shape
 from model.families.trm.plan import Settings
 
@@ -153,8 +153,8 @@ def test_a_head_run_in_pieces_gives_the_same_losses_and_gradients(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = []
-    for limit in (head.MAX_LOGITS, 7 * settings.vocab_size):
-        monkeypatch.setattr(head, "MAX_LOGITS", limit)
+    for limit in (layers.MAX_LOGITS, 7 * settings.vocab_size):
+        monkeypatch.setattr(layers, "MAX_LOGITS", limit)
         model = make(settings)
         losses = model.losses(*batch(settings))
         losses.sum().backward()

@@ -22,12 +22,10 @@ from torch import Tensor
 
 from model.data.batch import Draws
 from model.data.padding import PAD
-from model.families import block_mask, noise
+from model.families import masked_diffusion
 from model.families.bd3lm.plan import Settings
-from model.families.block_sampling import generate
-from model.families.dense_shape import Shape
-from model.families.masked_diffusion import MaskedDiffusion
-from model.families.noise import Span
+from model.families.dense import Shape
+from model.families.masked_diffusion import MaskedDiffusion, Span, generate
 from model.families.protocol import Sampling
 from model.precision import DTYPES
 from trmcloud.core.errors import UsageError
@@ -60,8 +58,8 @@ class BlockDiffusion(MaskedDiffusion):
     def _bound(self, targets: Tensor, draws: Draws, span: Span) -> Tensor:
         """(B, T) what each token adds to the bound: 0 where it is visible, or padding."""
         device = targets.device
-        at = noise.times(draws, self.timed, span).to(device)[:, self.block_of]
-        hidden = noise.thresholds(draws, self.sequence).to(device) < at
+        at = masked_diffusion.times(draws, self.timed, span).to(device)[:, self.block_of]
+        hidden = masked_diffusion.thresholds(draws, self.sequence).to(device) < at
         there = targets != PAD
         clean = targets.where(there, self.mask_id)
         noisy = clean.masked_fill(hidden, self.mask_id)
@@ -71,4 +69,6 @@ class BlockDiffusion(MaskedDiffusion):
     def _noisy_states(self, noisy: Tensor, clean: Tensor) -> Tensor:
         """(B, T, D) of the noisy half after the last block."""
         row = torch.arange(self.sequence, device=noisy.device)
-        return self._states(noisy, clean, torch.cat((row, row)), block_mask.beside(self.block_of))
+        return self._states(
+            noisy, clean, torch.cat((row, row)), masked_diffusion.beside(self.block_of)
+        )

@@ -30,14 +30,11 @@ from torch import Tensor
 from model.data.batch import Draws
 from model.data.padding import PAD
 from model.data.segments import GIVEN
-from model.families import noise
-from model.families.block_mask import Places, blocks_of
-from model.families.block_sampling import uncovered
+from model.families import masked_diffusion
 from model.families.cache import Cache
-from model.families.dense_shape import Shape
+from model.families.dense import Shape
 from model.families.hdp.plan import Settings
-from model.families.masked_diffusion import MaskedDiffusion
-from model.families.noise import Span
+from model.families.masked_diffusion import MaskedDiffusion, Places, Span, blocks_of, uncovered
 from model.families.protocol import Sampling
 from model.precision import DTYPES
 from trmcloud.core.errors import DataError, UsageError
@@ -121,8 +118,8 @@ class PlanDiffusion(MaskedDiffusion):
         question, device = self.segments[0], targets.device
         clean, ended = self._filled(targets)
         judged, ended = clean[:, question:], ended[:, question:]
-        at = noise.times(draws, self.timed, span).to(device)[:, self.block_of]
-        visible = noise.thresholds(draws, judged.shape[1]).to(device) >= at
+        at = masked_diffusion.times(draws, self.timed, span).to(device)[:, self.block_of]
+        visible = masked_diffusion.thresholds(draws, judged.shape[1]).to(device) >= at
         hidden = ~(visible | self._behind(visible & ended))
         noisy = judged.masked_fill(hidden, self.mask_id)
         nats = self._nats_of(self._noisy_states(noisy, clean), judged) * hidden / at

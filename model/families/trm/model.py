@@ -1,24 +1,10 @@
-"""TRM: a small stack of blocks, applied again and again, judged after every pass.
-
-With E the embedding and rms(h) = h / √(mean(h²) + ε) without parameters, one forward pass over
-token ids (B, T) is
-
-    x = rms(E[ids]);  y = x;  z = 0
-    repeat for every supervision step i < N:
-        for every layer:  z += Block(y + z + x)  (``loops`` times),  then  y += Block(y + z)
-        ℓᵢ = cross-entropy(15·tanh(head(rms(y)) / 15), targets)
-
-A block normalises its input itself, so ``Block(h)`` stands for "block of rms(h)". Nothing is
-detached between supervision steps: the gradient of a late loss runs through all earlier passes.
-
-The control is the same amount of arithmetic without recursion: N·(loops + 1)·depth blocks, each
-with weights of its own and used once, judged at the same N places.
-"""
+"""TRM: its loss over supervision steps, and the model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,9 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from model.data.batch import Draws
 from model.families.attention import slower_sdpa
 from model.families.cache import Cache, Slot
-from model.families.decoding import generate
-from model.families.head import in_pieces
-from model.families.norms import rms
+from model.families.drawing import generate
+from model.families.layers import Turn, in_pieces, rms, rotate, turns
 from model.families.protocol import (
     EMBEDDING,
     HEAD,
@@ -42,11 +27,76 @@ from model.families.protocol import (
     check_heads,
     draw_weights,
 )
-from model.families.rotary import Turn, rotate, turns
 from model.families.trm.plan import Settings
-from model.families.trm.supervision import refinement_percent, supervise
 from model.precision import DTYPES, Left
 from trmcloud.core.errors import UsageError
+
+# The loss over supervision steps: weighted cross-entropy, minus a reward for improving.
+#
+# With b = ``weight_base``, s = ``reward_scale``, wᵢ = bⁱ / Σⱼ bʲ and sg = stop-gradient:
+#
+#     L = [ Σᵢ wᵢ·ℓᵢ  −  s · Σ_{i≥1} (sg(ℓᵢ₋₁) − ℓᵢ) / sg(ℓᵢ₋₁) ] / N
+#
+# Without sg the reward would pay the model for making an early step worse, and buy its
+# "refinement" by sabotage. With it, the reward's only gradient is s / ℓᵢ₋₁ more weight on step i
+# ≥ 1.
+#
+# The two parts are kept apart, because only the first is a cross-entropy: a log of L alone would
+# show a model getting "better" while it only gets more uneven.
+
+#: Guards the division where a step has memorised its batch to exactly zero nats.
+_SMALLEST = 1e-12
+
+
+class Supervision(NamedTuple):
+    """Scalars: ``loss`` is what is minimised, (``ce`` − ``reward``) / N."""
+
+    loss: Tensor
+    ce: Tensor
+    """Σ wᵢ·ℓᵢ in nats per token."""
+    reward: Tensor
+    """s · Σ (ℓᵢ₋₁ − ℓᵢ) / ℓᵢ₋₁, without unit."""
+
+
+def step_weights(steps: int, weight_base: float) -> list[float]:
+    """wᵢ = bⁱ / Σⱼ bʲ for i < ``steps``; they sum to 1."""
+    powers = [weight_base**step for step in range(steps)]
+    return [power / sum(powers) for power in powers]
+
+
+def supervise(step_losses: Tensor, weight_base: float, reward_scale: float) -> Supervision:
+    """The loss of N mean cross-entropies ``step_losses`` (N,) in nats per token."""
+    steps = len(step_losses)
+    weights = torch.tensor(
+        step_weights(steps, weight_base), dtype=step_losses.dtype, device=step_losses.device
+    )
+    ce = (weights * step_losses).sum()
+    before = step_losses[:-1].detach().clamp_min(_SMALLEST)
+    reward = reward_scale * ((before - step_losses[1:]) / before).sum()
+    return Supervision(loss=(ce - reward) / steps, ce=ce, reward=reward)
+
+
+def refinement_percent(step_losses: Sequence[float]) -> float:
+    """How much lower the last step's loss is than the first's, in percent of the first."""
+    first, last = step_losses[0], step_losses[-1]
+    return 100.0 * (first - last) / first if first > 0 else 0.0
+
+
+# TRM: a small stack of blocks, applied again and again, judged after every pass.
+#
+# With E the embedding and rms(h) = h / √(mean(h²) + ε) without parameters, one forward pass over
+# token ids (B, T) is
+#
+#     x = rms(E[ids]);  y = x;  z = 0
+#     repeat for every supervision step i < N:
+#         for every layer:  z += Block(y + z + x)  (``loops`` times),  then  y += Block(y + z)
+#         ℓᵢ = cross-entropy(15·tanh(head(rms(y)) / 15), targets)
+#
+# A block normalises its input itself, so ``Block(h)`` stands for "block of rms(h)". Nothing is
+# detached between supervision steps: the gradient of a late loss runs through all earlier passes.
+#
+# The control is the same amount of arithmetic without recursion: N·(loops + 1)·depth blocks, each
+# with weights of its own and used once, judged at the same N places.
 
 LOGIT_CAP = 15.0
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.settings import changed
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.work import BACKWARD_FACTOR, muon_flops
 
 torch = pytest.importorskip("torch")
@@ -69,7 +69,7 @@ def test_a_model_is_the_trainers_own(name: str, changes: dict[str, Any]) -> None
 
 def test_in_segments_the_share_of_attention_is_the_masks() -> None:
     plan_diffusion = pytest.importorskip("model.families.hdp.model")
-    block_mask = pytest.importorskip("model.families.block_mask")
+    block_mask = pytest.importorskip("model.families.masked_diffusion")
     s = changed(
         settings_of("hdp"), sequence=96, question_tokens=16, plan_tokens=32, execution_tokens=48
     )

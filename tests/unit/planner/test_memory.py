@@ -17,7 +17,7 @@ from trmcloud.core.planner.memory import (
     state_bytes,
 )
 from trmcloud.core.planner.roofline import MAX_LOGITS
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 D64 = load_recipe("d64").resolve("train", hardware="8xH100-PCIe", gpus=8)
 TRM = load_recipe("trm").resolve("fast", hardware="8xH100", gpus=8)
@@ -67,7 +67,7 @@ def kept_bytes(settings: PhaseRecipe) -> int:
 
     import torch
 
-    from model.families import norms
+    from model.families import layers
 
     trm = pytest.importorskip("model.families.trm.model")
     bf16 = settings.dtype == "bfloat16"
@@ -84,7 +84,7 @@ def kept_bytes(settings: PhaseRecipe) -> int:
     ids = torch.zeros((settings.batch, settings.sequence), dtype=torch.long)
     cast = torch.autocast("cpu", dtype=torch.bfloat16) if bf16 else contextlib.nullcontext()
     with (
-        mock.patch.object(norms, "_WIDE", ()),
+        mock.patch.object(layers, "_WIDE", ()),
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
         cast,
     ):
@@ -113,7 +113,7 @@ def test_logits_are_what_the_real_trm_keeps() -> None:
 
 
 def test_the_head_runs_in_pieces_where_the_trainer_does() -> None:
-    head = pytest.importorskip("model.families.head")
+    head = pytest.importorskip("model.families.layers")
     assert head.MAX_LOGITS == MAX_LOGITS
     assert predict_memory(TRM, 8).logits < 3
 
