@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.row import Row
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 ROOT = Path(__file__).parents[1]
 SHORT = os.environ.get("TRMCLOUD_BENCH_SHORT") == "1"
@@ -67,8 +67,8 @@ class _Bench:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from model.sources import open_source, read_pieces
-        from model.tokenizers import BpeTokenizer
+        from model.data.tokenizers import BpeTokenizer
+        from model.preparing.sources import open_source, read_pieces
 
         self.root = root
         self.files = []

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.errors import CheckpointError, UsageError
 from trmcloud.core.plain_text import one_line
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 if TYPE_CHECKING:
     import torch
 
+    from model.data.tokenizers import TextTokenizer
     from model.families.protocol import LanguageModel
-    from model.tokenizers import TextTokenizer
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ def load_model(folder: Path) -> Loaded:
     import torch
 
     from model.checkpoint import read_text, stored_tensors, verify
+    from model.data.tokenizers import load_tokenizer
     from model.families import registry
     from model.resume import load_weights
-    from model.tokenizers import load_tokenizer
 
     manifest, described = _described(folder)
     verify(folder, manifest, kinds=("weights", "tokenizer"))

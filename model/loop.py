@@ -34,7 +34,7 @@ from model.telemetry import Clock, Pulse
 from trmcloud.core.contract import worth
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import DataError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 _DATA_POLL_S = 0.2
 

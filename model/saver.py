@@ -41,7 +41,7 @@ from trmcloud.core.contract.manifest import (
 )
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import replace
 
 TALLIES = "tallies"

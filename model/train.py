@@ -20,7 +20,8 @@ from typing import Mapping, Sequence
 from model.command import error_json, run_command
 from model.signals import SignalFlag
 from model.telemetry import Clock, Metrics, Pulse, end_for_another, ended_by_another
-from trmcloud.core.contract.pod_contract import CHECKPOINTS_DIR, ContractError
+from trmcloud.core.contract.pod_contract import CHECKPOINTS_DIR
+from trmcloud.core.contract.records import ContractError
 from trmcloud.core.contract.recovery import read_overrides
 from trmcloud.core.contract.trainer_contract import (
     CLEAN,
@@ -33,8 +34,7 @@ from trmcloud.core.contract.trainer_contract import (
 )
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError, UsageError
 from trmcloud.core.spec.overrides import overridden
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import AUTO
+from trmcloud.core.spec.settings import AUTO, PhaseRecipe
 
 COMPILED_DIR = "compiled"
 _COMPILED = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
@@ -140,7 +140,7 @@ def _train(
 
     from model import resume, sharding
     from model.checkpoint import CheckpointFolder
-    from model.data.arrival import Arrival
+    from model.data.feed import Arrival
     from model.data.folder import open_data
     from model.distributed import join_world, parallel
     from model.loop import Outlets, Trainer

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from model.data.batch import Draws
 from model.data.order import Tokens
-from model.data.padding import PAD
+from model.data.packing import PAD
 from model.distributed import World
 from model.evaluate import evaluate
 from model.families import masked_diffusion

@@ -15,8 +15,7 @@ import torch
 from model import loop, sample, score
 from model.checkpoint import read_tensors
 from model.data.folder import open_data
-from model.data.packing import document_starts
-from model.data.padding import PAD
+from model.data.packing import PAD, document_starts
 from model.data.stream import Cut, rows_of
 from model.evaluate import evaluate
 from model.families import masked_diffusion

@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 from model.preparing import fetch as fetching
-from model.preparing.errors import PassingError
-from model.preparing.fetch import Fetcher, Pauses
+from model.preparing.fetch import Fetcher, PassingError, Pauses
 from tests.standins.data_host import DataHost, Fault, serving
 from trmcloud.core.errors import DataError
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from model.preparing.cache import Cache
-from model.preparing.errors import PassingError
+from model.preparing.cache import Cache, with_published_hashes
+from model.preparing.fetch import PassingError
 from model.preparing.growing import Means
-from model.preparing.listing import with_published_hashes
 from tests.standins.data_host import COMMIT, DataHost, Fault, serving
 from trmcloud.adapters.data_hosts import pin_to_commit
 from trmcloud.core.catalog.datasets import DataSet, parse_data_set

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from model.data.batch import Draws
-from model.data.padding import PAD
-from model.data.segments import GIVEN
+from model.data.packing import GIVEN, PAD
 from model.families import masked_diffusion
 from model.families.attention import attend
 from model.families.cache import Cache

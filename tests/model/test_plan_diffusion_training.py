@@ -18,20 +18,19 @@ import torch
 from model import loop, sample, score, solve
 from model.checkpoint import read_tensors
 from model.data.folder import Supply, open_data
-from model.data.padding import PAD
-from model.data.segments import GIVEN
+from model.data.packing import GIVEN, PAD
 from model.data.stream import Cut, rows_of
 from model.families.hdp.model import PlanDiffusion
 from model.load import load_model
-from model.preparing import plans
+from model.preparing import readers
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus, check_parts, load_data_set, local_corpus
 from model.preparing.growing import Means, grow
-from model.preparing.plans import parts_of, plan_of
+from model.preparing.readers import parts_of, plan_of
 from tests.settings import changed
 from trmcloud.core.contract.data_progress import load_shard
 from trmcloud.core.errors import DataError, UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 pytestmark = pytest.mark.usefixtures("keep_generator")
 NewRun = Callable[..., Any]
@@ -181,7 +180,7 @@ def test_tokens_know_what_they_were_made_for(
     in_segments: Path, made: PhaseRecipe, tmp_path: Path
 ) -> None:
     data = open_data(in_segments)
-    assert data.meta["segments"] == plans.VERSION
+    assert data.meta["segments"] == readers.VERSION
     assert data.meta["documents"] + data.meta["validation_documents"] == 60
     [line] = (in_segments / "shards.jsonl").read_bytes().splitlines(keepends=True)
     padded = changed(made, family="bd3lm", rows="padded")

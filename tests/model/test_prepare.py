@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model import sources
 from model.data.folder import open_data
-from model.entropy import ByteCounts
 from model.prepare import main
-from model.preparing import whole
+from model.preparing import sources, whole
+from model.preparing.entropy import ByteCounts
+from model.preparing.sources import open_source, read_pieces
 from model.preparing.whole import Span, prepare, sample_text, split
-from model.sources import open_source, read_pieces
 from trmcloud.core.errors import ConflictError, DataError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 
 @pytest.fixture

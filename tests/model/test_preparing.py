@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 
 from model.data.folder import open_data
-from model.preparing.corpus import find_data_set, named_corpus
-from model.preparing.errors import Stopped
-from model.preparing.gpt2 import END_OF_TEXT
+from model.data.tokenizers import load_tokenizer
+from model.preparing.corpus import END_OF_TEXT, find_data_set, named_corpus
+from model.preparing.fetch import Stopped
 from model.preparing.growing import Means, grow
-from model.tokenizers import load_tokenizer
 from tests.model.corpora import jsonl, token_file
 from tests.model.preparing_rig import PATH, SHARDS, Rig, filled, serving_rig
 from trmcloud.core.catalog.datasets import GUIDE_CHARACTERS
 from trmcloud.core.contract.data_progress import load_shard
 from trmcloud.core.errors import ConflictError, DataError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 
 @pytest.fixture
@@ -118,7 +117,7 @@ def test_gpt2_token_files_are_taken_as_they_are(rig: Rig) -> None:
     text, ids = merges(rig.documents[0])
     vocabulary = rig.root / "vocab.bpe"
     vocabulary.write_text(text)
-    from model.preparing.gpt2 import tokenizer_from_merges
+    from model.preparing.corpus import tokenizer_from_merges
 
     tokenizer = load_tokenizer(tokenizer_from_merges(text, "here"), "here")
     assert (tokenizer.vocab_size, tokenizer.bos) == (ids, ids - 1)

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from model.preparing.errors import PassingError
+from model.preparing.fetch import PassingError
 from tests.model.corpora import parquet
 from tests.model.preparing_rig import BASE, Rig, filled, serving_rig
 from trmcloud.core.errors import ConflictError, DataError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from model import sample
+from model.data.tokenizers import BpeTokenizer, CharTokenizer
 from model.families.cache import Cache
 from model.families.drawing import InTurns, Together
 from model.families.protocol import Sampling
@@ -24,7 +25,6 @@ from model.serving import memory
 from model.serving.engine import End, Engine, Full
 from model.serving.memory import check_room, need_of
 from model.serving.text import TextStream
-from model.tokenizers import BpeTokenizer, CharTokenizer
 from trmcloud.core.errors import UsageError
 
 pytest.importorskip("starlette", reason="the extra `serve`")

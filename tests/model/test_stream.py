@@ -19,7 +19,7 @@ from model.data.order import batch_samples, permuted
 from model.data.packing import AT_HAND, document_starts, pack
 from model.distributed import World
 from tests.model.growing import BOS, HandMade, complete
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 CPU = torch.device("cpu")
 SIZES = (1000, 37, 5, 2500, 1, 801)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from model.data.batch import Draws
-from model.data.padding import PAD
+from model.data.packing import PAD
 from model.families import masked_diffusion
 from model.families.bd3lm.plan import Settings
 from model.families.dense import Shape

@@ -9,7 +9,8 @@ left out of bits per byte.
 from __future__ import annotations
 
 import json
-from typing import Any, Iterable, Protocol, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt

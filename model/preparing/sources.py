@@ -10,9 +10,9 @@ import codecs
 import hashlib
 import os
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
 
 from trmcloud.core.errors import DataError
 
