@@ -23,6 +23,7 @@ from model import sharding
 from model.average import Average
 from model.data.batch import Batch, Draws
 from model.distributed import World, join_world, parallel
+from model.families.registry import provide_families
 from model.optim import Optimizer, Rules
 from model.precision import LossScale
 from model.rows import local
@@ -144,4 +145,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    provide_families()
     main()
