@@ -35,10 +35,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from bench import absent_driver
 from bench.cubins import cubin_of
 from bench.graphs import GRAPHS, PLAIN, Graph
-from model.distributed import World
 from model.families import masked_diffusion, registry
-from model.ladder import reason_of
-from model.warm_up import warm_up
+from model.machine.distributed import World
+from model.training.number_format import reason_of
+from model.training.stepping import warm_up
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import AUTO, PhaseRecipe

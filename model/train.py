@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Mapping, Sequence
 
 from model.command import error_json, run_command
-from model.signals import SignalFlag
-from model.telemetry import Clock, Metrics, Pulse, end_for_another, ended_by_another
+from model.machine.signals import SignalFlag
+from model.machine.telemetry import Clock, Metrics, Pulse, end_for_another, ended_by_another
 from trmcloud.core.contract.pod_contract import CHECKPOINTS_DIR
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.contract.recovery import read_overrides
@@ -132,24 +132,23 @@ def _train(
     pulse: Pulse,
     metrics: Metrics,
 ) -> str:
-    from model.landing import Landing, Limits
+    from model.training.landing import Landing, Limits
 
     limits = Limits.from_environment(environment)
 
     import torch
 
-    from model import resume, sharding
-    from model.checkpoint import CheckpointFolder
     from model.data.feed import Arrival
     from model.data.folder import open_data
-    from model.distributed import join_world, parallel
-    from model.loop import Outlets, Trainer
-    from model.number_format import NumberFormat
-    from model.optim import Optimizer, Rules
-    from model.peaks import peak_flops
-    from model.reporting import Reporter, say
-    from model.trial import Decision
-    from model.warm_up import compiled_graphs, needs_warm_up, warm_up
+    from model.machine.distributed import join_world, parallel
+    from model.machine.telemetry import peak_flops
+    from model.training import resume, sharding
+    from model.training.checkpoint import CheckpointFolder
+    from model.training.loop import Outlets, Trainer
+    from model.training.number_format import Decision, NumberFormat
+    from model.training.optim import Optimizer, Rules
+    from model.training.reporting import Reporter, say
+    from model.training.stepping import compiled_graphs, needs_warm_up, warm_up
 
     def pause() -> bool:
         if pulse.now.state != "waiting":

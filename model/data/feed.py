@@ -15,7 +15,7 @@ from torch import Tensor
 from model.data.batch import Batch, Draws
 from model.data.folder import PreparedData, Preparer, Supply, nothing_fits
 from model.data.order import batch_samples
-from model.distributed import World
+from model.machine.distributed import World
 from trmcloud.core.contract.pod_contract import DATA_META_NAME
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import PhaseRecipe

@@ -31,7 +31,7 @@ from model.families.protocol import (
     check_heads,
     draw_weights,
 )
-from model.precision import DTYPES, Left
+from model.machine.precision import DTYPES, Left
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.dense import (
     DENSE_CHOICES,

@@ -17,7 +17,7 @@ from model.families.cache import Cache
 from model.families.dense import Block, Shape, Transformer
 from model.families.drawing import choose
 from model.families.protocol import Objective, Sampling
-from model.precision import Left
+from model.machine.precision import Left
 
 # What block diffusion hides of a row: at which times, and which tokens.
 #

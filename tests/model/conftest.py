@@ -17,12 +17,12 @@ from typing import Any, Callable
 import pytest
 
 from model.command import wait_asleep
-from model.telemetry import Clock
+from model.machine.telemetry import Clock
 from tests.settings import changed, settings_of
 from trmcloud.core.contract.manifest import CheckpointManifest, from_json
-from trmcloud.core.contract.pod_contract import dump
+from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 wait_asleep()  # torch is imported late here, too
 
@@ -147,7 +147,7 @@ class Run:
 
     def train_here(self, attempt: int = 1, clock: Clock | None = None, **environment: str) -> str:
         """One attempt in this process; returns the outcome."""
-        from model.signals import SignalFlag
+        from model.machine.signals import SignalFlag
         from model.train import attend
 
         made = PhaseRecipe.from_json(self.job.settings)

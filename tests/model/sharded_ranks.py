@@ -19,18 +19,17 @@ from typing import Any, Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from model import sharding
-from model.average import Average
 from model.data.batch import Batch, Draws
-from model.distributed import World, join_world, parallel
 from model.families.registry import provide_families
-from model.optim import Optimizer, Rules
-from model.precision import LossScale
-from model.rows import local
-from model.soundness import Soundness
-from model.stepping import Stepper
+from model.machine.distributed import World, join_world, parallel
+from model.machine.precision import LossScale
+from model.machine.tensors import local
+from model.training import sharding
+from model.training.optim import Average, Optimizer, Rules
+from model.training.soundness import Soundness
+from model.training.stepping import Stepper
 from tests import settings as made
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 STEPS = 20
 ROWS = 8

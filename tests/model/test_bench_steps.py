@@ -10,7 +10,7 @@ import torch
 
 from bench import cubins, graphs, reach, sm90, train
 from model.families.dense import Shape
-from model.optim import Rules
+from model.training.optim import Rules
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -15,8 +15,6 @@ from torch import Tensor
 from model.data.batch import Draws
 from model.data.order import Tokens
 from model.data.packing import PAD
-from model.distributed import World
-from model.evaluate import evaluate
 from model.families import masked_diffusion
 from model.families.attention import attend
 from model.families.bd3lm.model import BlockDiffusion
@@ -25,6 +23,8 @@ from model.families.dense import Shape
 from model.families.drawing import _nucleus
 from model.families.masked_diffusion import SPANS, WHOLE, Span, beside, blocks_of
 from model.families.protocol import Sampling
+from model.machine.distributed import World
+from model.training.evaluate import evaluate
 from trmcloud.core.errors import UsageError
 
 SHAPE = Shape(vocab_size=11, depth=2, width=32, head_dim=16, sequence=16, mlp="gelu")

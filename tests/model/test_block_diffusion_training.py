@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from model import loop, sample, score
-from model.checkpoint import read_tensors
+from model import sample, score
 from model.data.folder import open_data
 from model.data.packing import PAD, document_starts
 from model.data.stream import Cut, rows_of
-from model.evaluate import evaluate
 from model.families import masked_diffusion
 from model.preparing.corpus import load_data_set, local_corpus
 from model.preparing.readers import documents, units_of
+from model.training import loop
+from model.training.checkpoint import read_tensors
+from model.training.evaluate import evaluate
 from tests.settings import changed
 from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.settings import PhaseRecipe

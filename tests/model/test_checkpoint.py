@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from model import checkpoint
-from model.checkpoint import (
+from model.training import checkpoint
+from model.training.checkpoint import (
     CheckpointFolder,
     Contents,
     Found,

@@ -16,7 +16,7 @@ from model.families import layers, registry
 from model.families.cache import Cache
 from model.families.dense import Block, Dense, Shape
 from model.families.layers import NORM_EPS, layer, relu_squared, rms, rotate, turns
-from model.warm_up import compiled_graphs
+from model.training.stepping import compiled_graphs
 from tests.settings import changed
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import PhaseRecipe

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from model.data.folder import open_data
-from model.distributed import World
-from model.evaluate import evaluate, token_bytes, validation_rows
 from model.families.trm.model import TRM, Shape
 from model.families.trm.plan import Settings
+from model.machine.distributed import World
+from model.training.evaluate import evaluate, token_bytes, validation_rows
 
 CPU = torch.device("cpu")
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from model import solve as solve_module
-from model.exact_match import BadLine, final_number, is_said, read_items, wilson
 from model.solve import answer, main, solve
+from model.training.exact_match import BadLine, final_number, is_said, read_items, wilson
 
 #: What a model said, and the number that it comes to.
 BY_HAND: tuple[tuple[str, str | None], ...] = (
@@ -164,7 +164,7 @@ def test_a_file_without_items_is_refused(
 
 
 def test_more_questions_than_go_together_are_each_answered_as_alone(folder: Path) -> None:
-    from model.load import load_model
+    from model.training.load import load_model
 
     loaded = load_model(folder)
     generator = torch.Generator().manual_seed(1)

@@ -10,17 +10,18 @@ from typing import Any, Callable
 import pytest
 import torch
 
-from model import loop, sample, score
-from model.average import Average
-from model.checkpoint import read_tensors
+from model import sample, score
 from model.families import registry
-from model.load import load_model
+from model.training import loop
+from model.training.checkpoint import read_tensors
+from model.training.load import load_model
+from model.training.optim import Average
 from tests.settings import changed
 from trmcloud.core.contract.gate import judge
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec import settings as spec
 from trmcloud.core.spec.continuing import with_overrides
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")

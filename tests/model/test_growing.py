@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.telemetry import Clock
+from model.machine.telemetry import Clock
 from tests.model.growing import HandMade, complete
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 VOCABULARY = 300
 
@@ -228,7 +228,7 @@ def test_rows_of_whole_documents_are_trained_on_and_said(
 def test_passes_are_compiled_while_the_data_are_on_their_way(
     run_on: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model.warm_up.needs_warm_up", lambda settings, world: True)
+    monkeypatch.setattr("model.training.stepping.needs_warm_up", lambda settings, world: True)
     made = shards()
     whole = run_on("whole", complete(tmp_path / "whole-data", made))
     assert whole.train_here() == "finished"

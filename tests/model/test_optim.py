@@ -15,8 +15,7 @@ from model.families.dense import Dense, Shape
 from model.families.trm.model import TRM
 from model.families.trm.model import Shape as TrmShape
 from model.families.trm.plan import Settings
-from model.muon import muon_momentum, muon_scale, orthogonalise
-from model.optim import Optimizer, Rules
+from model.training.optim import Optimizer, Rules, muon_momentum, muon_scale, orthogonalise
 
 
 def make(settings: Settings) -> tuple[TRM, Optimizer]:

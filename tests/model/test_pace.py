@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from model.pace import Pace, Paces
+from model.training.stepping import Pace, Paces
 
 
 def test_passes_are_timed_and_nothing_between_them() -> None:

@@ -15,18 +15,19 @@ import numpy as np
 import pytest
 import torch
 
-from model import loop, sample, score, solve
-from model.checkpoint import read_tensors
+from model import sample, score, solve
 from model.data.folder import Supply, open_data
 from model.data.packing import GIVEN, PAD
 from model.data.stream import Cut, rows_of
 from model.families.hdp.model import PlanDiffusion
-from model.load import load_model
 from model.preparing import readers
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus, check_parts, load_data_set, local_corpus
 from model.preparing.growing import Means, grow
 from model.preparing.readers import parts_of, plan_of
+from model.training import loop
+from model.training.checkpoint import read_tensors
+from model.training.load import load_model
 from tests.settings import changed
 from trmcloud.core.contract.data_progress import load_shard
 from trmcloud.core.errors import DataError, UsageError

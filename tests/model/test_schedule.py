@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.schedule import (
+from model.training.schedule import (
     CONSTANT,
     COSINE,
     SURPLUS,

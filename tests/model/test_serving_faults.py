@@ -23,8 +23,8 @@ import torch
 from model.families import drawing
 from model.families.drawing import InTurns, Text, Together
 from model.families.protocol import Sampling
-from model.load import Loaded, load_model
 from model.serving.engine import End, Engine
+from model.training.load import Loaded, load_model
 from tests.model.test_serving import Client, serving, until
 from tests.standins.half_open import half_open_at, no_more_files
 

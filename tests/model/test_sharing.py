@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from model import sharing
-from model.checkpoint import CheckpointFolder, read_manifest, verify
-from model.distributed import World
+from model.machine.distributed import World
+from model.training import resume
+from model.training.checkpoint import CheckpointFolder, read_manifest, verify
 from tests.model.test_checkpoint import NAMES, contents, manifest
 from trmcloud.core.errors import CheckpointError
 
@@ -65,7 +65,7 @@ def share_all(worlds: Sequence[ThreadWorld], folders: Sequence[Path]) -> list[Ba
 
     def run(world: ThreadWorld, folder: Path) -> None:
         try:
-            sharing.share(folder, world)
+            resume.share(folder, world)
         except BaseException as error:
             errors.append(error)
             world.meeting._barrier.abort()
@@ -84,7 +84,7 @@ def share_all(worlds: Sequence[ThreadWorld], folders: Sequence[Path]) -> list[Ba
 def test_the_first_rank_of_each_machine_that_lacks_it_gets_it_whole(
     chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(resume, "_CHUNK_BYTES", chunk)
     here = CheckpointFolder(tmp_path / "a").save(contents(5), manifest(5)).folder
     there = tmp_path / "b" / here.name
     there.mkdir(parents=True)

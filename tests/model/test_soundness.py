@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from model import loop, train
+from model import train
 from model.families.protocol import Objective
 from model.families.trm.model import TRM
-from model.soundness import (
+from model.training import loop
+from model.training.soundness import (
     LEAST,
     MENDS_WITHIN,
     MOST_NOT_FINITE,

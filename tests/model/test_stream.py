@@ -17,7 +17,7 @@ from model.data.feed import FAILED, READY, WAITING, Feed
 from model.data.folder import open_data
 from model.data.order import batch_samples, permuted
 from model.data.packing import AT_HAND, document_starts, pack
-from model.distributed import World
+from model.machine.distributed import World
 from tests.model.growing import BOS, HandMade, complete
 from trmcloud.core.spec.settings import PhaseRecipe
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from model import telemetry
-from model.telemetry import (
+from model.machine import telemetry
+from model.machine.telemetry import (
     Clock,
     Metrics,
     Pulse,

@@ -11,10 +11,10 @@ from typing import Any, Callable
 import pytest
 import torch
 
-from model import checkpoint, loop
-from model.checkpoint import read_manifest
-from model.precision import LossScale
-from trmcloud.core.spec.recipe import PhaseRecipe
+from model.machine.precision import LossScale
+from model.training import checkpoint, loop
+from model.training.checkpoint import read_manifest
+from trmcloud.core.spec.settings import PhaseRecipe
 
 NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")

@@ -27,7 +27,7 @@ from model.families.bd3lm.plan import Settings
 from model.families.dense import Shape
 from model.families.masked_diffusion import MaskedDiffusion, Span, generate
 from model.families.protocol import Sampling
-from model.precision import DTYPES
+from model.machine.precision import DTYPES
 from trmcloud.core.errors import UsageError
 
 

@@ -35,7 +35,7 @@ from model.families.dense import Shape
 from model.families.hdp.plan import Settings
 from model.families.masked_diffusion import MaskedDiffusion, Places, Span, blocks_of, uncovered
 from model.families.protocol import Sampling
-from model.precision import DTYPES
+from model.machine.precision import DTYPES
 from trmcloud.core.errors import DataError, UsageError
 
 

@@ -28,7 +28,7 @@ from model.families.protocol import (
     draw_weights,
 )
 from model.families.trm.plan import Settings
-from model.precision import DTYPES, Left
+from model.machine.precision import DTYPES, Left
 from trmcloud.core.errors import UsageError
 
 # The loss over supervision steps: weighted cross-entropy, minus a reward for improving.

@@ -121,7 +121,7 @@ def test_the_head_runs_in_pieces_where_the_trainer_does() -> None:
 def test_optimizer_states_are_what_the_real_optimizer_holds() -> None:
     pytest.importorskip("torch")
     trm = pytest.importorskip("model.families.trm.model")
-    optim = pytest.importorskip("model.optim")
+    optim = pytest.importorskip("model.training.optim")
     settings = small()
     model = trm.TRM(trm.Shape.of(settings))
     model.initialise(0)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Callable
 
 import torch
 from torch import Tensor
@@ -13,9 +13,9 @@ from torch import Tensor
 from model.data.batch import Draws
 from model.data.folder import PreparedData
 from model.data.stream import Rows
-from model.distributed import World
 from model.families.protocol import LanguageModel
-from model.sharding import dropped
+from model.machine.distributed import World
+from model.training.sharding import dropped
 
 _GROUP = 1 << 63
 """Of the rows of every evaluation: whatever is drawn is the same each time, and for no step."""

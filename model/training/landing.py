@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Mapping
 
-from model.distributed import World
-from model.schedule import (
+from model.machine.distributed import World
+from model.machine.signals import SignalFlag
+from model.training.schedule import (
     WSD,
     Cooldown,
     Costs,
@@ -25,10 +26,9 @@ from model.schedule import (
     is_due,
     recent_mean,
 )
-from model.signals import SignalFlag
 from trmcloud.core.contract.trainer_contract import ENV_DEADLINE_AT
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 ENV_REPLAY_DECISION = "TRMCLOUD_REPLAY_DECISION"
 """``cooldown_from:cooldown_steps:last_step`` of a recorded run: repeat it whatever the clock.

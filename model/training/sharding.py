@@ -10,19 +10,20 @@ The model is made without memory, and each rank is given its own rows alone.
 
 from __future__ import annotations
 
-from typing import Any, Iterable, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from model.distributed import World
 from model.families import registry
 from model.families.protocol import LanguageModel
-from model.precision import DTYPES
-from model.rows import Span, is_shared_out, span_among
+from model.machine.distributed import World
+from model.machine.precision import DTYPES
+from model.machine.tensors import Span, is_shared_out, span_among
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 SHARDED = "fsdp"
 

@@ -1,24 +1,247 @@
-"""Muon for the blocks' matrices and AdamW for the rest, or AdamW for all; their state by name.
-
-The state is a flat mapping of named tensors, as safetensors wants it. Of a sharded model each rank
-updates the rows that it holds, and has their states alone.
-"""
+"""Optimizer: Muon, AdamW, who computes which update, and the average of the weights."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from model.families.protocol import EMBEDDING, MATRIX, Group, LanguageModel
-from model.muon import cautious, even_rows, muon_momentum, muon_scale, orthogonalise
-from model.muon_sharing import Matrix, dealt
-from model.rows import Piece, local, piece_of, span_of
-from model.saved_tensors import Saved, rows_of, whole_of
-from model.sharding import peers_of, total_norm
-from trmcloud.core.spec.recipe import PhaseRecipe
+from model.machine.tensors import Piece, Saved, Span, local, piece_of, rows_of, span_of, whole_of
+from model.training.sharding import Peers, peers_of, total_norm
+from trmcloud.core.spec.settings import PhaseRecipe
+
+# Muon's arithmetic on stacks of matrices, without any state.
+#
+# ``torch.optim.Muon`` (2.9 and later) is not used: it orthogonalises in bfloat16 alone, one
+# matrix at a time, which on a CPU is slower than the training step it follows. Here equal shapes
+# go through one batched product, in float32 on a CPU and bfloat16 on a GPU.
+
+#: Quintic coefficients of K. Jordan's Muon (2024): steepest at zero, singular values end near 1.
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+_NEWTON_SCHULZ_STEPS = 5
+_NORM_FLOOR = 1e-7
+VARIANCE_DECAY = 0.95
+_VARIANCE_FLOOR = 1e-10
+
+
+def muon_momentum(step: int) -> float:
+    """Momentum for the update after ``step`` finished ones: .85, rising to .95 at 300."""
+    return 0.85 + 0.10 * min(step / 300.0, 1.0)
+
+
+def muon_scale(rows: int, columns: int) -> float:
+    """√max(1, rows/columns): tall matrices take longer steps."""
+    return max(1.0, rows / columns) ** 0.5
+
+
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """The nearest (semi-)orthogonal matrices, roughly: singular values within about .7 to 1.2.
+
+    Five Newton–Schulz steps X ← aX + (bA + cA²)X with A = XXᵀ, started at X / ‖X‖.
+
+    Args:
+        matrices: (count, rows, columns), float32.
+
+    Returns:
+        The same shape, float32; a matrix of zeros stays zeros.
+    """
+    a, b, c = _QUINTIC
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if tall else matrices
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(_NORM_FLOOR)
+    x = x.to(torch.bfloat16 if x.is_cuda else torch.float32)
+    for _ in range(_NEWTON_SCHULZ_STEPS):
+        square = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    x = x.float()
+    return x.mT if tall else x
+
+
+def even_rows(updates: Tensor, variance: Tensor) -> Tensor:
+    """NorMuon (Li et al. 2025): divides each row by the root of the running mean of its squares.
+
+    Orthogonal updates still give some neurons far larger steps than others. What a matrix as a
+    whole moves by stays: the result has the norm that ``updates`` had.
+
+    Args:
+        updates: (count, rows, columns).
+        variance: (count, rows, 1), the running means; brought up to date in place.
+    """
+    variance.lerp_(updates.square().mean(-1, keepdim=True), 1.0 - VARIANCE_DECAY)
+    evened = updates * variance.clamp_min(_VARIANCE_FLOOR).rsqrt()
+    before = updates.norm(dim=(-2, -1), keepdim=True)
+    after = evened.norm(dim=(-2, -1), keepdim=True).clamp_min(_VARIANCE_FLOOR)
+    return evened * (before / after)
+
+
+def cautious(weights: Tensor, update: Tensor) -> Tensor:
+    """Cautious weight decay (Chen et al. 2025): those weights that the update shrinks anyway, the
+    others as zeros."""
+    return weights * (weights * update >= 0)
+
+
+# Muon where each rank holds some rows of every matrix: whole matrices are dealt out to the ranks.
+#
+# Newton–Schulz needs a matrix whole. Each rank is sent the rows of its own matrices, works on
+# those alone, and sends the updates back: two exchanges of what a rank holds, instead of every
+# rank gathering and working on everything. Rounds bound what is in memory.
+
+_ROUND_VALUES = 1 << 27
+"""Of one rank in one round: 512 MiB in float32."""
+
+
+class Matrix(NamedTuple):
+    """Rows ``start`` to ``stop`` of a parameter that has ``rows``."""
+
+    name: str
+    start: int
+    stop: int
+    rows: int
+
+    def held(self, peers: Peers, rank: int) -> Span:
+        """Which of its rows ``rank`` holds, counted in the parameter."""
+        return peers.span(self.rows, rank).within(self.start, self.stop)
+
+
+Update = Callable[[Tensor], Tensor]
+"""(count, rows, columns) → the same shape."""
+
+
+def dealt(
+    matrices: Sequence[Matrix], mine: Sequence[Tensor], peers: Peers, update: Update
+) -> Iterator[Tensor]:
+    """``update`` of every matrix in order, as the rows of it that this rank holds. A collective
+    call, round by round: what is taken is not kept.
+
+    Args:
+        matrices: all of one shape.
+        mine: (held rows, columns) of each, on this rank.
+        update: of a stack of whole matrices.
+    """
+    columns = mine[0].shape[1]
+    size = (matrices[0].stop - matrices[0].start) * columns
+    in_round = max(1, _ROUND_VALUES // size) * peers.size
+    for first in range(0, len(matrices), in_round):
+        some = slice(first, first + in_round)
+        yield from _round(matrices[some], mine[some], peers, update)
+
+
+def _round(
+    matrices: Sequence[Matrix], mine: Sequence[Tensor], peers: Peers, update: Update
+) -> list[Tensor]:
+    columns, ranks = mine[0].shape[1], range(peers.size)
+    # Matrix i is worked on by rank i modulo their number.
+    own = matrices[peers.rank :: peers.size]
+    given = [[m.held(peers, peers.rank).length for m in matrices[r :: peers.size]] for r in ranks]
+    taken = [[m.held(peers, rank).length for m in own] for rank in ranks]
+    rows_given, rows_taken = [sum(each) for each in given], [sum(each) for each in taken]
+
+    order = [index for r in ranks for index in range(r, len(matrices), peers.size)]
+    arrived = mine[0].new_empty(sum(rows_taken), columns)
+    _exchange(arrived, torch.cat([mine[i] for i in order]), rows_taken, rows_given, peers)
+    if own:
+        by_rank = [list(part.split(taken[r])) for r, part in enumerate(arrived.split(rows_taken))]
+        whole = torch.stack([torch.cat([by_rank[r][i] for r in ranks]) for i in range(len(own))])
+        done = update(whole)
+        back = [each.split([taken[r][i] for r in ranks]) for i, each in enumerate(done)]
+        arrived = torch.cat([back[i][r] for r in ranks for i in range(len(own))])
+    returned = mine[0].new_empty(sum(rows_given), columns)
+    _exchange(returned, arrived, rows_given, rows_taken, peers)
+    rows = returned.split([count for each in given for count in each])
+    made: list[Tensor] = [returned] * len(matrices)
+    for index, part in zip(order, rows, strict=True):
+        made[index] = part
+    return made
+
+
+def _exchange(
+    into: Tensor, out: Tensor, rows_in: list[int], rows_out: list[int], peers: Peers
+) -> None:
+    dist.all_to_all_single(into, out.contiguous(), rows_in, rows_out, group=peers.group)
+
+
+# An exponential moving average of the weights (Polyak and Juditsky 1992).
+#
+# Where a recipe asks for it, the average is evaluated, and is what a checkpoint's weights are;
+# those that training goes on with lie beside the optimizer's state.
+
+DECAY = 0.999
+_PREFIX = "trained."
+
+
+class Average:
+    """The average of a model's weights, of which the last 1 / (1 − decay) steps count most."""
+
+    def __init__(self, model: nn.Module, decay: float = DECAY) -> None:
+        self._named = dict(model.named_parameters())
+        self._decay = decay
+        self._kept = [local(parameter).clone() for parameter in self._named.values()]
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """From the weights as they are."""
+        torch._foreach_copy_(self._kept, self._held())
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """After ``step`` finished ones. Early on less is remembered, or else the first weights
+        would stay in the average for thousands of steps."""
+        decay = min(self._decay, (1.0 + step) / (10.0 + step))
+        torch._foreach_lerp_(self._kept, self._held(), 1.0 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model has the average for its weights, for the block."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def weights(self) -> dict[str, Piece]:
+        """The average, by the names of the model's parameters."""
+        return {
+            name: piece_of(parameter)._replace(tensor=kept)
+            for (name, parameter), kept in zip(self._named.items(), self._kept, strict=True)
+        }
+
+    def trained(self) -> dict[str, Piece]:
+        """The weights that training goes on with, by names of their own: what a checkpoint must
+        hold beside the average."""
+        return {_PREFIX + name: piece_of(p) for name, p in self._named.items()}
+
+    def _held(self) -> list[Tensor]:
+        return [local(parameter) for parameter in self._named.values()]
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for kept, parameter in zip(self._kept, self._held(), strict=True):
+            held = parameter.clone()
+            parameter.copy_(kept)
+            kept.copy_(held)
+
+
+@torch.no_grad()
+def restore_trained(model: nn.Module, tensors: Mapping[str, Saved]) -> None:
+    """The model has just loaded an average; it gets back the weights that were trained.
+
+    Raises:
+        KeyError: the checkpoint has none, as it was saved without an average.
+    """
+    for name, parameter in model.named_parameters():
+        local(parameter).copy_(rows_of(tensors[_PREFIX + name], span_of(parameter)))
+
+
+# Muon for the blocks' matrices and AdamW for the rest, or AdamW for all; their state by name.
+#
+# The state is a flat mapping of named tensors, as safetensors wants it. Of a sharded model each
+# rank updates the rows that it holds, and has their states alone.
 
 REFERENCE_WIDTH = 768
 _CLIP_FLOOR = 1e-6

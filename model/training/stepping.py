@@ -1,23 +1,138 @@
-"""One optimizer step: micro-batches forward and backward, the gradients checked and applied."""
+"""One optimizer step: its pace, the warm-up of its kernels, and the step itself."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from model.data.batch import Batch
-from model.distributed import World, unreduced
-from model.families.protocol import Objective
-from model.optim import Optimizer
-from model.pace import Pace
-from model.precision import LossScale, autocast
-from model.soundness import Soundness
-from trmcloud.core.spec.recipe import PhaseRecipe
+from model.data.batch import Batch, Draws
+from model.families.protocol import LanguageModel, Objective
+from model.machine.distributed import World, unreduced
+from model.machine.precision import LossScale, autocast
+from model.training.optim import Optimizer
+from model.training.sharding import dropped
+from model.training.soundness import Soundness
+from trmcloud.core.errors import UsageError
+from trmcloud.core.spec.settings import PhaseRecipe
+
+# How long each rank's own share of a step takes: what tells the one that all others wait for.
+#
+# Forward passes alone are timed. In them no rank waits for another, as all do in the backward
+# pass, whose gradients are reduced together: there a slow rank makes every one as slow as itself.
+
+
+class Pace:
+    """This rank's forward passes of one step; ``monotonic`` gives seconds."""
+
+    def __init__(self, device: torch.device, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._on_gpu = device.type == "cuda"
+        self._seconds = 0.0
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """A forward pass. A GPU is not waited for: events stand in its stream instead."""
+        if self._on_gpu:
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            first.record()
+            yield
+            last.record()
+            self._events.append((first, last))
+            return
+        began = self._monotonic()
+        yield
+        self._seconds += self._monotonic() - began
+
+    def taken_s(self) -> float:
+        """Seconds of the passes since it was last asked; on a GPU once they are behind it, as they
+        are where something has been read from it."""
+        seconds = self._seconds + sum(a.elapsed_time(b) for a, b in self._events) / 1e3
+        self._seconds, self._events = 0.0, []
+        return seconds
+
+
+class Paces:
+    """All ranks' seconds, step by step, until they are told."""
+
+    def __init__(self) -> None:
+        self._sums: list[float] = []
+        self._steps = 0
+
+    def add(self, seconds: Sequence[float]) -> None:
+        """Of one step, by rank."""
+        self._sums = [
+            a + b for a, b in zip(self._sums or [0.0] * len(seconds), seconds, strict=True)
+        ]
+        self._steps += 1
+
+    def told(self) -> list[float]:
+        """Means over the steps since they were last told; empty where there are none."""
+        means = [each / self._steps for each in self._sums] if self._steps else []
+        self._sums, self._steps = [], 0
+        return means
+
+
+# Passes before the first step that change nothing but how fast, and how exactly alike, it is.
+
+
+def needs_warm_up(settings: PhaseRecipe, world: World) -> bool:
+    return settings.compile or world.size > 2
+
+
+def compiled_graphs() -> int:
+    """How many graphs torch.compile has made here; 0 where it was told to do nothing."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+def made_up(settings: PhaseRecipe, device: torch.device) -> Batch:
+    """A micro-batch of no text: the data may still be on its way."""
+    shape = (settings.batch, settings.sequence + 1)
+    rows = torch.arange(math.prod(shape), device=device).view(shape) % settings.text_ids
+    ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+    return Batch(ids, targets, Draws.alone(settings.batch))
+
+
+def warm_up(
+    model: LanguageModel,
+    parallel_model: nn.Module,
+    settings: PhaseRecipe,
+    world: World,
+) -> None:
+    """Runs forward and backward passes; the gradients they leave are to be dropped.
+
+    They compile what is to be compiled, and let DDP settle its buckets: it orders them anew after
+    the first backward pass, and with three ranks or more the order of a sum matters, so a resumed
+    run would otherwise differ from an uninterrupted one by its first step.
+
+    Raises:
+        UsageError: the model cannot be compiled.
+    """
+    cast, batch = autocast(settings.dtype, world.device), made_up(settings, world.device)
+    for _ in range(2):
+        try:
+            with cast():
+                made: Objective = parallel_model(*batch)
+            made.loss.backward()
+            with torch.no_grad(), cast():
+                model.evaluate(*batch)
+            dropped(model)
+        except Exception as error:
+            if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise UsageError(
+                    f"torch.compile failed: {error}", next_step="--set compile=false"
+                ) from None
+            raise
+
+
+# One optimizer step: micro-batches forward and backward, the gradients checked and applied.
 
 
 class Told(NamedTuple):

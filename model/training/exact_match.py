@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Iterable
 
 MARK = "####"
 _FOUND = re.compile(MARK + r"[^\S\n]*([-+\u2212]?)[^\S\n]*\$?[^\S\n]*([\d.,]*\d[\d.,]*)")

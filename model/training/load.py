@@ -54,10 +54,10 @@ def load_model(folder: Path) -> Loaded:
     """
     import torch
 
-    from model.checkpoint import read_text, stored_tensors, verify
     from model.data.tokenizers import load_tokenizer
     from model.families import registry
-    from model.resume import load_weights
+    from model.training.checkpoint import read_text, stored_tensors, verify
+    from model.training.resume import load_weights
 
     manifest, described = _described(folder)
     verify(folder, manifest, kinds=("weights", "tokenizer"))
@@ -141,7 +141,7 @@ def _check_sizes(settings: PhaseRecipe) -> None:
 
 
 def _described(folder: Path) -> tuple[CheckpointManifest, PhaseRecipe]:
-    from model.checkpoint import read_manifest
+    from model.training.checkpoint import read_manifest
 
     manifest = read_manifest(folder)
     try:

@@ -1,37 +1,44 @@
-"""A run's own checkpoints: what goes into one, written beside training.
-
-Where a rank cannot write, all of them learn of it.
-"""
+"""Checkpoints that are written beside training, and which rank writes which rows."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
+import platform
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import distributions
 from pathlib import Path
-from typing import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from model.average import Average
-from model.background import Job, Work
-from model.checkpoint import CheckpointFolder, Contents, write_contents
 from model.data.feed import Feed
 from model.data.folder import PreparedData
-from model.distributed import World
 from model.families.protocol import LanguageModel
-from model.optim import Optimizer
-from model.precision import LossScale
-from model.progress import Progress, rows_to_json
-from model.provenance import provenance
-from model.reporting import SaveReport, say
-from model.rows import Piece, piece_of
-from model.shard_route import Route, as_bytes, of_bytes
-from model.sharding import is_sharded
-from model.snapshot import Snapshot
-from model.soundness import Soundness
-from model.trial import EXTRA, Decision
+from model.machine.distributed import World
+from model.machine.precision import LossScale
+from model.machine.tensors import Piece, Snapshot, file_bytes, piece_of
+from model.training.checkpoint import (
+    CheckpointFolder,
+    Chunks,
+    Contents,
+    write_contents,
+    write_rest,
+    write_shard,
+)
+from model.training.number_format import EXTRA, Decision
+from model.training.optim import Average, Optimizer
+from model.training.progress import Progress, rows_to_json
+from model.training.reporting import SaveReport, say
+from model.training.sharding import is_sharded
+from model.training.soundness import Soundness
 from trmcloud.core.contract.manifest import (
     KINDS,
     PROVENANCE,
@@ -43,6 +50,162 @@ from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import replace
+from trmcloud.io.hashing import tree_sha256
+
+# Work that goes on beside training: writing, hashing and syncing, which wait for the disk.
+
+Work = Callable[[], tuple[CheckpointFile, ...]]
+
+
+class Job:
+    """``work`` in a thread of its own; without work it is done at once."""
+
+    def __init__(self, work: Work | None) -> None:
+        self.made: tuple[CheckpointFile, ...] = ()
+        """What it returned, once it is done."""
+        self.error: OSError | None = None
+        self._thread: threading.Thread | None = None
+        if work is not None:
+            # It must not keep a process alive that is to end.
+            self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+            self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, work: Work) -> None:
+        try:
+            self.made = work()
+        except OSError as error:
+            self.error = error
+        except Exception as error:  # nobody reads a thread's own: it is told as a failed write
+            self.error = OSError(f"{type(error).__name__}: {error}")
+
+
+# What a checkpoint was trained with: the trainer's own sources, Python, torch, the packages.
+
+SUFFIXES = (".py", ".toml", ".txt", ".csv")
+"""Of what is sent to a pod of the trainer's package."""
+
+
+@cache
+def provenance() -> dict[str, str]:
+    """What a manifest says of it. ``code_sha256`` is that of the trainer's package wherever it
+    lies, ``packages_sha256`` of the sorted lines ``name==version`` of all that is installed.
+    Computed once; takes about a tenth of a second."""
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "code_sha256": tree_sha256(Path(__file__).resolve().parent, SUFFIXES),
+        "packages_sha256": packages_sha256(),
+    }
+
+
+def packages_sha256() -> str:
+    lines = {f"{found.name.lower()}=={found.version}\n" for found in distributions() if found.name}
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+
+# The way of each rank's shard to the folder of a checkpoint, which lies with the first rank.
+#
+# Ranks of its machine write there themselves. Those of other machines send theirs to the first
+# rank, piece by piece through a group of its own beside training's, and that writes them one
+# after another.
+
+
+class Route(NamedTuple):
+    """Who writes which shard."""
+
+    rank: int
+    size: int
+    distant: tuple[int, ...]
+    """Ranks on other machines than the first."""
+    group: Any
+    """Theirs and the first rank's, for shards alone; None where there are no such."""
+
+    @classmethod
+    def of(cls, world: World) -> Route:
+        """A collective call."""
+        nodes = [int(each) for each in world.gather(torch.tensor([world.node]))]
+        distant = tuple(rank for rank, node in enumerate(nodes) if node != nodes[0])
+        return cls(world.rank, world.size, distant, world.saving)
+
+    def write(self, making: Path, taken: Contents) -> tuple[CheckpointFile, ...]:
+        """This rank's shards: on disk, or with the first rank.
+
+        Returns:
+            The files that this rank has written.
+
+        Raises:
+            OSError: one could not be written.
+        """
+        both: Mapping[str, Mapping[str, Piece]] = {
+            "weights": taken.weights,
+            "optimizer": taken.optimizer,
+        }
+        if self.rank in self.distant:
+            for pieces in both.values():
+                self._send(file_bytes(pieces, is_shard=True))
+            return ()
+        failed: OSError | None = None
+        made: list[CheckpointFile] = []
+        try:
+            for kind, pieces in both.items():
+                content = file_bytes(pieces, is_shard=True)
+                made.append(write_shard(making, kind, self.rank + 1, self.size, content))
+            if self.rank == 0:
+                made += write_rest(making, taken)
+        except OSError as error:
+            failed = error
+        for rank in self.distant if self.rank == 0 else ():
+            for kind in both:
+                arriving = self._arriving(rank)
+                try:
+                    if failed is None:
+                        made.append(write_shard(making, kind, rank + 1, self.size, arriving))
+                except OSError as error:
+                    failed = error
+                for _ in arriving:  # who sends must not wait for a disk that is full
+                    pass
+        if failed is not None:
+            raise failed
+        return tuple(made)
+
+    def _send(self, content: Chunks) -> None:
+        for chunk in content:
+            piece = torch.frombuffer(bytearray(chunk), dtype=torch.uint8)
+            dist.send(torch.tensor([len(piece)]), 0, group=self.group)
+            dist.send(piece, 0, group=self.group)
+        dist.send(torch.tensor([0]), 0, group=self.group)
+
+    def _arriving(self, rank: int) -> Iterator[memoryview]:
+        size = torch.zeros(1, dtype=torch.int64)
+        while True:
+            dist.recv(size, rank, group=self.group)
+            if not int(size):
+                return
+            piece = torch.empty(int(size), dtype=torch.uint8)
+            dist.recv(piece, rank, group=self.group)
+            yield memoryview(piece.numpy())  # type: ignore[arg-type]
+
+
+def as_bytes(files: tuple[CheckpointFile, ...]) -> bytearray:
+    """What one rank tells another of its files; blanks may follow."""
+    return bytearray(json.dumps([asdict(file) for file in files]).encode())
+
+
+def of_bytes(content: bytes) -> tuple[CheckpointFile, ...]:
+    return tuple(CheckpointFile(**each) for each in json.loads(content))
+
+
+# A run's own checkpoints: what goes into one, written beside training.
+#
+# Where a rank cannot write, all of them learn of it.
 
 TALLIES = "tallies"
 """In a manifest: what the model adapted to after its weights were saved."""

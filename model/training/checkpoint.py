@@ -14,16 +14,15 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
-from model.rows import Piece, piece_of
-from model.saved_tensors import Stored, open_tensors, whole_of
-from model.snapshot import file_bytes
+from model.machine.tensors import Piece, Stored, file_bytes, open_tensors, piece_of, whole_of
 from trmcloud.core.contract.manifest import (
     KINDS,
     MANIFEST_NAME,

@@ -1,21 +1,25 @@
-"""Where a training begins: at its latest sound checkpoint, at given weights, or fresh.
-
-Where the latest was saved in a cooldown, and the run has been given so much more that it may train
-at the full rate, it goes on from what was saved before that cooldown.
-"""
+"""How a training goes on from a checkpoint, on one rank or many."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from model.average import Average, restore_trained
-from model.checkpoint import (
+from model.data.folder import PreparedData
+from model.families.protocol import LanguageModel
+from model.machine.distributed import World
+from model.machine.precision import LossScale
+from model.machine.telemetry import Metrics
+from model.machine.tensors import local, rows_of, span_of
+from model.training.checkpoint import (
     CheckpointFolder,
     Found,
     read_manifest,
@@ -23,25 +27,70 @@ from model.checkpoint import (
     stored_tensors,
     verify,
 )
-from model.data.folder import PreparedData
-from model.distributed import World
-from model.families.protocol import LanguageModel
-from model.landing import Landing
-from model.optim import Optimizer
-from model.precision import LossScale
-from model.progress import Progress, restore_generators, row_from_json
-from model.reporting import say
-from model.rows import local, span_of
-from model.saved_tensors import rows_of
-from model.saver import TALLIES, Trained
-from model.sharing import share
-from model.soundness import Soundness
-from model.telemetry import Metrics
+from model.training.landing import Landing
+from model.training.optim import Average, Optimizer, restore_trained
+from model.training.progress import Progress, restore_generators, row_from_json
+from model.training.reporting import say
+from model.training.saver import TALLIES, Trained
+from model.training.soundness import Soundness
 from trmcloud.core.contract.manifest import MANIFEST_NAME, step_dir_name
 from trmcloud.core.contract.trainer_contract import ENV_ACCEPT_CHANGE, PhaseJob
 from trmcloud.core.errors import CheckpointError, DataError
 from trmcloud.core.spec.continuing import decisive_changes
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
+
+# Several machines, and a checkpoint on the disk of the first: the others are sent it.
+
+_CHUNK_BYTES = 1 << 26
+
+
+def share(folder: Path, world: World) -> None:
+    """Where a machine lacks the checkpoint that rank 0 has in ``folder``, its first rank writes it
+    there, verified. A collective call.
+
+    Raises:
+        CheckpointError: what arrived is not what its manifest says.
+    """
+    lacks = not (folder / MANIFEST_NAME).exists()
+    if not world.largest([int(lacks)])[0]:
+        return
+    writes = lacks and world.local_rank == 0
+    names: list[str] = []
+    if world.is_main:
+        manifest = read_manifest(folder)
+        names = [*(file.name for file in manifest.files), MANIFEST_NAME]
+    names = json.loads(world.told(json.dumps(names).encode()))
+    part = folder.with_name(f".part-{folder.name}")
+    if writes:
+        part.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        _send(folder / name, part / name if writes else None, world)
+    if writes:
+        verify(part, read_manifest(part))
+        # What has no manifest is no checkpoint.
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(part, folder)
+    world.part()
+
+
+def _send(source: Path, target: Path | None, world: World) -> None:
+    """One file from rank 0 to wherever ``target`` is given, in pieces; an empty one ends it."""
+    reader = open(source, "rb") if world.is_main else None  # noqa: SIM115
+    writer = open(target, "wb") if target is not None else None  # noqa: SIM115
+    try:
+        while piece := world.told(reader.read(_CHUNK_BYTES) if reader is not None else b""):
+            if writer is not None:
+                writer.write(piece)
+    finally:
+        for file in (reader, writer):
+            if file is not None:
+                file.close()
+
+
+# Where a training begins: at its latest sound checkpoint, at given weights, or fresh.
+#
+# Where the latest was saved in a cooldown, and the run has been given so much more that it may
+# train at the full rate, it goes on from what was saved before that cooldown.
 
 _NONE, _ALL_DAMAGED = -1, -2
 

@@ -16,21 +16,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from model.checkpoint import CheckpointFolder
-from model.curve import CurveTaken
 from model.data.feed import FAILED, READY, Feed
 from model.data.folder import PreparedData
-from model.distributed import World
-from model.evaluate import evaluate
-from model.landing import Landing
-from model.pace import Paces
-from model.precision import autocast
-from model.progress import generator_states
-from model.reporting import Reporter, StepReport
-from model.saver import Saver, Trained
-from model.schedule import Cooldown, Schedule
-from model.stepping import Step, Stepper, Sums
-from model.telemetry import Clock, Pulse
+from model.machine.distributed import World
+from model.machine.precision import autocast
+from model.machine.telemetry import Clock, Pulse
+from model.training.checkpoint import CheckpointFolder
+from model.training.evaluate import evaluate
+from model.training.landing import Landing
+from model.training.progress import CurveTaken, generator_states
+from model.training.reporting import Reporter, StepReport
+from model.training.saver import Saver, Trained
+from model.training.schedule import Cooldown, Schedule
+from model.training.stepping import Paces, Step, Stepper, Sums
 from trmcloud.core.contract import worth
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import DataError

@@ -1,15 +1,19 @@
-"""Where a training stands: what a checkpoint's ``state.json`` holds besides the tensors."""
+"""How far a training has come, and the curve that its losses follow."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from model.schedule import Cooldown
+from model.training.schedule import Cooldown
+from trmcloud.core.contract import worth
+
+# Where a training stands: what a checkpoint's ``state.json`` holds besides the tensors.
 
 STATE_VERSION = 1
 
@@ -127,3 +131,45 @@ def rows_to_json(rows: list[Tensor]) -> list[str]:
 
 def row_from_json(text: str) -> bytes:
     return base64.b64decode(text)
+
+
+# The curve that tells what more steps would buy, fitted to a training's own evaluations.
+
+
+class CurveTaken:
+    """Of one attempt, which begins where ``progress`` stands now."""
+
+    def __init__(self, progress: Progress, warmup_steps: int) -> None:
+        self._progress, self._warmup_steps = progress, warmup_steps
+        self._first_step = progress.step
+        self.latest: worth.Curve | None = None
+        """None while too little is known."""
+
+    def note(self, bpb: float, *, has_cooled: bool) -> None:
+        """A point of it: between warm-up and cooldown alone, for only there it tells what more
+        steps would buy."""
+        progress = self._progress
+        if progress.updates > self._warmup_steps and not has_cooled:
+            progress.evaluations.append((progress.updates, bpb))
+            del progress.evaluations[: -worth.MOST_POINTS]
+
+    def take(self, attempt_s: float, *, cools: bool) -> worth.Curve | None:
+        """What the heartbeats tell from here on: nothing once the rate falls to its end.
+
+        Args:
+            attempt_s: how long this attempt has trained, pauses included: a moment's load on the
+                machine is no reason.
+        """
+        progress = self._progress
+        self.latest = None
+        fitted = None if cools else worth.fit(progress.evaluations)
+        taken = progress.step - self._first_step
+        if fitted is not None and taken > 0 and attempt_s > 0:
+            self.latest = worth.Curve(
+                step=progress.updates,
+                slope=fitted[0],
+                scatter=fitted[1],
+                steps_per_hour=3600.0 * taken / attempt_s,
+                since_best=worth.since_best(progress.evaluations),
+            )
+        return self.latest

@@ -1,9 +1,4 @@
-"""What the outside sees of a training: heartbeat, metrics, a human log, TensorBoard.
-
-Only rank 0 speaks. A heartbeat replaces its file by a rename, at most once a second and at every
-change of state; a line of metrics is written and flushed where something was logged. Neither is
-synced to disk: both tell of the present, and a checkpoint carries what must last.
-"""
+"""Heartbeat, metrics and clock of a training, and the peak that it is measured by."""
 
 from __future__ import annotations
 
@@ -11,16 +6,24 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, TextIO
+from typing import Any, TextIO
 
+from trmcloud.core.catalog.hardware import GPUS, Gpu
 from trmcloud.core.contract.metric_names import figures_of
-from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME, TENSORBOARD_DIR, dump
-from trmcloud.core.contract.records import finite
+from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME, TENSORBOARD_DIR
+from trmcloud.core.contract.records import dump, finite
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
 from trmcloud.io.files import write_atomic
+
+# What the outside sees of a training: heartbeat, metrics, a human log, TensorBoard.
+#
+# Only rank 0 speaks. A heartbeat replaces its file by a rename, at most once a second and at
+# every change of state; a line of metrics is written and flushed where something was logged.
+# Neither is synced to disk: both tell of the present, and a checkpoint carries what must last.
 
 BEAT_EVERY_S = 1.0
 #: The names under which ``Heartbeat.seconds`` counts the time spent in each state.
@@ -215,3 +218,39 @@ class Metrics:
             self._file.close()
         if self._board is not None:
             self._board.close()
+
+
+# Which GPU of ``trmcloud.core.catalog.hardware`` a driver's device name stands for.
+
+#: (words that must all be in the driver's name, SKU), the more special ones first.
+_NAMES = (
+    (("B200",), "B200"),
+    (("H200",), "H200"),
+    (("H100", "PCIe"), "H100-PCIe"),
+    (("H100", "NVL"), "H100-NVL"),
+    (("H100",), "H100-SXM"),
+    (("RTX A1000",), "RTXA1000"),
+    (("A100", "40GB"), "A100-40GB"),
+    (("A100", "PCIe"), "A100-80GB-PCIe"),
+    (("A100",), "A100-80GB-SXM"),
+    (("L40S",), "L40S"),
+    (("L40",), "L40"),
+    (("4090",), "RTX4090"),
+    (("3090",), "RTX3090"),
+    (("A10G",), "A10G"),
+    (("NVIDIA L4",), "L4"),
+)
+
+
+def gpu_of(device_name: str) -> Gpu | None:
+    """The GPU that a driver means; None where it is not in the table."""
+    for words, sku in _NAMES:
+        if all(word in device_name for word in words):
+            return GPUS[sku]
+    return None
+
+
+def peak_flops(device_name: str, dtype: str) -> float | None:
+    """Dense FLOP/s of the device at ``dtype``; None where it is not in the table."""
+    gpu = gpu_of(device_name)
+    return None if gpu is None else gpu.peak_flops(dtype)

@@ -6,18 +6,17 @@ Only rank 0 speaks; on the others every method returns at once.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Mapping, Sequence
 
-from model.distributed import World
-from model.evaluate import Evaluation
-from model.precision import Left
-from model.schedule import Cooldown
-from model.telemetry import Metrics
-from model.trial import Decision
+from model.machine.distributed import World
+from model.machine.precision import Left
+from model.machine.telemetry import Metrics
+from model.training.evaluate import Evaluation
+from model.training.number_format import Decision
+from model.training.schedule import Cooldown
 from trmcloud.core.contract.worth import Curve, gain_soon
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import SEGMENTS
+from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 
 _LARGEST_EXPONENT = 700.0
 _TOLD_SHARE = 0.02

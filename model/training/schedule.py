@@ -12,10 +12,11 @@ Steps are counted from 0 here: ``step`` is the one about to run, after ``step`` 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Iterable, Mapping
+from typing import Any
 
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 WSD, COSINE, CONSTANT = "wsd", "cosine", "constant"
 
