@@ -6,6 +6,8 @@ import importlib
 import sys
 from pathlib import Path
 
+from model.families.registry import provide_families
+
 NAMES = sorted(
     path.stem
     for path in Path(__file__).parent.glob("*.py")
@@ -21,6 +23,7 @@ ASKED_FOR = ("control", "decode", "own", "reach", "sm90", "stop", "train")
 
 def main() -> int:
     wanted = sys.argv[1:] or [name for name in NAMES if name not in ASKED_FOR]
+    provide_families()
     missed = 0
     for name in wanted:
         if name not in NAMES:

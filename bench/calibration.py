@@ -20,7 +20,6 @@ import numpy as np
 
 from bench.published import Published
 from trmcloud.core.catalog.hardware import GPUS, Gpu
-from trmcloud.core.planner.flops import Work, muon_flops
 from trmcloud.core.planner.roofline import (
     ATTENTION_BACKWARD,
     HIDDEN_SHARE,
@@ -34,6 +33,7 @@ from trmcloud.core.planner.roofline import (
     Parameters,
     token_seconds,
 )
+from trmcloud.core.spec.work import Work, muon_flops
 
 JUDGED = ("torch-compile", "torchtitan-compile")
 """Trainers like ours."""

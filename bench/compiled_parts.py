@@ -32,14 +32,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench import absent_driver
 from bench.cubins import Graph, cubin_of
-from model.distributed import World
 from model.families import masked_diffusion, registry
-from model.ladder import reason_of
-from model.warm_up import warm_up
+from model.machine.distributed import World
+from model.training.number_format import reason_of
+from model.training.stepping import warm_up
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import AUTO
+from trmcloud.core.spec.settings import AUTO, PhaseRecipe
 
 _PARTS = {"forward": "block", "_token_losses": "head"}
 """By the function that is compiled."""

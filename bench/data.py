@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.row import Row
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 ROOT = Path(__file__).parents[1]
 SHORT = os.environ.get("TRMCLOUD_BENCH_SHORT") == "1"
@@ -67,8 +67,8 @@ class _Bench:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from model.sources import open_source, read_pieces
-        from model.tokenizers import BpeTokenizer
+        from model.data.tokenizers import BpeTokenizer
+        from model.preparing.sources import open_source, read_pieces
 
         self.root = root
         self.files = []
@@ -227,11 +227,15 @@ def download_share() -> Row:
 
 def data_wait(root: Path) -> Row:
     """The share of a step in which the loop stood still for want of a batch, training for real."""
-    settings = PhaseRecipe(
-        "bench", "trm", "fast", depth=2, width=128, head_dim=32, supervision_steps=2, loops=1,
-        vocab_size=2048, sequence=256, batch=8, steps=30, dtype="float32", compile=False,
-        log_every=1, eval_every=1000, eval_tokens=4096, save_every=1000, warmup_steps=2,
-    )  # fmt: skip
+    settings = PhaseRecipe.from_json(
+        {
+            **{"recipe": "bench", "family": "trm", "phase": "fast", "depth": 2, "width": 128},
+            **{"head_dim": 32, "supervision_steps": 2, "loops": 1, "vocab_size": 2048},
+            **{"sequence": 256, "batch": 8, "steps": 30, "dtype": "float32", "compile": False},
+            **{"log_every": 1, "eval_every": 1000, "eval_tokens": 4096, "save_every": 1000},
+            "warmup_steps": 2,
+        }
+    )
     (root / "settings.json").write_text(json.dumps(settings.to_json()))
     subprocess.run(
         [

@@ -56,6 +56,7 @@ from model.families import registry
 from model.families.drawing import drawing
 from model.families.protocol import Sampling
 from trmcloud.core.spec.recipe import parse_recipe
+registry.provide_families()
 settings = parse_recipe(recipe, where).resolve("fast", hardware="local", gpus=1)
 cpu = torch.device("cpu")
 model = registry.build(settings, cpu)

@@ -98,7 +98,7 @@ def _cpu_of_guards(home: Path, launch: subprocess.Popen[bytes]) -> float:
 
 def _cost_of_telling() -> tuple[float, float, float]:
     """Seconds of a heartbeat not written, a heartbeat written, and a line of metrics."""
-    from model.telemetry import Clock, Metrics, Pulse
+    from model.machine.telemetry import Clock, Metrics, Pulse
     from trmcloud.core.contract.trainer_contract import PhaseJob
 
     with tempfile.TemporaryDirectory() as folder:
@@ -126,8 +126,8 @@ def _cost_of_rules() -> tuple[float, float, float]:
     them)."""
     import torch
 
-    from model.pace import Pace, Paces
-    from model.soundness import Soundness
+    from model.training.soundness import Soundness
+    from model.training.stepping import Pace, Paces
     from trmcloud.core.contract import worth
     from trmcloud.core.contract.spikes import OVER
 

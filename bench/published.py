@@ -9,7 +9,7 @@ from typing import Mapping
 
 from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.errors import UsageError
-from trmcloud.core.planner.flops import CAUSAL_SHARE, MASKED_SHARE, Matrix, Work
+from trmcloud.core.spec.work import CAUSAL_SHARE, MASKED_SHARE, Matrix, Work
 from trmcloud.core.values import dataclass
 
 COLUMNS = (

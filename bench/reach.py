@@ -141,13 +141,13 @@ def _ours(text: Text, steps: int, seed: int) -> tuple[float, float]:
     import torch
 
     from model.data.batch import Batch, Draws
-    from model.distributed import World
     from model.families import registry
-    from model.optim import Optimizer, Rules
-    from model.precision import LossScale
-    from model.schedule import Schedule
-    from model.soundness import Soundness
-    from model.stepping import Stepper
+    from model.machine.distributed import World
+    from model.machine.precision import LossScale
+    from model.training.optim import Optimizer, Rules
+    from model.training.schedule import Schedule
+    from model.training.soundness import Soundness
+    from model.training.stepping import Stepper
     from trmcloud.adapters.files.recipes import load_recipe
 
     given = {"steps": steps, "seed": seed, "vocab_size": text.vocabulary}

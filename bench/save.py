@@ -16,10 +16,9 @@ from pathlib import Path
 import torch
 
 from bench.row import Row
-from model.background import Job
-from model.checkpoint import CheckpointFolder, Contents, write_contents
-from model.rows import Piece, piece_of
-from model.snapshot import Snapshot
+from model.machine.tensors import Piece, Snapshot, piece_of
+from model.training.checkpoint import CheckpointFolder, Contents, write_contents
+from model.training.saver import Job
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.values import replace
 

@@ -98,12 +98,12 @@ def _fresh() -> Served:
     """The recipe's model. It predicts every id alike; one costs what a trained model's does."""
     import torch
 
+    from model.data.tokenizers import BpeTokenizer
     from model.families import registry
     from model.families.drawing import drawing, is_batched
     from model.serving.app import Served
     from model.serving.engine import Engine
     from model.serving.messages import MAX_BODY_BYTES, Info
-    from model.tokenizers import BpeTokenizer
     from trmcloud.core.spec.recipe import parse_recipe
 
     recipe = parse_recipe(tomllib.loads(_RECIPE.read_text("utf-8")), str(_RECIPE))

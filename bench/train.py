@@ -58,8 +58,8 @@ def _against_nanogpt(path: Path) -> Iterator[Row]:
     """Its published setting for a CPU: 4 × 128, 4 heads, 64 characters, 12 rows, AdamW."""
     import torch
 
-    from model.families.dense_shape import Shape
-    from model.optim import Rules
+    from model.families.dense import Shape
+    from model.training.optim import Rules
 
     source = path / "model.py"
     if not source.is_file():
@@ -110,8 +110,8 @@ def _against_nanogpt(path: Path) -> Iterator[Row]:
 
 def _against_nanochat(path: Path) -> Iterator[Row]:
     """Its d4 at 256 tokens: value embeddings, windows of SSSL, Muon with everything it has."""
-    from model.families.dense_shape import Shape
-    from model.optim import Rules
+    from model.families.dense import Shape
+    from model.training.optim import Rules
 
     if not (path / "nanochat" / "gpt.py").is_file():
         raise SystemExit(f"PEER_PATH={path} has no nanochat/gpt.py: name a checkout of nanochat")
@@ -159,13 +159,13 @@ def _ours(
     import torch
 
     from model.data.batch import Batch, Draws
-    from model.distributed import World
     from model.families.dense import Dense
-    from model.optim import Optimizer
-    from model.precision import LossScale
-    from model.soundness import Soundness
-    from model.stepping import Stepper
-    from trmcloud.core.spec.recipe import PhaseRecipe
+    from model.machine.distributed import World
+    from model.machine.precision import LossScale
+    from model.training.optim import Optimizer
+    from model.training.soundness import Soundness
+    from model.training.stepping import Stepper
+    from trmcloud.core.spec.settings import PhaseRecipe
 
     model = Dense(shape)
     model.initialise(0)

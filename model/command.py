@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Callable
 
+from model.families.registry import provide_families
 from trmcloud.core.errors import MissingExtra, TrmcloudError
 
 #: Packages of the ``train`` extra, by the name they are imported under.
@@ -23,6 +24,7 @@ def run_command(command: Callable[[], None]) -> int:
     The last line on stderr is then ``{"what", "where", "next_step"}``.
     """
     wait_asleep()
+    provide_families()
     try:
         command()
     except TrmcloudError as error:

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 from model.command import run_command
-from model.preparing.errors import Stopped
+from model.preparing.fetch import Stopped
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import SEGMENTS
+from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,9 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
     """Prepares what the arguments ask for, as a growing folder or a whole one."""
     from model.preparing import corpus as corpora
-    from model.preparing.cache import Cache
+    from model.preparing.cache import Cache, with_published_hashes
     from model.preparing.growing import Means, given_tokenizer, grow, stop_at_sigterm
-    from model.preparing.listing import with_published_hashes
     from model.preparing.whole import prepare
 
     began = time.monotonic()

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Sequence
 
 from model.command import run_command
-from trmcloud.core.contract.pod_contract import strip_control
 from trmcloud.core.errors import UsageError
+from trmcloud.core.plain_text import strip_control
 
 if TYPE_CHECKING:
-    from model.load import Loaded
+    from model.training.load import Loaded
 
 MAX_TOKENS = 100_000
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         _check(chosen)
-        from model.load import load_model
+        from model.training.load import load_model
 
         loaded = load_model(Path(chosen.checkpoint))
         text = sample(

@@ -15,7 +15,7 @@ from trmcloud.core.spec.settings import SEGMENTS
 
 if TYPE_CHECKING:
     from model.data.folder import PreparedData
-    from trmcloud.core.spec.recipe import PhaseRecipe
+    from trmcloud.core.spec.settings import PhaseRecipe
 
 WORSE_BY = 0.02
 """Worse than a model of one step by more: then refinement was bought (the guides' bound)."""
@@ -58,10 +58,10 @@ def score(checkpoint: Path, data_dir: Path, eval_tokens: int = 0) -> dict[str, A
         DataError: the data is damaged, or was prepared with another tokenizer.
     """
     from model.data.folder import open_data
-    from model.distributed import World
-    from model.evaluate import evaluate
-    from model.load import load_model
-    from model.precision import autocast
+    from model.machine.distributed import World
+    from model.machine.precision import autocast
+    from model.training.evaluate import evaluate
+    from model.training.load import load_model
 
     loaded = load_model(checkpoint)
     data = open_data(data_dir)

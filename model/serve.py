@@ -24,8 +24,8 @@ from trmcloud.io.web_guard import LOOPBACK, names_of
 from trmcloud.io.web_server import listening, silent_server
 
 if TYPE_CHECKING:
-    from model.load import Loaded
     from model.serving.app import Served
+    from model.training.load import Loaded
 
 HOST = "127.0.0.1"
 PORT = 8000
@@ -153,8 +153,8 @@ def _end_with_stdin() -> None:
 def _serve(chosen: argparse.Namespace) -> None:
     import uvicorn  # noqa: F401  # told before a checkpoint is read, where it is missing
 
-    from model.load import has_gpu, load_model, settings_of
     from model.serving.memory import check_room, free_bytes
+    from model.training.load import has_gpu, load_model, settings_of
 
     # Bound first: what is in the way is told at once, and not after the weights are read.
     with open_socket(chosen.host, chosen.port) as sock:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Sequence
 
 from model.command import run_command
-from model.exact_match import MARK, final_number, is_said, read_items, wilson
+from model.training.exact_match import MARK, final_number, is_said, read_items, wilson
 from trmcloud.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from model.load import Loaded
+    from model.training.load import Loaded
 
 MAX_TOKENS = 512
 BATCH = 16
@@ -59,7 +59,7 @@ def solve(
         CheckpointError: the checkpoint is damaged or incomplete.
         DataError: the file cannot be read, or holds no item.
     """
-    from model.load import load_model
+    from model.training.load import load_model
 
     try:
         with open(path, encoding="utf-8", errors="replace") as file:

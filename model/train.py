@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Mapping, Sequence
 
 from model.command import error_json, run_command
-from model.signals import SignalFlag
-from model.telemetry import Clock, Metrics, Pulse, end_for_another, ended_by_another
-from trmcloud.core.contract.pod_contract import CHECKPOINTS_DIR, ContractError
+from model.machine.signals import SignalFlag
+from model.machine.telemetry import Clock, Metrics, Pulse, end_for_another, ended_by_another
+from trmcloud.core.contract.pod_contract import CHECKPOINTS_DIR
+from trmcloud.core.contract.records import ContractError
 from trmcloud.core.contract.recovery import read_overrides
 from trmcloud.core.contract.trainer_contract import (
     CLEAN,
@@ -33,8 +34,7 @@ from trmcloud.core.contract.trainer_contract import (
 )
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError, UsageError
 from trmcloud.core.spec.overrides import overridden
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import AUTO
+from trmcloud.core.spec.settings import AUTO, PhaseRecipe
 
 COMPILED_DIR = "compiled"
 _COMPILED = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
@@ -132,24 +132,23 @@ def _train(
     pulse: Pulse,
     metrics: Metrics,
 ) -> str:
-    from model.landing import Landing, Limits
+    from model.training.landing import Landing, Limits
 
     limits = Limits.from_environment(environment)
 
     import torch
 
-    from model import resume, sharding
-    from model.checkpoint import CheckpointFolder
-    from model.data.arrival import Arrival
+    from model.data.feed import Arrival
     from model.data.folder import open_data
-    from model.distributed import join_world, parallel
-    from model.loop import Outlets, Trainer
-    from model.number_format import NumberFormat
-    from model.optim import Optimizer, Rules
-    from model.peaks import peak_flops
-    from model.reporting import Reporter, say
-    from model.trial import Decision
-    from model.warm_up import compiled_graphs, needs_warm_up, warm_up
+    from model.machine.distributed import join_world, parallel
+    from model.machine.telemetry import peak_flops
+    from model.training import resume, sharding
+    from model.training.checkpoint import CheckpointFolder
+    from model.training.loop import Outlets, Trainer
+    from model.training.number_format import Decision, NumberFormat
+    from model.training.optim import Optimizer, Rules
+    from model.training.reporting import Reporter, say
+    from model.training.stepping import compiled_graphs, needs_warm_up, warm_up
 
     def pause() -> bool:
         if pulse.now.state != "waiting":

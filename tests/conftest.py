@@ -26,6 +26,9 @@ from tests.scheduling import (
     pytest_unconfigure,
     pytest_xdist_make_scheduler,
 )
+from trmcloud.app.staging.bundle import families_folder
+from trmcloud.core.spec.settings import FAMILIES
+from trmcloud.io.families import FamilyFolders
 from trmcloud.providers.registry import fill_profiles
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
 ]
 
 fill_profiles()
+FAMILIES.provide(FamilyFolders(families_folder))
 
 # Property tests are judged by what they find, not by how long a busy machine takes to find it.
 settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.settings import settings_of
 from trmcloud.core.control.run_state import Generation
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import (
@@ -15,7 +16,6 @@ from trmcloud.core.spec.plan import (
     candidate_to_json,
     plan_to_json,
 )
-from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 
 _NONE = Interval(0.0, 0.0, 0.0)
@@ -33,16 +33,16 @@ def a_candidate(name: str = "c1", **changes: Any) -> Candidate:
     return Candidate(**{**values, **changes})
 
 
-def small_recipe(**changes: Any) -> PhaseRecipe:
+def small_recipe(**changes: Any) -> Any:
     """A TRM that trains almost nothing, on a processor."""
     values: dict[str, Any] = {
-        "recipe": "test", "family": "trm", "phase": "fast", "depth": 1, "width": 32,
+        "depth": 1, "width": 32,
         "head_dim": 16, "supervision_steps": 3, "loops": 1, "vocab_size": 300, "sequence": 16,
         "validation_fraction": 0.1, "batch": 2, "steps": 12, "matrix_lr": 5e-3,
         "embedding_lr": 5e-2, "warmup_steps": 3, "dtype": "float32", "compile": False,
         "log_every": 1, "eval_every": 10, "eval_tokens": 128, "save_every": 20,
     }  # fmt: skip
-    return PhaseRecipe(**{**values, **changes})
+    return settings_of("trm", **{**values, **changes})
 
 
 def a_generation(**changes: Any) -> Generation:
@@ -55,7 +55,7 @@ def a_generation(**changes: Any) -> Generation:
 
 
 def a_phase(name: str = "fast", **parts_s: float) -> PhasePlan:
-    settings = PhaseRecipe(recipe="trm", family="trm", phase=name)
+    settings = settings_of("trm", name, recipe="trm")
     return PhasePlan(name, settings, 0, 0.0, _NONE, _NONE, parts_s)
 
 

@@ -18,9 +18,16 @@ from trmcloud.adapters.local.workers import ThreadWorkers
 from trmcloud.app.context import Context
 from trmcloud.app.home import close_home, home_dir
 from trmcloud.app.out_of_reach import OutOfReach
-from trmcloud.app.staging.bundle import bundle_root
-from trmcloud.core.catalog.providers import TRAITS, direct, find_traits, rentable
+from trmcloud.app.staging.bundle import bundle_root, families_folder
+from trmcloud.core.catalog.providers import (
+    TRAITS,
+    direct,
+    find_traits,
+    rentable,
+)
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError
+from trmcloud.core.spec.settings import FAMILIES
+from trmcloud.io.families import FamilyFolders
 from trmcloud.pod.machine import processes
 from trmcloud.ports.ledger import ControllerId, Restoration
 from trmcloud.providers.protocol import Site, no_smoke
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     from trmcloud.ports.notices import Destination, Outbox, Send, Telling
     from trmcloud.providers.protocol import Provider
 
+FAMILIES.provide(FamilyFolders(families_folder))
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_TRAINER = "TRMCLOUD_TRAINER"
 """A folder that holds another ``model`` package: a trainer of your own that keeps the contract of

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from trmcloud.app.home import home_dir
 from trmcloud.app.planning import Planner
-from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.app.staging.bundle import bundle_root, families_folder
 from trmcloud.core.catalog.providers import TRAITS, direct
+from trmcloud.core.spec.settings import FAMILIES
+from trmcloud.io.families import FamilyFolders
 from trmcloud.providers.protocol import Site
 from trmcloud.providers.registry import Providers, fill_profiles
 
@@ -25,8 +27,12 @@ if TYPE_CHECKING:
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.events import DataPinned
     from trmcloud.core.spec.data_source import DataSource
+    from trmcloud.core.spec.guides import Guide
     from trmcloud.core.spec.recipe import Recipe
     from trmcloud.export.script import SkyNames
+
+
+FAMILIES.provide(FamilyFolders(families_folder))
 
 
 class Inputs:
@@ -123,6 +129,11 @@ def recipes() -> list[Recipe]:
     from trmcloud.adapters.files.recipes import load_recipe, recipe_names
 
     return [load_recipe(name) for name in recipe_names()]
+
+
+def guides() -> list[Guide]:
+    """What is claimed of recipes, by family."""
+    return [guide for family in FAMILIES.values() for guide in family.guides.values()]
 
 
 def known_offers(now: float) -> list[Offer]:

@@ -1,8 +1,4 @@
-"""Batches for the training loop, read ahead by threads, through pinned memory where there is a GPU.
-
-The order of the batches is fixed by the sample counter alone; how many threads read ahead, and how
-far, changes nothing but the waiting.
-"""
+"""Batches that are read ahead, and data that is still arriving."""
 
 from __future__ import annotations
 
@@ -11,16 +7,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from model.data.batch import Batch, Draws
-from model.data.folder import PreparedData, Supply, nothing_fits
+from model.data.folder import PreparedData, Preparer, Supply, nothing_fits
 from model.data.order import batch_samples
-from model.distributed import World
+from model.machine.distributed import World
+from trmcloud.core.contract.pod_contract import DATA_META_NAME
 from trmcloud.core.errors import DataError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
+
+# Batches for the training loop, read ahead by threads, through pinned memory where there is a
+# GPU.
+#
+# The order of the batches is fixed by the sample counter alone; how many threads read ahead, and
+# how far, changes nothing but the waiting.
 
 READY, WAITING, FAILED = 0, 1, 2
 _AHEAD = 2
@@ -187,3 +191,57 @@ class _Pinned:
         with self._lock:
             self._sent.append((buffer, copied))
         return there
+
+
+# The wait for a folder of data that is still to come: all ranks leave it together.
+
+
+class Arrival:
+    """Whether a folder may be trained on yet. One that is not growing is not waited for.
+
+    ``expected``: it is to grow, though nothing of it may be there yet.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        expected: bool = False,
+        epoch: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._preparer = Preparer(folder, epoch=epoch, monotonic=monotonic)
+        self._grows = expected or self._preparer.progress() is not None
+        self._problem: DataError | None = None
+
+    def is_late(self, world: World) -> bool:
+        """Whether any rank has to wait for it."""
+        return world.largest([self._state()])[0] != READY
+
+    def wait(self, world: World, pause: Callable[[], bool]) -> bool:
+        """Waits until every rank has what it may begin with.
+
+        Args:
+            pause: waits a moment, and says whether this rank is to wait on.
+
+        Returns:
+            Whether all came before any rank was to wait no more.
+
+        Raises:
+            DataError: on some rank they cannot come any more.
+        """
+        goes_on = True
+        while True:
+            state, ends = world.largest([self._state(), int(not goes_on)])
+            if state == FAILED:
+                raise self._problem or DataError("another machine's data cannot come any more")
+            if state == READY or ends:
+                return state == READY
+            goes_on = pause()
+
+    def _state(self) -> int:
+        if not self._grows or (self._folder / DATA_META_NAME).exists():
+            return READY
+        self._problem = self._preparer.trouble()
+        return FAILED if self._problem is not None else WAITING

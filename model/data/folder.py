@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from model.data.stream import Cut, Rows, Shard, Stream, rows_of
-from model.tokenizers import TextTokenizer, load_tokenizer
+from model.data.tokenizers import TextTokenizer, load_tokenizer
 from trmcloud.core.contract.data_progress import (
     PROGRESS_NAME,
     SHARDS_NAME,
@@ -35,8 +35,7 @@ from trmcloud.core.contract.pod_contract import (
 )
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.errors import DataError
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import SEGMENTS
+from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 
 WHOLE_VERSION, GROWING_VERSION = 1, 2
 DTYPES = {"uint16": "<u2", "uint32": "<u4"}
@@ -96,7 +95,7 @@ class PreparedData:
 
     def _cut(self, settings: PhaseRecipe) -> Cut:
         bos = self.tokenizer.bos
-        return Cut(settings.rows, settings.sequence, bos, settings.block, settings.segments)
+        return Cut(settings.rows, settings.sequence, bos, settings.row_multiple, settings.segments)
 
 
 def nothing_fits(left_out: int, settings: PhaseRecipe, where: Path) -> DataError:

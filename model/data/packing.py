@@ -1,18 +1,22 @@
-"""Rows of whole documents: best fit, every row from a document's beginning, no padding.
-
-The rule is nanochat's: a row takes the longest document at hand that fits what is left of it; where
-none fits, the shortest one is cut to fill it, and its rest is not read. Each document begins once.
-"""
+"""How tokens become rows of whole documents, padded rows, and rows in segments."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
+
+from trmcloud.core.errors import DataError
+
+# Rows of whole documents: best fit, every row from a document's beginning, no padding.
+#
+# The rule is nanochat's: a row takes the longest document at hand that fits what is left of it;
+# where none fits, the shortest one is cut to fill it, and its rest is not read. Each document
+# begins once.
 
 AT_HAND = 1000
 """Documents that a row may choose from."""
@@ -121,3 +125,82 @@ def _filling(
     bodies = [(size - 1, begin + 1) for size, begin in zip(sizes, begins, strict=True) if size > 1]
     while bodies:
         yield from bodies
+
+
+# Rows of one document each, filled up: a document is seen whole, or not at all.
+#
+# A row is the special id, the text, the special id again as its end, and padding. Where a model
+# makes blocks of tokens at once, the end fills its block: what stands in a block is to be learnt
+# whole.
+
+PAD = -100
+"""A target that is no token. torch's losses leave it out, too."""
+
+
+def rows_of_documents(starts: Ints, total: int, sequence: int) -> PackedRows:
+    """A row for each document that fits ``sequence`` targets with its end; documents begin at
+    ``starts`` and end where the next one does, the last one at ``total``."""
+    lengths = np.diff(np.append(starts, total))
+    fitting = lengths <= sequence
+    number = int(fitting.sum())
+    return PackedRows(
+        np.arange(number + 1), starts[fitting], lengths[fitting], left_out=len(lengths) - number
+    )
+
+
+def fill_up(row: Ints, at: int, end: int, block: int) -> None:
+    """Ends the text of which ``row`` holds the first ``at`` ids, the special one before it among
+    them, and fills up the rest."""
+    # Targets are shifted by one: the text's last target stands at at − 2, its end at at − 1.
+    stop = 1 + -(-at // block) * block
+    row[at:stop] = end
+    row[stop:] = PAD
+
+
+# Rows of a question, a plan and an execution, each in a segment of its own length.
+#
+# On disk each of the three stands behind the special id, as a document does. In a row each has
+# that id once behind it, as its end, and what its segment has left is padding. The question is
+# given: a model sees it, and no loss counts it.
+
+GIVEN = PAD - 1
+"""A target up to here is an id that is given: GIVEN − id."""
+
+
+def rows_in_segments(starts: Ints, total: int, segments: Sequence[int]) -> PackedRows:
+    """A row for each text whose every part fits its segment with its end; parts begin at ``starts``
+    and end where the next one does, the last one at ``total``.
+
+    Raises:
+        DataError: the tokens are not made of texts with as many parts.
+    """
+    lengths: Ints = np.diff(np.append(starts, total))
+    parts = len(segments)
+    if len(lengths) % parts:
+        raise DataError(
+            f"{len(lengths)} parts are no whole number of texts with {parts} parts each",
+            next_step="prepare the data again",
+        )
+    # The special id before a part takes as much room as the end behind it.
+    too_long = (lengths.reshape(-1, parts) > np.array(segments)).any(axis=1)
+    chosen = np.repeat(~too_long, parts)
+    left_out = int(too_long.sum())
+    rows = len(lengths) // parts - left_out
+    return PackedRows(np.arange(rows + 1) * parts, starts[chosen], lengths[chosen], left_out)
+
+
+def lay_out(row: Ints, at: int, segments: Sequence[int]) -> None:
+    """Moves the parts that ``row`` begins with, ``at`` ids in all, into their segments."""
+    parts = row[:at].copy()
+    end = parts[0]
+    row[:] = PAD
+    row[0] = end
+    begins = np.flatnonzero(parts == end)
+    place = 1
+    for begin, stop, length in zip(begins, [*begins[1:], at], segments, strict=True):
+        size = stop - begin
+        row[place : place + size - 1] = parts[begin + 1 : stop]
+        row[place + size - 1] = end
+        place += length
+    question = row[1 : 1 + segments[0]]
+    question[question != PAD] = GIVEN - question[question != PAD]

@@ -18,9 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from model.data.order import Order, Tokens, read_windows, window_count
-from model.data.packing import PackedRows, document_starts, pack
-from model.data.padding import fill_up, rows_of_documents
-from model.data.segments import lay_out, rows_in_segments
+from model.data.packing import (
+    PackedRows,
+    document_starts,
+    fill_up,
+    lay_out,
+    pack,
+    rows_in_segments,
+    rows_of_documents,
+)
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import PADDED, SEGMENTS
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from model.precision import Left
+from model.machine.precision import Left
 
 Mask = Tensor | BlockMask | None
 """(queries, keys) bool, or a rule with the tiles it leaves out; None: no more than what ``causal``

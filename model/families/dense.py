@@ -1,39 +1,24 @@
-"""The dense transformer: every block applied once. ``gpt`` and ``nanochat`` are two of its shapes.
-
-With E the embedding and norm(h) without parameters,
-
-    x = norm(E[ids])                              (+ a learned position before the norm)
-    for every layer:  x += Attention(norm(x));  x += MLP(norm(x))
-    loss = cross-entropy(head(norm(x)), targets)
-
-Matrices that read the same input lie above one another in one (``qkv``, and SwiGLU's gate and
-value in ``up``), so that they cost one product; Muon takes them apart again.
-"""
+"""The dense transformer: its shape, its blocks, and the model."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Iterator, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import (
-    checkpoint,
-    create_selective_checkpoint_contexts,
-    noop_context_fn,
-)
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
 from model.data.batch import Draws
-from model.families import norms
-from model.families.activations import relu_squared
+from model.families import layers
 from model.families.attention import Mask, attend, slower_sdpa
 from model.families.cache import Cache, Slot, causal_mask
-from model.families.decoding import generate
-from model.families.dense_shape import Shape
-from model.families.head import in_pieces
+from model.families.drawing import generate
+from model.families.layers import Turn, in_pieces, relu_squared, rotate, turns
 from model.families.protocol import (
     EMBEDDING,
     HEAD,
@@ -43,11 +28,83 @@ from model.families.protocol import (
     LanguageModel,
     Objective,
     Sampling,
+    check_heads,
     draw_weights,
 )
-from model.families.rotary import Turn, rotate, turns
-from model.precision import DTYPES, Left
-from trmcloud.core.spec.recipe import PhaseRecipe
+from model.machine.precision import DTYPES, Left
+from trmcloud.core.errors import UsageError
+from trmcloud.core.spec.dense import (
+    DENSE_CHOICES,
+    DenseKeys,
+    check_dense,
+    has_value_embedding,
+    window_of,
+)
+from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.values import dataclass
+
+# What decides a dense transformer: sizes, and which of the known parts it is made of.
+
+_KEYS = tuple(field.name for field in dataclasses.fields(DenseKeys))
+
+
+@dataclass(frozen=True)
+class Shape(DenseKeys):
+    """One dense transformer; ``hidden`` and ``kv_heads`` are never 0."""
+
+    vocab_size: int
+    depth: int
+    width: int
+    head_dim: int
+    sequence: int
+
+    def __post_init__(self) -> None:
+        for name, known in DENSE_CHOICES.items():
+            if getattr(self, name) not in known:
+                told = f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}"
+                raise UsageError(told)
+        check_heads(self.width, self.head_dim)
+        check_dense(self, heads=self.heads, head_dim=self.head_dim, where="the model")
+        object.__setattr__(self, "hidden", self.hidden or 4 * self.width)
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+
+    @classmethod
+    def of(cls, settings: PhaseRecipe) -> Shape:
+        """
+        Raises:
+            UsageError: settings that cannot go together.
+        """
+        return cls(
+            settings.vocab_size,
+            settings.depth,
+            settings.width,
+            settings.head_dim,
+            settings.sequence,
+            **{name: getattr(settings, name) for name in _KEYS if hasattr(settings, name)},
+        )
+
+    @property
+    def heads(self) -> int:
+        return self.width // self.head_dim
+
+    def window(self, layer: int) -> int:
+        """Tokens that each one sees in this layer, itself included; 0: all."""
+        return window_of(self.windows, layer, self.depth, self.sequence)
+
+    def has_value_embedding(self, layer: int) -> bool:
+        return self.value_embeddings and has_value_embedding(layer, self.depth)
+
+
+# The dense transformer: every block applied once. ``gpt`` and ``nanochat`` are two of its shapes.
+#
+# With E the embedding and norm(h) without parameters,
+#
+#     x = norm(E[ids])                              (+ a learned position before the norm)
+#     for every layer:  x += Attention(norm(x));  x += MLP(norm(x))
+#     loss = cross-entropy(head(norm(x)), targets)
+#
+# Matrices that read the same input lie above one another in one (``qkv``, and SwiGLU's gate and
+# value in ``up``), so that they cost one product; Muon takes them apart again.
 
 _aten = torch.ops.aten
 _PRODUCTS = [
@@ -77,7 +134,7 @@ class Block(nn.Module):
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
         self.mlp, self.qk_norm = shape.mlp, shape.qk_norm
         self.dropout = self.attention_dropout = shape.dropout
-        self.norm = norms.layer if shape.norm == "layer" else norms.rms
+        self.norm = layers.layer if shape.norm == "layer" else layers.rms
         rows = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
         self.qkv = nn.Linear(shape.width, rows, bias=False)
         self.mix = nn.Linear(shape.width, shape.width, bias=False)
@@ -174,7 +231,7 @@ class Transformer(LanguageModel):
         super().__init__()
         self.shape, self.compute_dtype = shape, compute_dtype
         self.sequence, self.vocab_size = shape.sequence, shape.vocab_size
-        self.norm = norms.layer if shape.norm == "layer" else norms.rms
+        self.norm = layers.layer if shape.norm == "layer" else layers.rms
         self.embedding = nn.Embedding(shape.vocab_size, shape.width)
         self.positions = (
             nn.Embedding(shape.sequence, shape.width) if shape.positions == "learned" else None

@@ -1,24 +1,232 @@
-"""What the families that bring blocks of tokens out of masks share: times, the mask, the bound's
-bookkeeping. ``block_diffusion`` says what is learnt, and why.
-"""
+"""Block diffusion's shared parts: noise, who sees whom, sampling block by block, and the model."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from model.data.batch import Draws
-from model.families import block_mask, noise
 from model.families.attention import FLEX, LEAST_FLEX_HEAD, Mask, why_not_flex
 from model.families.cache import Cache
-from model.families.dense import Block, Transformer
-from model.families.dense_shape import Shape
-from model.families.noise import WHOLE, Span
-from model.families.protocol import Objective
-from model.precision import Left
+from model.families.dense import Block, Shape, Transformer
+from model.families.drawing import choose
+from model.families.protocol import Objective, Sampling
+from model.machine.precision import Left
+
+# What block diffusion hides of a row: at which times, and which tokens.
+#
+# Each block has a time t of its own, and each of its tokens is hidden with probability t. The
+# times of all blocks of a step lie evenly over the range: one in every n-th part of it, dealt out
+# at random. All of it follows from the numbers in ``Draws``.
+
+LEAST = 1e-3
+"""Time at which the bound is cut: a token's weight is 1/t."""
+LEAST_TALLIED = 64
+"""Blocks within a range without which nothing is known of its variance."""
+
+
+class Span(NamedTuple):
+    """Times that are drawn from."""
+
+    low: float
+    high: float
+
+
+WHOLE = Span(LEAST, 1.0)
+SPANS = tuple(
+    Span(max(LEAST, start / 10), (start + width) / 10)
+    for width in range(10, 4, -1)
+    for start in range(11 - width)
+)
+"""Those that training may be clipped to: half of the times at least."""
+
+
+def times(draws: Draws, blocks: int, span: Span) -> Tensor:
+    """(rows, blocks) float32 times in ``span``, antithetic over the group's rows and blocks."""
+    chance = np.random.default_rng([draws.seed, draws.group])
+    number = draws.of * blocks
+    even = (chance.permutation(number) + chance.random(number)) / number
+    mine = even.reshape(draws.of, blocks)[list(draws.rows)]
+    return torch.from_numpy((span.low + (span.high - span.low) * mine).astype(np.float32))
+
+
+def thresholds(draws: Draws, tokens: int) -> Tensor:
+    """(rows, tokens) float32 in [0, 1): a token is hidden where its time is above."""
+    seeds = ([draws.seed, draws.group, 1 + row] for row in draws.rows)
+    rows = [np.random.default_rng(seed).random(tokens, dtype=np.float32) for seed in seeds]
+    return torch.from_numpy(np.stack(rows))
+
+
+def tally(nats: Tensor, at: Tensor) -> Tensor:
+    """For every span how many of the blocks have a time in it, and the sums of their nats and
+    squares: (3 · spans,).
+
+    Args:
+        nats: (blocks,) the bound that each block gave by itself.
+        at: (blocks,) its time, drawn from ``WHOLE``: those within a span are draws from that one.
+    """
+    low, high = torch.tensor(SPANS, dtype=at.dtype, device=at.device).unbind(1)
+    inside = ((at[:, None] >= low) & (at[:, None] <= high)).double()
+    each = nats.double()
+    return torch.cat([inside.sum(0), each @ inside, each.square() @ inside])
+
+
+def least_variance(tallies: Sequence[float]) -> Span | None:
+    """The span whose blocks' bounds vary least; None where too few were tallied."""
+    count, total, squares = np.array(tallies, dtype=np.float64).reshape(3, len(SPANS))
+    known = count >= LEAST_TALLIED
+    if not known.any():
+        return None
+    count = np.maximum(count, 1.0)
+    variance = squares / count - (total / count) ** 2
+    return SPANS[int(np.where(known, variance, np.inf).argmin())]
+
+
+# Who sees whom in block diffusion, where noisy and clean tokens go through the net side by side.
+#
+# A row is cut into blocks. What is to be judged of it goes in as noise, and behind it, clean,
+# what that is judged by (Arriola et al. 2025). A noisy token sees its own noisy block and the
+# clean blocks before it; a clean one sees the clean blocks up to its own. So every block is
+# judged as if all before it were known, in one pass.
+
+Rule = Callable[[Any, Any, Tensor, Tensor], Tensor]
+
+
+def blocks_of(lengths: Sequence[int]) -> Tensor:
+    """(T,) the number of each token's block, of blocks as long as ``lengths`` say."""
+    return torch.tensor([block for block, length in enumerate(lengths) for _ in range(length)])
+
+
+class Places(NamedTuple):
+    """What goes in: S places, each with the number of its block (S,), the first ``noisy`` of them
+    out of noise."""
+
+    block_of: Tensor
+    noisy: int
+
+
+def beside(block_of: Tensor) -> Places:
+    """A whole row as noise, and clean: 2·T places."""
+    return Places(torch.cat((block_of, block_of)), len(block_of))
+
+
+def rule(places: Places) -> Rule:
+    """Whether the token at one place sees the one at another. As FlexAttention asks it: of any
+    batch and head."""
+    block_of, first_clean = places
+
+    def sees(batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
+        own, other = block_of[query], block_of[key]
+        noisy, noisy_key = query < first_clean, key < first_clean
+        among_noisy = noisy & noisy_key & (own == other)
+        among_clean = ~noisy & ~noisy_key & (other <= own)
+        return among_noisy | among_clean | (noisy & ~noisy_key & (other < own))
+
+    return sees
+
+
+def table(places: Places) -> Tensor:
+    """(S, S) bool, for SDPA."""
+    every = torch.arange(len(places.block_of), device=places.block_of.device)
+    return rule(places)(None, None, every[:, None], every[None, :])
+
+
+def tiles(places: Places) -> BlockMask:
+    """For FlexAttention, which leaves out the tiles in which nothing is seen."""
+    size, device = len(places.block_of), places.block_of.device.type
+    return create_block_mask(rule(places), None, None, size, size, device=device)
+
+
+# Drawing a text block by block, each out of masks; finished ones are kept as keys and values.
+#
+# Within a block tokens are uncovered one by one. The time at which the next one is may be skipped
+# over to (first hitting, Zheng et al. 2024), and which one it is is left to chance, each alike:
+# so a block of n masks takes n passes and no step size.
+
+
+class Denoiser(Protocol):
+    """A model that is asked for one block."""
+
+    mask_id: int
+
+    def denoise(self, ids: Tensor, cache: Cache, *, keep: bool) -> Tensor:
+        """Logits (B, new, V − 1) of one block's tokens, ``cache`` holding the finished blocks
+        before it; ``keep``: this one is finished, and is taken up, too."""
+        ...
+
+
+class InBlocks(Denoiser, Protocol):
+    """One whose texts are made of blocks of one length."""
+
+    block: int
+
+    @property
+    def sequence(self) -> int: ...
+
+
+def generate(
+    model: InBlocks, start: Sequence[int], sampling: Sampling, device: torch.device
+) -> Iterator[int]:
+    """What ``model`` says after ``start``, until it ends the text or ``max_tokens`` are drawn. A
+    row begins with its text: the id that ends one does not stand before it, too."""
+    size, sequence = model.block, model.sequence
+    generator = torch.Generator(device).manual_seed(sampling.seed)
+    context = list(start[1:] if start[:1] == [sampling.stop] else start)
+    cache = Cache(sequence)
+    left = sampling.max_tokens
+    while left:
+        if len(context) >= sequence:
+            # Beyond the trained sequence there are no places: go on from the later half.
+            kept = sequence // 2 // size * size
+            context, cache = context[len(context) - kept :], Cache(sequence)
+        while cache.length + size <= len(context):
+            block = context[cache.length : cache.length + size]
+            model.denoise(torch.tensor([block], device=device), cache, keep=True)
+        known = context[cache.length :]
+        block = uncovered(model, known, size, cache, sampling, generator, device)
+        made = block[len(known) :][:left]
+        for token in made:
+            if token == sampling.stop:
+                return
+            yield token
+        context += made
+        left -= len(made)
+
+
+def uncovered(
+    model: Denoiser,
+    known: list[int],
+    size: int,
+    cache: Cache,
+    sampling: Sampling,
+    generator: torch.Generator,
+    device: torch.device,
+) -> list[int]:
+    """The next block's ``size`` ids, of which ``known`` are given. After the id that ends the text
+    there are only more of it, as in training."""
+    masked = list(range(len(known), size))
+    ids = torch.full((1, size), model.mask_id, device=device)
+    ids[0, : len(known)] = torch.tensor(known, device=device)
+    while masked:
+        chosen = int(torch.randint(len(masked), (), generator=generator, device=device))
+        place = masked.pop(chosen)
+        logits = model.denoise(ids, cache, keep=False)[0, place]
+        logits[sampling.known_ids :] = -torch.inf
+        ids[0, place] = choose(logits, sampling, generator)
+        if ids[0, place] == sampling.stop:
+            ids[0, place:] = sampling.stop
+            masked = [each for each in masked if each < place]
+    return [int(each) for each in ids[0]]
+
+
+# What the families that bring blocks of tokens out of masks share: times, the mask, the bound's
+# bookkeeping. ``block_diffusion`` says what is learnt, and why.
 
 
 class MaskedDiffusion(Transformer):
@@ -41,7 +249,7 @@ class MaskedDiffusion(Transformer):
         """Times that training draws from."""
         self.timed = len(lengths)
         """Blocks that have a time."""
-        self.register_buffer("block_of", block_mask.blocks_of(lengths), persistent=False)
+        self.register_buffer("block_of", blocks_of(lengths), persistent=False)
         for each in self.blocks:
             assert isinstance(each, Block)
             each.attention_dropout = 0.0  # FlexAttention has none, and a CPU learns the same
@@ -68,7 +276,7 @@ class MaskedDiffusion(Transformer):
             return self._bound(targets, draws or Draws.alone(len(targets)), WHOLE).unsqueeze(0)
 
     def tallied(self, nats: Tensor, targets: Tensor, draws: Draws) -> Tensor:
-        at = noise.times(draws, self.timed, WHOLE).to(nats.device)
+        at = times(draws, self.timed, WHOLE).to(nats.device)
         first = self.sequence - len(self.block_of)
         there = targets[:, first:] >= 0
         shape = (len(targets), self.timed)
@@ -76,10 +284,10 @@ class MaskedDiffusion(Transformer):
         sums.index_add_(1, self.block_of, nats[-1][:, first:].double())
         lengths = torch.zeros_like(sums).index_add_(1, self.block_of, there.double())
         known = lengths > 0
-        return noise.tally(sums[known] / lengths[known], at[known])
+        return tally(sums[known] / lengths[known], at[known])
 
     def adapt(self, tallies: Sequence[float]) -> None:
-        self.span = noise.least_variance(tallies) or self.span
+        self.span = least_variance(tallies) or self.span
 
     def get_extra_state(self) -> Tensor:
         """The span goes with the weights: a run that is resumed draws from the same one."""
@@ -114,7 +322,7 @@ class MaskedDiffusion(Transformer):
         """Sums of ``nats`` that are told apart."""
         return {}
 
-    def _states(self, noisy: Tensor, clean: Tensor, at: Tensor, seen: block_mask.Places) -> Tensor:
+    def _states(self, noisy: Tensor, clean: Tensor, at: Tensor, seen: Places) -> Tensor:
         """(B, noisy, D) of the noisy ids after the last block, the clean ones beside them.
 
         Args:
@@ -136,10 +344,10 @@ class MaskedDiffusion(Transformer):
     def _wants_rule(self, device: torch.device) -> bool:
         return device.type == "cuda"
 
-    def _mask(self, places: block_mask.Places) -> Mask:
+    def _mask(self, places: Places) -> Mask:
         device = places.block_of.device
         if device not in self._seen:
             by_rule = self._wants_rule(device) and self._has_flex
-            made = block_mask.tiles if by_rule else block_mask.table
+            made = tiles if by_rule else table
             self._seen[device] = made(places)
         return self._seen[device]

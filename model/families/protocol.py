@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from model.data.batch import Draws
-from model.precision import Left
-from model.rows import local, span_of
+from model.machine.precision import Left
+from model.machine.tensors import local, span_of
 from trmcloud.core.errors import UsageError
 
 MATRIX, EMBEDDING, HEAD, SCALAR = "matrix", "embedding", "head", "scalar"

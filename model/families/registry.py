@@ -1,29 +1,28 @@
-"""Finds a family by its name; the only way from the trainer to any of them.
+"""Finds the families by their folders; the only way from the trainer to any of them.
 
-A family is imported when it is built and named here as text, so that nothing that trains, loads or
-samples depends on one.
+A folder's ``plan.py`` says what its settings are, and ``model.py`` builds it. That one is imported
+when it is built, so that nothing that trains, loads or samples depends on a family.
 """
 
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import FAMILIES, PhaseRecipe
+from trmcloud.io.families import FamilyFolders
 
 if TYPE_CHECKING:
     import torch
 
     from model.families.protocol import LanguageModel
 
-_MODULES = {
-    "trm": "model.families.trm",
-    "gpt": "model.families.dense",
-    "nanochat": "model.families.dense",
-    "bd3lm": "model.families.block_diffusion",
-    "hdp": "model.families.plan_diffusion",
-}
+
+def provide_families() -> None:
+    """Makes the families known to this process, before any settings are read."""
+    FAMILIES.provide(FamilyFolders(lambda: Path(__file__).parent))
 
 
 def build(settings: PhaseRecipe, device: torch.device) -> LanguageModel:
@@ -32,11 +31,11 @@ def build(settings: PhaseRecipe, device: torch.device) -> LanguageModel:
     Raises:
         UsageError: no such family, or settings that cannot go together.
     """
-    module = _MODULES.get(settings.family)
-    if module is None:
+    if settings.family not in FAMILIES:
         raise UsageError(
             f"no trainer of family {settings.family!r}",
-            next_step=f"families: {', '.join(_MODULES)}",
+            next_step=f"families: {', '.join(FAMILIES)}",
         )
-    made: LanguageModel = importlib.import_module(module).build(settings, device)
+    module = importlib.import_module(f"model.families.{settings.family}.model")
+    made: LanguageModel = module.build(settings, device)
     return made

@@ -1,9 +1,4 @@
-"""Files from a web host: resumed where they stopped, checked, patient with a busy host.
-
-A download lies in ``<name>.part`` until it is whole; beside it stands what the host called that
-version of the file, so that the rest is only added to the very same one (``If-Range``). A host's
-token goes to that host alone. Time is passed in, and so is the pause between two tries.
-"""
+"""Downloads of a data set's files, and what can go wrong with them."""
 
 from __future__ import annotations
 
@@ -23,11 +18,33 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from model.preparing.errors import PassingError
 from trmcloud.core.catalog import hub
 from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, parse_hosts, rehosted
 from trmcloud.core.errors import DataError
 from trmcloud.io.hashing import file_sha256
+
+# How a preparation can end that the same command goes on from.
+
+
+class PassingError(DataError):
+    """What the same command may overcome later, with nothing changed but time or room."""
+
+    again = True
+
+
+class DamagedFile(DataError):
+    """What was downloaded is not what its name says: ``where`` is to be fetched anew."""
+
+
+class Stopped(Exception):
+    """Told to stop; what is done stays."""
+
+
+# Files from a web host: resumed where they stopped, checked, patient with a busy host.
+#
+# A download lies in ``<name>.part`` until it is whole; beside it stands what the host called that
+# version of the file, so that the rest is only added to the very same one (``If-Range``). A
+# host's token goes to that host alone. Time is passed in, and so is the pause between two tries.
 
 PATIENCE_S = 600.0
 _TIMEOUT_S = 30.0

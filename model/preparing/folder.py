@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from model.data.folder import DTYPES
-from model.telemetry import process_started
+from model.machine.telemetry import process_started
 from trmcloud.core.contract.data_progress import (
     PROGRESS_NAME,
     SHARDS_NAME,

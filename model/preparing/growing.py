@@ -13,21 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from model.data.folder import open_data
-from model.preparing import plans
+from model.data.tokenizers import CharTokenizer, load_tokenizer
+from model.preparing import readers
 from model.preparing.cache import Cache
-from model.preparing.corpus import Corpus
+from model.preparing.corpus import Corpus, is_merges, tokenizer_from_merges
 from model.preparing.crew import cores
-from model.preparing.errors import PassingError, Stopped
-from model.preparing.fetch import PATIENCE_S, Fetcher, Pauses
+from model.preparing.fetch import PATIENCE_S, Fetcher, PassingError, Pauses, Stopped
 from model.preparing.folder import GrowingFolder
-from model.preparing.gpt2 import is_merges, tokenizer_from_merges
 from model.preparing.pipeline import Pipeline
 from model.preparing.whole import check_ids, check_size
-from model.tokenizers import CharTokenizer, load_tokenizer
 from trmcloud.core.catalog.datasets import GPT2_BPE_SHA256, GPT2_BPE_URL, is_address
 from trmcloud.core.errors import DataError, MissingExtra, TrmcloudError
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import SEGMENTS
+from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -171,7 +168,7 @@ def _identity(corpus: Corpus, settings: PhaseRecipe, tokenizer: str) -> dict[str
         "characters": settings.characters,
         "vocab_size": settings.text_ids,
         "validation_fraction": None if corpus.validation else settings.validation_fraction,
-        **({SEGMENTS: plans.VERSION} if settings.rows == SEGMENTS else {}),
+        **({SEGMENTS: readers.VERSION} if settings.rows == SEGMENTS else {}),
     }
 
 

@@ -6,12 +6,11 @@ import hashlib
 import json
 from pathlib import Path
 
-from model.preparing import plans
+from model.data.tokenizers import is_as_trained
+from model.preparing import readers
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus
-from model.tokenizers import is_as_trained
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import SEGMENTS
+from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 from trmcloud.io.files import write_atomic
 
 
@@ -37,7 +36,7 @@ class KeptTokenizer:
             settings.tokenizer,
             str(settings.text_ids),
             str(settings.seed) if corpus.layout == "generated" else "",
-            *([f"{SEGMENTS} {plans.VERSION}"] if settings.rows == SEGMENTS else []),
+            *([f"{SEGMENTS} {readers.VERSION}"] if settings.rows == SEGMENTS else []),
         ]
         self._path: Path = cache.tokenizer(hashlib.sha256("\0".join(said).encode()).hexdigest())
 

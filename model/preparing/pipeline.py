@@ -17,25 +17,20 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from model.entropy import ByteCounts
-from model.preparing import plans, work
-from model.preparing.cache import Cache, Tokens, believed, record_path, write_record
-from model.preparing.corpus import Corpus
-from model.preparing.crew import DOWNLOADS_AT_ONCE, Crew
-from model.preparing.doubt import is_of_its_text
-from model.preparing.errors import DamagedFile, PassingError, Stopped
-from model.preparing.fetch import Fetched, Fetcher
+from model.data.tokenizers import TextTokenizer, load_tokenizer
+from model.preparing import readers, work
+from model.preparing.cache import Cache, Tokens, believed, is_of_its_text, record_path, write_record
+from model.preparing.corpus import HEADER_BYTES, Corpus, count_tokens
+from model.preparing.crew import DOWNLOADS_AT_ONCE, Crew, Telling, Told
+from model.preparing.entropy import ByteCounts
+from model.preparing.fetch import DamagedFile, Fetched, Fetcher, PassingError, Stopped
 from model.preparing.folder import GrowingFolder
-from model.preparing.gpt2 import HEADER_BYTES, count_tokens
 from model.preparing.learning import KeptTokenizer
 from model.preparing.publishing import VALIDATION, Publisher, Shard
 from model.preparing.readers import Unit
-from model.preparing.telling import Telling, Told
 from model.preparing.work import Job, Lesson, Made
-from model.tokenizers import TextTokenizer, load_tokenizer
 from trmcloud.core.errors import DataError
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import SEGMENTS
+from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 from trmcloud.io.hashing import file_sha256
 
 _AHEAD = 12
@@ -368,7 +363,7 @@ class Pipeline:
                         chosen=chosen,
                         made=made.read_bytes(),
                         given_bytes=None if questions else text_bytes,
-                        per_document=plans.PARTS if self._in_segments else 1,
+                        per_document=readers.PARTS if self._in_segments else 1,
                     )
                 )
                 made.unlink()
@@ -430,7 +425,7 @@ class Pipeline:
         if self._corpus.layout == "generated":
             part += f" seed {self._settings.seed} size {self._corpus.data_set.shard_text_bytes}"
         if self._in_segments:
-            part += f" segments {plans.VERSION}"
+            part += f" segments {readers.VERSION}"
         return self._cache.tokens(self._corpus, shard.file, self._tokenizer_sha256, part)
 
     @property

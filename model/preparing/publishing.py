@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from model.data.folder import GROWING_VERSION
-from model.preparing import plans
+from model.data.tokenizers import BOS, TextTokenizer
+from model.preparing import readers
 from model.preparing.cache import Tokens
-from model.preparing.corpus import Corpus, ShardFile
+from model.preparing.corpus import HEADER_BYTES, Corpus, ShardFile
 from model.preparing.folder import GrowingFolder
-from model.preparing.gpt2 import HEADER_BYTES
 from model.preparing.work import Made
-from model.tokenizers import BOS, TextTokenizer
 from trmcloud.core.contract.data_progress import ShardRecord
 from trmcloud.core.contract.pod_contract import (
     DATA_META_NAME,
     DATA_TOKENIZER_NAME,
     DATA_VALIDATION_NAME,
 )
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import SEGMENTS
+from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 
 VALIDATION = -1
 
@@ -127,7 +125,7 @@ class Publisher:
             "byte_unigram_bits": made.unigram_bits,
             "byte_bigram_bits": made.bigram_bits,
             "seconds": round(folder.elapsed_s, 3),
-            **({SEGMENTS: plans.VERSION} if self._settings.rows == SEGMENTS else {}),
+            **({SEGMENTS: readers.VERSION} if self._settings.rows == SEGMENTS else {}),
         }
         folder.write(DATA_META_NAME, json.dumps(meta, indent=1) + "\n")
         return meta

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
 
 from model.data.folder import WHOLE_VERSION
-from model.sources import Document, Source, open_source, read_pieces, source_sha256
+from model.preparing.sources import Document, Source, open_source, read_pieces, source_sha256
 from trmcloud.core.contract.pod_contract import (
     DATA_META_NAME,
     DATA_TOKENIZER_NAME,
@@ -24,7 +24,7 @@ from trmcloud.core.contract.pod_contract import (
     DATA_VALIDATION_NAME,
 )
 from trmcloud.core.errors import ConflictError, DataError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 #: The tokenizer learns from a sample of at most this much text: more changes its merges little,
 #: and would make the time to the first step grow with the text.
@@ -57,7 +57,7 @@ def prepare(
             holds a character that the given tokenizer lacks.
         ConflictError: ``out`` is a folder of something else.
     """
-    from model.tokenizers import BOS, load_tokenizer, train_tokenizer
+    from model.data.tokenizers import BOS, load_tokenizer, train_tokenizer
 
     if out.exists() and not (out / DATA_META_NAME).exists() and any(out.iterdir()):
         raise ConflictError(
@@ -208,7 +208,7 @@ class _Encoder:
         """Tokens written, the text's byte counts, and documents."""
         import numpy as np
 
-        from model.entropy import ByteCounts
+        from model.preparing.entropy import ByteCounts
 
         counts = ByteCounts()
         tokens = 0

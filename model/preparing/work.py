@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.preparing import plans
+from model.preparing import readers
 from model.preparing.corpus import ShardFile
 from model.preparing.readers import Unit, documents, units_of
 from trmcloud.core.catalog.datasets import DataSet
@@ -72,7 +72,7 @@ def start(tokenizer_json: str) -> None:
     """Makes this process a worker."""
     _end_with_the_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    from model.tokenizers import load_tokenizer
+    from model.data.tokenizers import load_tokenizer
 
     _state["tokenizer"] = load_tokenizer(tokenizer_json, "tokenizer.json")
     with contextlib.suppress(OSError, AttributeError):
@@ -93,7 +93,7 @@ def tokenize(job: Job) -> Made:
     import numpy as np
 
     from model.data.folder import DTYPES
-    from model.entropy import ByteCounts
+    from model.preparing.entropy import ByteCounts
 
     began = time.process_time()
     tokenizer = _state["tokenizer"]
@@ -101,7 +101,7 @@ def tokenize(job: Job) -> Made:
     counts = ByteCounts() if job.count_bytes else None
     with_tokenizer = tokenizer if job.encode else None
     kept, aside = (_Output(with_tokenizer, dtype, job.file.name) for _ in range(2))
-    number, parts = 0, plans.PARTS if job.in_segments else 1
+    number, parts = 0, readers.PARTS if job.in_segments else 1
     with contextlib.ExitStack() as files:
         out = files.enter_context(open(job.out if job.encode else os.devnull, "wb"))
         held_out = None
@@ -150,7 +150,7 @@ def copy_tokens(path: Path, offset: int, start: int, stop: int, out: Path) -> Ma
     import numpy as np
 
     from model.data.packing import document_starts
-    from model.entropy import ByteCounts
+    from model.preparing.entropy import ByteCounts
 
     tokenizer = _state["tokenizer"]
     ids = np.array(np.memmap(path, dtype="<u2", mode="r", offset=offset)[start:stop])
@@ -224,7 +224,7 @@ def train(lesson: Lesson) -> tuple[str, int, int]:
         DataError: a shard is damaged.
     """
     _end_with_the_parent()
-    from model.tokenizers import train_tokenizer
+    from model.data.tokenizers import train_tokenizer
 
     seen = [0]
 
@@ -262,7 +262,7 @@ def _encoded(tokenizer: Any, texts: list[str], place: str) -> Any:
 def _count(counts: Any, texts: list[str], parts: int) -> None:
     if counts is not None:
         for at, text in enumerate(texts):
-            if parts > 1 and at % parts == plans.QUESTION:
+            if parts > 1 and at % parts == readers.QUESTION:
                 continue  # it is given, so no loss is held to it
             counts.end_document()
             counts.add(text.encode())

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from model.data.tokenizers import TextTokenizer
 from model.families.protocol import Sampling
 from model.serving.engine import End, Engine, Full, Ticket
 from model.serving.messages import (
@@ -31,7 +32,6 @@ from model.serving.messages import (
 )
 from model.serving.page import page_of
 from model.serving.text import TextStream
-from model.tokenizers import TextTokenizer
 from trmcloud.core.errors import DataError
 from trmcloud.core.plain_text import one_line
 from trmcloud.io.web_guard import BodyRefused, keep, read_body

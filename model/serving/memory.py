@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.spec.recipe import PhaseRecipe
 
 _FLOAT = 4
@@ -34,7 +33,7 @@ def need_of(settings: PhaseRecipe, *, on_gpu: bool) -> Need:
 
     A processor holds the weights twice while they are read: the file's tensors and the model's.
     """
-    work = work_of(settings)
+    work = settings.work()
     kept = work.kv_share * settings.width * 2 * work.block_applications
     logits = settings.vocab_size * _LOGITS
     hidden = settings.width * (_WIDTHS + 2 * work.mlp_values)

@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
     *("trmcloud/adapters/ledger/sqlite.py", "trmcloud/adapters/ledger/file.py"),
     *("trmcloud/adapters/ledger/records.py", "trmcloud/core/control/bookkeeping.py"),
-    *("trmcloud/core/contract/manifest.py", "model/checkpoint.py"),
-    *("model/background.py", "model/shard_route.py", "model/snapshot.py"),
+    *("trmcloud/core/contract/manifest.py", "model/training/checkpoint.py"),
+    *("model/training/saver.py", "model/machine/tensors.py"),
 )
 #: kind → how large a share of the kills is its.
 SHARES = {

@@ -17,10 +17,9 @@ from pathlib import Path
 
 import torch
 
-from model.background import Job
-from model.checkpoint import CheckpointFolder, Contents, read_tensors, verify
-from model.rows import Piece, span_among
-from model.shard_route import Route
+from model.machine.tensors import Piece, span_among
+from model.training.checkpoint import CheckpointFolder, Contents, read_tensors, verify
+from model.training.saver import Job, Route
 from tests.crash.killing import Child, pause
 from tests.crash.ledger_writer import Violation
 from trmcloud.adapters.local.run_files import LocalRunFiles

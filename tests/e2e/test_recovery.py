@@ -21,13 +21,13 @@ STRICKEN = """
 import os
 if os.environ.get("RANK") and os.environ.get("TRMCLOUD_JOB"):
     import ctypes, json, math, os.path, resource, signal, time
-    import model.loop, torch
+    import model.training.loop, torch
     torch.set_num_threads(1)  # two that wait for one another starve on a busy machine
     torch.set_num_threads = lambda number: None
     from model.data.feed import Feed
-    from model.families.trm import TRM
+    from model.families.trm.model import TRM
     step_of, loss_of = [0], TRM.loss
-    taken, read_of = model.loop.Trainer._step, Feed._read
+    taken, read_of = model.training.loop.Trainer._step, Feed._read
     attempt = os.environ["TRMCLOUD_ATTEMPT"]
     first = attempt == "1"
     own = os.environ["TRMCLOUD_OVERRIDES"] == "{}"
@@ -67,7 +67,7 @@ if os.environ.get("RANK") and os.environ.get("TRMCLOUD_JOB"):
         if fault == "spike" and step_of[0] == 70:
             made = made._replace(loss=made.loss * 100)
         return made
-    model.loop.Trainer._step, TRM.loss, Feed._read = step, loss, read
+    model.training.loop.Trainer._step, TRM.loss, Feed._read = step, loss, read
 """
 """The real trainer, and what befalls it; memory is really taken away, and a rank really killed."""
 

@@ -10,23 +10,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
 import pytest
 
 from model.command import wait_asleep
-from model.telemetry import Clock
+from model.machine.telemetry import Clock
 from tests.plans import small_recipe
+from tests.settings import changed
 from trmcloud.core.contract.manifest import CheckpointManifest, from_json
-from trmcloud.core.contract.pod_contract import dump
+from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 wait_asleep()  # torch is imported late here, too
 
-SMALL = small_recipe()
+SMALL: Any = small_recipe()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -126,7 +127,7 @@ class Run:
 
     def train_here(self, attempt: int = 1, clock: Clock | None = None, **environment: str) -> str:
         """One attempt in this process; returns the outcome."""
-        from model.signals import SignalFlag
+        from model.machine.signals import SignalFlag
         from model.train import attend
 
         made = PhaseRecipe.from_json(self.job.settings)
@@ -191,7 +192,7 @@ def run_in(settings: PhaseRecipe, data_dir: Path) -> Callable[..., Run]:
     """A factory: ``run_in(folder, steps=5)`` is a job that trains there."""
 
     def make(folder: Path, *, initial_weights: str = "", **changes: Any) -> Run:
-        made = replace(settings, **changes)
+        made = changed(settings, **changes)
         job = PhaseJob(
             run_id="r1",
             phase=made.phase,

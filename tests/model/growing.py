@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from model.telemetry import process_started
-from model.tokenizers import CharTokenizer
+from model.data.tokenizers import CharTokenizer
+from model.machine.telemetry import process_started
 from trmcloud.core.contract.data_progress import DataProgress, ShardRecord
 from trmcloud.core.contract.records import dump
 from trmcloud.io.files import write_atomic

@@ -19,16 +19,17 @@ from typing import Any, Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from model import sharding
-from model.average import Average
 from model.data.batch import Batch, Draws
-from model.distributed import World, join_world, parallel
-from model.optim import Optimizer, Rules
-from model.precision import LossScale
-from model.rows import local
-from model.soundness import Soundness
-from model.stepping import Stepper
-from trmcloud.core.spec.recipe import PhaseRecipe
+from model.families.registry import provide_families
+from model.machine.distributed import World, join_world, parallel
+from model.machine.precision import LossScale
+from model.machine.tensors import local
+from model.training import sharding
+from model.training.optim import Average, Optimizer, Rules
+from model.training.soundness import Soundness
+from model.training.stepping import Stepper
+from tests import settings as made
+from trmcloud.core.spec.settings import PhaseRecipe
 
 STEPS = 20
 ROWS = 8
@@ -47,10 +48,9 @@ CASES: dict[str, dict[str, Any]] = {
 
 def settings_of(case: str, ranks: int, how: str) -> PhaseRecipe:
     """``ranks`` share one global batch of 16 rows, in two micro-batches each."""
-    plain = PhaseRecipe(
-        recipe="test",
-        family="nanochat",
-        phase="train",
+    plain: PhaseRecipe = made.settings_of(
+        "nanochat",
+        "train",
         depth=3,
         width=64,
         head_dim=16,
@@ -144,4 +144,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    provide_families()
     main()

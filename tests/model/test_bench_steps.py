@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bench import cubins, reach, sm90, train
-from model.families.dense_shape import Shape
-from model.optim import Rules
+from model.families.dense import Shape
+from model.training.optim import Rules
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -16,30 +16,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from model import loop, sample, score
-from model.checkpoint import read_tensors
+from model import sample, score
 from model.data.batch import Draws
 from model.data.folder import open_data
 from model.data.order import Tokens
-from model.data.packing import document_starts
-from model.data.padding import PAD
+from model.data.packing import PAD, document_starts
 from model.data.stream import Cut, rows_of
-from model.distributed import World
-from model.evaluate import evaluate
-from model.families import block_mask, noise
+from model.families import masked_diffusion
 from model.families.attention import attend
-from model.families.block_diffusion import BlockDiffusion
-from model.families.block_mask import beside, blocks_of
+from model.families.bd3lm.model import BlockDiffusion
 from model.families.cache import Cache
-from model.families.decoding import _nucleus
-from model.families.dense_shape import Shape
-from model.families.noise import SPANS, WHOLE, Span
+from model.families.dense import Shape
+from model.families.drawing import _nucleus
+from model.families.masked_diffusion import SPANS, WHOLE, Span, beside, blocks_of
 from model.families.protocol import Sampling
+from model.machine.distributed import World
 from model.preparing.corpus import load_data_set, local_corpus
 from model.preparing.readers import documents, units_of
+from model.training import loop
+from model.training.checkpoint import read_tensors
+from model.training.evaluate import evaluate
+from tests.settings import changed
 from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import check_settings
 
 # -- block diffusion ----------------------------------------------------------------------------
 # Block diffusion against its definitions: who sees whom, the bound by enumeration, the sampler.
@@ -86,13 +85,13 @@ def mask_by_hand(lengths: list[int]) -> Tensor:
 def test_the_mask_is_the_definition_for_every_block_that_divides(row: int) -> None:
     for block in (each for each in range(1, row + 1) if row % each == 0):
         lengths = [block] * (row // block)
-        seen = block_mask.table(beside(blocks_of(lengths)))
+        seen = masked_diffusion.table(beside(blocks_of(lengths)))
         assert torch.equal(seen, mask_by_hand(lengths)), block
 
 
 def test_the_mask_of_blocks_of_different_lengths_is_the_definition() -> None:
     lengths = [5, 1, 8, 2]
-    assert torch.equal(block_mask.table(beside(blocks_of(lengths))), mask_by_hand(lengths))
+    assert torch.equal(masked_diffusion.table(beside(blocks_of(lengths))), mask_by_hand(lengths))
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -102,8 +101,8 @@ def test_flex_attention_mixes_what_sdpa_does(row: int, block: int) -> None:
     q, k, v = (torch.randn(2, 2, 2 * row, 16, generator=generator) for _ in range(3))
     places = beside(blocks_of([block] * (row // block)))
     rule = {"causal": False, "dropout": 0.0}
-    by_table = attend(q, k, v, block_mask.table(places), **rule)  # type: ignore[arg-type]
-    by_tiles = attend(q, k, v, block_mask.tiles(places), **rule)  # type: ignore[arg-type]
+    by_table = attend(q, k, v, masked_diffusion.table(places), **rule)  # type: ignore[arg-type]
+    by_tiles = attend(q, k, v, masked_diffusion.tiles(places), **rule)  # type: ignore[arg-type]
     torch.testing.assert_close(by_tiles, by_table, rtol=0, atol=1e-5)
 
 
@@ -125,21 +124,23 @@ def test_a_later_block_and_padding_change_nothing_to_the_last_bit() -> None:
 
 def test_a_steps_times_are_one_in_every_part_of_the_span_however_rows_are_dealt_out() -> None:
     span = Span(0.3, 0.8)
-    whole = noise.times(Draws(7, 40, range(6), 6), 5, span)
+    whole = masked_diffusion.times(Draws(7, 40, range(6), 6), 5, span)
     assert sorted(((whole.flatten() - 0.3) / 0.5 * 30).int().tolist()) == list(range(30))
     assert (whole.std(dim=1) > 0.02).all(), "a row's blocks have times of their own"
-    parts = [noise.times(Draws(7, 40, rows, 6), 5, span) for rows in ([4, 1], [0, 2, 3, 5])]
+    parts = [
+        masked_diffusion.times(Draws(7, 40, rows, 6), 5, span) for rows in ([4, 1], [0, 2, 3, 5])
+    ]
     assert torch.equal(torch.cat(parts), whole[[4, 1, 0, 2, 3, 5]])
-    hidden = noise.thresholds(Draws(7, 40, range(6), 6), 9)
-    assert torch.equal(noise.thresholds(Draws(7, 40, [5], 6), 9), hidden[5:])
+    hidden = masked_diffusion.thresholds(Draws(7, 40, range(6), 6), 9)
+    assert torch.equal(masked_diffusion.thresholds(Draws(7, 40, [5], 6), 9), hidden[5:])
     for other in (Draws(8, 40, range(6), 6), Draws(7, 46, range(6), 6)):
-        assert not torch.equal(noise.times(other, 5, span), whole)
-        assert not torch.equal(noise.thresholds(other, 9), hidden)
+        assert not torch.equal(masked_diffusion.times(other, 5, span), whole)
+        assert not torch.equal(masked_diffusion.thresholds(other, 9), hidden)
 
 
 def test_a_token_is_hidden_as_often_as_its_time_says() -> None:
     draws = Draws(0, 0, range(500), 500)
-    hidden = noise.thresholds(draws, 40) < 0.3
+    hidden = masked_diffusion.thresholds(draws, 40) < 0.3
     assert float(hidden.float().mean()) == pytest.approx(0.3, abs=0.01)
 
 
@@ -176,7 +177,9 @@ def test_the_bound_is_what_enumeration_gives(monkeypatch: pytest.MonkeyPatch) ->
     # Of the same law, drawn at once: a weight of 1/t takes many rows to come to its mean.
     generator = torch.Generator().manual_seed(5)
     monkeypatch.setattr(
-        noise, "thresholds", lambda draws, n: torch.rand(draws.of, n, generator=generator)
+        masked_diffusion,
+        "thresholds",
+        lambda draws, n: torch.rand(draws.of, n, generator=generator),
     )
     number, drawn = 50_000, 0.0
     rows = x.expand(number, -1)
@@ -200,8 +203,8 @@ def test_nothing_visible_costs_and_the_mask_is_never_predicted() -> None:
     model, x = make(), tokens(64)
     draws = Draws(3, 0, range(64), 64)
     nats = model.evaluate(x, x, draws)[0]
-    at = noise.times(draws, 4, WHOLE)[:, model.block_of]
-    hidden = noise.thresholds(draws, 16) < at
+    at = masked_diffusion.times(draws, 4, WHOLE)[:, model.block_of]
+    hidden = masked_diffusion.thresholds(draws, 16) < at
     assert (nats[~hidden] == 0).all()
     assert (nats[hidden] > 0).all()
     assert model._logits(torch.zeros(1, 32)).shape == (1, MASK)
@@ -258,12 +261,12 @@ def test_clipping_to_the_chosen_span_lowers_the_variance_of_the_bound() -> None:
 
 def test_a_span_is_chosen_only_where_something_is_known_of_it() -> None:
     nothing = [0.0] * (3 * len(SPANS))
-    assert noise.least_variance(nothing) is None
+    assert masked_diffusion.least_variance(nothing) is None
     count, total, squares = ([0.0] * len(SPANS) for _ in range(3))
     count[0], total[0], squares[0] = 1000.0, 2000.0, 9000.0
     count[3], total[3], squares[3] = 800.0, 1600.0, 4000.0
     count[5], total[5], squares[5] = 20.0, 20.0, 20.0
-    assert noise.least_variance([*count, *total, *squares]) == SPANS[3]
+    assert masked_diffusion.least_variance([*count, *total, *squares]) == SPANS[3]
     model = make()
     model.adapt(nothing)
     assert model.span == WHOLE
@@ -425,7 +428,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory, settings: PhaseRecipe) -> Pa
     for number in range(64):
         words = chosen.choice(WORDS, 120 if number % 16 == 7 else chosen.integers(4, 14))
         (source / f"{number:02}.txt").write_text(" ".join(words) + ".", encoding="utf-8")
-    made = replace(settings, **DIFFUSION, vocab_size=301, validation_fraction=0.2)
+    made = changed(settings, **DIFFUSION, vocab_size=301, validation_fraction=0.2)
     prepare(str(source), made, folder / "data")
     return folder / "data"
 
@@ -460,7 +463,7 @@ def test_a_row_is_one_text_its_end_up_to_its_block_and_padding() -> None:
 
 def test_every_text_is_read_once_an_epoch_whole(texts: Path, settings: PhaseRecipe) -> None:
     data = open_data(texts)
-    made = replace(settings, **DIFFUSION, vocab_size=301)
+    made = changed(settings, **DIFFUSION, vocab_size=301)
     stream = data.train_stream(made)
     from model.data.folder import Supply
 
@@ -531,7 +534,7 @@ def test_settings_that_cannot_be_are_refused_by_name(
     settings: PhaseRecipe, changes: dict[str, Any], told: str, next_step: str
 ) -> None:
     with pytest.raises(UsageError, match=told) as error:
-        check_settings(replace(settings, **{**DIFFUSION, **changes}))
+        changed(settings, **{**DIFFUSION, **changes}).check()
     assert next_step in error.value.next_step
 
 
@@ -547,10 +550,10 @@ CUT: dict[str, Any] = {
 def fickle_span(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another span after every evaluation, by the last bits of what was tallied."""
 
-    def any_span(tallies: Sequence[float]) -> noise.Span:
-        return noise.SPANS[int(sum(tallies) * 1e6) % len(noise.SPANS)]
+    def any_span(tallies: Sequence[float]) -> masked_diffusion.Span:
+        return masked_diffusion.SPANS[int(sum(tallies) * 1e6) % len(masked_diffusion.SPANS)]
 
-    monkeypatch.setattr(noise, "least_variance", any_span)
+    monkeypatch.setattr(masked_diffusion, "least_variance", any_span)
 
 
 @pytest.mark.usefixtures("fickle_span")

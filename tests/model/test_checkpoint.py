@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from model import checkpoint, sharing
-from model.checkpoint import (
+from model.machine.distributed import World
+from model.training import checkpoint, resume
+from model.training.checkpoint import (
     CheckpointFolder,
     Contents,
     Found,
@@ -24,7 +25,6 @@ from model.checkpoint import (
     read_text,
     verify,
 )
-from model.distributed import World
 from tests.checkpoints import a_manifest
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.errors import CheckpointError
@@ -267,7 +267,7 @@ def share_all(worlds: Sequence[ThreadWorld], folders: Sequence[Path]) -> list[Ba
 
     def run(world: ThreadWorld, folder: Path) -> None:
         try:
-            sharing.share(folder, world)
+            resume.share(folder, world)
         except BaseException as error:
             errors.append(error)
             world.meeting._barrier.abort()
@@ -286,7 +286,7 @@ def share_all(worlds: Sequence[ThreadWorld], folders: Sequence[Path]) -> list[Ba
 def test_the_first_rank_of_each_machine_that_lacks_it_gets_it_whole(
     chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(resume, "_CHUNK_BYTES", chunk)
     here = CheckpointFolder(tmp_path / "a").save(contents(5), manifest(5)).folder
     there = tmp_path / "b" / here.name
     there.mkdir(parents=True)

@@ -13,8 +13,8 @@ from typing import Any, Callable
 import pytest
 
 from model import command, sample, score
-from model.load import load_model
-from model.peaks import peak_flops
+from model.machine.telemetry import peak_flops
+from model.training.load import load_model
 from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra
 

@@ -24,8 +24,8 @@ from model.data.feed import FAILED, READY, WAITING, Feed
 from model.data.folder import open_data
 from model.data.order import Order, batch_samples, permuted, read_windows, window_count
 from model.data.packing import AT_HAND, document_starts, pack
-from model.distributed import World
-from model.telemetry import Clock
+from model.machine.distributed import World
+from model.machine.telemetry import Clock
 from tests.model.growing import BOS, HandMade, complete
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.recipe import PhaseRecipe
@@ -581,7 +581,7 @@ def test_rows_of_whole_documents_are_trained_on(run_on: Callable[..., Any], tmp_
 def test_passes_are_compiled_while_the_data_are_on_their_way(
     run_on: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model.warm_up.needs_warm_up", lambda settings, world: True)
+    monkeypatch.setattr("model.training.stepping.needs_warm_up", lambda settings, world: True)
     made = shards()
     whole = run_on("whole", complete(tmp_path / "whole-data", made))
     assert whole.train_here() == "finished"

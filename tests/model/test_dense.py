@@ -12,21 +12,17 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.families import head, registry
-from model.families.activations import relu_squared
+from model.families import layers, registry
 from model.families.cache import Cache
-from model.families.dense import Block, Dense
-from model.families.dense_shape import Shape
-from model.families.norms import NORM_EPS, layer, rms
-from model.families.rotary import rotate, turns
-from model.families.supervision import refinement_percent, step_weights, supervise
-from model.families.trm import TRM
-from model.families.trm import Block as TrmBlock
-from model.families.trm import Shape as TrmShape
-from model.warm_up import compiled_graphs
+from model.families.dense import Block, Dense, Shape
+from model.families.layers import NORM_EPS, layer, relu_squared, rms, rotate, turns
+from model.families.trm.model import TRM, refinement_percent, step_weights, supervise
+from model.families.trm.model import Block as TrmBlock
+from model.families.trm.model import Shape as TrmShape
+from model.training.stepping import compiled_graphs
+from tests.settings import changed
 from trmcloud.core.errors import UsageError
-from trmcloud.core.planner.flops import work_of
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 # -- The dense transformer against its formulas written out in float64, and its sizes -----------
 
@@ -344,7 +340,7 @@ def test_recomputed_blocks_give_the_same_gradients() -> None:
 def test_a_head_run_in_pieces_gives_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make({})
     whole = model(*batch()).loss.item()
-    monkeypatch.setattr(head, "MAX_LOGITS", 7 * SHAPE.vocab_size)
+    monkeypatch.setattr(layers, "MAX_LOGITS", 7 * SHAPE.vocab_size)
     assert model(*batch()).loss.item() == pytest.approx(whole, rel=1e-6)
 
 
@@ -360,7 +356,7 @@ def test_a_head_run_in_pieces_gives_the_same_loss(monkeypatch: pytest.MonkeyPatc
 def test_a_head_runs_in_pieces_of_one_length(
     monkeypatch: pytest.MonkeyPatch, tokens: int, most: int, wanted: list[int]
 ) -> None:
-    monkeypatch.setattr(head, "MAX_LOGITS", most * SHAPE.vocab_size)
+    monkeypatch.setattr(layers, "MAX_LOGITS", most * SHAPE.vocab_size)
     lengths: list[int] = []
 
     def losses(states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -368,7 +364,7 @@ def test_a_head_runs_in_pieces_of_one_length(
         return states[:, 0] + targets
 
     states, targets = torch.randn(tokens, 2), torch.arange(tokens)
-    made = head.in_pieces(losses, states, targets, SHAPE.vocab_size)
+    made = layers.in_pieces(losses, states, targets, SHAPE.vocab_size)
     assert lengths == wanted
     torch.testing.assert_close(made, states[:, 0] + targets)
 
@@ -405,7 +401,7 @@ def test_recipes_have_the_parameters_that_the_planner_counts(name: str, paramete
     with torch.device("meta"):
         model = registry.build(settings, torch.device("meta"))
     counted = sum(each.numel() for each in model.parameters())
-    assert counted == work_of(settings).parameters == parameters
+    assert counted == settings.work().parameters == parameters
 
 
 def test_the_cpu_setting_of_nanogpt_has_its_size() -> None:
@@ -424,14 +420,14 @@ def test_the_cpu_setting_of_nanogpt_has_its_size() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt", "nanochat"])
-def test_flops_are_those_that_the_planner_counts(settings: PhaseRecipe, family: str) -> None:
-    made = replace(settings, family=family, depth=2, hidden=96)
+def test_flops_are_those_that_the_planner_counts(settings: Any, family: str) -> None:
+    made = changed(settings, family=family, depth=2, hidden=96)
     with torch.device("meta"):
         model = registry.build(made, torch.device("meta"))
         ids = torch.zeros((2, made.sequence), dtype=torch.long)
     with FlopCounterMode(display=False) as counter:
         model(ids, ids).loss.backward()
-    assert counter.get_total_flops() == work_of(made).train_flops * ids.numel()
+    assert counter.get_total_flops() == made.work().train_flops * ids.numel()
 
 
 # -- what cannot be ---------------------------------------------------------------------------
@@ -454,9 +450,9 @@ def test_shapes_that_cannot_be_are_refused_by_name(changes: dict[str, Any], word
         replace(SHAPE, **changes)
 
 
-def test_a_family_without_a_trainer_is_refused(settings: PhaseRecipe) -> None:
+def test_a_family_without_a_trainer_is_refused(settings: Any) -> None:
     with pytest.raises(UsageError, match="no trainer of family 'nobody'"):
-        registry.build(replace(settings, family="nobody"), torch.device("cpu"))
+        registry.build(changed(settings, family="nobody"), torch.device("cpu"))
 
 
 def test_matrices_above_one_another_are_told_apart() -> None:
@@ -476,7 +472,7 @@ def test_matrices_above_one_another_are_told_apart() -> None:
 # -- The model: its size, its arithmetic, and that decoding with a cache is the same model ------
 
 
-def make_trm(settings: PhaseRecipe, **changes: object) -> TRM:
+def make_trm(settings: Any, **changes: object) -> TRM:
     model = TRM(replace(TrmShape.of(settings), **changes))  # type: ignore[arg-type]
     model.initialise(3)
     # A fresh head predicts nothing: give it something to say.
@@ -486,7 +482,7 @@ def make_trm(settings: PhaseRecipe, **changes: object) -> TRM:
     return model
 
 
-def trm_batch(settings: PhaseRecipe, rows: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+def trm_batch(settings: Any, rows: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(1)
     tokens = torch.randint(0, settings.vocab_size, (rows, settings.sequence + 1))
     return tokens[:, :-1], tokens[:, 1:]
@@ -497,18 +493,18 @@ def test_a_block_has_16_d_squared_parameters(width: int) -> None:
     assert sum(p.numel() for p in TrmBlock(width, 16).parameters()) == 16 * width**2
 
 
-def test_parameters_are_those_that_the_planner_counts(settings: PhaseRecipe) -> None:
-    assert sum(p.numel() for p in make_trm(settings).parameters()) == work_of(settings).parameters
+def test_parameters_are_those_that_the_planner_counts(settings: Any) -> None:
+    assert sum(p.numel() for p in make_trm(settings).parameters()) == settings.work().parameters
 
 
-def test_a_fresh_model_predicts_every_id_alike(settings: PhaseRecipe) -> None:
+def test_a_fresh_model_predicts_every_id_alike(settings: Any) -> None:
     model = TRM(TrmShape.of(settings))
     model.initialise(3)
     losses = model.losses(*trm_batch(settings))
     assert losses.tolist() == pytest.approx([math.log(settings.vocab_size)] * 3, abs=1e-5)
 
 
-def test_one_seed_gives_one_model(settings: PhaseRecipe) -> None:
+def test_one_seed_gives_one_model(settings: Any) -> None:
     first, second, other = (TRM(TrmShape.of(settings)) for _ in range(3))
     first.initialise(3)
     torch.randn(5)  # the global generator's state is of no account
@@ -518,7 +514,7 @@ def test_one_seed_gives_one_model(settings: PhaseRecipe) -> None:
     assert not torch.equal(first.embedding.weight, other.embedding.weight)
 
 
-def test_the_recursion_is_the_one_described(settings: PhaseRecipe) -> None:
+def test_the_recursion_is_the_one_described(settings: Any) -> None:
     """One layer, one step, written out by hand from the module's formula."""
     model = make_trm(settings, depth=1, supervision_steps=1, loops=2)
     ids, targets = trm_batch(settings)
@@ -534,7 +530,7 @@ def test_the_recursion_is_the_one_described(settings: PhaseRecipe) -> None:
     assert model.losses(ids, targets).item() == pytest.approx(expected.item(), abs=1e-5)
 
 
-def test_no_token_sees_a_later_one_trm(settings: PhaseRecipe) -> None:
+def test_no_token_sees_a_later_one_trm(settings: Any) -> None:
     model = make_trm(settings)
     ids, targets = trm_batch(settings)
     changed = ids.clone()
@@ -544,13 +540,13 @@ def test_no_token_sees_a_later_one_trm(settings: PhaseRecipe) -> None:
     assert torch.equal(before, after)
 
 
-def test_logits_are_capped(settings: PhaseRecipe) -> None:
+def test_logits_are_capped(settings: Any) -> None:
     model = make_trm(settings)
     model.head.weight.data.mul_(1000)
     assert model.decode(trm_batch(settings)[0], Cache(settings.sequence)).abs().max() <= 15
 
 
-def test_a_bfloat16_pass_stays_near_the_float32_one(settings: PhaseRecipe) -> None:
+def test_a_bfloat16_pass_stays_near_the_float32_one(settings: Any) -> None:
     """Twelve layers, four steps of two loops: a carry in bfloat16 was off by 0.7 to 1.3 %."""
     plain = make_trm(settings, depth=12, width=64, supervision_steps=4, loops=2)
     low = TRM(plain.shape, torch.bfloat16)
@@ -568,7 +564,7 @@ def test_a_bfloat16_pass_stays_near_the_float32_one(settings: PhaseRecipe) -> No
 @pytest.mark.parametrize("control", [False, True])
 @pytest.mark.parametrize("chunks", [[16], [1] * 16, [5, 1, 1, 9]])
 def test_decoding_with_a_cache_is_the_full_forward_pass_trm(
-    settings: PhaseRecipe, chunks: list[int], control: bool
+    settings: Any, chunks: list[int], control: bool
 ) -> None:
     model = make_trm(settings, control=control)
     ids, targets = trm_batch(settings)
@@ -583,7 +579,7 @@ def test_decoding_with_a_cache_is_the_full_forward_pass_trm(
 
 
 def test_the_control_has_more_weights_and_equal_flops(
-    settings: PhaseRecipe,
+    settings: Any,
 ) -> None:
     flops = []
     for control in (False, True):
@@ -595,7 +591,7 @@ def test_the_control_has_more_weights_and_equal_flops(
     assert len(make_trm(settings, control=True, depth=2, loops=2).blocks) == 3 * 2 * (2 + 1)
 
 
-def test_flops_are_those_that_the_planner_counts_trm(settings: PhaseRecipe) -> None:
+def test_flops_are_those_that_the_planner_counts_trm(settings: Any) -> None:
     model = make_trm(settings)
     ids, targets = trm_batch(settings)
     with FlopCounterMode(display=False) as counter:
@@ -605,16 +601,16 @@ def test_flops_are_those_that_the_planner_counts_trm(settings: PhaseRecipe) -> N
     counts = counter.get_flop_counts()["Global"]
     apart = ("attention", "bmm")
     products = sum(n for name, n in counts.items() if not any(a in str(name) for a in apart))
-    work = work_of(settings)
+    work = settings.work()
     assert products == 3 * (work.matmul_flops + work.head_flops) * ids.numel()
 
 
 def test_a_head_run_in_pieces_gives_the_same_losses_and_gradients(
-    settings: PhaseRecipe, monkeypatch: pytest.MonkeyPatch
+    settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = []
-    for limit in (head.MAX_LOGITS, 7 * settings.vocab_size):
-        monkeypatch.setattr(head, "MAX_LOGITS", limit)
+    for limit in (layers.MAX_LOGITS, 7 * settings.vocab_size):
+        monkeypatch.setattr(layers, "MAX_LOGITS", limit)
         model = make_trm(settings)
         losses = model.losses(*trm_batch(settings))
         losses.sum().backward()

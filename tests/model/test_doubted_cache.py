@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.preparing.cache import believed
-from model.preparing.doubt import is_of_its_text
-from model.tokenizers import BpeTokenizer, is_as_trained
+from model.data.tokenizers import BpeTokenizer, is_as_trained
+from model.preparing.cache import believed, is_of_its_text
 from tests.model.corpora import jsonl
 from tests.model.preparing_rig import Rig, serving_rig
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 pytestmark = pytest.mark.slow
 

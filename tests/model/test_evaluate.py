@@ -17,21 +17,19 @@ from torch import Tensor
 
 from model import solve as solve_module
 from model.data.folder import open_data
-from model.distributed import World
-from model.evaluate import evaluate, token_bytes, validation_rows
-from model.exact_match import BadLine, final_number, is_said, read_items, wilson
-from model.families.block_diffusion import BlockDiffusion
-from model.families.cache import Cache
-from model.families.decoding import NextToken, generate
+from model.families.bd3lm.model import BlockDiffusion
+from model.families.cache import Cache, RowCache
 from model.families.dense import Dense
-from model.families.dense_shape import Shape as DenseShape
-from model.families.drawing import Text, drawing, is_batched
+from model.families.dense import Shape as DenseShape
+from model.families.drawing import NextToken, Text, drawing, generate, is_batched
 from model.families.protocol import LanguageModel, Sampling
-from model.families.rows import RowCache
-from model.families.trm import TRM, Shape
-from model.families.trm import Shape as TrmShape
+from model.families.trm.model import TRM, Shape
+from model.families.trm.model import Shape as TrmShape
+from model.families.trm.plan import Settings
+from model.machine.distributed import World
 from model.solve import answer, main, solve
-from trmcloud.core.spec.recipe import PhaseRecipe
+from model.training.evaluate import evaluate, token_bytes, validation_rows
+from model.training.exact_match import BadLine, final_number, is_said, read_items, wilson
 
 # -- evaluate -----------------------------------------------------------------------------------
 # Bits per byte: by hand, without special tokens, and the same however many ranks divide it.
@@ -41,7 +39,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def model(settings: PhaseRecipe) -> TRM:
+def model(settings: Settings) -> TRM:
     made = TRM(Shape.of(settings))
     made.initialise(1)
     generator = torch.Generator().manual_seed(0)
@@ -57,7 +55,7 @@ class PartWorld(World):
         return self.__dict__["kept"]
 
 
-def test_bits_per_byte_by_hand(model: TRM, data_dir: Path, settings: PhaseRecipe) -> None:
+def test_bits_per_byte_by_hand(model: TRM, data_dir: Path, settings: Settings) -> None:
     data = open_data(data_dir)
     rows = data.validation_rows(settings)
     alone = World(0, 1, CPU)
@@ -82,7 +80,7 @@ def test_bits_per_byte_by_hand(model: TRM, data_dir: Path, settings: PhaseRecipe
 
 @pytest.mark.parametrize("ranks", [2, 3, 7])
 def test_ranks_divide_the_windows_without_loss_or_double_counting(
-    model: TRM, data_dir: Path, settings: PhaseRecipe, ranks: int
+    model: TRM, data_dir: Path, settings: Settings, ranks: int
 ) -> None:
     data = open_data(data_dir)
     rows = data.validation_rows(settings)
@@ -96,7 +94,7 @@ def test_ranks_divide_the_windows_without_loss_or_double_counting(
 
 
 def test_all_ranks_take_equally_many_batches(
-    model: TRM, data_dir: Path, settings: PhaseRecipe, monkeypatch: pytest.MonkeyPatch
+    model: TRM, data_dir: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seven ranks, ten rows: some have two, some have one."""
     data = open_data(data_dir)
@@ -121,7 +119,7 @@ def test_all_ranks_take_equally_many_batches(
     assert taken == [[torch.Size((1, settings.sequence))] * 2] * 7
 
 
-def test_special_tokens_do_not_count(model: TRM, data_dir: Path, settings: PhaseRecipe) -> None:
+def test_special_tokens_do_not_count(model: TRM, data_dir: Path, settings: Settings) -> None:
     data = open_data(data_dir)
     lengths = token_bytes(data, settings.vocab_size)
     assert lengths[data.tokenizer.bos] == 0
@@ -286,7 +284,7 @@ def test_a_file_without_items_is_refused(
 
 
 def test_more_questions_than_go_together_are_each_answered_as_alone(folder: Path) -> None:
-    from model.load import load_model
+    from model.training.load import load_model
 
     loaded = load_model(folder)
     generator = torch.Generator().manual_seed(1)

@@ -20,11 +20,9 @@ from pathlib import Path
 import pytest
 
 from model.preparing import fetch as fetching
-from model.preparing.cache import Cache
-from model.preparing.errors import PassingError
-from model.preparing.fetch import Fetcher, Pauses
+from model.preparing.cache import Cache, with_published_hashes
+from model.preparing.fetch import Fetcher, PassingError, Pauses
 from model.preparing.growing import Means
-from model.preparing.listing import with_published_hashes
 from tests.standins.data_host import COMMIT, DataHost, Fault, serving
 from trmcloud.adapters.data_hosts import pin_to_commit
 from trmcloud.core.catalog.datasets import DataSet, parse_data_set

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model import gpu
-from model.traps import KNOWN, traps_of
+from model.machine.traps import KNOWN, traps_of
 
 H100 = {
     "index": 0, "kind": "cuda", "name": "NVIDIA H100 80GB HBM3", "capability": [9, 0],

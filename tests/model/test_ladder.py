@@ -13,17 +13,34 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model import float8, ladder, trial
-from model.distributed import World
 from model.families import registry
 from model.families.attention import EFFICIENT, FLASH, left_of_sdpa
-from model.families.block_diffusion import BlockDiffusion
-from model.float8 import E4M3, E5M2, Float8Linear, fitting, layer_of, put_in, rounded, within
-from model.ladder import BACKENDS, PLAIN, Chip, descend, prove, proven
-from model.number_format import NumberFormat
-from model.precision import LossScale
+from model.families.bd3lm.model import BlockDiffusion
+from model.machine.distributed import World
+from model.machine.precision import LossScale
+from model.training import float8, number_format
+from model.training.float8 import (
+    E4M3,
+    E5M2,
+    Float8Linear,
+    fitting,
+    layer_of,
+    put_in,
+    rounded,
+    within,
+)
+from model.training.number_format import (
+    BACKENDS,
+    PLAIN,
+    Chip,
+    NumberFormat,
+    descend,
+    prove_rung,
+    proven,
+)
+from tests.settings import changed
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")
@@ -43,7 +60,7 @@ def lacking(*rungs: str) -> Callable[[str, torch.device], None]:
         if rung in rungs:
             raise RuntimeError(f"no kernel for {rung}")
         if rung in ("native", "emulated", *PLAIN):
-            prove(rung, device)
+            prove_rung(rung, device)
 
     return proof
 
@@ -52,7 +69,7 @@ def asked(settings: PhaseRecipe, dtype: str, backend: str = "any") -> PhaseRecip
     return replace(settings, dtype=dtype, float8=backend)
 
 
-def tries(*rungs: str) -> ladder.Try:
+def tries(*rungs: str) -> number_format.Try:
     return proven(CPU, ALONE, lacking(*rungs))
 
 
@@ -149,7 +166,7 @@ def test_a_product_that_is_wrong_is_no_rung(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(float8, "scaled_product", twice)
     with pytest.raises(RuntimeError, match="off float32's"):
-        prove("native", CPU)
+        prove_rung("native", CPU)
 
 
 # -- float8's own arithmetic --------------------------------------------------------------------
@@ -201,7 +218,9 @@ def test_a_factor_that_lies_the_wrong_way_is_refused() -> None:
 
 @pytest.mark.parametrize("family", ["trm", "gpt", "nanochat", "bd3lm"])
 def test_the_blocks_matrices_alone_are_put_in_and_out(settings: PhaseRecipe, family: str) -> None:
-    shape = replace(settings, family=family, mlp="gelu", value_embeddings=family == "nanochat")
+    own = {} if family == "trm" else {"mlp": "gelu"}
+    values = {"value_embeddings": True} if family == "nanochat" else {}
+    shape = changed(settings, family=family, **own, **values)
     model = registry.build(shape, CPU)
     model.initialise(7)
     names = list(model.state_dict())
@@ -232,7 +251,7 @@ def test_what_is_evaluated_takes_no_float8(settings: PhaseRecipe) -> None:
 
 
 def test_a_compiled_block_learns_in_float8_as_one_that_is_not(settings: PhaseRecipe) -> None:
-    shape = replace(settings, family="gpt", dtype="bfloat16", depth=2)
+    shape = changed(settings, family="gpt", dtype="bfloat16", depth=2)
     gradients = []
     for compiled in (False, True):
         model = registry.build(shape, CPU)
@@ -252,7 +271,7 @@ def test_a_compiled_block_learns_in_float8_as_one_that_is_not(settings: PhaseRec
 def test_torchao_takes_the_same_products() -> None:
     pytest.importorskip("torchao")
     for backend in ("torchao-tensorwise", "torchao-rowwise"):
-        prove(backend, CPU)
+        prove_rung(backend, CPU)
         layer = layer_of(backend)(nn.Linear(64, 48, bias=False))
         assert list(layer.state_dict()) == ["weight"]
         with torch.no_grad():
@@ -267,7 +286,9 @@ def test_torchao_takes_the_same_products() -> None:
 def on_h100(monkeypatch: pytest.MonkeyPatch) -> None:
     """This processor passes for a GPU with float8 that has no torchao."""
     monkeypatch.setattr(Chip, "of", classmethod(lambda cls, device: H100))
-    monkeypatch.setattr(ladder, "prove", lacking("torchao-tensorwise", "torchao-rowwise"))
+    monkeypatch.setattr(
+        number_format, "prove_rung", lacking("torchao-tensorwise", "torchao-rowwise")
+    )
 
 
 def rungs(run: Any) -> list[dict[str, Any]]:
@@ -277,9 +298,7 @@ def rungs(run: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("family", ["trm", "gpt", "nanochat", "bd3lm"])
 def test_every_family_trains_in_emulated_float8(new_run: NewRun, family: str) -> None:
-    run = new_run(
-        family=family, mlp="gelu", dtype="float8", float8="emulated", vocab_size=301, steps=3
-    )
+    run = new_run(family=family, dtype="float8", float8="emulated", vocab_size=301, steps=3)
     assert run.train_here() == "finished", run.heartbeat.message
     [line] = rungs(run)
     assert (line["taken"], line["why"]) == ("float8 (emulated)", "asked for")
@@ -296,15 +315,15 @@ def test_float8_is_taken_where_the_trial_finds_it_faster(
     seconds: tuple[float, float],
     taken: str,
 ) -> None:
-    real, calls = trial.Trial.step_s, []
+    real, calls = number_format.Trial.step_s, []
 
-    def timed(self: trial.Trial, steps: int = trial.STEPS) -> float:
+    def timed(self: number_format.Trial, steps: int = number_format.STEPS) -> float:
         real(self, steps=1)
         is_float8 = any(isinstance(each, Float8Linear) for each in self.model.modules())
         calls.append((steps, is_float8))
         return seconds[is_float8]
 
-    monkeypatch.setattr(trial.Trial, "step_s", timed)
+    monkeypatch.setattr(number_format.Trial, "step_s", timed)
     run = new_run(family="gpt", dtype="auto", steps=1000, eval_every=4, save_every=4)
     assert run.train_here(TRMCLOUD_REPLAY_DECISION="1:1:4") == "landed_deadline"
     assert calls == [(1, False), (20, False), (20, True)]
@@ -323,8 +342,8 @@ def test_float8_is_taken_where_the_trial_finds_it_faster(
 def test_a_trial_changes_nothing_of_a_training(
     new_run: NewRun, on_h100: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "PAYS", math.inf)
-    monkeypatch.setattr(trial, "_SHARE", 1e9)
+    monkeypatch.setattr(number_format, "PAYS", math.inf)
+    monkeypatch.setattr(number_format, "_SHARE", 1e9)
     tried = new_run("tried", family="gpt", dtype="auto", steps=4)
     plain = new_run("plain", family="gpt", dtype="bfloat16", steps=4)
     assert tried.train_here() == plain.train_here() == "finished"
@@ -347,8 +366,8 @@ def test_a_backend_that_fails_in_its_trial_is_left_for_the_next(
     def broken(*given: Any) -> Tensor:
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED\nwhen calling cublasLtMatmul")
 
-    monkeypatch.setattr(trial, "_SHARE", 1e9)
-    monkeypatch.setattr(ladder, "prove", lambda rung, device: None)
+    monkeypatch.setattr(number_format, "_SHARE", 1e9)
+    monkeypatch.setattr(number_format, "prove_rung", lambda rung, device: None)
     monkeypatch.setattr(float8, "scaled_product", broken)
     monkeypatch.setattr(float8, "_torchao_layer", lambda backend: broken)
     run = new_run(family="gpt", dtype="auto", steps=4)
@@ -411,7 +430,7 @@ def test_flex_attention_that_fails_is_left_for_a_table(
     settings: PhaseRecipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BlockDiffusion, "_wants_rule", lambda self, device: True)
-    shape = replace(settings, family="bd3lm", mlp="gelu", width=32, head_dim=16)
+    shape = changed(settings, family="bd3lm", mlp="gelu", width=32, head_dim=16)
     model = registry.build(shape, CPU)
     model.initialise(7)
     [left] = model.settle_attention()  # on a processor it runs forward alone
@@ -455,16 +474,16 @@ def test_the_attention_left_is_in_metrics(new_run: NewRun, monkeypatch: pytest.M
 
 _TWO_H100 = """
 import os
-from model import ladder, trial
-ladder.Chip.of = classmethod(lambda cls, device: ladder.Chip("H100", True, (9, 0)))
-trial.STEPS, trial._SHARE = 3, 1e9
-proof = ladder.prove
+from model.training import number_format
+number_format.Chip.of = classmethod(lambda cls, device: number_format.Chip("H100", True, (9, 0)))
+number_format.STEPS, number_format._SHARE = 3, 1e9
+proof = number_format.prove_rung
 def prove(rung, device):
     if rung == "torchao-tensorwise" or (rung == "torchao-rowwise" and os.environ["RANK"] == "1"):
         raise RuntimeError("no such kernel")
     if not rung.startswith("torchao"):
         proof(rung, device)
-ladder.prove = prove
+number_format.prove_rung = prove
 """
 
 
@@ -479,7 +498,7 @@ def test_two_ranks_try_and_take_the_same(new_run: NewRun, tmp_path: Path) -> Non
         ["torchao-tensorwise", "no such kernel"],
         ["torchao-rowwise", "another rank has it not"],
     ]
-    faster = line["plain_s"] / line["float8_s"] > trial.PAYS
+    faster = line["plain_s"] / line["float8_s"] > number_format.PAYS
     assert line["taken"] == ("float8 (native)" if faster else "bfloat16")
     assert run.heartbeat.outcome == "finished"
 

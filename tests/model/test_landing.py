@@ -10,15 +10,15 @@ from typing import Any, Callable
 import pytest
 import torch
 
-from model import loop
-from model.landing import Landing, Limits, Replay
-from model.schedule import Cooldown, Schedule
-from model.signals import SignalFlag
-from model.telemetry import Clock
+from model.machine.signals import SignalFlag
+from model.machine.telemetry import Clock
 from model.train import attend
+from model.training import loop
+from model.training.landing import Landing, Limits, Replay
+from model.training.schedule import Cooldown, Schedule
 from trmcloud.core.contract.manifest import to_json
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")
@@ -198,7 +198,7 @@ def test_a_timed_run_whose_steps_end_first_finishes(new_run: NewRun) -> None:
 
 
 def landing_of(settings: PhaseRecipe, limits: Limits, flag: SignalFlag | None = None) -> Landing:
-    from model.distributed import World
+    from model.machine.distributed import World
 
     return Landing(settings, limits, World(0, 1, torch.device("cpu")), flag or SignalFlag())
 

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from model.families import trm
-from model.families.dense import Dense
-from model.families.dense_shape import Shape
-from model.families.trm import TRM
-from model.muon import muon_momentum, muon_scale, orthogonalise
-from model.optim import Optimizer, Rules
-from model.schedule import (
+from model.families.dense import Dense, Shape
+from model.families.trm.model import TRM
+from model.families.trm.model import Shape as TrmShape
+from model.families.trm.plan import Settings
+from model.training.optim import Optimizer, Rules, muon_momentum, muon_scale, orthogonalise
+from model.training.schedule import (
     CONSTANT,
     COSINE,
     SURPLUS,
@@ -33,13 +32,12 @@ from model.schedule import (
     recent_mean,
     steps_that_fit,
 )
-from trmcloud.core.spec.recipe import PhaseRecipe
 
 # -- Muon and AdamW: what an update looks like, and that their state survives a file ------------
 
 
-def make(settings: PhaseRecipe) -> tuple[TRM, Optimizer]:
-    model = TRM(trm.Shape.of(settings))
+def make(settings: Settings) -> tuple[TRM, Optimizer]:
+    model = TRM(TrmShape.of(settings))
     model.initialise(1)
     return model, Optimizer(model, Rules.of(settings))
 
@@ -83,7 +81,7 @@ def test_tall_matrices_take_longer_steps() -> None:
     assert muon_scale(16, 64) == muon_scale(16, 16) == 1.0
 
 
-def test_a_block_matrix_moves_by_rate_times_shape_factor(settings: PhaseRecipe) -> None:
+def test_a_block_matrix_moves_by_rate_times_shape_factor(settings: Settings) -> None:
     model, optimizer = make(settings)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     fill_gradients(model, 5)
@@ -94,7 +92,7 @@ def test_a_block_matrix_moves_by_rate_times_shape_factor(settings: PhaseRecipe) 
         assert 0.5 < values.min() <= values.max() < 1.3
 
 
-def test_adam_rates_scale_with_width(settings: PhaseRecipe) -> None:
+def test_adam_rates_scale_with_width(settings: Settings) -> None:
     """The first AdamW step is sign(g)·rate, whatever the gradient's size."""
     model, optimizer = make(settings)
     before = model.head.weight.detach().clone()
@@ -105,7 +103,7 @@ def test_adam_rates_scale_with_width(settings: PhaseRecipe) -> None:
     assert moved.mean().item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_weight_decay_spares_the_embedding(settings: PhaseRecipe) -> None:
+def test_weight_decay_spares_the_embedding(settings: Settings) -> None:
     model, optimizer = make(replace(settings, weight_decay=0.5))
     model.head.weight.data.fill_(1.0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -118,7 +116,7 @@ def test_weight_decay_spares_the_embedding(settings: PhaseRecipe) -> None:
     assert shrunk.mean().item() == pytest.approx(1 - 0.5 * settings.matrix_lr, rel=1e-5)
 
 
-def test_state_survives_a_file_bit_by_bit(settings: PhaseRecipe, tmp_path: Path) -> None:
+def test_state_survives_a_file_bit_by_bit(settings: Settings, tmp_path: Path) -> None:
     straight, its_optimizer = make(settings)
     resumed, its_early_optimizer = make(settings)
     for model, optimizer in ((straight, its_optimizer), (resumed, its_early_optimizer)):
@@ -136,7 +134,7 @@ def test_state_survives_a_file_bit_by_bit(settings: PhaseRecipe, tmp_path: Path)
         assert torch.equal(parameter, resumed.get_parameter(name)), name
 
 
-def test_state_before_the_first_update_survives_too(settings: PhaseRecipe) -> None:
+def test_state_before_the_first_update_survives_too(settings: Settings) -> None:
     model, optimizer = make(settings)
     state = optimizer.state()
     again = Optimizer(model, Rules.of(settings))
@@ -146,7 +144,7 @@ def test_state_before_the_first_update_survives_too(settings: PhaseRecipe) -> No
     assert set(again.state()) > set(state)
 
 
-def test_state_of_another_model_is_refused(settings: PhaseRecipe) -> None:
+def test_state_of_another_model_is_refused(settings: Settings) -> None:
     _, optimizer = make(settings)
     _, wider = make(replace(settings, width=64))
     with pytest.raises(ValueError, match="shape"):
@@ -275,7 +273,7 @@ def test_adamw_alone_takes_every_parameter_at_the_recipes_own_rates() -> None:
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_a_recipe_for_adamw_gets_its_usual_constants(settings: PhaseRecipe) -> None:
+def test_a_recipe_for_adamw_gets_its_usual_constants(settings: Settings) -> None:
     rules = Rules.of(replace(settings, optimizer="adamw"))
     assert (rules.beta1, rules.beta2, rules.eps, rules.width_scale) == (0.9, 0.95, 1e-8, 1.0)
     rules = Rules.of(replace(settings, width=192))

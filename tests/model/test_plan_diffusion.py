@@ -18,32 +18,31 @@ import pytest
 import torch
 from torch import Tensor
 
-from model import loop, sample, score, solve
-from model.checkpoint import read_tensors
+from model import sample, score, solve
 from model.data.batch import Draws
 from model.data.folder import Supply, open_data
-from model.data.padding import PAD
-from model.data.segments import GIVEN
+from model.data.packing import GIVEN, PAD
 from model.data.stream import Cut, rows_of
-from model.families import block_mask, noise
+from model.families import masked_diffusion
 from model.families.attention import attend
-from model.families.block_mask import Places
 from model.families.cache import Cache
-from model.families.dense_shape import Shape
+from model.families.dense import Shape
 from model.families.drawing import drawing
-from model.families.noise import WHOLE, Span
-from model.families.plan_diffusion import PlanDiffusion
+from model.families.hdp.model import PlanDiffusion
+from model.families.masked_diffusion import WHOLE, Places, Span
 from model.families.protocol import Sampling
-from model.load import load_model
-from model.preparing import plans
+from model.preparing import readers
 from model.preparing.cache import Cache as PreparingCache
 from model.preparing.corpus import Corpus, check_parts, load_data_set, local_corpus
 from model.preparing.growing import Means, grow
-from model.preparing.plans import parts_of, plan_of
+from model.preparing.readers import parts_of, plan_of
+from model.training import loop
+from model.training.checkpoint import read_tensors
+from model.training.load import load_model
+from tests.settings import changed
 from trmcloud.core.contract.data_progress import load_shard
 from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import check_settings
 
 # -- plan diffusion -----------------------------------------------------------------------------
 # Plan and execution by diffusion, against their definitions: who sees whom, the bound, the end.
@@ -117,7 +116,7 @@ def places_of(segments: tuple[int, int, int]) -> Places:
 def test_the_mask_is_the_definition_for_every_plan_and_execution(question: int) -> None:
     for plan, execution in product(range(1, 25), (1, 3, 16, 23)):
         segments = (question, plan, execution)
-        seen = block_mask.table(places_of(segments))
+        seen = masked_diffusion.table(places_of(segments))
         assert torch.equal(seen, mask_by_hand(segments)), segments
 
 
@@ -129,8 +128,8 @@ def test_flex_attention_mixes_what_sdpa_does(segments: tuple[int, int, int]) -> 
     size = len(places.block_of)
     q, k, v = (torch.randn(2, 2, size, 16, generator=generator) for _ in range(3))
     rule: dict[str, Any] = {"causal": False, "dropout": 0.0}
-    by_table = attend(q, k, v, block_mask.table(places), **rule)
-    by_tiles = attend(q, k, v, block_mask.tiles(places), **rule)
+    by_table = attend(q, k, v, masked_diffusion.table(places), **rule)
+    by_tiles = attend(q, k, v, masked_diffusion.tiles(places), **rule)
     torch.testing.assert_close(by_tiles, by_table, rtol=0, atol=1e-5)
 
 
@@ -220,7 +219,9 @@ def test_the_bound_is_what_enumeration_gives(
     # Of the same law, drawn at once: a weight of 1/t takes many rows to come to its mean.
     generator = torch.Generator().manual_seed(5)
     monkeypatch.setattr(
-        noise, "thresholds", lambda draws, n: torch.rand(draws.of, n, generator=generator)
+        masked_diffusion,
+        "thresholds",
+        lambda draws, n: torch.rand(draws.of, n, generator=generator),
     )
     number, drawn = 50_000, 0.0
     targets = row(*parts, segments=segments).expand(number, -1)
@@ -240,8 +241,8 @@ def test_what_an_end_costs_stands_at_the_last_token_before_it() -> None:
     assert (nats[:, others] == 0).all()
     assert (nats[:, text].sum(dim=0) > 0).all()
     # The last token is visible here and there, and still its end costs.
-    at = noise.times(draws, 2, WHOLE)[:, model.block_of]
-    visible = noise.thresholds(draws, PLAN + EXECUTION) >= at
+    at = masked_diffusion.times(draws, 2, WHOLE)[:, model.block_of]
+    visible = masked_diffusion.thresholds(draws, PLAN + EXECUTION) >= at
     assert (nats[visible[:, 1] & ~visible[:, 2], QUESTION + 1] > 0).all()
 
 
@@ -284,7 +285,7 @@ def test_times_are_one_for_the_plan_and_one_for_the_execution() -> None:
     draws = Draws(0, 0, range(number), number)
     nats = model.evaluate(x, x, draws)
     tallied = model.tallied(nats, x, draws).view(3, -1)
-    assert int(tallied[0, noise.SPANS.index(Span(1e-3, 1.0))]) == 2 * number
+    assert int(tallied[0, masked_diffusion.SPANS.index(Span(1e-3, 1.0))]) == 2 * number
     sums = float(nats[0, :, 4:10].sum() / 5 + nats[0, :, 10:].sum() / 7)
     assert float(tallied[1, 0]) == pytest.approx(sums, rel=1e-5)
     model.adapt(tallied.flatten().tolist())
@@ -445,7 +446,7 @@ def prepared(path: Path, settings: PhaseRecipe, out: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made(settings: PhaseRecipe) -> PhaseRecipe:
-    return replace(settings, **IN_SEGMENTS, validation_fraction=0.2)
+    return changed(settings, **IN_SEGMENTS, validation_fraction=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -543,7 +544,7 @@ def test_every_text_that_fits_is_read_once_an_epoch_whole(
 
 def test_tokens_know_their_purpose(in_segments: Path, made: PhaseRecipe, tmp_path: Path) -> None:
     data = open_data(in_segments)
-    assert data.meta["segments"] == plans.VERSION
+    assert data.meta["segments"] == readers.VERSION
     assert data.meta["documents"] + data.meta["validation_documents"] == 60
     [line] = (in_segments / "shards.jsonl").read_bytes().splitlines(keepends=True)
     padded = replace(made, family="bd3lm", rows="padded")
@@ -630,9 +631,9 @@ def test_a_line_that_is_no_problem_ends_the_preparation(
 def test_settings_that_cannot_be_are_refused_by_name(
     made: PhaseRecipe, changes: dict[str, Any], told: str, next_step: str
 ) -> None:
-    check_settings(made)
+    made.check()
     with pytest.raises(UsageError, match=told) as error:
-        check_settings(replace(made, **changes))
+        changed(made, **changes).check()
     assert next_step in error.value.next_step
 
 

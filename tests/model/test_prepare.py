@@ -22,24 +22,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model import sources
 from model.data.folder import open_data
-from model.entropy import ByteCounts
+from model.data.tokenizers import load_tokenizer
 from model.prepare import main
-from model.preparing import whole
-from model.preparing.corpus import find_data_set, named_corpus
-from model.preparing.errors import PassingError, Stopped
-from model.preparing.gpt2 import END_OF_TEXT
+from model.preparing import sources, whole
+from model.preparing.corpus import END_OF_TEXT, find_data_set, named_corpus
+from model.preparing.entropy import ByteCounts
+from model.preparing.fetch import PassingError, Stopped
 from model.preparing.growing import Means, grow
+from model.preparing.sources import open_source, read_pieces
 from model.preparing.whole import Span, prepare, sample_text, split
-from model.sources import open_source, read_pieces
-from model.tokenizers import load_tokenizer
 from tests.model.corpora import jsonl, parquet, token_file
 from tests.model.preparing_rig import BASE, PATH, SHARDS, Rig, filled, serving_rig
 from trmcloud.core.catalog.datasets import GUIDE_CHARACTERS
 from trmcloud.core.contract.data_progress import load_shard
 from trmcloud.core.errors import ConflictError, DataError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 # -- From a source of any kind to token files; and what a source that will not do is told -------
 
@@ -394,7 +392,7 @@ def test_gpt2_token_files_are_taken_as_they_are(rig: Rig) -> None:
     text, ids = merges(rig.documents[0])
     vocabulary = rig.root / "vocab.bpe"
     vocabulary.write_text(text)
-    from model.preparing.gpt2 import tokenizer_from_merges
+    from model.preparing.corpus import tokenizer_from_merges
 
     tokenizer = load_tokenizer(tokenizer_from_merges(text, "here"), "here")
     assert (tokenizer.vocab_size, tokenizer.bos) == (ids, ids - 1)

@@ -11,15 +11,15 @@ from typing import Any, Callable
 import pytest
 import torch
 
-from model import loop
-from model.checkpoint import CheckpointFolder, verify
-from model.signals import SignalFlag
-from model.telemetry import Clock
+from model.machine.signals import SignalFlag
+from model.machine.telemetry import Clock
 from model.train import attend
+from model.training import loop
+from model.training.checkpoint import CheckpointFolder, verify
 from tests.model.test_checkpoint import contents, manifest
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")
@@ -128,7 +128,7 @@ def test_a_save_that_is_asked_for_is_made_once_and_training_goes_on(
 
     monkeypatch.setattr(loop.Trainer, "_step", step)
     flag = SignalFlag().install()
-    monkeypatch.setattr("model.signals.SignalFlag", lambda: flag)
+    monkeypatch.setattr("model.machine.signals.SignalFlag", lambda: flag)
     assert run.train_here() == "finished"
     assert sorted(run.manifests()) == [4, 7, 13, 18]
     unscored = [step for step, made in run.manifests().items() if made.val_bpb is None]

@@ -16,15 +16,15 @@ import pytest
 import torch
 
 from model import sample
+from model.data.tokenizers import BpeTokenizer, CharTokenizer
 from model.families.cache import Cache
 from model.families.drawing import InTurns, Together
 from model.families.protocol import Sampling
-from model.load import Loaded, load_model
 from model.serving import memory
 from model.serving.engine import End, Engine, Full
 from model.serving.memory import check_room, need_of
 from model.serving.text import TextStream
-from model.tokenizers import BpeTokenizer, CharTokenizer
+from model.training.load import Loaded, load_model
 from trmcloud.core.errors import UsageError
 
 pytest.importorskip("starlette", reason="the extra `serve`")

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 import torch
 
-from model.families import decoding
+from model.families import drawing
 from model.families.drawing import InTurns, Text, Together
 from model.families.protocol import Sampling
-from model.load import Loaded, load_model
 from model.serving.engine import End, Engine
+from model.training.load import Loaded, load_model
 from tests.model.test_serving import Client, serving, until
 from tests.standins.half_open import half_open_at, no_more_files
 
@@ -186,7 +186,7 @@ def test_a_fault_in_one_row_ends_that_row_alone(
     def choose(logits: Any, sampling: Sampling, generator: Any) -> int:
         if sampling.seed == 666 and generator.initial_seed() == 666 and counted.pop(0):
             raise RuntimeError("probability tensor contains NaN")
-        return decoding.choose(logits, sampling, generator)
+        return drawing.choose(logits, sampling, generator)
 
     counted = [False] * 5 + [True] * 100
     with serving(loaded, batch=8) as client:

@@ -11,7 +11,7 @@ from typing import Any, Callable
 import pytest
 import torch
 
-from model.checkpoint import read_manifest, read_tensors, verify
+from model.training.checkpoint import read_manifest, read_tensors, verify
 from tests.model.test_torchrun import rank_pid
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.values import replace
@@ -190,7 +190,7 @@ def test_a_disk_that_fills_on_one_rank_ends_all_of_them(new_run: NewRun, tmp_pat
     (tmp_path / "sitecustomize.py").write_text(
         "import errno, os\n"
         "if os.environ.get('RANK') == '1':\n"
-        "    import model.checkpoint as checkpoint\n"
+        "    import model.training.checkpoint as checkpoint\n"
         "    real = checkpoint._write\n"
         "    def full(path, kind, content):\n"
         "        if 'step-00000040' in str(path):\n"

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from model.distributed import World
-from model.muon_sharing import Matrix
-from model.rows import Span, span_among
-from model.sharding import Peers
+from model.machine.distributed import World
+from model.machine.tensors import Span, span_among
+from model.training.optim import Matrix
+from model.training.sharding import Peers
 from tests.model.sharded_ranks import CASES, settings_of, train
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.tokenizers import BOS, BpeTokenizer, CharTokenizer, TextTokenizer, load_tokenizer
+from model.data.tokenizers import BOS, BpeTokenizer, CharTokenizer, TextTokenizer, load_tokenizer
 from trmcloud.core.errors import DataError
 
 CORPUS = "the cat sat on the mat, the dog sat on the log: été, 漢字 🙂\n" * 20

@@ -150,9 +150,9 @@ def test_an_error_of_another_rank_is_the_one_that_is_told(new_run: NewRun, tmp_p
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
         "if os.environ.get('RANK') == '1':\n"
-        "    import model.loop, torch\n"
+        "    import model.training.loop, torch\n"
         "    def burst(self): raise torch.OutOfMemoryError('no room on rank 1')\n"
-        "    model.loop.Trainer._step = burst\n"
+        "    model.training.loop.Trainer._step = burst\n"
     )
     root = Path(__file__).parents[2]
     run = new_run(steps=2000)

@@ -16,14 +16,12 @@ from typing import Any
 import pytest
 import torch
 
-from model import checkpoint, loop, telemetry, train
-from model.checkpoint import read_manifest
+from model import train
 from model.families.protocol import Objective
-from model.families.trm import TRM
-from model.pace import Pace, Paces
-from model.precision import LossScale
-from model.soundness import LEAST, MENDS_WITHIN, MOST_NOT_FINITE, MOST_SKIPPED, Diverged, Soundness
-from model.telemetry import (
+from model.families.trm.model import TRM
+from model.machine import telemetry
+from model.machine.precision import LossScale
+from model.machine.telemetry import (
     Clock,
     Metrics,
     Pulse,
@@ -32,12 +30,23 @@ from model.telemetry import (
     process_age_s,
     process_started,
 )
+from model.training import checkpoint, loop
+from model.training.checkpoint import read_manifest
+from model.training.soundness import (
+    LEAST,
+    MENDS_WITHIN,
+    MOST_NOT_FINITE,
+    MOST_SKIPPED,
+    Diverged,
+    Soundness,
+)
+from model.training.stepping import Pace, Paces
 from trmcloud.core.contract.pod_contract import dump
 from trmcloud.core.contract.spikes import DEVIATIONS
 from trmcloud.core.contract.trainer_contract import ENV_JOB, ENV_OVERRIDES, PhaseJob, load_heartbeat
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.overrides import overridden
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 # -- One attempt in this process: how it resumes, and how each kind of trouble is told ----------
 
@@ -532,7 +541,7 @@ def test_overrides_are_read_from_the_environment_and_strictly(new_run: NewRun) -
     given = {ENV_JOB: str(path)}
     own = train._read(given)[1]
     text = json.dumps({"rate": 0.25, "preset": "moderate", "batch": 1, "accumulation": 2})
-    made = train._read({**given, ENV_OVERRIDES: text})[1]
+    made: Any = train._read({**given, ENV_OVERRIDES: text})[1]
     assert (made.batch, made.accumulation) == (1, 2)
     rates = [(s.matrix_lr, s.embedding_lr, s.head_lr) for s in (made, own)]
     assert rates[0] == tuple(rate * 0.25 for rate in rates[1])

@@ -17,16 +17,12 @@ from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotSupported, UsageE
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.planner.planning import untrained
-from trmcloud.core.spec.families import FAMILIES
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
+from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.core.spec.spec import RunSpec
 
 _DISK_MARGIN_BYTES = 64 << 20
-_TRAINED = (
-    "--dry-run shows this plan; there are trainers for "
-    f"{', '.join(name for name, family in FAMILIES.items() if family.has_trainer)}"
-)
 
 
 def first_candidate(plan: Plan) -> Candidate:
@@ -53,7 +49,7 @@ def check_launchable(context: Context, plan: Plan) -> None:
     candidate = first_candidate(plan)
     if not plan.launchable:
         raise NotSupported(
-            plan.limits.get(TRAINER, untrained(plan.spec.recipe)), next_step=_TRAINED
+            plan.limits.get(TRAINER, untrained(plan.spec.recipe)), next_step=_trained()
         )
     traits = traits_of(candidate.provider)
     if plan.spec.volume and traits.rented and not traits.network_volumes:
@@ -93,7 +89,12 @@ def check_trainer(recipe: Recipe) -> None:
         NotSupported: the recipe can be planned alone.
     """
     if not recipe.has_trainer:
-        raise NotSupported(untrained(recipe.name), next_step=_TRAINED)
+        raise NotSupported(untrained(recipe.name), next_step=_trained())
+
+
+def _trained() -> str:
+    named = ", ".join(name for name, family in FAMILIES.items() if family.has_trainer)
+    return f"--dry-run shows this plan; there are trainers for {named}"
 
 
 def check_disk(home: Path, plan: Plan) -> None:

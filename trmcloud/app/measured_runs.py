@@ -14,7 +14,6 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.planner.calibrated import Measured
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.speed import rented_machine, step_seconds
 from trmcloud.core.spec.plan import Candidate, PhasePlan
 
@@ -98,7 +97,7 @@ def measured_in(context: Context, run: RunState) -> Measured | None:
         step_s=pace.step_s,
         steps=pace.rows,
         tokens_per_step=settings.tokens_per_step(candidate.world_size),
-        flops_per_token=work_of(settings).train_flops,
+        flops_per_token=settings.work().train_flops,
         predicted_s=predicted_s,
         at=run.updated_at,
         run_id=run.run_id,

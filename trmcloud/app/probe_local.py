@@ -28,7 +28,6 @@ from trmcloud.core.contract.trainer_contract import (
 )
 from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.planner.calibrated import Measured
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
@@ -144,7 +143,7 @@ def probe_local(
         step_s=sorted(seconds)[len(seconds) // 2],
         steps=len(seconds),
         tokens_per_step=short.tokens_per_step(processes),
-        flops_per_token=work_of(short).train_flops,
+        flops_per_token=short.work().train_flops,
         at=time.time(),
     )
 

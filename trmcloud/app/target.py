@@ -6,7 +6,8 @@ from typing import Any
 
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.planner.reference_claims import TARGETS, Target
+from trmcloud.core.spec.guides import Target
+from trmcloud.core.spec.settings import kind_of
 from trmcloud.core.values import dataclass
 
 
@@ -46,10 +47,14 @@ def judged(run: RunState, best: CheckpointManifest | None, hours: float) -> Judg
     Args:
         hours: of training, start-up left out.
     """
-    target = TARGETS.get(run.spec.recipe)
-    if target is None or best is None or not best.step_losses:
+    if best is None or not best.step_losses:
         return None
     settings = best.settings
+    family = kind_of(str(settings.get("family")))
+    guide = family.guides.get(run.spec.recipe)
+    if guide is None or guide.target is None:
+        return None
+    target = guide.target
     data = run.spec.data or str(settings.get("data", ""))
     tokenizer = str(settings.get("tokenizer", ""))
     other = ""

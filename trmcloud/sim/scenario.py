@@ -173,10 +173,12 @@ def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> Wis
         spread = Interval(whole * 0.9, whole, whole * 1.25)
         # Apart, too: a machine that has room for larger micro-batches, see ``memory_share``.
         roomy = random.Random(f"room {steps} {rate.micros}").random() < 0.3
-        settings = PhaseRecipe(
-            recipe="trm", family="trm", phase=name, steps=steps, eval_every=every,
-            save_every=every, accumulation=6 if roomy else 1,
-        )  # fmt: skip
+        settings = PhaseRecipe.from_json(
+            {
+                **{"recipe": "trm", "family": "trm", "phase": name, "steps": steps},
+                **{"eval_every": every, "save_every": every, "accumulation": 6 if roomy else 1},
+            }
+        )
         phases.append(
             PhasePlan(
                 name=name,

@@ -15,7 +15,7 @@ from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob
 from trmcloud.core.control.events import EVENT_TYPES
 from trmcloud.core.control.reason import FACTS, Reason, ReasonKind
 from trmcloud.core.spec.plan import PLAN_VERSION, Candidate, Interval, PhasePlan, Plan
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import FAMILIES, CommandSettings
 from trmcloud.core.spec.spec import RunSpec
 
 SCHEMA = Path(__file__).with_name("schema.json")
@@ -24,7 +24,7 @@ _PLAIN = {"Label": "str", "Instant": "float", "Restarts": "int", "FailureKind": 
 
 _KINDS: dict[str, tuple[int, tuple[type[Any], ...]]] = {
     "ledger": (VERSION, (*EVENT_TYPES.values(), Reason)),
-    "plan": (PLAN_VERSION, (Plan, Candidate, PhasePlan, Interval, RunSpec, PhaseRecipe)),
+    "plan": (PLAN_VERSION, (Plan, Candidate, PhasePlan, Interval, RunSpec)),
     "pod": (
         contract.CONTRACT_VERSION,
         (
@@ -50,6 +50,11 @@ def schema() -> dict[str, Any]:
             },
         }
         for room, (version, kinds) in _KINDS.items()
+    }
+    made["plan"]["records"]["PhaseRecipe"] = {
+        item.name: _declared(item)
+        for kind in (*FAMILIES.values(), CommandSettings)
+        for item in fields(kind)
     }
     made["ledger"]["tables"] = TABLES.split()
     made["ledger"]["reasons"] = {

@@ -145,7 +145,9 @@ def test_a_preset_brings_what_it_stands_for(found: list[Listing]) -> None:
     made = changed_settings(CONTEXT, run, [("preset", "extreme")], accept=False)
     reopened = ev.Reopened(run.cap, settings=made.settings)
     assert run.recorded_plan is not None
-    after = run.recorded_plan.with_settings(reopened.settings).plan.candidates[0].phases[0].settings
+    after: Any = (
+        run.recorded_plan.with_settings(reopened.settings).plan.candidates[0].phases[0].settings
+    )
     assert (after.supervision_weight_base, after.improvement_reward_scale) == (10.0, 2.0)
 
 

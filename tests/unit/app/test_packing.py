@@ -59,7 +59,7 @@ def test_what_a_machine_needs_is_in_it_the_planner_not(entry: str, files: dict[s
     for module in (entry, AGENT, UPLOAD, "trmcloud.pod.machine.prepare"):
         assert f"{module.replace('.', '/')}.py" in names
     assert "trmcloud/pod/machine/environment.txt" in names
-    assert "trmcloud/core/planner/flops.py" in names, "the trainer imports it"
+    assert "trmcloud/core/spec/work.py" in names, "the trainer imports it"
     if entry == ENTRIES[0]:
         assert not {"trmcloud/core/spec/plan.py", "trmcloud/core/control/controller.py"} & names
     assert not any(name.startswith(("trmcloud/app", "trmcloud/adapters")) for name in names)

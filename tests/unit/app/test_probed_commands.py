@@ -33,7 +33,6 @@ from trmcloud.core.money import Usd
 from trmcloud.core.planner.calibrated import Measured
 from trmcloud.core.planner.command_outlook import recipe_of
 from trmcloud.core.planner.command_probe import Probed
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import RunSpec
@@ -294,7 +293,7 @@ def test_what_no_such_chip_can_do_is_not_kept(tmp_path: Path) -> None:
     """A pod's lines may say anything; on the peak's other side they would make the next plan."""
     made = plan_runs()
     settings = made.candidates[0].phases[0].settings
-    flops = settings.tokens_per_step(8) * work_of(settings).train_flops
+    flops = settings.tokens_per_step(8) * settings.work().train_flops
     at_peak_s = flops / (8 * GPUS["H100-SXM"].fp8_tflops * 1e12)
     note_measured(context_in(tmp_path, lines(0.99 * at_peak_s)), run_of(made))
     assert probes.load(tmp_path) == []
@@ -445,7 +444,7 @@ def test_a_card_that_is_too_small_says_so(planner: Planner) -> None:
 # -- What a guide promises beside what a run came to, and which formats its trainings took ------
 
 
-TRAINED = {"data": "openwebtext", "tokenizer": "gpt2"}
+TRAINED = {"family": "gpt", "data": "openwebtext", "tokenizer": "gpt2"}
 
 
 def a_run(recipe: str = "gpt350m", data: str = "") -> Any:

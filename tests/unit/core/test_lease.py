@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plans import a_generation
+from tests.settings import settings_of
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.clock import Anchor, Instant
@@ -25,7 +26,6 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan
-from trmcloud.core.spec.recipe import PhaseRecipe
 
 # -- The lease: what a generation's agent may do, and until when --------------------------------
 
@@ -44,7 +44,7 @@ def phase(
     parts = {"training": p50} if compile_s is None else {"compile": compile_s}
     return PhasePlan(
         name=name,
-        settings=PhaseRecipe("test", "trm", name, preset="extreme"),
+        settings=settings_of("trm", name, preset="extreme"),
         tokens=1,
         flops=7e15 if name == "fast" else 9e15,
         step_s=Interval(step_s / 2, step_s, step_s * 2),

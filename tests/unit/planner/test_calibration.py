@@ -41,7 +41,6 @@ from trmcloud.core.planner.data_estimate import (
     estimate_data,
 )
 from trmcloud.core.planner.estimates import outlook_on
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.planner.roofline import link_seconds, step_time
 from trmcloud.core.planner.speed import rented_machine, this_machine
@@ -184,10 +183,10 @@ def test_weights_that_are_applied_again_hide_no_more_than_one_application_does()
     """Their gradients are there only when backward is at their first application."""
     recipe = load_recipe("trm").resolve("fast", hardware="8xA100", gpus=8)
     settings = replace(recipe, width=4096, batch=1, accumulation=1)
-    reuse = work_of(settings).block_applications / work_of(settings).layers
+    reuse = settings.work().block_applications / settings.work().layers
     assert reuse > 8
     step = step_time(settings, GPUS["L40S"], 8, FITTED, 1.0)
-    hidden = link_seconds(settings, work_of(settings), GPUS["L40S"], 8) - step.links
+    hidden = link_seconds(settings, settings.work(), GPUS["L40S"], 8) - step.links
     backward = step.matmul + step.attention + step.traffic + step.lost + step.recompute
     assert 0 < hidden <= backward / reuse
 
@@ -328,7 +327,7 @@ def test_a_probe_replaces_the_prior_and_narrows_the_interval() -> None:
     (prior,) = make_plan(spec, tiny, [], NOW, "p-0000", local=machine).candidates
     settings = prior.phases[0].settings
     measured = Measured(
-        "here", 2, 0.5, 48, settings.tokens_per_step(2), work_of(settings).train_flops
+        "here", 2, 0.5, 48, settings.tokens_per_step(2), settings.work().train_flops
     )
     (probed,) = make_plan(
         spec, tiny, [], NOW, "p-0000", local=machine, measured=[measured]

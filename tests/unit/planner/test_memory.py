@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
+from tests.settings import changed
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.memory import (
     batches,
     checkpoint_bytes,
@@ -17,7 +17,7 @@ from trmcloud.core.planner.memory import (
     state_bytes,
 )
 from trmcloud.core.planner.roofline import MAX_LOGITS
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 D64 = load_recipe("d64").resolve("train", hardware="8xH100-PCIe", gpus=8)
 TRM = load_recipe("trm").resolve("fast", hardware="8xH100", gpus=8)
@@ -53,11 +53,11 @@ def test_batches_keep_the_whole() -> None:
 
 
 def small(**changes: object) -> PhaseRecipe:
-    settings = dataclasses.replace(
+    settings = changed(
         TRM, depth=2, width=256, head_dim=64, vocab_size=512, sequence=128, batch=6,
         supervision_steps=2, dtype="float32", compile=False,
     )  # fmt: skip
-    return dataclasses.replace(settings, **changes)  # type: ignore[arg-type]
+    return changed(settings, **changes)
 
 
 def kept_bytes(settings: PhaseRecipe) -> int:
@@ -67,9 +67,9 @@ def kept_bytes(settings: PhaseRecipe) -> int:
 
     import torch
 
-    from model.families import norms
+    from model.families import layers
 
-    trm = pytest.importorskip("model.families.trm")
+    trm = pytest.importorskip("model.families.trm.model")
     bf16 = settings.dtype == "bfloat16"
     model = trm.TRM(trm.Shape.of(settings), torch.bfloat16 if bf16 else torch.float32)
     model.initialise(0)
@@ -84,7 +84,7 @@ def kept_bytes(settings: PhaseRecipe) -> int:
     ids = torch.zeros((settings.batch, settings.sequence), dtype=torch.long)
     cast = torch.autocast("cpu", dtype=torch.bfloat16) if bf16 else contextlib.nullcontext()
     with (
-        mock.patch.object(norms, "_WIDE", ()),
+        mock.patch.object(layers, "_WIDE", ()),
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
         cast,
     ):
@@ -113,15 +113,15 @@ def test_logits_are_what_the_real_trm_keeps() -> None:
 
 
 def test_the_head_runs_in_pieces_where_the_trainer_does() -> None:
-    head = pytest.importorskip("model.families.head")
+    head = pytest.importorskip("model.families.layers")
     assert head.MAX_LOGITS == MAX_LOGITS
     assert predict_memory(TRM, 8).logits < 3
 
 
 def test_optimizer_states_are_what_the_real_optimizer_holds() -> None:
     pytest.importorskip("torch")
-    trm = pytest.importorskip("model.families.trm")
-    optim = pytest.importorskip("model.optim")
+    trm = pytest.importorskip("model.families.trm.model")
+    optim = pytest.importorskip("model.training.optim")
     settings = small()
     model = trm.TRM(trm.Shape.of(settings))
     model.initialise(0)
@@ -130,6 +130,6 @@ def test_optimizer_states_are_what_the_real_optimizer_holds() -> None:
         weight.grad = weight.detach() * 0 + 1
     optimizer.step(1, 1.0)
     held = sum(tensor.nbytes for tensor in optimizer.state().values())
-    work = work_of(settings)
+    work = settings.work()
     assert held == pytest.approx(state_bytes(settings, work), rel=0.01)
     assert kept_values(settings, work) == 27

@@ -22,7 +22,6 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.batch_fit import fit_settings
 from trmcloud.core.planner.calibrated import FITTED
 from trmcloud.core.planner.estimates import outlook_on, set_up_as
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
 from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.planner.planning import make_plan
@@ -302,7 +301,7 @@ def test_selective_checkpointing_lies_between_none_and_all(d64: PhaseRecipe) -> 
     seconds = [step_seconds(each, EIGHT) for each in (none, selective, full)]
     assert seconds[0] < seconds[1] < seconds[2]
     # 11 values of the width, as its products and its input are counted by hand.
-    work, positions = work_of(d64), 4 * 2048
+    work, positions = d64.work(), 4 * 2048
     kept = positions * 4096 * 2 * 64 * (1 + 3 + 1 + 1 + 4 + 1)
     one_block = predict_memory(full, 8).activations - positions * 4096 * 2 * 64 / 1e9
     assert work.block_applications == 64
@@ -479,7 +478,7 @@ def test_a_batch_of_ones_own_brings_its_rates() -> None:
 def test_the_guides_batches_stand_beside_what_is_reckoned() -> None:
     recipe = load_recipe("bd3lm")
     settings = recipe.resolve("train", hardware="1xH200", gpus=1)
-    header, *rows = batch_lines(settings, recipe.rates)
+    _, header, *rows = batch_lines(settings, recipe.rates)
     assert "GB said" in header
     assert [row.split()[0] for row in rows] == [
         "baseline", "conservative", "recommended", "aggressive", "extreme",

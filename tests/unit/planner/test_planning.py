@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -31,13 +31,11 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.planner.candidates import kill_latency_s
 from trmcloud.core.planner.memory import predict_memory
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.planner.reference_claims import CLAIMS
 from trmcloud.core.spec.deadline import parse_deadline
-from trmcloud.core.spec.families import FAMILIES, Family
 from trmcloud.core.spec.overrides import overridden, recoverable
 from trmcloud.core.spec.plan import About, Candidate, Plan, plan_from_json, plan_to_json
 from trmcloud.core.spec.recipe import Recipe
-from trmcloud.core.spec.settings import as_option, parse_setting
+from trmcloud.core.spec.settings import FAMILIES, as_option, parse_setting
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.stop_rules import check_rules, checked_patience, parse_gain, rules_of
 from trmcloud.core.storage import price_per_hour
@@ -335,8 +333,9 @@ def test_a_free_machine_tells_what_an_hour_must_be_worth(trm: Recipe, offers: li
 
 
 def test_the_guides_rows_contradict_themselves() -> None:
-    assert len(CLAIMS) == 12
-    for claim in CLAIMS.values():
+    claims = FAMILIES["trm"].guides["trm"].rows
+    assert len(claims) == 12
+    for claim in claims:
         for minutes, dollars in zip(claim.minutes, claim.cost_usd, strict=True):
             assert minutes / 60 * float(claim.rate) == pytest.approx(dollars, rel=0.08)
         assert claim.arithmetic_minutes[1] < claim.minutes[1] * 0.95
@@ -345,8 +344,7 @@ def test_the_guides_rows_contradict_themselves() -> None:
 def test_a_recipe_without_trainer_is_planned_and_never_launchable(
     offers: list[Offer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    untrained = dataclasses.replace(FAMILIES["hdp"], has_trainer=False)
-    monkeypatch.setitem(cast("dict[str, Family]", FAMILIES), "hdp", untrained)
+    monkeypatch.setattr(FAMILIES["hdp"], "has_trainer", False)
     recipe = load_recipe("hdp")
     plan = plan_for(recipe, offers, budget=Usd(500))
     assert plan.spec.phases == ("train",)

@@ -1,4 +1,5 @@
-"""Where the trainer and its recipes lie: beside the package in a checkout, inside it in a wheel."""
+"""Where the trainer, its recipes and its families are: beside the package in a checkout, inside it
+in a wheel."""
 
 from __future__ import annotations
 
@@ -24,3 +25,7 @@ def bundle_root() -> Path:
         where=str(_PACKAGE),
         next_step="pip install --force-reinstall trmcloud",
     )
+
+
+def families_folder() -> Path:
+    return bundle_root() / "model" / "families"

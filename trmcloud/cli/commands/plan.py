@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from trmcloud.core.spec.spec import RunSpec
 
 
-_WITH_BATCH_ROWS = ("bd3lm", "hdp")
-
-
 @options.with_options("plan")
 def plan(
     request: LaunchRequest,
@@ -59,16 +56,12 @@ def plan(
 
         write_plot(plan, Path(plot))
     if explain is not None and not as_json:
+        from trmcloud.cli.views.plan_explain import batch_lines
         from trmcloud.cli.views.plan_explain import explain as explained
 
-        print("\n".join(explained(plan, explain)))
-        if plan.spec.recipe in _WITH_BATCH_ROWS:
-            from trmcloud.cli.views.plan_explain import STEPS, batch_lines
-
-            made = planner.recipe(plan.spec.recipe)
-            settings = made.resolve(plan.spec.phases[0], hardware="1xH200", gpus=1)
-            print(f"  its batches, {STEPS:,} steps each whatever a step takes in")
-            print("\n".join(batch_lines(settings, made.rates)))
+        made = planner.recipe(plan.spec.recipe)
+        settings = made.resolve(plan.spec.phases[0], hardware="1xH200", gpus=1)
+        print("\n".join([*explained(plan, explain), *batch_lines(settings, made.rates)]))
         return
     from trmcloud.cli.views import plan as plan_view
 

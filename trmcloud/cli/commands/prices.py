@@ -161,10 +161,11 @@ def _how_far(move: tuple[Offer, Usd | None]) -> tuple[bool, float]:
 
 
 def _print_guides() -> None:
-    from trmcloud.core.planner.reference_claims import CLAIMS, SOURCE
+    from trmcloud.core.spec.guides import SOURCE
+    from trmcloud.wiring_plans import guides
 
     print(f"{SOURCE}; never planned with")
-    for claim in CLAIMS.values():
+    for claim in (claim for guide in guides() for claim in guide.rows):
         low, high = claim.minutes
         print(
             f"{claim.hardware:<8}{claim.phase:<9}{float(claim.rate):>7.2f} $/h"

@@ -19,8 +19,8 @@ from trmcloud.core.contract.command import NO_SIGNAL, Command
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.plain_text import one_line
-from trmcloud.core.spec.families import COMMAND
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan, plan_to_json
+from trmcloud.core.spec.settings import CommandSettings
 
 # What a person can do about a pod by its provider's own client, and what of their account it
 # holds.
@@ -186,7 +186,7 @@ def _hardware(plan: Plan, chosen: Candidate) -> str:
 
 def _work(chosen: Candidate, phase: PhasePlan, verbose: bool) -> str:
     s = phase.settings
-    if s.family == COMMAND:
+    if isinstance(s, CommandSettings):
         takes = phase.seconds
         if takes.p10 < takes.p90:
             whole = f"{duration(takes.p10)} to {duration(takes.p90)}"

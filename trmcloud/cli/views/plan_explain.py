@@ -13,10 +13,8 @@ from trmcloud.core.planner.calibrated import FITTED
 from trmcloud.core.planner.candidates import SPOT_NOTE
 from trmcloud.core.planner.command_outlook import seconds_text
 from trmcloud.core.planner.command_probe import HOST_FACTOR, Probed, elsewhere
-from trmcloud.core.planner.flops import Work, work_of
 from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
 from trmcloud.core.planner.number_format import assumed_format
-from trmcloud.core.planner.reference_claims import BATCH_ROWS, CLAIMS, OTHER_CLAIMS, BatchRow
 from trmcloud.core.planner.roofline import (
     MAX_LOGITS,
     NODE_LINK_GB_S,
@@ -25,9 +23,11 @@ from trmcloud.core.planner.roofline import (
     step_time,
 )
 from trmcloud.core.planner.speed import predict_phase, rented_machine, steps_between_saves
+from trmcloud.core.spec.guides import BatchRow
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
 from trmcloud.core.spec.rates import rate_for
 from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.work import Work
 from trmcloud.core.values import replace
 
 HOUR_S = 3600.0
@@ -49,7 +49,7 @@ def explain(plan: Plan, text: str) -> list[str]:
     lines += ["", *_money(candidate, plan)]
     lines += ["", "memory of one GPU", *_memory(candidate)]
     lines += ["", *(f"  {reason.text}" for reason in candidate.reasons)]
-    claims = _claims(plan, candidate)
+    claims = _claims(candidate)
     if claims:
         lines += ["", "what the guide says", *claims]
     return lines
@@ -80,14 +80,14 @@ def _headline(c: Candidate, plan: Plan) -> str:
 
 def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
     s = phase.settings
-    work = work_of(s)
+    work = s.work()
     per_step = s.tokens_per_step(c.world_size)
     gflop = work.train_flops / 1e9
     lines = [
         f"{phase.name}: {s.steps:,} steps",
         _line("tokens per step", f"{s.batch} × {s.accumulation} × {c.world_size} × {s.sequence}",
               f"{per_step:,}"),
-        _line("FLOPs per token", _flops_text(s.family, work), f"{gflop:,.2f} GFLOP"),
+        _line("FLOPs per token", s.flops_formula or _flops_text(work), f"{gflop:,.2f} GFLOP"),
         _line("FLOPs per step", f"{per_step:,} × {gflop:,.2f} GFLOP",
               f"{per_step * gflop / 1e6:,.2f} PFLOP"),
     ]  # fmt: skip
@@ -162,9 +162,7 @@ def _recompute_text(s: PhaseRecipe) -> str:
     return ", ".join(parts) or "off"
 
 
-def _flops_text(family: str, work: Work) -> str:
-    if family == "trm":
-        return "6·[16·L·D²·N(n+1) + N·V·D] + 12·L·D·T·N(n+1)"
+def _flops_text(work: Work) -> str:
     return f"6 × {(work.matmul_flops + work.head_flops) / 2e6:,.0f}M in matmuls + attention"
 
 
@@ -230,10 +228,14 @@ def _memory(c: Candidate) -> list[str]:
     return [*lines, _line("sum", f"of {c.memory_gb:,.0f} GB", f"{memory.total:,.1f} GB")]
 
 
-def _claims(plan: Plan, c: Candidate) -> list[str]:
+def _claims(c: Candidate) -> list[str]:
     lines: list[str] = []
-    for phase in c.phases if plan.spec.recipe == "trm" else ():
-        claim = CLAIMS.get((c.hardware, phase.name))
+    guide = c.phases[0].settings.guide
+    if guide is None:
+        return lines
+    claims = {claim.phase: claim for claim in guide.rows if claim.hardware == c.hardware}
+    for phase in c.phases:
+        claim = claims.get(phase.name)
         if claim is None:
             continue
         low, high = claim.step_s
@@ -246,12 +248,13 @@ def _claims(plan: Plan, c: Candidate) -> list[str]:
             f"    a step takes {phase.step_s.p50 / high:.1f} × its longest; the phase {ours:,.0f}"
             f" min is {ours / claim.minutes[1]:.1f} × its longest",
         ]
-    for said, truth in OTHER_CLAIMS.get(plan.spec.recipe, ()):
+    for said, truth in guide.said:
         lines += [f"  {said}", f"    {truth}"]
-    if plan.spec.recipe == "d64":
-        phase = c.phases[0]
-        per_hour = HOUR_S / phase.step_s.p50
-        lines.append(f"    here: {per_hour:,.0f} steps an hour, {per_hour * 31:,.0f} in 31 h")
+    if hours := guide.steps_in_hours:
+        per_hour = HOUR_S / c.phases[0].step_s.p50
+        lines.append(
+            f"    here: {per_hour:,.0f} steps an hour, {per_hour * hours:,.0f} in {hours:g} h"
+        )
     return lines
 
 
@@ -266,13 +269,16 @@ _HEADER = (
 
 
 def batch_lines(settings: PhaseRecipe, rates: Mapping[int, float]) -> list[str]:
-    """A line for each of the guide's batches, each with its 50,000 steps.
+    """A line for each batch of its recipe's guide, each with its 50,000 steps; none without one.
 
     Args:
         rates: of the recipe, by sequences a step.
     """
-    rows = [_row(each, settings, rates) for each in BATCH_ROWS]
-    return [f"  {line}" for line in table(_HEADER, rows)]
+    if settings.guide is None or not settings.guide.batches:
+        return []
+    rows = [_row(each, settings, rates) for each in settings.guide.batches]
+    lines = (f"its batches, {STEPS:,} steps each whatever a step takes in", *table(_HEADER, rows))
+    return [f"  {line}" for line in lines]
 
 
 def _row(row: BatchRow, asked: PhaseRecipe, rates: Mapping[int, float]) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ AGAIN, SKIPPED = "again", "skipped"
 """What is no rung: the same settings once more, and steps that the trainer left out by itself."""
 RATE = "rate"
 """The one override that is no setting: a factor on every learning rate, above 0 and at most 1."""
+PRESET = "preset"
+"""A setting with names for how hard a model is pushed, of those families that have one."""
 PRESETS_DOWN: Mapping[str, str] = {"extreme": "aggressive", "aggressive": "moderate"}
 MOST_RECOVERIES = 32
 _MOST_OVERRIDES_BYTES = 4096
@@ -136,8 +138,8 @@ def _half_rate(now: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lower_preset(now: Mapping[str, Any]) -> dict[str, Any]:
-    lower = PRESETS_DOWN.get(str(now.get("preset", "")))
-    return {"preset": lower} if lower else {}
+    lower = PRESETS_DOWN.get(str(now.get(PRESET, "")))
+    return {PRESET: lower} if lower else {}
 
 
 _MEMORY, _UNSOUND = (OUT_OF_MEMORY,), (NON_FINITE, DIVERGED)
@@ -221,7 +223,7 @@ _OVERRIDES: Mapping[str, Callable[[Any], bool]] = {
     "loader_workers": lambda value: value == 0 and type(value) is int,
     "depth": _COUNT,
     "sequence": _COUNT,
-    "preset": lambda value: value in PRESETS_DOWN.values(),
+    PRESET: lambda value: value in PRESETS_DOWN.values(),
     RATE: lambda value: type(value) is float and 0 < value <= 1,
 }
 

@@ -12,7 +12,6 @@ from typing import Any, Iterator, Mapping, NamedTuple
 
 from trmcloud.core.planner.memory import USABLE_SHARE, Memory, batches, predict_memory
 from trmcloud.core.planner.speed import Machine, step_seconds
-from trmcloud.core.spec.families import COMMAND, FAMILIES, takes, why_not_sharded
 from trmcloud.core.spec.recipe import PhaseRecipe
 from trmcloud.core.values import replace
 
@@ -33,8 +32,7 @@ def fit_settings(asked: PhaseRecipe, machine: Machine, overrides: Mapping[str, A
     """
     room_gb = machine.memory_gb * USABLE_SHARE
     first = _memory(asked, machine)
-    has_trainer = FAMILIES[asked.family].has_trainer
-    if first.total <= room_gb and has_trainer:
+    if first.total <= room_gb and asked.has_trainer:
         return _in_fewer_passes(asked, first, machine, overrides)
     fixed = {key: value for key, value in overrides.items() if key in _CHOSEN}
     best: tuple[float, PhaseRecipe, Memory] | None = None
@@ -54,7 +52,7 @@ def fit_settings(asked: PhaseRecipe, machine: Machine, overrides: Mapping[str, A
         seconds = step_seconds(settings, machine) * _PLAINNESS ** _extras(settings)
         if best is None or seconds < best[0]:
             best = seconds, settings, memory
-        if is_trained(settings) and not takes(asked.family, "activation_checkpointing"):
+        if is_trained(settings) and "activation_checkpointing" in asked.not_set:
             break
     need = f"{_way(asked)} needs {first.total:,.0f} of {machine.memory_gb:,.0f} GB"
     if best is not None:
@@ -123,11 +121,9 @@ def is_trained(settings: PhaseRecipe) -> bool:
 
 def why_untrained(settings: PhaseRecipe) -> str:
     """Why no trainer runs with these; empty where one does."""
-    if settings.family == COMMAND:
-        return ""
-    if not FAMILIES[settings.family].has_trainer:
+    if not settings.has_trainer:
         return "the trainer of this family is not there yet"
-    why = why_not_sharded(settings.family) if settings.sharding == "fsdp" else ""
+    why = settings.why_not_sharded if settings.sharding == "fsdp" else ""
     return f"sharding=fsdp is not for {settings.family}: {why}" if why else ""
 
 
@@ -136,16 +132,15 @@ def _ways(asked: PhaseRecipe, processes: int) -> Iterator[PhaseRecipe]:
     largest = asked.batch
     was_asked = tuple(getattr(asked, key) for key in _CHOSEN)
     yield asked
-    family = FAMILIES[asked.family]
     checkpointings = [
         (some, selective)
         for some, selective in _CHECKPOINTINGS
-        if (takes(asked.family, "activation_checkpointing") or not some)
-        and (takes(asked.family, "selective_checkpointing") or not selective)
+        if ("activation_checkpointing" not in asked.not_set or not some)
+        and ("selective_checkpointing" not in asked.not_set or not selective)
     ]
-    shardings = ("ddp", "fsdp") if processes > 1 and family.shards else ("ddp",)
+    shardings = ("ddp", "fsdp") if processes > 1 and not asked.why_not_sharded else ("ddp",)
     for sharding in shardings:
-        if sharding == "fsdp" or not family.has_trainer:
+        if sharding == "fsdp" or not asked.has_trainer:
             largest = asked.batch * asked.accumulation
         for checkpointing, selective in checkpointings:
             for batch, accumulation in batches(asked, largest=largest):

@@ -19,7 +19,8 @@ from trmcloud.core.planner.estimates import (
 from trmcloud.core.planner.memory import Memory
 from trmcloud.core.planner.speed import Machine, PhaseTime, save_s, startup_s
 from trmcloud.core.spec.plan import About, Interval, PhasePlan, Remark
-from trmcloud.core.spec.recipe import PhaseRecipe, Recipe
+from trmcloud.core.spec.recipe import Recipe
+from trmcloud.core.spec.settings import CommandSettings
 from trmcloud.core.spec.spec import RunSpec
 
 LEAST_USEFUL_S = 1.0
@@ -45,10 +46,10 @@ def recipe_of(command: Command) -> Recipe:
     )
 
 
-def settings_of(spec: RunSpec) -> PhaseRecipe:
+def settings_of(spec: RunSpec) -> CommandSettings:
     """The settings of a command's one phase; steps are 0 where nobody said how many there are."""
     assert spec.command is not None
-    return PhaseRecipe(
+    return CommandSettings(
         recipe=RECIPE,
         family=RECIPE,
         phase=PHASE,
@@ -157,7 +158,7 @@ def seconds_text(step_s: Interval) -> str:
     return f"{step_s.p50:.3g} s ({step_s.p10:.3g} to {step_s.p90:.3g})"
 
 
-def _sized(command: Command) -> PhaseRecipe:
-    return PhaseRecipe(
+def _sized(command: Command) -> CommandSettings:
+    return CommandSettings(
         recipe=RECIPE, family=RECIPE, phase=PHASE, checkpoint_bytes=command.checkpoint_bytes
     )

@@ -15,7 +15,6 @@ from trmcloud.core.contract.bucket_terms import BUCKET_BYTES_PER_S
 from trmcloud.core.planner.batch_fit import Fitted, fit_settings
 from trmcloud.core.planner.calibrated import Measured
 from trmcloud.core.planner.data_estimate import DataEstimate, estimate_data
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.memory import USABLE_SHARE, Memory, checkpoint_bytes, weights_bytes
 from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.planner.roofline import NODE_LINK_GB_S
@@ -159,7 +158,7 @@ def outlook_on(
             name=name,
             settings=settings,
             tokens=count,
-            flops=count * work_of(settings).train_flops,
+            flops=count * settings.work().train_flops,
             step_s=time.step,
             seconds=time.seconds,
             parts_s=time.parts_s(),
@@ -318,7 +317,7 @@ def _probed(settings: PhaseRecipe, machine: Machine) -> float:
     if probe.predicted_s > 0:
         return probe.step_s / probe.predicted_s
     measured = probe.step_s * probe.gpus / (probe.tokens_per_step * probe.flops_per_token)
-    flops = settings.tokens_per_step(machine.processes) * work_of(settings).train_flops
+    flops = settings.tokens_per_step(machine.processes) * settings.work().train_flops
     return measured / (step_seconds(settings, machine) * machine.processes / flops)
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Iterable, Iterator, Mapping, NamedTuple
 
-from trmcloud.core.planner.flops import Work, work_of
 from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.planner.roofline import MAX_LOGITS
-from trmcloud.core.spec.families import COMMAND
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import CommandSettings, PhaseRecipe
+from trmcloud.core.spec.work import Work
 from trmcloud.core.values import replace
 
 GB = 1e9
@@ -73,7 +72,7 @@ def predict_memory(settings: PhaseRecipe, processes: int, *, on_gpu: bool = True
     a process writes, for DDP the first one everything.
     """
     settings = replace(settings, dtype=assumed_format(settings, None, on_gpu=on_gpu).dtype)
-    work = work_of(settings)
+    work = settings.work()
     compute = BYTES[settings.dtype]
     cast = 0 if settings.dtype == "float32" else compute
     states = state_bytes(settings, work)
@@ -112,9 +111,9 @@ def state_bytes(settings: PhaseRecipe, work: Work) -> float:
 
 def checkpoint_bytes(settings: PhaseRecipe) -> int:
     """One checkpoint on disk: float32 weights and optimizer states; of a command, the most."""
-    if settings.family == COMMAND:
+    if isinstance(settings, CommandSettings):
         return settings.checkpoint_bytes
-    work = work_of(settings)
+    work = settings.work()
     return work.parameters * 4 + round(state_bytes(settings, work))
 
 
@@ -125,7 +124,7 @@ def stored_bytes(phases: Iterable[PhaseRecipe]) -> int:
 
 
 def weights_bytes(settings: PhaseRecipe) -> float:
-    return work_of(settings).parameters * 4.0
+    return settings.work().parameters * 4.0
 
 
 def kept_values(settings: PhaseRecipe, work: Work) -> float:

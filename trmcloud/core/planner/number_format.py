@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from trmcloud.core.catalog.hardware import GPUS, Gpu, HardwareRequest, LocalMachine
 from trmcloud.core.errors import UsageError
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.spec.settings import AUTO, FLOAT8, PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 
@@ -37,7 +36,7 @@ def assumed_format(settings: PhaseRecipe, gpu: Gpu | None, *, on_gpu: bool = Tru
     if not gpu.fp8_tflops:
         return Assumed("bfloat16", f"{gpu.name} has no float8")
     trial = "20 timed steps decide, for float8 where it is more than 1.03 × as fast"
-    if work_of(settings).parameters < PAYS_FROM:
+    if settings.work().parameters < PAYS_FROM:
         return Assumed("bfloat16", f"float8 seldom pays below 1B parameters; {trial}")
     return Assumed(FLOAT8, f"it pays from about 1B parameters on; {trial}")
 

@@ -19,9 +19,9 @@ from __future__ import annotations
 from typing import Mapping, NamedTuple
 
 from trmcloud.core.catalog.hardware import Gpu
-from trmcloud.core.planner.flops import CAUSAL_SHARE, Work, muon_flops, work_of
 from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.work import CAUSAL_SHARE, Work, muon_flops
 
 SDPA_KERNEL: Mapping[str, float] = {
     "H100": 0.65,
@@ -144,7 +144,7 @@ def step_time(
 ) -> StepTime:
     """One step of ``settings`` on ``gpus`` of ``gpu`` that reach ``share`` of the ideal; they sit
     in ``nodes`` machines."""
-    work = work_of(settings)
+    work = settings.work()
     tokens = settings.batch * settings.sequence
     passes = settings.accumulation
     dtype = assumed_format(settings, gpu).dtype

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from trmcloud.core.catalog.hardware import GPUS, Gpu, LocalMachine
 from trmcloud.core.planner.calibrated import FITTED, P90_SIGMAS, Measured, Reach, reach_of
-from trmcloud.core.planner.flops import work_of
 from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.planner.roofline import NODE_LINK_GB_S, StepTime, step_time
 from trmcloud.core.spec.plan import Interval
@@ -167,7 +166,7 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
     ``factor`` scales what the model says: measured ÷ predicted of a probe, which then also
     replaces the prior's doubt.
     """
-    work = work_of(settings)
+    work = settings.work()
     reach = machine.reach()
     probed = machine.measured is not None
     detail, step_p50 = _step(settings, machine, reach)
@@ -246,7 +245,7 @@ def _step(settings: PhaseRecipe, machine: Machine, reach: Reach) -> tuple[StepTi
         return detail, detail.total
     assert machine.local is not None
     rate = machine.local.peak_flops(machine.processes) * reach.share * machine.processes
-    flops = settings.tokens_per_step(machine.processes) * work_of(settings).train_flops
+    flops = settings.tokens_per_step(machine.processes) * settings.work().train_flops
     return None, flops / rate if rate > 0 else math.inf
 
 

@@ -3,26 +3,20 @@ somebody accepts that. Trainer and launch judge by the same list. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.dense_keys import DENSE_KEYS
-from trmcloud.core.spec.settings import PRESETS, PhaseRecipe, check_foreign, check_settings
+from trmcloud.core.spec.settings import PhaseRecipe, check_foreign
 from trmcloud.core.values import replace
 
 _DECISIVE = (
-    "family", "depth", "width", "head_dim", "vocab_size", "sequence", "block", "seed", "rows",
-    "supervision_steps", "loops", "control", "optimizer", "normuon", "ema",
-    *(key for key in DENSE_KEYS if not key.endswith("_checkpointing")),
+    "family", "depth", "width", "head_dim", "vocab_size", "sequence", "seed", "rows",
+    "optimizer", "normuon", "ema",
 )  # fmt: skip
-"""Another value of these makes another training, though the weights may still fit."""
-SHAPE_KEYS = (
-    "depth", "width", "head_dim", "vocab_size", "control", "hidden", "tied", "positions", "mlp",
-    "kv_heads", "value_embeddings",
-)  # fmt: skip
-"""Weights trained with one value of these may not fit a model with another."""
+"""Another value of these makes another training, though the weights may still fit; and of those
+that a family calls ``decisive``."""
 _PLANNED_KEYS = ("tokenizer", "characters", "data", "validation_fraction", "keep_best")
 """What a run's data was made with, and its storage reserved for."""
 SEQUENCES = "sequences a step"
@@ -46,8 +40,8 @@ def decisive_changes(
     """What differs that decides what is trained; the worlds are numbers of GPUs, or processes."""
     changed = [
         Change(name, getattr(before, name), getattr(after, name))
-        for name in _DECISIVE
-        if getattr(before, name) != getattr(after, name)
+        for name in (*_DECISIVE, *before.decisive)
+        if hasattr(after, name) and getattr(before, name) != getattr(after, name)
     ]
     rows = [each.global_batch(1) for each in (before, after)]
     whole = rows[0] * world_before, rows[1] * world_after
@@ -65,7 +59,7 @@ def with_overrides(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> Phase
         UsageError: naming a key that cannot change within a run, or settings that cannot be.
     """
     check_foreign(settings.family, overrides, "--set")
-    fixed = set(_fixed_keys(settings))
+    fixed = {*settings.fixed_keys(), *_PLANNED_KEYS}
     for key, value in overrides.items():
         if key in fixed and value != getattr(settings, key):
             raise UsageError(
@@ -74,17 +68,6 @@ def with_overrides(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> Phase
                 where="--set",
                 next_step=f"trmcloud launch … --set {key}={value} starts another run",
             )
-    values = dict(overrides)
-    if "preset" in values and values["preset"] in PRESETS:
-        base, scale = PRESETS[values["preset"]]
-        values = {"supervision_weight_base": base, "improvement_reward_scale": scale, **values}
-    changed = replace(settings, **values)
-    check_settings(changed)
+    changed = replace(settings, **{**settings.implied(overrides), **overrides})
+    changed.check()
     return changed
-
-
-def _fixed_keys(settings: PhaseRecipe) -> Iterable[str]:
-    yield from SHAPE_KEYS
-    yield from _PLANNED_KEYS
-    if settings.positions == "learned":
-        yield "sequence"  # one row of weights a position

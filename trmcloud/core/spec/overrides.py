@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from trmcloud.core.contract.climbing import CLIMBS
-from trmcloud.core.contract.recovery import LADDER, LAST_RUNGS, NEEDED, RATE
+from trmcloud.core.contract.recovery import LADDER, LAST_RUNGS, NEEDED, PRESET, RATE
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.families import COMMAND, takes
-from trmcloud.core.spec.settings import PRESETS, ROWS_OF_TEXTS, PhaseRecipe, check_settings
+from trmcloud.core.spec.settings import CommandSettings, PhaseRecipe
 from trmcloud.core.values import replace
 
 _RATES = ("matrix_lr", "embedding_lr", "head_lr")
@@ -24,11 +23,11 @@ def recoverable(
         set_by_hand: keys that the user has set: a micro-batch among them does not climb.
         last_rungs: those of ``LAST_RUNGS`` that the user asked for.
     """
-    if settings.family == COMMAND:
+    if isinstance(settings, CommandSettings):
         return {}
     named = {key: getattr(settings, key) for key in NEEDED}
-    if takes(settings.family, "preset"):
-        named["preset"] = settings.preset
+    if PRESET in settings.names():
+        named[PRESET] = getattr(settings, PRESET)
     if not {"batch", "accumulation"} & set(set_by_hand):
         named[CLIMBS] = True
     cut = [key for key in last_rungs if not _why_uncut(settings, key)]
@@ -68,7 +67,7 @@ def check_last_rungs(asked: Collection[str], phases: Collection[PhaseRecipe]) ->
 
 def _why_uncut(settings: PhaseRecipe, key: str) -> str:
     """Why the last rung ``key`` can never be tried on these settings; empty where it can."""
-    if key == "sequence" and settings.rows in ROWS_OF_TEXTS:
+    if key == "sequence" and settings.row_is_text:
         return "its rows are made as long as they are"
     rung = next(each for each in LADDER if each.name == key)
     changed = rung.change({"accumulation": settings.accumulation, key: getattr(settings, key)})
@@ -90,11 +89,9 @@ def overridden(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> PhaseReci
     """
     values = dict(overrides)
     rate = values.pop(RATE, 1.0)
-    if "preset" in values:
-        base, scale = PRESETS[values["preset"]]
-        values |= {"supervision_weight_base": base, "improvement_reward_scale": scale}
+    values |= settings.implied(values)
     if rate != 1.0:
         values |= {key: getattr(settings, key) * rate for key in _RATES}
     changed = replace(settings, **values)
-    check_settings(changed)
+    changed.check()
     return changed

@@ -12,19 +12,18 @@ from dataclasses import field
 from typing import Any, Mapping
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.families import COMMAND, FAMILIES
 from trmcloud.core.spec.rates import OFF, RATES, scaled
-from trmcloud.core.spec.settings import PHASE_NAMES as PHASE_NAMES
-from trmcloud.core.spec.settings import PHASES as PHASES
 from trmcloud.core.spec.settings import (
-    PRESETS,
+    FAMILIES,
     ROWS_OF_TEXTS,
     check_choice,
     check_foreign,
-    check_settings,
     checked_table,
+    kind_of,
     nearest_of,
 )
+from trmcloud.core.spec.settings import PHASE_NAMES as PHASE_NAMES
+from trmcloud.core.spec.settings import PHASES as PHASES
 from trmcloud.core.spec.settings import SINGLE_PHASE as SINGLE_PHASE
 from trmcloud.core.spec.settings import PhaseRecipe as PhaseRecipe
 from trmcloud.core.spec.settings import parse_setting as parse_setting
@@ -63,7 +62,7 @@ class Recipe:
 
     @property
     def has_trainer(self) -> bool:
-        return self.family == COMMAND or FAMILIES[self.family].has_trainer
+        return kind_of(self.family).has_trainer
 
     def resolve(
         self,
@@ -86,8 +85,8 @@ class Recipe:
                 f"recipe {self.name} has no phase {phase!r}",
                 next_step=f"phases: {', '.join(self.phases)}",
             )
-        own = FAMILIES[self.family].own
-        settings: dict[str, Any] = {**own, **self.shared, **self.phases[phase]}
+        kind = kind_of(self.family)
+        settings: dict[str, Any] = {**self.shared, **self.phases[phase]}
         row = self.hardware.get(hardware, {}).get(phase)
         if row is not None:
             settings.update(row)
@@ -95,19 +94,14 @@ class Recipe:
             settings.update(self._batch_like_reference(phase, gpus))
         chosen = dict(overrides or {})
         check_foreign(self.family, chosen, f"recipe {self.name}")
-        preset = chosen.get("preset", settings.get("preset"))
-        if preset is not None:
-            check_choice("preset", preset, "--set")
-            base, scale = PRESETS[preset]
-            settings["supervision_weight_base"] = base
-            settings["improvement_reward_scale"] = scale
+        settings.update(kind.implied({**settings, **chosen}))
         settings.update(chosen)
         if self.aspect_ratio and "depth" in chosen and "width" not in chosen:
             heads = math.ceil(self.aspect_ratio * settings["depth"] / settings["head_dim"])
             settings["width"] = heads * settings["head_dim"]
         settings.update(recipe=self.name, family=self.family, phase=phase)
-        resolved = PhaseRecipe(**settings)
-        check_settings(resolved)
+        resolved = kind(**settings)
+        resolved.check()
         return self._scaled(resolved, gpus, chosen) if resolved.scale_lr != OFF else resolved
 
     def _scaled(self, settings: PhaseRecipe, gpus: int, chosen: Mapping[str, Any]) -> PhaseRecipe:
@@ -170,11 +164,10 @@ class Recipe:
     def _tokens_in_small(self) -> int:
         if "data" in self.small:
             return 0
-        whole = {**FAMILIES[self.family].own, **self.shared}
-        if whole.get("rows") not in ROWS_OF_TEXTS:
+        if self.shared.get("rows", kind_of(self.family).rows) not in ROWS_OF_TEXTS:
             return self.data_tokens
-        rows = self.data_tokens // int(whole["sequence"])
-        return rows * int(self.small.get("sequence", whole["sequence"]))
+        sequence = int(self.shared["sequence"])
+        return self.data_tokens // sequence * int(self.small.get("sequence", sequence))
 
     def _batch_like_reference(self, phase: str, gpus: int) -> dict[str, int]:
         row = self.hardware.get(self.reference_hardware, {}).get(phase)
@@ -206,7 +199,7 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
         if key not in content:
             raise UsageError(f"the recipe has no {key!r}", where=where)
     family = content["family"]
-    check_choice("family", family, where)
+    check_choice("family", family, FAMILIES, where)
 
     def table_of(table: Mapping[str, Any], name: str) -> dict[str, Any]:
         checked = checked_table(table, f"{where} [{name}]")

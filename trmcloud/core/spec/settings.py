@@ -1,22 +1,28 @@
 """The flat settings that one phase runs with: their types, and what cannot be.
 
 Each is a key of ``--set`` and of a recipe's tables. The Plan shows them, the planner computes from
-them, and the trainer reads them as JSON.
+them, and the trainer reads them as JSON. ``PhaseRecipe`` holds what every family of models takes. A
+family's own settings are a class of its own, ``Settings`` in ``model/families/NAME/plan.py``, which
+says what else the planner needs of it. ``FAMILIES`` knows them by name.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import nearest
-from trmcloud.core.spec.dense_keys import DENSE_CHOICES, DenseKeys, check_dense
-from trmcloud.core.spec.families import COMMAND, FAMILIES, takes
 from trmcloud.core.spec.update_keys import UPDATE_CHOICES, UpdateKeys, check_update
 from trmcloud.core.values import dataclass
+
+if TYPE_CHECKING:
+    from trmcloud.core.spec.guides import Guide
+    from trmcloud.core.spec.work import Work
 
 PHASES = ("fast", "extreme")
 """The two phases of the guides' TRM recipes, in running order."""
@@ -24,13 +30,6 @@ SINGLE_PHASE = "train"
 """The one phase of a recipe that has no two."""
 PHASE_NAMES = (*PHASES, SINGLE_PHASE)
 """Every name that a phase has, in running order."""
-
-#: (supervision_weight_base, improvement_reward_scale) of the guides' presets.
-PRESETS: Mapping[str, tuple[float, float]] = {
-    "moderate": (3.0, 0.5),
-    "aggressive": (5.0, 1.0),
-    "extreme": (10.0, 2.0),
-}
 
 SHARDINGS = ("ddp", "fsdp")
 TOKENIZERS = ("bpe", "char", "gpt2")
@@ -60,8 +59,9 @@ PRECISIONS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class PhaseRecipe(DenseKeys, UpdateKeys):
-    """Every setting one training phase runs with; each field is a key of ``--set``.
+class PhaseRecipe(UpdateKeys):
+    """The settings that every family takes; each field is a key of ``--set``. A family's class
+    adds its own.
 
     Counts are per optimizer step unless named otherwise; intervals are in optimizer steps.
     """
@@ -74,19 +74,8 @@ class PhaseRecipe(DenseKeys, UpdateKeys):
     depth: int = 12
     width: int = 768
     head_dim: int = 128
-    supervision_steps: int = 4
-    loops: int = 2
     vocab_size: int = 65_536
     sequence: int = 1024
-    block: int = 16
-    """Tokens that block diffusion brings out of the noise together."""
-    question_tokens: int = 128
-    """Of a row in segments, as many as its question has room for, with its end; like it its plan
-    and its execution."""
-    plan_tokens: int = 128
-    execution_tokens: int = 256
-    control: bool = False
-    """Train the non-recursive control of equal FLOPs instead (a diagnostic)."""
 
     # data
     tokenizer: str = "bpe"
@@ -106,16 +95,16 @@ class PhaseRecipe(DenseKeys, UpdateKeys):
     accumulation: int = 1
     steps: int = 1000
 
-    # loss
-    preset: str = "aggressive"
-    supervision_weight_base: float = 5.0
-    improvement_reward_scale: float = 1.0
-
     # machine
     dtype: str = "bfloat16"
     float8: str = "any"
     """Who takes its products, where dtype is float8 or auto."""
     compile: bool = True
+    activation_checkpointing: bool = False
+    """Keep each block's input alone, and compute the rest again in the backward pass."""
+    selective_checkpointing: bool = False
+    """Of that, keep what products and attention made too: the cheap rest alone is computed again.
+    """
     sharding: str = "ddp"
     """ddp: every GPU holds everything; fsdp: weights, gradients and states are sharded (FSDP2)."""
 
@@ -127,33 +116,74 @@ class PhaseRecipe(DenseKeys, UpdateKeys):
     save_minutes: float = 0.0
     """Also once so many have passed since the last save; 0: by steps alone."""
     keep_best: int = 2
-    checkpoint_bytes: int = 0
-    """Of a command, the most that one of its checkpoints may hold."""
+
+    # of the family
+    has_trainer: ClassVar[bool] = True
+    """Whether it can be trained, not only planned."""
+    own_ids: ClassVar[int] = 0
+    """Ids at the vocabulary's end that it keeps for itself: no text has them."""
+    pads: ClassVar[bool] = False
+    """Whether its loss leaves out what a row is filled up with."""
+    why_not_sharded: ClassVar[str] = "its trainer keeps all weights on every GPU"
+    """Why its weights are on every GPU whole; empty where they may be shared out: each block is
+    applied once in a pass, and so gathered once."""
+    not_set: ClassVar[tuple[str, ...]] = ("activation_checkpointing", "selective_checkpointing")
+    """Settings that no recipe of it says."""
+    positive: ClassVar[tuple[str, ...]] = ()
+    """Of its own keys, those that must be above zero."""
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The values of its own keys that have a few."""
+    decisive: ClassVar[tuple[str, ...]] = ()
+    """Of its own keys, those of which another value makes another training."""
+    shape_keys: ClassVar[tuple[str, ...]] = ()
+    """Of its own keys, those with another value of which the weights may not fit."""
+    flops_formula: ClassVar[str] = ""
+    """FLOPs per token, as ``plan --explain`` shows them; empty: the sum of its matmuls."""
+    guides: ClassVar[Mapping[str, Guide]] = {}
+    """What is claimed of its recipes, by recipe."""
+
+    def work(self) -> Work:
+        """Parameters and FLOPs of the model that these settings describe."""
+        raise NotImplementedError(f"nothing is known of the family {self.family!r}")
+
+    @classmethod
+    def implied(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that follow from ``values`` where they are not set themselves."""
+        return {}
 
     @property
     def heads(self) -> int:
         return self.width // self.head_dim
 
     @property
+    def row_multiple(self) -> int:
+        """What a padded row's length is filled up to a multiple of."""
+        return 1
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """Tokens of each part of a row, its end included; empty where a row is one text."""
+        return ()
+
+    @property
+    def segments_text(self) -> str:
+        *first, last = (str(tokens) for tokens in self.segments)
+        return f"{', '.join(first)} and {last} tokens"
+
+    @property
+    def guide(self) -> Guide | None:
+        """What is claimed of its recipe."""
+        return self.guides.get(self.recipe)
+
+    @property
     def kept_checkpoints(self) -> int:
         """At one time, at most: the best, the latest, and the one from before its cooldown."""
-        if self.family == COMMAND:
-            return self.keep_best + 1
         return self.keep_best + 1 + (self.schedule != "constant" and self.cooldown_fraction > 0)
 
     @property
     def text_ids(self) -> int:
         """Ids that a tokenizer may use: all but those that the family keeps for itself."""
-        return self.vocab_size - FAMILIES[self.family].own_ids
-
-    @property
-    def segments(self) -> tuple[int, int, int]:
-        """Tokens of a row's question, plan and execution, each with its end."""
-        return self.question_tokens, self.plan_tokens, self.execution_tokens
-
-    @property
-    def segments_text(self) -> str:
-        return f"{self.question_tokens}, {self.plan_tokens} and {self.execution_tokens} tokens"
+        return self.vocab_size - self.own_ids
 
     @property
     def row_is_text(self) -> bool:
@@ -166,44 +196,169 @@ class PhaseRecipe(DenseKeys, UpdateKeys):
     def tokens_per_step(self, gpus: int) -> int:
         return self.global_batch(gpus) * self.sequence
 
-    def to_json(self) -> dict[str, Any]:
-        """Its settings; those that its family does not take are left out."""
-        return {name: getattr(self, name) for name in _taken_by(self.family)}
+    def fixed_keys(self) -> tuple[str, ...]:
+        """Settings that cannot change within a run, since its weights were made for them."""
+        return (*SHAPE_KEYS, *self.shape_keys)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> PhaseRecipe:
-        family = FAMILIES.get(str(data.get("family")))
-        values = {**(family.own if family else {}), **data}
-        return cls(**{name: values[name] for name in _FIELDS if name in values})
+    def names(cls) -> tuple[str, ...]:
+        """The names of its settings."""
+        return _names_of(cls)  # type: ignore[arg-type]  # its class has a hash, too
 
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.names()}
 
-_FIELDS = {field.name: field for field in dataclasses.fields(PhaseRecipe)}
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> PhaseRecipe:
+        """Settings of the family that ``data`` names; what that one does not take is left out."""
+        kind = kind_of(str(data.get("family")))
+        known = (field.name for field in dataclasses.fields(kind))
+        return kind(**{name: data[name] for name in known if name in data})
+
+    def check(self) -> None:
+        """
+        Raises:
+            UsageError: settings that cannot be, or not together.
+        """
+        where = f"recipe {self.recipe}, phase {self.phase}"
+        for name in (*_POSITIVE, *self.positive):
+            if getattr(self, name) <= 0:
+                raise UsageError(
+                    f"{name} must be above zero, not {getattr(self, name)}", where=where
+                )
+        for name in _NOT_NEGATIVE:
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} cannot be negative", where=where)
+        for name, known in {**_CHOICES, **self.choices}.items():
+            check_choice(name, getattr(self, name), known, where)
+        if self.width % self.head_dim:
+            raise UsageError(
+                f"width {self.width} is not a multiple of head_dim {self.head_dim}",
+                where=where,
+                next_step=_fitting_width(self),
+            )
+        self.check_shape(where)
+        check_update(self, where)
+        _check_float8(self, where)
+        self.check_rows(where)
+        _check_characters(self, where)
+        if not 0 < self.validation_fraction < 1:
+            raise UsageError("validation_fraction lies between 0 and 1", where=where)
+
+    def check_shape(self, where: str) -> None:
+        """
+        Raises:
+            UsageError: what the family's own keys cannot be, or not together.
+        """
+
+    def check_rows(self, where: str) -> None:
+        """
+        Raises:
+            UsageError: rows that the family does not learn from.
+        """
+        if self.rows == SEGMENTS:
+            raise UsageError(
+                f"{self.family} knows no question, plan and execution: rows=segments is not for it",
+                where=where,
+                next_step=f"--set rows={PADDED if self.pads else 'bestfit'}",
+            )
+        if self.rows == PADDED and not self.pads:
+            raise UsageError(
+                f"{self.family} would learn the padding of rows=padded",
+                where=where,
+                next_step="--set rows=bestfit",
+            )
 
 
 @lru_cache
-def _taken_by(family: str) -> tuple[str, ...]:
-    return tuple(name for name in _FIELDS if takes(family, name))
+def _names_of(kind: type[PhaseRecipe]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind) if field.name not in kind.not_set)
 
 
-_FIXED = ("recipe", "family", "phase", "checkpoint_bytes")
-SETTABLE = tuple(name for name in _FIELDS if name not in _FIXED)
+@dataclass(frozen=True)
+class CommandSettings(PhaseRecipe):
+    """What is known of a trainer of the user's own: nothing of its model."""
 
+    checkpoint_bytes: int = 0
+    """The most that one of its checkpoints may hold."""
+
+    @property
+    def kept_checkpoints(self) -> int:
+        return self.keep_best + 1
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return ("recipe", "family", "phase", "steps", "keep_best", "checkpoint_bytes")
+
+    def check(self) -> None:
+        pass
+
+
+class Families(Mapping[str, type[PhaseRecipe]]):
+    """The families of models by name, each as the class of its settings.
+
+    Whoever starts a process provides them (``wiring`` here, the trainer on its machine), before any
+    settings are read.
+    """
+
+    def __init__(self) -> None:
+        self._found: Mapping[str, type[PhaseRecipe]] | None = None
+        self._kinds: dict[str, str] = {}
+
+    def provide(self, found: Mapping[str, type[PhaseRecipe]]) -> None:
+        self._found, self._kinds = found, {}
+
+    def __getitem__(self, name: str) -> type[PhaseRecipe]:
+        return self._provided[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._provided)
+
+    def __len__(self) -> int:
+        return len(self._provided)
+
+    def kinds(self) -> Mapping[str, str]:
+        """The keys that can be set, those of any family, and the name of each one's type."""
+        if not self._kinds:
+            self._kinds = {
+                field.name: field.type if isinstance(field.type, str) else field.type.__name__
+                for family in self.values()
+                for field in dataclasses.fields(family)
+                if field.name in family.names() and field.name not in _FIXED
+            }
+        return self._kinds
+
+    @property
+    def _provided(self) -> Mapping[str, type[PhaseRecipe]]:
+        if self._found is None:
+            raise RuntimeError("no families of models were provided")
+        return self._found
+
+
+FAMILIES = Families()
+
+
+def kind_of(family: str) -> type[PhaseRecipe]:
+    """The class of its settings: of a family that is not known, of what every one takes."""
+    return CommandSettings if family == RECIPE else FAMILIES.get(family, PhaseRecipe)
+
+
+SHAPE_KEYS = ("depth", "width", "head_dim", "vocab_size")
+"""Of the settings that every family takes, those with another value of which weights may not
+fit."""
+_FIXED = ("recipe", "family", "phase")
 _POSITIVE = (
-    "depth", "width", "head_dim", "supervision_steps", "loops", "vocab_size", "sequence",
-    "block", "question_tokens", "plan_tokens", "execution_tokens", "batch", "accumulation", "steps",
-    "log_every", "eval_every", "eval_tokens", "save_every", "keep_best", "supervision_weight_base",
+    "depth", "width", "head_dim", "vocab_size", "sequence", "batch", "accumulation", "steps",
+    "log_every", "eval_every", "eval_tokens", "save_every", "keep_best",
 )  # fmt: skip
-_NOT_NEGATIVE = ("improvement_reward_scale", "seed", "loader_workers", "save_minutes")
+_NOT_NEGATIVE = ("seed", "loader_workers", "save_minutes")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
-    "preset": tuple(PRESETS),
     "dtype": DTYPES,
     "float8": FLOAT8_BACKENDS,
     "tokenizer": TOKENIZERS,
     "rows": ROWS,
-    "family": tuple(FAMILIES),
     "sharding": SHARDINGS,
     **UPDATE_CHOICES,
-    **DENSE_CHOICES,
 }
 
 
@@ -217,9 +372,9 @@ def parse_setting(text: str) -> tuple[str, Any]:
     key = key.strip().replace("-", "_")
     if not equals:
         raise UsageError(f"--set takes KEY=VALUE, not {text!r}", next_step="--set depth=8")
-    if key not in SETTABLE:
+    if key not in FAMILIES.kinds():
         raise UsageError(
-            f"no setting named {key!r}", where="--set", next_step=nearest_of(key, SETTABLE)
+            f"no setting named {key!r}", where="--set", next_step=nearest_of(key, FAMILIES.kinds())
         )
     return key, _typed(key, value.strip(), "--set")
 
@@ -234,28 +389,31 @@ def check_foreign(family: str, keys: Iterable[str], where: str) -> None:
     Raises:
         UsageError: naming the first key that ``family`` does not take, and the nearest it takes.
     """
+    taken = kind_of(family).names()
     for key in keys:
-        if not takes(family, key):
+        if key not in taken:
             raise UsageError(
                 f"{family} has no setting {key!r}",
                 where=where,
-                next_step=nearest_of(key, [each for each in SETTABLE if takes(family, each)]),
+                next_step=nearest_of(key, [each for each in taken if each not in _FIXED]),
             )
 
 
 def checked_table(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     checked = {}
     for key, value in table.items():
-        if key not in SETTABLE:
+        if key not in FAMILIES.kinds():
             raise UsageError(
-                f"no setting named {key!r}", where=where, next_step=nearest_of(key, SETTABLE)
+                f"no setting named {key!r}",
+                where=where,
+                next_step=nearest_of(key, FAMILIES.kinds()),
             )
         checked[key] = _typed(key, value, where)
     return checked
 
 
 def _typed(key: str, value: Any, where: str) -> Any:
-    kind = str(_FIELDS[key].type)
+    kind = FAMILIES.kinds()[key]
     wrong = UsageError(f"{key} takes {_KINDS[kind]}, not {value!r}", where=where)
     if kind == "bool":
         if isinstance(value, bool):
@@ -294,84 +452,12 @@ _KINDS = {
 }
 
 
-def check_settings(recipe: PhaseRecipe) -> None:
-    """
-    Raises:
-        UsageError: settings that cannot be, or not together.
-    """
-    if recipe.family == COMMAND:
-        return
-    where = f"recipe {recipe.recipe}, phase {recipe.phase}"
-    for name in _POSITIVE:
-        if getattr(recipe, name) <= 0:
-            raise UsageError(f"{name} must be above zero, not {getattr(recipe, name)}", where=where)
-    for name in _NOT_NEGATIVE:
-        if getattr(recipe, name) < 0:
-            raise UsageError(f"{name} cannot be negative", where=where)
-    for name in _CHOICES:
-        check_choice(name, getattr(recipe, name), where)
-    if recipe.width % recipe.head_dim:
-        raise UsageError(
-            f"width {recipe.width} is not a multiple of head_dim {recipe.head_dim}",
-            where=where,
-            next_step=_fitting_width(recipe),
-        )
-    rope = FAMILIES[recipe.family].has_rope
-    check_dense(recipe, heads=recipe.heads, head_dim=recipe.head_dim, rope=rope, where=where)
-    check_update(recipe, where)
-    _check_float8(recipe, where)
-    _check_rows(recipe, where)
-    _check_characters(recipe, where)
-    if not 0 < recipe.validation_fraction < 1:
-        raise UsageError("validation_fraction lies between 0 and 1", where=where)
-
-
 def _check_float8(recipe: PhaseRecipe, where: str) -> None:
     if recipe.float8 != "any" and recipe.dtype not in (AUTO, FLOAT8):
         raise UsageError(
             f"float8={recipe.float8} says who takes float8's products, and dtype is {recipe.dtype}",
             where=where,
             next_step="--set dtype=float8, or dtype=auto",
-        )
-
-
-def _check_rows(recipe: PhaseRecipe, where: str) -> None:
-    family = FAMILIES[recipe.family]
-    if family.in_segments:
-        _check_segments(recipe, where)
-    elif recipe.rows == SEGMENTS:
-        raise UsageError(
-            f"{recipe.family} knows no question, plan and execution: rows=segments is not for it",
-            where=where,
-            next_step=f"--set rows={PADDED if family.pads else 'bestfit'}",
-        )
-    if recipe.rows == PADDED and not family.pads:
-        raise UsageError(
-            f"{recipe.family} would learn the padding of rows=padded",
-            where=where,
-            next_step="--set rows=bestfit",
-        )
-    if takes(recipe.family, "block") and recipe.sequence % recipe.block:
-        fitting = [n for n in range(1, recipe.block + 1) if recipe.sequence % n == 0]
-        raise UsageError(
-            f"blocks of {recipe.block} do not divide a sequence of {recipe.sequence}",
-            where=where,
-            next_step=f"--set block={fitting[-1]}",
-        )
-
-
-def _check_segments(recipe: PhaseRecipe, where: str) -> None:
-    if recipe.rows != SEGMENTS:
-        raise UsageError(
-            f"{recipe.family} learns a plan and an execution: rows={recipe.rows} has none",
-            where=where,
-            next_step=f"--set rows={SEGMENTS}",
-        )
-    if sum(recipe.segments) != recipe.sequence:
-        raise UsageError(
-            f"segments of {recipe.segments_text} do not make up a sequence of {recipe.sequence}",
-            where=where,
-            next_step=f"--set sequence={sum(recipe.segments)}",
         )
 
 
@@ -399,12 +485,29 @@ def _fitting_width(recipe: PhaseRecipe) -> str:
     return f"--set width={max(1, round(recipe.width / recipe.head_dim)) * recipe.head_dim}"
 
 
-def check_choice(name: str, value: Any, where: str) -> None:
-    if value not in _CHOICES[name]:
+def check_rotary(head_dim: int, where: str) -> None:
+    """
+    Raises:
+        UsageError: rotary positions turn pairs, and there is one number without another.
+    """
+    if head_dim % 2:
         raise UsageError(
-            f"{name} is one of {', '.join(_CHOICES[name])}, not {value!r}",
+            f"head_dim {head_dim} is odd, and rotary positions turn pairs",
             where=where,
-            next_step=nearest_of(str(value), _CHOICES[name]),
+            next_step=f"--set head_dim={head_dim + 1}",
+        )
+
+
+def check_choice(name: str, value: Any, known: Iterable[str], where: str) -> None:
+    """
+    Raises:
+        UsageError: ``value`` is none of ``known``.
+    """
+    if value not in known:
+        raise UsageError(
+            f"{name} is one of {', '.join(known)}, not {value!r}",
+            where=where,
+            next_step=nearest_of(str(value), known),
         )
 
 

@@ -19,7 +19,7 @@ from trmcloud.core.contract.trainer_contract import (
     load_heartbeat,
     load_job,
 )
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import FAMILIES, PhaseRecipe
 
 STEP_S = 0.02
 HOLD_AT = 40
@@ -38,6 +38,7 @@ def write(path: Path, data: bytes) -> None:
 class Trainer:
     def __init__(self, job: PhaseJob) -> None:
         self.job = job
+        FAMILIES.provide({})  # it needs no more than what every family has
         self.settings = PhaseRecipe.from_json(job.settings)
         self.out = Path(job.out_dir)
         self.deadline = float(os.environ[ENV_DEADLINE_AT])
@@ -157,7 +158,7 @@ class Trainer:
             tokens=self.step * 1000,
             created_at=time.time(),
             recipe=self.settings.recipe,
-            settings=self.settings.to_json(),
+            settings=dict(self.job.settings),
             world_size=self.job.processes,
             val_bpb=self.bpb if self.evaluated == self.step else None,
             step_losses=self.losses() if self.evaluated == self.step else (),

@@ -1,0 +1,357 @@
+"""TRM: its loss over supervision steps, and the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from model.data.batch import Draws
+from model.families.attention import slower_sdpa
+from model.families.cache import Cache, Slot
+from model.families.drawing import generate
+from model.families.layers import Turn, in_pieces, rms, rotate, turns
+from model.families.protocol import (
+    EMBEDDING,
+    HEAD,
+    MATRIX,
+    Group,
+    LanguageModel,
+    Objective,
+    Sampling,
+    check_heads,
+    draw_weights,
+)
+from model.families.trm.plan import Settings
+from model.machine.precision import DTYPES, Left
+from trmcloud.core.errors import UsageError
+
+# The loss over supervision steps: weighted cross-entropy, minus a reward for improving.
+#
+# With b = ``weight_base``, s = ``reward_scale``, wᵢ = bⁱ / Σⱼ bʲ and sg = stop-gradient:
+#
+#     L = [ Σᵢ wᵢ·ℓᵢ  −  s · Σ_{i≥1} (sg(ℓᵢ₋₁) − ℓᵢ) / sg(ℓᵢ₋₁) ] / N
+#
+# Without sg the reward would pay the model for making an early step worse, and buy its
+# "refinement" by sabotage. With it, the reward's only gradient is s / ℓᵢ₋₁ more weight on step i
+# ≥ 1.
+#
+# The two parts are kept apart, because only the first is a cross-entropy: a log of L alone would
+# show a model getting "better" while it only gets more uneven.
+
+#: Guards the division where a step has memorised its batch to exactly zero nats.
+_SMALLEST = 1e-12
+
+
+class Supervision(NamedTuple):
+    """Scalars: ``loss`` is what is minimised, (``ce`` − ``reward``) / N."""
+
+    loss: Tensor
+    ce: Tensor
+    """Σ wᵢ·ℓᵢ in nats per token."""
+    reward: Tensor
+    """s · Σ (ℓᵢ₋₁ − ℓᵢ) / ℓᵢ₋₁, without unit."""
+
+
+def step_weights(steps: int, weight_base: float) -> list[float]:
+    """wᵢ = bⁱ / Σⱼ bʲ for i < ``steps``; they sum to 1."""
+    powers = [weight_base**step for step in range(steps)]
+    return [power / sum(powers) for power in powers]
+
+
+def supervise(step_losses: Tensor, weight_base: float, reward_scale: float) -> Supervision:
+    """The loss of N mean cross-entropies ``step_losses`` (N,) in nats per token."""
+    steps = len(step_losses)
+    weights = torch.tensor(
+        step_weights(steps, weight_base), dtype=step_losses.dtype, device=step_losses.device
+    )
+    ce = (weights * step_losses).sum()
+    before = step_losses[:-1].detach().clamp_min(_SMALLEST)
+    reward = reward_scale * ((before - step_losses[1:]) / before).sum()
+    return Supervision(loss=(ce - reward) / steps, ce=ce, reward=reward)
+
+
+def refinement_percent(step_losses: Sequence[float]) -> float:
+    """How much lower the last step's loss is than the first's, in percent of the first."""
+    first, last = step_losses[0], step_losses[-1]
+    return 100.0 * (first - last) / first if first > 0 else 0.0
+
+
+# TRM: a small stack of blocks, applied again and again, judged after every pass.
+#
+# With E the embedding and rms(h) = h / √(mean(h²) + ε) without parameters, one forward pass over
+# token ids (B, T) is
+#
+#     x = rms(E[ids]);  y = x;  z = 0
+#     repeat for every supervision step i < N:
+#         for every layer:  z += Block(y + z + x)  (``loops`` times),  then  y += Block(y + z)
+#         ℓᵢ = cross-entropy(15·tanh(head(rms(y)) / 15), targets)
+#
+# A block normalises its input itself, so ``Block(h)`` stands for "block of rms(h)". Nothing is
+# detached between supervision steps: the gradient of a late loss runs through all earlier passes.
+#
+# The control is the same amount of arithmetic without recursion: N·(loops + 1)·depth blocks, each
+# with weights of its own and used once, judged at the same N places.
+
+LOGIT_CAP = 15.0
+
+
+def build(settings: Settings, device: torch.device) -> TRM:
+    """Raises: UsageError: heads that do not divide the width, or are odd."""
+    check_heads(settings.width, settings.head_dim)
+    if settings.head_dim % 2:
+        raise UsageError(f"head_dim {settings.head_dim} is odd, and rotary positions turn pairs")
+    return TRM(
+        Shape.of(settings),
+        DTYPES[settings.dtype],
+        weight_base=settings.supervision_weight_base,
+        reward_scale=settings.improvement_reward_scale,
+    ).to(device)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What decides the weights' sizes and the arithmetic of one forward pass."""
+
+    vocab_size: int
+    depth: int
+    width: int
+    head_dim: int
+    supervision_steps: int
+    loops: int
+    sequence: int
+    control: bool = False
+    activation_checkpointing: bool = False
+    """Keep each application's input alone, and compute the rest again in the backward pass."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Shape:
+        return cls(
+            vocab_size=settings.vocab_size,
+            depth=settings.depth,
+            width=settings.width,
+            head_dim=settings.head_dim,
+            supervision_steps=settings.supervision_steps,
+            loops=settings.loops,
+            sequence=settings.sequence,
+            control=settings.control,
+            activation_checkpointing=settings.activation_checkpointing,
+        )
+
+    @property
+    def applications(self) -> int:
+        """Blocks applied to a token in one forward pass."""
+        return self.supervision_steps * self.depth * (self.loops + 1)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks with weights of their own."""
+        return self.applications if self.control else self.depth
+
+    @property
+    def flops_per_token(self) -> float:
+        """FLOPs of forward and backward per trained token.
+
+        6 per weight and application, plus attention's 12·D·T per block over a full (uncut by the
+        causal mask) sequence: 6·[16·D²·applications + N·V·D] + 12·D·T·applications.
+        """
+        weights = 16 * self.width**2 * self.applications
+        head = self.supervision_steps * self.vocab_size * self.width
+        return 6.0 * (weights + head) + 12.0 * self.width * self.sequence * self.applications
+
+
+class Block(nn.Module):
+    """Causal attention and SwiGLU with residuals of their own: 16·D² weights, no biases.
+
+    Attention's four D×D matrices make 4·D²; SwiGLU's hidden 4·D makes 3·D·4D = 12·D².
+    """
+
+    def __init__(self, width: int, head_dim: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.mix = nn.Linear(width, width, bias=False)
+        self.gate = nn.Linear(width, 4 * width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(
+        self,
+        h: Tensor,
+        turn: Turn,
+        slot: Slot | None = None,
+    ) -> Tensor:
+        """(B, T, D) → (B, T, D). ``turn`` holds RoPE's cosines and sines for these T positions."""
+        # rms(rms(h)) = rms(h): the norm at the block's door also serves attention.
+        h = rms(h)
+        h = h + self._attend(h, turn, slot)
+        inner = rms(h)
+        return h + self.down(F.silu(self.gate(inner)) * self.up(inner))
+
+    def _attend(self, h: Tensor, turn: Turn, slot: Slot | None) -> Tensor:
+        batch, new, width = h.shape
+        heads = (batch, new, -1, self.head_dim)
+        v = self.value(h).view(heads).transpose(1, 2)
+        if slot is None:
+            q = rms(rotate(self.query(h).view(heads).transpose(1, 2), turn))
+            k = rms(rotate(self.key(h).view(heads).transpose(1, 2), turn))
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            # Of one token each call costs more than its arithmetic: both take the same ones.
+            both = torch.cat((self.query(h), self.key(h)), dim=-1).view(heads).transpose(1, 2)
+            q, k = rms(rotate(both, turn)).chunk(2, dim=1)
+            k, v = slot.extend(k, v)
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=slot.cache.seen(q.device))
+        out: Tensor = self.mix(mixed.transpose(1, 2).reshape(batch, new, width))
+        return out
+
+
+class TRM(LanguageModel):
+    """The model of this module's docstring."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        compute_dtype: torch.dtype = torch.float32,
+        *,
+        weight_base: float = 5.0,
+        reward_scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.sequence, self.vocab_size = shape.sequence, shape.vocab_size
+        self.compute_dtype = compute_dtype
+        self._weight_base, self._reward_scale = weight_base, reward_scale
+        self.embedding = nn.Embedding(shape.vocab_size, shape.width)
+        self.blocks = nn.ModuleList(Block(shape.width, shape.head_dim) for _ in range(shape.blocks))
+        self.head = nn.Linear(shape.width, shape.vocab_size, bias=False)
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        return tuple(f"supervision step {step}" for step in range(self.shape.supervision_steps))
+
+    def initialise(self, seed: int) -> None:
+        """Matrices are normal with std 1/√fan_in; what writes into the residual stream (``mix`` and
+        ``down``) and the head start at zero, so that a fresh model predicts every id alike."""
+        draw_weights(self, seed, {name: _std(name, w) for name, w in self.named_parameters()})
+
+    def settle_attention(self) -> Sequence[Left]:
+        shape = self.shape
+        heads, device = shape.width // shape.head_dim, self.head.weight.device
+        return slower_sdpa(heads, shape.head_dim, self.compute_dtype, device)
+
+    def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
+        nats = self.losses(ids, targets).float()
+        judged = supervise(nats, self._weight_base, self._reward_scale)
+        return Objective(judged.loss, nats, {"ce": judged.ce, "reward": judged.reward})
+
+    def evaluate(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Tensor:
+        return self.losses(ids, targets, per_token=True)
+
+    def losses(self, ids: Tensor, targets: Tensor, per_token: bool = False) -> Tensor:
+        """Cross-entropy in nats after every supervision step.
+
+        Args:
+            ids, targets: (B, T) token ids.
+            per_token: give every token's loss instead of their mean.
+
+        Returns:
+            (N,) mean losses, or (N, B, T) where ``per_token``.
+        """
+        losses = [self._loss(y, targets, per_token) for y in self._states(ids)]
+        return torch.stack(losses)
+
+    def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:
+        return generate(self, start, sampling, self.head.weight.device)
+
+    def parameter_groups(self) -> Mapping[str, Group]:
+        kinds = {"blocks": MATRIX, "embedding": EMBEDDING, "head": HEAD}
+        return {name: Group(kinds[name.partition(".")[0]]) for name, _ in self.named_parameters()}
+
+    def diagnostics(self, nats: Sequence[float]) -> Mapping[str, float]:
+        return {"refinement_percent": refinement_percent(nats)}
+
+    def compile_parts(self) -> None:
+        """Compiles a block and the head's loss, not the whole recursion.
+
+        All blocks share one compiled graph: seconds instead of the minutes that the unrolled
+        N·(loops + 1)·depth applications would take, for the same fused kernels.
+        """
+        for block in self.blocks:
+            block.compile()
+        self._token_losses = torch.compile(self._token_losses)  # type: ignore[method-assign]
+
+    def decode(self, ids: Tensor, cache: Cache) -> Tensor:
+        """Logits (B, V) for what follows the last of ``ids`` (B, new), after all N steps.
+
+        ``cache`` holds the tokens before ``ids`` and takes them up.
+        """
+        y = ids
+        # Of one token a seventh less than without gradients alone.
+        with torch.inference_mode():
+            cache.begin(ids.shape[1])
+            for state in self._states(ids, cache):
+                y = state
+            cache.end()
+            logits = self._logits(y[:, -1]).float()
+        return logits.clone()  # which may be written to, outside
+
+    def _states(self, ids: Tensor, cache: Cache | None = None) -> Iterator[Tensor]:
+        """y (B, T, D) after each supervision step."""
+        shape, dtype = self.shape, self.compute_dtype
+        # What is carried from block to block stays in float32, however the products are taken: its
+        # sums grow to a hundred times what one block adds, and in bfloat16 would swallow it.
+        x = rms(self.embedding(ids))
+        first = torch.arange(ids.shape[1], device=ids.device)
+        turn = self._turn(cache.places(ids.device) if cache else first)
+        y, z = x, torch.zeros_like(x)
+        used = 0
+        for step in range(shape.supervision_steps):
+            for layer in range(shape.depth):
+                for loop in range(shape.loops + 1):
+                    block = self.blocks[used if shape.control else layer]
+                    slot = cache.slot((step, layer, loop)) if cache else None
+                    used += 1
+                    if shape.control:
+                        y = y + self._through(block, y.to(dtype), turn, slot)
+                    elif loop < shape.loops:
+                        z = z + self._through(block, (x + y + z).to(dtype), turn, slot)
+                    else:
+                        y = y + self._through(block, (y + z).to(dtype), turn, slot)
+            yield y
+
+    def _through(self, block: nn.Module, h: Tensor, turn: Turn, slot: Slot | None) -> Tensor:
+        if self.shape.activation_checkpointing and torch.is_grad_enabled():
+            kept: Tensor = checkpoint(block, h, turn, use_reentrant=False)
+            return kept
+        out: Tensor = block(h, turn, slot)
+        return out
+
+    def _turn(self, places: Tensor) -> Turn:
+        if places.dim() > 1:
+            places = places.unsqueeze(1)  # the same for every head
+        return turns(places.float(), self.shape.head_dim, self.compute_dtype)
+
+    def _logits(self, y: Tensor) -> Tensor:
+        return LOGIT_CAP * torch.tanh(self.head(rms(y)).float() / LOGIT_CAP)
+
+    def _loss(self, y: Tensor, targets: Tensor, per_token: bool) -> Tensor:
+        flat, wanted = y.flatten(0, 1), targets.flatten()
+        losses = in_pieces(self._token_losses, flat, wanted, self.shape.vocab_size)
+        return losses.view(targets.shape) if per_token else losses.mean()
+
+    def _token_losses(self, y: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(self._logits(y), targets, reduction="none")
+
+
+def _std(name: str, weight: Tensor) -> float:
+    if name.startswith("head.") or ".mix." in name or ".down." in name:
+        return 0.0
+    return 1.0 if name.startswith("embedding.") else float(weight.shape[1] ** -0.5)
