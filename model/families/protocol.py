@@ -1,7 +1,8 @@
 """What every family of models gives the trainer; the trainer knows no more of any of them.
 
-A family is a module of this folder with ``build(settings, device)``; ``registry`` finds it by the
-recipe's ``family``. What it builds is a ``LanguageModel``.
+A family is a folder beside this file. Its ``plan.py`` has ``Settings``, its ``model.py`` has
+``build(settings, device)``, which makes a ``LanguageModel``; ``registry`` finds both by the
+recipe's ``family``.
 """
 
 from __future__ import annotations

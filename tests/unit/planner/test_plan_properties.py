@@ -478,7 +478,8 @@ def test_a_batch_of_ones_own_brings_its_rates() -> None:
 def test_the_guides_batches_stand_beside_what_is_reckoned() -> None:
     recipe = load_recipe("bd3lm")
     settings = recipe.resolve("train", hardware="1xH200", gpus=1)
-    _, header, *rows = batch_lines(settings, recipe.rates)
+    assert settings.guide is not None
+    _, header, *rows = batch_lines(settings, settings.guide.batches, recipe.rates)
     assert "GB said" in header
     assert [row.split()[0] for row in rows] == [
         "baseline", "conservative", "recommended", "aggressive", "extreme",

@@ -59,9 +59,12 @@ def plan(
         from trmcloud.cli.views.plan_explain import batch_lines
         from trmcloud.cli.views.plan_explain import explain as explained
 
-        made = planner.recipe(plan.spec.recipe)
-        settings = made.resolve(plan.spec.phases[0], hardware="1xH200", gpus=1)
-        print("\n".join([*explained(plan, explain), *batch_lines(settings, made.rates)]))
+        print("\n".join(explained(plan, explain)))
+        guide = plan.candidates[0].phases[0].settings.guide
+        if guide is not None and guide.batches:
+            made = planner.recipe(plan.spec.recipe)
+            settings = made.resolve(plan.spec.phases[0], hardware="1xH200", gpus=1)
+            print("\n".join(batch_lines(settings, guide.batches, made.rates)))
         return
     from trmcloud.cli.views import plan as plan_view
 

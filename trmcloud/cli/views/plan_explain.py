@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trmcloud.cli.views.plan import age_days
 from trmcloud.cli.views.text import duration, table
@@ -268,15 +268,15 @@ _HEADER = (
 )  # fmt: skip
 
 
-def batch_lines(settings: PhaseRecipe, rates: Mapping[int, float]) -> list[str]:
-    """A line for each batch of its recipe's guide, each with its 50,000 steps; none without one.
+def batch_lines(
+    settings: PhaseRecipe, batches: Sequence[BatchRow], rates: Mapping[int, float]
+) -> list[str]:
+    """A line for each of a guide's ``batches``, each with its 50,000 steps.
 
     Args:
         rates: of the recipe, by sequences a step.
     """
-    if settings.guide is None or not settings.guide.batches:
-        return []
-    rows = [_row(each, settings, rates) for each in settings.guide.batches]
+    rows = [_row(each, settings, rates) for each in batches]
     lines = (f"its batches, {STEPS:,} steps each whatever a step takes in", *table(_HEADER, rows))
     return [f"  {line}" for line in lines]
 
