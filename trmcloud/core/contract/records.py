@@ -194,10 +194,10 @@ def _reader(declared: Any) -> Callable[[Any], Any]:
     if origin is Annotated:
         read = _reader(inner[0])
         return lambda value: _ruled(read(value), inner[1:])
-    if isinstance(declared, type) and is_dataclass(declared):
-        return lambda value: record_of(declared, value)
-    if origin is None and isinstance(declared, type) and issubclass(declared, Enum):
-        one_of = (tuple(declared).__contains__,)
+    if origin is None and is_dataclass(declared):
+        return lambda value: record_of(declared, value)  # type: ignore[arg-type]
+    if origin is None and isinstance(declared, type):  # an Enum
+        one_of = (tuple(declared.__members__.values()).__contains__,)  # type: ignore[attr-defined]
         return lambda value: declared(_ruled(value, one_of))
     read_item = _reader(inner[1 if origin is Mapping else 0])
     if origin is Mapping:
@@ -275,12 +275,10 @@ def _bound(value: Any, depth: int, items: int) -> None:
 
 
 def _int(text: str) -> int:
-    if len(text) < MAX_DIGITS and text.isascii():
-        return int(text)
-    number = whole(text.removeprefix("-"))
-    if number is None:
+    number = int(text) if len(text) <= MAX_DIGITS + 1 and text.isascii() else math.inf
+    if abs(number) > MAX_WHOLE:
         raise ContractError("a number is longer than any real one")
-    return -number if text[0] == "-" else number
+    return int(number)
 
 
 def _float(text: str) -> float:

@@ -51,6 +51,9 @@ class Decision:
     actions: tuple[Action, ...] = ()
 
 
+NOTHING = Decision()
+
+
 def next_attempt(
     run: RunState,
     verb: str,

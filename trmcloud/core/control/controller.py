@@ -18,6 +18,7 @@ from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.control.actions import (
     CREATE,
     LAND,
+    NOTHING,
     PULL,
     SAVE,
     TERMINATE,
@@ -187,7 +188,8 @@ def _watch(
         action = next_attempt(run, LAND, generation, pod_id, run.stop.reason, now, once=True)
         return Decision(actions=tuple(a for a in (action, errand) if a))
     save = _save(run, generation, report, pod_id, now)
-    return Decision(actions=tuple(a for a in (save, errand) if a))
+    actions = tuple(a for a in (save, errand) if a)
+    return Decision(actions=actions) if actions else NOTHING
 
 
 def _save(

@@ -10,6 +10,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.control.actions import (
     CREATE,
+    NOTHING,
     TERMINATE,
     Decision,
     action_key,
@@ -106,13 +107,13 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
 def note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:
     """A fact for the ledger: the pod is missed from now on, or stands in the list again."""
     if not traits.absent_s or not isinstance(seen.pods, Seen):
-        return Decision()
+        return NOTHING
     present = find_pod(seen, generation) is not None
     if present and generation.missed_at is not None:
         return Decision(events=(ev.PodFound(generation.number),))
     if not present and generation.missed_at is None:
         return Decision(events=(ev.PodMissed(generation.number),))
-    return Decision()
+    return NOTHING
 
 
 def find_pod(seen: Observation, generation: Generation) -> PodSeen | None:

@@ -47,7 +47,7 @@ class PhaseTries:
         """Starts with other settings than those before, by the outcome that they followed."""
 
     def ended_by(self, now: float) -> str:
-        """Return the last attempt's outcome if other settings might have mended it, else ""."""
+        """Return the last attempt's outcome, if other settings might mend it; empty: none."""
         last = self.last
         told = last is not None and not last.runs(now) and last.killed_at is None
         return last.outcome if last and told and last.outcome in _MOST_MENDED else ""

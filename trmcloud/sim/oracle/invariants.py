@@ -44,7 +44,6 @@ class Invariants:
         self.world = world
         self.epochs: dict[str, int] = {}
         self.names: dict[str, int] = {}
-        self.extra_of: dict[str, float] = {}
         self.violation: Violation | None = None
         self.foreign: set[str] = set()
         self.forgotten = False

@@ -203,8 +203,8 @@ class LedgerOracle:
             self.fail("I4", f"{rented.pod_id} settled {event.amount}, cost {bill / 1e6:.6f}")
 
     def _heard_out(self, process: Process, run: RunState) -> None:
-        """Judge that an agent's word in a bucket that answers was heard before its run is
-        settled: it is settled once, and then closed."""
+        """Judge that an agent's word in a bucket that answers was heard before its run is settled:
+        it is settled once, and then closed."""
         word = self.world.files.words.get((run.run_id, len(run.generations)))
         if word is None or word.result is None or run.result is not None:
             return

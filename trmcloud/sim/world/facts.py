@@ -47,7 +47,6 @@ class Knobs:
     bill_lag_s: float = 0.0
     storage_tail_micros: int = 0
     link_down_until: float = 0.0
-    link_fault: str = ""
     garbled_reports: bool = False
     crossed_reports: bool = False
     lies: list[Callable[[AgentReport], AgentReport | None]] = field(default_factory=list)
@@ -61,7 +60,6 @@ class Knobs:
     pod_disk_full: bool = False
     pod_skew_s: float = 0.0
     restart_wipes: bool = False
-    timer_ignored: bool = False
     slow_factor: float = 1.0
     nan_scores: bool = False
     fetch_fails: list[str] = field(default_factory=list)

@@ -26,7 +26,7 @@ from trmcloud.pod.agent.watchdog import WORK_DONE, Watchdog
 from trmcloud.sim.world.clocks import Entry, Machine
 from trmcloud.sim.world.facts import PodWords
 from trmcloud.sim.world.host import SimHost, SimUploader
-from trmcloud.sim.world.protocols import RentedMachine, World
+from trmcloud.sim.world.protocols import RentedMachine, Uploader, World
 from trmcloud.sim.world.store import Checkpoint
 from trmcloud.sim.world.trainer import Habit, SimCommand, SimTrainer
 
@@ -80,7 +80,7 @@ class SimPod:
         self.booted_at = 0.0
         self._saves_noted: tuple[float, SimTrainer | None, int] = 0.0, None, 0
         self._pids = 100
-        self.uploader = SimUploader(self)
+        self.uploader: Uploader = SimUploader(self)
         self._agent_event = self._guard_event = Entry(0.0, None)
 
     # -- the container ------------------------------------------------------------------------

@@ -125,6 +125,8 @@ class Uploader(Protocol):
     told: str
 
     def uploads(self, now: float) -> tuple[float | None, Uploads]: ...
+    def give(self, grants: Grants) -> None: ...
+    def stop(self, now: float) -> None: ...
     def report_written(self, report: contract.AgentReport) -> None: ...
 
 
@@ -156,13 +158,10 @@ class Pod(Protocol):
     cross: Callable[[str], None]
     said: PodWords
     written: PodWords
+    world: World
+    rented: RentedMachine
+    uploader: Uploader
 
-    @property
-    def world(self) -> World: ...
-    @property
-    def rented(self) -> RentedMachine: ...
-    @property
-    def uploader(self) -> Uploader: ...
     def wake(self) -> None: ...
     def spawn(
         self, phase: str, attempt: int, deadline_at: float, overrides: Mapping[str, Any]
@@ -214,9 +213,8 @@ class World(Protocol):
     observed_faults: dict[str, int]
     errors: list[str]
     off: frozenset[str]
+    check: Judge
 
-    @property
-    def check(self) -> Judge: ...
     @property
     def accounts(self) -> Mapping[str, Account]: ...
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest, pick_best
+from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.pod_contract import AgentReport, Kept, dump
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.errors import CheckpointError
@@ -266,11 +266,6 @@ class SimFiles:
         kept = self.checkpoints.get(run_id, ())
         return [c for c in kept if c.manifest.phase == phase and c.whole]
 
-    def best_true(self, run_id: str) -> float | None:
-        """The best metric of any whole checkpoint, by the truth."""
-        scores = [c.true_bpb for c in self.checkpoints.get(run_id, ()) if c.whole]
-        return min((s for s in scores if s == s), default=None)
-
     # -- the port -----------------------------------------------------------------------------
 
     def phases(self, run_id: str) -> Sequence[str]:
@@ -320,12 +315,3 @@ class SimFiles:
 
     def logs(self, run_id: str, phase: str) -> str:
         return f"/sim/{run_id}/{phase}/train.log"
-
-
-def best_known(manifests: Sequence[CheckpointManifest]) -> CheckpointManifest | None:
-    return pick_best(manifests)
-
-
-def nan_scored(manifest: CheckpointManifest) -> CheckpointManifest:
-    """As a trainer would write it whose evaluation came to nothing."""
-    return replace(manifest, val_bpb=float("nan"))

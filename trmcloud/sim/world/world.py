@@ -199,8 +199,8 @@ class SimWorld:
         return Shape(**values)
 
     def memory_share(self, run_id: str, trainer: SimTrainer | None) -> float | None:
-        """Return the share of a GPU's memory in use, a while into the training of a phase that
-        takes more than one pass a step; others' machines do not say."""
+        """Return the share of a GPU's memory in use, a while into the training of a phase that has
+        more than one pass a step; others' machines do not say."""
         now = self.queue.now
         if trainer is None or not trainer.runs(now) or now < trainer.trains_at + SAMPLED_S:
             return None
