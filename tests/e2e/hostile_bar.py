@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import trmcloud.providers.registry  # noqa: F401  fills the traits
 from tests.plans import a_candidate, recorded
 from tests.reasons import quoted
 from trmcloud.adapters.local.run_files import LocalRunFiles

@@ -10,7 +10,7 @@ from trmcloud.app import plans, probes
 from trmcloud.app.data.sources import resolve_source
 from trmcloud.app.rent_from import rent_from
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import TRAITS, direct
+from trmcloud.core.catalog.providers import direct, find_traits
 from trmcloud.core.errors import DataError
 from trmcloud.core.planner.command_outlook import recipe_of
 from trmcloud.core.planner.planning import make_plan
@@ -132,7 +132,8 @@ class Planner:
             return [], ""
         live: Sequence[Offer] = ()
         told = ""
-        named = [TRAITS[name] for name in spec.providers or direct()[:1] if name in TRAITS]
+        found = map(find_traits, spec.providers or direct()[:1])
+        named = [traits for traits in found if traits is not None]
         asks = any(traits.live_prices for traits in named)
         if asks:
             if self._live is None:
