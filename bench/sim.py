@@ -7,6 +7,7 @@ import time
 
 from bench.row import Row
 from trmcloud.providers.registry import fill_profiles
+from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import draw
@@ -58,6 +59,6 @@ def _unspent() -> float:
         reserved = wish.plan.reservation.micros
         if outcome == "landed" and cap == reserved:
             rate = wish.plan.candidates[0].rate.micros
-            cap -= wish.plan.candidates[0].storage.micros
+            cap -= storage_beside_disks(wish.plan.candidates[0]).micros
             left.append((cap - billed - max(cap * 0.02, rate * 120 / 3600)) / 1e6)
     return max(0.0, statistics.median(left)) if left else 0.0
