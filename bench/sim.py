@@ -6,8 +6,8 @@ import statistics
 import time
 
 from bench.row import Row
-from trmcloud.providers.registry import fill_profiles
 from trmcloud.core.control.renting import storage_beside_disks
+from trmcloud.providers.registry import fill_profiles
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import draw

@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _system_error(error: OSError) -> int:
-    """What the system refused, where nobody nearer to it could say more."""
+    """Print an error of the system that no caller explained; return its exit code."""
     import errno
     import os
 
@@ -236,7 +236,7 @@ def _unexpected(error: Exception) -> int:
 
 
 def _next_step(error: TrmcloudError, arguments: list[str] | None) -> str:
-    """What to do where the error itself does not know."""
+    """Return the next step for an error that names none."""
     from trmcloud.core import errors
 
     typed = sys.argv[1:] if arguments is None else arguments
@@ -255,7 +255,7 @@ def _next_step(error: TrmcloudError, arguments: list[str] | None) -> str:
 
 
 def _as_ours(error: Any) -> UsageError:
-    """What the parser found wrong, as one line of ours."""
+    """Return the parser's error as one line of ours."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "trmcloud"
     what = str(error.format_message())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trmcloud.options import Option, rows_of
+if TYPE_CHECKING:
+    from trmcloud.options import Option
 
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Defaults and details, too.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
@@ -23,6 +24,8 @@ def with_options(name: str) -> Callable[[_Command], _Command]:
     Typer calls the result by the options' names; the command itself gets each request as one
     object, without what was not given.
     """
+
+    from trmcloud.options import rows_of  # ``status`` takes none of them, and starts without
 
     def decorated(command: _Command) -> _Command:
         parameters = [_parameter("context", typer.Context)]

@@ -1,8 +1,9 @@
 """``dataclass(frozen=True)`` for values that cost next to nothing until they are used.
 
-The standard one writes six methods as text and compiles them, for every class of every module that
-a command imports: half a millisecond each, and a command imports a hundred that it never makes one
-of. Here four of the six are shared, and ``__init__`` is written when the first value is made.
+The standard one looks through the annotations, writes six methods as text and compiles them, for
+every class of every module that a command imports: half a millisecond each, and a command imports a
+hundred that it never makes one of. Here a class is completed when it is first used: four of the six
+methods are shared, and ``__init__`` is written when the first value is made.
 ``fields``, ``asdict``, ``match`` and the standard ``replace`` know these classes as those of the
 standard one, and so does a type checker. What inherits from one is made here, too.
 
@@ -30,11 +31,16 @@ def _dataclass(cls: type[Any] | None = None, /, **options: bool) -> Any:
         if options not in _OURS:
             return dataclasses.dataclass(**options)(cls)
         cls.__doc__ = cls.__doc__ or cls.__name__  # else its signature is computed, to be its doc
-        own = set(cls.__dict__)
-        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only="kw_only" in options)(cls)
-        for name, method in _methods(cls).items():
-            if name not in own:
-                setattr(cls, name, method)
+        # A field's default stands where the field does, and another ``__init__`` completes nothing.
+        has_own_init = "__init__" in vars(cls)
+        at_once = has_own_init or any(
+            isinstance(value, dataclasses.Field) for value in vars(cls).values()
+        )
+        for name in _WHEN_USED:
+            if name not in vars(cls):
+                setattr(cls, name, _WhenUsed(cls, name, "kw_only" in options))
+        if at_once:
+            _complete(cls, "kw_only" in options, has_own_init=has_own_init)
         return cls
 
     return made if cls is None else made(cls)
@@ -49,6 +55,33 @@ if TYPE_CHECKING:
     from dataclasses import dataclass, replace
 else:
     dataclass, replace = _dataclass, _replace
+
+
+_WHEN_USED = ("__init__", "__setstate__", "__dataclass_fields__", "__match_args__")
+"""Without one of these there is no value of a class, and nobody knows its fields."""
+
+
+class _WhenUsed:
+    """An attribute of ``cls``, which is completed when somebody first asks for it."""
+
+    def __init__(self, cls: type[Any], name: str, kw_only: bool) -> None:
+        self._cls, self._name, self._kw_only = cls, name, kw_only
+
+    def __get__(self, value: object | None, owner: type[Any]) -> Any:
+        _complete(self._cls, self._kw_only)
+        found = vars(self._cls)[self._name]
+        return found.__get__(value, owner) if hasattr(found, "__get__") else found
+
+
+def _complete(cls: type[Any], kw_only: bool, *, has_own_init: bool = False) -> None:
+    """Two threads may do it at once: each makes the same, and what others ask for comes last."""
+    own = {name for name, value in vars(cls).items() if not isinstance(value, _WhenUsed)}
+    if own.issuperset(_WHEN_USED):
+        return
+    dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+    for name, made in _methods(cls, has_own_init).items():
+        if name not in own:
+            setattr(cls, name, made)
 
 
 class _InitWhenUsed:
@@ -92,11 +125,11 @@ def _written_init(cls: type[Any]) -> Any:
     return init
 
 
-def _methods(cls: type[Any]) -> dict[str, Any]:
+def _methods(cls: type[Any], has_own_init: bool) -> dict[str, Any]:
     fields = dataclasses.fields(cls)
     ordered = tuple(field.name for field in fields)
     names, count = frozenset(ordered), len(ordered)
-    made_plainly = not hasattr(cls, "__post_init__") and "__init__" not in cls.__dict__
+    made_plainly = not hasattr(cls, "__post_init__") and not has_own_init
     shown = tuple(field.name for field in fields if field.repr)
     key = _key(tuple(field.name for field in fields if field.compare))
 
@@ -132,14 +165,19 @@ def _methods(cls: type[Any]) -> dict[str, Any]:
         object.__setattr__(made, "__dict__", values)
         return made
 
+    def __setstate__(self: Any, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
     return {
-        "__init__": _InitWhenUsed(cls),
         "__repr__": __repr__,
         "__eq__": __eq__,
         "__hash__": __hash__,
         "__setattr__": __setattr__,
         "__delattr__": __delattr__,
         "__replace__": __replace__,
+        "__setstate__": __setstate__,
+        "__match_args__": tuple(field.name for field in fields if field.init and not field.kw_only),
+        "__init__": _InitWhenUsed(cls),
     }
 
 

@@ -8,7 +8,9 @@ import dataclasses
 import inspect
 import json
 import pickle
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -698,3 +700,41 @@ def test_nothing_is_compiled_until_a_value_is_made() -> None:
     assert not inspect.isfunction(vars(Unused)["__init__"])
     assert Unused(1).x == 1
     assert inspect.isfunction(vars(Unused)["__init__"])
+
+
+def _unused() -> Any:
+    @dataclass(frozen=True)
+    class Unused:
+        name: str
+        size: int = 3
+
+    return Unused
+
+
+def test_a_class_is_whole_whatever_asks_for_it_first() -> None:
+    assert [each.name for each in dataclasses.fields(_unused())] == ["name", "size"]
+    assert dataclasses.is_dataclass(_unused())
+    assert _unused().__match_args__ == ("name", "size")
+    assert list(inspect.signature(_unused()).parameters) == ["name", "size"]
+    assert _unused().size == 3
+    kind = _unused()
+    first, second = (kind.__new__(kind) for _ in range(2))  # as pickle makes them
+    for each in (first, second):
+        each.__setstate__({"name": "a", "size": 1})
+    assert first == second
+    assert hash(first) == hash(second)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        first.name = "b"
+
+
+def test_threads_that_use_a_class_first_at_the_same_time_find_it_whole() -> None:
+    for _ in range(20):
+        kind, begin = _unused(), threading.Barrier(4)
+
+        def make(kind: Any = kind, begin: threading.Barrier = begin) -> tuple[str, ...]:
+            begin.wait(20)
+            return (kind("a").name, *(each.name for each in dataclasses.fields(kind)))
+
+        with ThreadPoolExecutor(4) as pool:
+            made = [pool.submit(make) for _ in range(4)]
+        assert {each.result() for each in made} == {("a", "name", "size")}

@@ -78,7 +78,7 @@ def logs(
 
 
 def _tell_mended(news: News, run: RunState) -> None:
-    """What happened to a training and was mended, each time, on stderr."""
+    """Print each recovery of a training to stderr."""
     for what, done in news.of(run):
         print(f"{run.run_id}: mended: {what}\n  by: {done}", file=sys.stderr)
 
@@ -100,7 +100,7 @@ def _why_no_more(context: Context, run: RunState) -> str:
 
 
 class DataLines:
-    """What is made for the trainer while there is nothing of its own to read, on stderr."""
+    """Print to stderr what is made for the trainer while its own log is empty."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -122,7 +122,7 @@ class DataLines:
 
 
 class HealthLines:
-    """What its own numbers say is wrong with a training, each once, on stderr."""
+    """Print each health finding of a training once, to stderr."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

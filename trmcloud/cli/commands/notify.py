@@ -197,7 +197,7 @@ def try_out(
 
 
 def _within(send: Any, notice_id: str, body: str) -> Told:
-    """What came of it, within a deadline: a receiver may drip its answer for ever."""
+    """Return the result of a send within a deadline: a receiver may drip its answer for ever."""
     import threading
 
     from trmcloud.ports.notices import Told

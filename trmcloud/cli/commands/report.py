@@ -240,7 +240,7 @@ _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
 
 
 def _money_row(r: RunReport) -> tuple[str, ...]:
-    """What a run cost, and what that bought."""
+    """Return the row of a run's cost, and what that bought."""
     from trmcloud.cli.views.metrics import score_cell
     from trmcloud.core.contract.command import RECIPE
 
@@ -259,7 +259,7 @@ def _money_row(r: RunReport) -> tuple[str, ...]:
 
 
 def _predicted_row(r: RunReport) -> tuple[str, ...]:
-    """What the plan had at P50, beside what it came to."""
+    """Return the row of the plan's P50 beside the measured values."""
     from trmcloud.cli.views.text import duration
 
     def count(value: float | None) -> str:

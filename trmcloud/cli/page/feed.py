@@ -133,7 +133,7 @@ class CurveStore:
         return samples(context, state)
 
     def news(self, context: Context, state: RunState) -> Curves | None:
-        """What came since this was last asked; None where all of it is to be asked for anew."""
+        """Return the news since the last call; None where all of it is to be asked for anew."""
         run = self._run(context, state)
         with run.lock:
             if run.reading or not run.noted:

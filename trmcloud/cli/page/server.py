@@ -203,7 +203,7 @@ class Page:
         return shown.foreseen_json(seen, str(self._folder))
 
     def do(self, run_id: str, wish: dict[str, str]) -> dict[str, Any]:
-        """What was agreed to, if it still is that: no more dollars than the question named."""
+        """Do what was agreed to, if it still costs no more dollars than the question named."""
         verb, cap = wish.get("verb", ""), _amount(wish.get("cap", ""))
         home = self._act()
         seen = home.foresee(verb, run_id, cap=cap)

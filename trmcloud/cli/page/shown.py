@@ -1,4 +1,4 @@
-"""What the page is sent: a run's facts with the words that screens have for them, as JSON."""
+"""JSON for the page: a run's facts with the words that screens have for them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run_json(run: Run) -> dict[str, Any]:
 
 
 def training_json(training: Training) -> dict[str, Any]:
-    """What changes with each heartbeat. ``reported_by``: whose word all of it is."""
+    """Return what changes with each heartbeat. ``reported_by``: whose word all of it is."""
     told = Reported(_finite(training.best_bpb), here=training.trained_here)
     is_scored = told.checked(lambda best: best is not None)
     return {
@@ -106,7 +106,7 @@ def whole_json(context: Context, state: RunState, run: Run) -> dict[str, Any]:
 
 
 def found_json(context: Context, state: RunState) -> list[dict[str, Any]]:
-    """What its own numbers say is wrong with it; all its metrics are read for that."""
+    """Return its health findings; all its metrics are read for that."""
     return health_json(context, state)
 
 
@@ -257,7 +257,7 @@ def curves_json(context: Context, state: RunState, phases: Sequence[Phase]) -> d
 
 
 def marks_json(context: Context, state: RunState, phases: Sequence[Phase]) -> list[dict[str, Any]]:
-    """What happened, by time: the ledger's facts, checkpoints, and what was mended."""
+    """Return events by time: the ledger's facts, checkpoints and recoveries."""
     marks = _marks(context, state, phases)[-_MOST_MARKS:]
     hours, usd = paid_by(state, [mark.at for mark in marks])
     return [

@@ -117,7 +117,7 @@ def _line(
 
 
 def legend(series: Sequence[Series]) -> str:
-    """What each line is, as a row of words behind a piece of it."""
+    """Return the legend: a row with a piece of each line and its name."""
     named = [each for each in series if each.points]
     rows = [
         f'<span class="key"><svg viewBox="0 0 30 4" aria-hidden="true">'

@@ -112,13 +112,13 @@ _CLOCKS = ("clock", "usual")
 
 
 def seen(finding: Finding) -> str:
-    """What is seen, in words."""
+    """Return a finding's evidence in words."""
     shown = {name: _shown(name, value) for name, value in finding.facts.items()}
     return WORDS[finding.rule][0].format(**shown)
 
 
 def helps(finding: Finding, run_id: str) -> str:
-    """What to do next."""
+    """Return the advice for a finding."""
     return WORDS[finding.rule][1].format(run=run_id)
 
 

@@ -307,7 +307,7 @@ def _chart(
 
 
 def _marks(account: Mapping[str, Any], x: Callable[[Mapping[str, Any]], float]) -> list[Mark]:
-    """What happened on the way, at most two dozen: each save would hide the curve."""
+    """Return marks of events, at most two dozen: each save would hide the curve."""
     shown = {"GateJudged", "StopRequested", "PodGone", "PlanRevised", "Reopened", "PodMissed"}
     made = [
         Mark(x(row), _CODES.get(row["what"], row["what"]))

@@ -50,7 +50,7 @@ def run_credential_rows(context: Context, run: RunState) -> list[tuple[str, str]
 
 
 def lines_of(context: Context, run: RunState) -> list[str]:
-    """What can be typed about its present pod, which may be there or be on its way."""
+    """Return commands to type about its present pod, which may be there or be on its way."""
     generation = run.generation
     if generation is None or not generation.open or not is_brokered(generation.provider):
         return []
@@ -71,7 +71,7 @@ def show_plan(
 
 
 def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = False) -> None:
-    """What a run that had ended goes on with: hardware, checkpoint, and what is left of its cap."""
+    """Print the hardware, checkpoint and rest of the cap with which an ended run continues."""
     from trmcloud.app.reports import report_run
     from trmcloud.app.run_queries import told_by
 
@@ -156,7 +156,7 @@ def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str,
 
 
 def command_rows(command: Command) -> list[tuple[str, str]]:
-    """What is run, how it is told to stop, and what counts as its best."""
+    """Return rows about a command: its words, its stop signal, its metric."""
     rows = [("command", one_line(shlex.join(command.words)))]
     ways = [f"the file {command.stop_file}"] if command.stop_file else []
     if command.stop_signal != NO_SIGNAL:

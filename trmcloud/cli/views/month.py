@@ -22,7 +22,7 @@ _KINDS = {
 
 
 def month_lines(report: MonthReport) -> list[str]:
-    """What ``report --month`` prints."""
+    """Return the lines that ``report --month`` prints."""
     counted = f"{len(report.runs)} run{'' if len(report.runs) == 1 else 's'}"
     lines = [f"{report.month} · {counted} · {_against(report.line)}"]
     if report.account.cap is not None:

@@ -382,7 +382,7 @@ def _count(number: int) -> str:
 
 
 def own_lines(own: OwnHardware) -> list[str]:
-    """What it takes there, and from when on renting is the better."""
+    """Return lines: the cost on own hardware, and from when on renting is cheaper."""
     made = own.candidate
     power = f"{own.watts:,} W at {own.per_kwh}/kWh"
     lines = [

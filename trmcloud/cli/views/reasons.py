@@ -82,7 +82,7 @@ FOLLOWS: Mapping[ReasonKind, str] = {
     _Kind.AWAITS_AGENT: "the pod is ended",
     _Kind.AWAITS_POD: "it counts as never made",
 }
-"""What comes next where a wait ends without what was waited for."""
+"""The next step where a wait ends without what was waited for."""
 
 
 def sentence(reason: Reason | None) -> str:
@@ -104,7 +104,7 @@ def reason_json(reason: Reason | None) -> dict[str, Any]:
 
 
 def did_line(did: Did) -> str:
-    """What was found and done, in a line."""
+    """Return one line about what was found and done."""
     if isinstance(did, str):
         return did
     return f"ended {did.orphan.pod.name} on {did.provider}: {sentence(did.orphan.reason)}"

@@ -140,7 +140,7 @@ def outcome_of(run: RunState) -> Outcome:
 
 
 def show_end(context: Context, run: RunState) -> int:
-    """What became of a run; the exit code that says so."""
+    """Print the end of a run; return its exit code."""
     outcome, foreseen = outcome_of(run), ends_as(run)
     print(f"{run.run_id} {outcome.value}: {meaning_of(run, outcome)}")
     why = run.reason or (foreseen.reason if foreseen is not None else None)

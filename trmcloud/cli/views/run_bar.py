@@ -300,7 +300,7 @@ class RunBar(AbstractContextManager["RunBar"]):
                 self._print(f"  pulled {phase} step {step:,}: here, verified")
 
     def _tell_mended(self, run: RunState) -> None:
-        """What happened to the training, and went on by itself."""
+        """Print recoveries of the training, which continued by itself."""
         for what, done in self._news.of(run):
             self._print(f"  {what}")
             self._print(f"    {done}")
@@ -362,7 +362,7 @@ class RunBar(AbstractContextManager["RunBar"]):
             self._print(f"  {said}; its pod is ended at its hard stop all the same")
 
     def _tell_waiting(self, run: RunState, now: float) -> None:
-        """What nothing goes on without, once each, where the stage alone does not tell."""
+        """Print once what the run waits for, where the stage alone does not say it."""
         waiting = waits_for(self._context, run) if run.state in _BEFORE_A_POD else None
         what = waiting.what if waiting is not None else None
         if what != self._waits[0]:
@@ -458,7 +458,7 @@ def _shown(text: str) -> Any:
 
 
 def _lines(texts: Iterable[str]) -> list[Any]:
-    """What stands below a bar, each text on as many lines as it needs."""
+    """Return the lines below a bar, each text on as many lines as it needs."""
     return [_shown(piece) for text in texts for piece in wrap(one_line(f"  {text}"), columns())]
 
 

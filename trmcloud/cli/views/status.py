@@ -119,7 +119,7 @@ def _day(at: float) -> str:
 
 
 _TOLD = Usd("0.01")
-"""What is proven and what is at most are told apart from here on."""
+"""From here on, proven amounts and upper bounds are told apart."""
 
 
 def show_table(context: Context, runs: Sequence[RunState]) -> None:
@@ -224,7 +224,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
 
 
 def _next_commands(run: RunState, *, has_checkpoint: bool) -> str:
-    """What one would type next about a run."""
+    """Return the next command to type about a run."""
     from trmcloud.cli.views.run import RESUMABLE
 
     if run.live:
@@ -253,7 +253,7 @@ def _heard(context: Context, run: RunState) -> str:
 
 
 def _in_the_way(context: Context, run: RunState) -> list[tuple[str, str]]:
-    """What it waits for, and why its pod cannot be asked."""
+    """Return rows: what the run waits for, and why its pod cannot be asked."""
     rows = []
     waiting, trouble = waits_for(context, run), link_trouble(context, run)
     if waiting is not None:

@@ -114,8 +114,8 @@ def columns() -> int:
 
 
 def drawn_on(stream: TextIO) -> TextIO:
-    """What a bar of our own is drawn on: cursor movements reach it. Whoever draws cleans what it
-    tells."""
+    """Return the stream that a bar is drawn on: cursor movements reach it. The caller cleans its
+    text."""
     return stream.stream if isinstance(stream, Plain) else stream
 
 

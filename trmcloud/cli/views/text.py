@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import CheckpointManifest
 
 CHECKPOINTS = "checkpoints in"
-"""What the row is called that says where a run's checkpoints are stored."""
+"""The name of the row that says where a run's checkpoints are stored."""
 
 
 def duration(seconds: float) -> str:

@@ -7,7 +7,6 @@ CoreWeave, VAST Data and Hugging Face. AWS, GCP and Azure can give a machine an 
 
 from __future__ import annotations
 
-import configparser
 import json
 import math
 import time
@@ -236,6 +235,8 @@ def _kind(path: Path) -> str:
 
 
 def _has_session(path: Path) -> bool:
+    import configparser  # 2 ms of every command's start
+
     reader = configparser.RawConfigParser(strict=False)
     try:
         reader.read(path, encoding="utf-8")
