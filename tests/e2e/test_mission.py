@@ -13,6 +13,11 @@ from trmcloud.app.checkpoints.fetching import read_manifest
 from trmcloud.core.outcome import Outcome
 from trmcloud.pod.machine.processes import of_pod
 
+SMOKE = "smoke --provider runpod --max-usd 0.25 --minutes 0.5 -y"
+EXTREME = "launch 8xA100 --phase extreme --budget 1000 -y"
+MISSION = (SMOKE, EXTREME, EXTREME.removesuffix(" -y"))
+"""As README and guides have them."""
+
 
 def test_the_missions_four_commands(tmp_path: Path) -> None:
     with world(tmp_path) as (user, host):
@@ -27,7 +32,7 @@ def test_the_missions_four_commands(tmp_path: Path) -> None:
 
 
 def _mission(user: User) -> None:
-    user.run("smoke", "--provider", "runpod", "--max-usd", "0.25", "--minutes", "0.5", "-y")
+    user.run(*SMOKE.split())
 
     shown = user.run("plan", "--budget", "1000")
     assert "test settings: not the recipe's own" in shown
@@ -41,7 +46,7 @@ def _mission(user: User) -> None:
     finally:
         terminal.abandon()
 
-    out = user.run(*["launch", "8xA100", "--phase", "extreme", "--budget", "1000", "-y"])
+    out = user.run(*EXTREME.split())
     assert "data: " in out
 
     best = user.run("fetch-best")

@@ -18,6 +18,7 @@ import pytest
 
 from tests.e2e import hinted, web_corpus, written
 from tests.e2e.test_data import SETTINGS
+from tests.e2e.test_mission import MISSION
 from tests.e2e.test_terminal import Terminal
 from tests.e2e.user import User, real_trainer
 from tests.e2e.written import Written
@@ -70,6 +71,7 @@ QUESTION = (
     " How many clips did Natalia sell altogether in April and May?"
 )
 ELSEWHERE = {
+    **dict.fromkeys(MISSION, "with pods that train: tests/e2e/test_mission.py"),
     "adopt ./trmcloud-run": "tests/e2e/test_export.py",
     "launch local --recipe bd3lm-small --rate 3.60 --budget 3 -y": (
         "half an hour: tests/model/test_block_diffusion.py"

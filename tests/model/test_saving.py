@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any, Callable
 
@@ -45,6 +46,35 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, step: int, error: BaseException)
         real(self, landing)
 
     monkeypatch.setattr(loop.Trainer, "_evaluate", evaluate)
+
+
+def test_a_metric_that_came_while_its_checkpoint_was_finished_outlives_a_failure(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run(steps=20, save_every=8, eval_every=8)
+    scored = threading.Event()
+    finish, step, evaluate = CheckpointFolder.finish, loop.Trainer._step, loop.Trainer._evaluate
+
+    def finished(self: CheckpointFolder, *given: Any) -> Any:
+        assert scored.wait(60)
+        return finish(self, *given)
+
+    def stepped(self: Any) -> Any:
+        if self._progress.step == 8:
+            scored.set()
+            raise RuntimeError("struck by lightning")
+        return step(self)
+
+    def evaluated(self: Any, landing: bool = False) -> None:
+        while self._progress.step == 8 and not self._saver._pending.is_finishing:
+            self._saver.settle()
+        evaluate(self, landing)
+
+    monkeypatch.setattr(CheckpointFolder, "finish", finished)
+    monkeypatch.setattr(loop.Trainer, "_step", stepped)
+    monkeypatch.setattr(loop.Trainer, "_evaluate", evaluated)
+    assert run.train_here() == "crashed"
+    assert run.manifests()[8].val_bpb == run.metrics("eval")[-1]["val_bpb"]
 
 
 def test_out_of_memory_in_the_last_evaluation_loses_nothing(
