@@ -129,7 +129,7 @@ def _cost_of_rules() -> tuple[float, float, float]:
     from model.training.soundness import Soundness
     from model.training.stepping import Pace, Paces
     from trmcloud.core.contract import worth
-    from trmcloud.core.contract.spikes import OVER
+    from trmcloud.core.contract.trainer_contract import OVER
 
     soundness = Soundness()
     losses = [2.0 + 0.01 * math.sin(step) for step in range(OVER + _CALLS)]

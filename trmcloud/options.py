@@ -17,8 +17,7 @@ from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.spec.deadline import parse_deadline
 from trmcloud.core.spec.overrides import parse_last_rungs
 from trmcloud.core.spec.rates import SCALES
-from trmcloud.core.spec.recipe import PHASE_NAMES, PHASES, parse_setting
-from trmcloud.core.spec.settings import PRECISIONS
+from trmcloud.core.spec.settings import PHASE_NAMES, PHASES, PRECISIONS, parse_setting
 from trmcloud.core.spec.spec import KEEP, OBJECTIVES, THEN, RunSpec
 from trmcloud.core.spec.stop_rules import checked_patience, parse_gain
 from trmcloud.core.values import dataclass, replace

@@ -412,7 +412,7 @@ def pod_webhook(home: Path) -> str:
         return ""
     from trmcloud.adapters.notify.destinations import read_destinations
     from trmcloud.core.contract.notices import Webhook
-    from trmcloud.core.contract.pod_contract import dump
+    from trmcloud.core.contract.records import dump
     from trmcloud.core.errors import NotifyError
 
     try:

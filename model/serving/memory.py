@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 _FLOAT = 4
 _LOGITS = 3

@@ -31,12 +31,12 @@ from trmcloud.core.contract.manifest import (
     CheckpointManifest,
     from_json,
     parse_step_dir,
+    shard_name,
     step_dir_name,
     to_json,
     to_prune,
     with_metric,
 )
-from trmcloud.core.contract.shard_names import shard_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.io.files import sync_folder
 from trmcloud.io.hashing import file_sha256

@@ -1,7 +1,7 @@
 """Whether a step is sound enough to be taken: its loss and its gradients' norm beside those of the
 steps before it.
 
-A step that is not finite, or that stands out of the last 128 (``core.contract.spikes``), is left
+A step that is not finite, or that stands out of the last 128 (``core.contract.trainer_contract``), is left
 out: no update, and the data go on. What stands out and is finite counts from then on, so a level
 that has changed for good is taken after a few steps. All ranks judge the same two numbers, and
 these are kept with the checkpoint: a replay leaves out the same steps.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from trmcloud.core.contract.spikes import LEAST_OF_LOSS, OVER, spike_limit
+from trmcloud.core.contract.trainer_contract import LEAST_OF_LOSS, OVER, spike_limit
 
 LEAST = 64
 """Steps, before which nothing is a spike."""

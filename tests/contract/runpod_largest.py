@@ -22,7 +22,7 @@ from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.money import Usd
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.data_source import DataSource
-from trmcloud.core.spec.recipe import PHASES
+from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.runpod.account import RunPodGraphql

@@ -25,9 +25,9 @@ from trmcloud.app.reconciling import reconcile
 from trmcloud.app.staging.stage import _to_go_on_from
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.bucket_layout import parse_place, report_name
-from trmcloud.core.contract.bucket_terms import AFTER_HARD_STOP_S
-from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES, AgentReport, dump
+from trmcloud.core.contract.bucket_layout import AFTER_HARD_STOP_S, parse_place, report_name
+from trmcloud.core.contract.pod_contract import AgentReport
+from trmcloud.core.contract.records import MAX_JSON_BYTES, dump
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.pending_pulls import owes_sweep
 from trmcloud.core.control.run_fold import apply_event

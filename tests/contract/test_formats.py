@@ -15,11 +15,11 @@ import pytest
 
 from tests.contract.formats.schema import SCHEMA, schema
 from tests.contract.ledger_file import AT, edit, ledger_at
-from tests.reasons import sentence
 from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app import plans
 from trmcloud.app.plans import load
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.event_json import UnknownEvent, event_from_json
 from trmcloud.core.control.reason import ReasonKind, because

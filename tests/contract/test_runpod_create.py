@@ -18,7 +18,6 @@ import pytest
 from tests import pythons
 from tests.contract import runpod_largest as largest
 from tests.contract.runpod_rig import Rig, request
-from tests.reasons import sentence
 from tests.standins.runpod import commands, oracle
 from tests.standins.runpod.client import Client, eventually
 from tests.standins.runpod.fixture import judged
@@ -32,6 +31,7 @@ from trmcloud.app.drive import RunDriver
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.smoke_plan import make_smoke_plan
 from trmcloud.app.staging.packing import POD_ENTRY
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract

@@ -23,7 +23,7 @@ from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import bucket_layout
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.bucket_layout import Place, puts_in_slot, report_name
-from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES
+from trmcloud.core.contract.records import MAX_JSON_BYTES
 from trmcloud.core.errors import (
     AccessDenied,
     AuthError,

@@ -32,7 +32,7 @@ from trmcloud.core.contract.bucket_layout import (
     pieces_of,
     slots_of,
 )
-from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES
+from trmcloud.core.contract.records import MAX_JSON_BYTES
 from trmcloud.io.files import write_atomic
 from trmcloud.pod.storage.presigned import Objects, StoreError
 

@@ -16,7 +16,7 @@ from tests.contract.s3_bucket import request
 from tests.standins.s3 import BUCKET, S3
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.core.contract.bucket import CachedFile, CacheGrants, dump_grants, load_grants
-from trmcloud.core.contract.token_cache import MOST_SLOTS, slots_for
+from trmcloud.core.contract.bucket_layout import MOST_SLOTS, token_slots_for
 from trmcloud.pod.storage.presigned import Objects, StoreError
 from trmcloud.pod.storage.token_cache import TokenCache
 from trmcloud.ports.bucket import CacheRequest
@@ -204,8 +204,8 @@ def test_more_than_was_granted_for_is_left(pods: Pods) -> None:
     for number in range(8):
         tokens(cache, number)
     settle(made)
-    assert len(pods.stored()) == len(slots_for("pod-1", 1)) == 8
-    assert len(slots_for("pod-1", 10_000)) == MOST_SLOTS
+    assert len(pods.stored()) == len(token_slots_for("pod-1", 1)) == 8
+    assert len(token_slots_for("pod-1", 10_000)) == MOST_SLOTS
 
 
 # -- A pod that wants later runs to believe false tokens, with nothing but its own grants -------

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.crash.moments import drawn
 from tests.crash.user import SHORT, CrashUser
-from tests.reasons import sentence
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.money import ZERO
 from trmcloud.core.outcome import Outcome
 

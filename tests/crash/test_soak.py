@@ -11,8 +11,9 @@ import pytest
 
 from tests.crash.__main__ import ROOT, source_hash
 from tests.crash.killing import can_trace
-from tests.crash.ledger_writer import SqliteLedger, Violation, check, events_of, write
+from tests.crash.ledger_writer import Violation, check, events_of, write
 from tests.crash.user import scratch
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
 
 
 def soak(state: Path, kills: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import TINY, User, kill, until, write_text
-from tests.reasons import sentence
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.e2e.rented import image, renting
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
-from tests.reasons import sentence
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
-from tests.reasons import sentence
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.control.run_state import State
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome

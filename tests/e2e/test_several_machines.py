@@ -22,13 +22,13 @@ from tests.e2e import web_corpus
 from tests.e2e.rented import image
 from tests.e2e.runpod_user import RentedUser, TestClock, why_not
 from tests.e2e.user import RANKS, until
-from tests.reasons import sentence
 from tests.standins.data_host import DataHost, serving
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.pods import Pod
 from tests.unit.skypilot.rig import stand_in
 from trmcloud.adapters.files.data_sets import load_data_set
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import State
 from trmcloud.core.money import ZERO, cost

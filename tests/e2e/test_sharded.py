@@ -13,7 +13,7 @@ from tests.e2e.test_crashes import settle
 from tests.e2e.test_nodes import Node, two_machines, until_both, why_not
 from tests.e2e.user import User, kill, until
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.shard_names import shard_name
+from trmcloud.core.contract.manifest import shard_name
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 

@@ -32,8 +32,14 @@ from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.gate import judge, verdict_from_json
 from trmcloud.core.contract.manifest import from_json, to_json
-from trmcloud.core.contract.pod_contract import ContractError
-from trmcloud.core.contract.records import MAX_ITEMS, MAX_JSON_BYTES, parse, parse_lines, whole
+from trmcloud.core.contract.records import (
+    MAX_ITEMS,
+    MAX_JSON_BYTES,
+    ContractError,
+    parse,
+    parse_lines,
+    whole,
+)
 from trmcloud.core.contract.trainer_contract import load_heartbeat, load_job
 from trmcloud.core.control.report import report_on
 from trmcloud.core.errors import CheckpointError, TrmcloudError

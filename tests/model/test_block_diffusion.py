@@ -38,7 +38,7 @@ from model.training.checkpoint import read_tensors
 from model.training.evaluate import evaluate
 from tests.settings import changed
 from trmcloud.core.errors import DataError, UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 # -- block diffusion ----------------------------------------------------------------------------
 # Block diffusion against its definitions: who sees whom, the bound by enumeration, the sampler.

@@ -28,7 +28,7 @@ from model.machine.distributed import World
 from model.machine.telemetry import Clock
 from tests.model.growing import BOS, HandMade, complete
 from trmcloud.core.errors import DataError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 # -- Which window is read when: a pure function, a permutation, and no rank reads another's -----
 

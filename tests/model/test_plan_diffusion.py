@@ -42,7 +42,7 @@ from model.training.load import load_model
 from tests.settings import changed
 from trmcloud.core.contract.data_progress import load_shard
 from trmcloud.core.errors import DataError, UsageError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 # -- plan diffusion -----------------------------------------------------------------------------
 # Plan and execution by diffusion, against their definitions: who sees whom, the bound, the end.

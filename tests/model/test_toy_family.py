@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.core.contract.pod_contract import dump
+from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.trainer_contract import PhaseJob
 
 ROOT = Path(__file__).parents[2]

@@ -41,9 +41,14 @@ from model.training.soundness import (
     Soundness,
 )
 from model.training.stepping import Pace, Paces
-from trmcloud.core.contract.pod_contract import dump
-from trmcloud.core.contract.spikes import DEVIATIONS
-from trmcloud.core.contract.trainer_contract import ENV_JOB, ENV_OVERRIDES, PhaseJob, load_heartbeat
+from trmcloud.core.contract.records import dump
+from trmcloud.core.contract.trainer_contract import (
+    DEVIATIONS,
+    ENV_JOB,
+    ENV_OVERRIDES,
+    PhaseJob,
+    load_heartbeat,
+)
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.overrides import overridden
 from trmcloud.core.spec.settings import PhaseRecipe

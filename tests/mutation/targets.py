@@ -80,8 +80,8 @@ READERS = {
     "core.contract.data_progress": Target(
         ("test_datasets.py",), ("DataProgress", "ShardRecord", "load_progress", "load_shard")
     ),
-    "core.contract.token_cache": Target(("test_datasets.py",)),
-    "core.contract.pod_names": Target(("test_pod_contract.py",)),
+    "core.contract.bucket_layout": Target(("test_datasets.py",)),
+    "core.contract.pod_contract": Target(("test_pod_contract.py",)),
     "core.plain_text": Target(("test_pod_contract.py",)),
     "adapters.ssh.sync": Target(("unit/ssh/test_sync.py",), ("Mirror", "_decoded")),
     "adapters.ssh.follow": Target(("unit/ssh/test_sync.py",), ("_frames", "_exactly")),

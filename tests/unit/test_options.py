@@ -14,7 +14,7 @@ from trmcloud.cli.main import COMMANDS
 from trmcloud.cli.options import with_options
 from trmcloud.core.contract.command import Command
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.recipe import PHASES
+from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
 from trmcloud.options import LaunchRequest, option, request_from, rows_of, spec_of

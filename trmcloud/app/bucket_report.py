@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trmcloud.app.context import Context, bucket_at
-from trmcloud.core.contract.pod_contract import AgentReport, ContractError, load_report
+from trmcloud.core.contract.pod_contract import AgentReport, load_report
+from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.spec.plan import Plan

@@ -19,7 +19,7 @@ from trmcloud.core.plain_text import one_line
 from trmcloud.core.planner.memory import USABLE_SHARE, predict_memory
 from trmcloud.core.spec.continuing import Change, decisive_changes, with_overrides
 from trmcloud.core.spec.plan import Candidate, PhasePlan
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 ACCEPT = "--accept-change"
 _FOR_MEMORY = frozenset({"batch", "sequence", "optimizer", "ema", "dtype", "loops"})

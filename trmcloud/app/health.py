@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import last_report
-from trmcloud.core.contract.gpu_counters import GPU_NOTE, window_from
+from trmcloud.core.contract.pod_contract import GPU_NOTE, window_from
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.health import Expected, Finding, Rule, findings
 from trmcloud.core.spec.plan import PhasePlan

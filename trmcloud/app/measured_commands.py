@@ -12,7 +12,7 @@ from trmcloud.app.home import make_home
 from trmcloud.app.run_queries import last_report
 from trmcloud.core.catalog.hardware import GPUS, LOCAL, Gpu
 from trmcloud.core.contract.command_terms import MEASURED, MeasuredSteps
-from trmcloud.core.contract.gpu_counters import GPU_NOTE, GpuWindow, window_from
+from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuWindow, window_from
 from trmcloud.core.contract.records import ContractError, finite, record_of
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.planner.command_probe import MEMORY_ROOM, Probed

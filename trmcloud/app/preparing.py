@@ -43,7 +43,7 @@ from trmcloud.core.money import Usd
 from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import Candidate, Plan
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import dataclass, replace
 from trmcloud.options import LaunchRequest, parse_money, refuse_changes
 from trmcloud.ports.plan_inputs import PlanInputs

@@ -29,7 +29,7 @@ from trmcloud.core.contract.trainer_contract import (
 from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.planner.calibrated import Measured
 from trmcloud.core.spec.data_source import DataSource
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.pod.agent.ranks import trainer_command
 

@@ -18,10 +18,10 @@ from enum import Enum
 from statistics import fmean, median
 from typing import Any
 
-from trmcloud.core.contract import spikes
-from trmcloud.core.contract.climbing import SPARE_BELOW
+from trmcloud.core.contract import trainer_contract
 from trmcloud.core.contract.gate import number_of, refinement
-from trmcloud.core.contract.gpu_counters import LEAST_SAMPLES, GpuWindow
+from trmcloud.core.contract.phase_account import SPARE_BELOW
+from trmcloud.core.contract.pod_contract import LEAST_SAMPLES, GpuWindow
 from trmcloud.core.contract.worth import WORSE_BY
 from trmcloud.core.health_reading import Evaluated, Trained, read_rows, step_of
 from trmcloud.core.values import dataclass
@@ -181,9 +181,9 @@ def _spikes(judged: Sequence[Trained]) -> Finding | None:
     """Losses that stand out of the 128 before them; those of the last 128 are told."""
     rows = [(row.step, row.loss) for row in judged if row.loss is not None]
     found = []
-    for at in range(max(_SPIKE_LEAST, len(rows) - spikes.OVER), len(rows)):
-        before = [loss for _, loss in rows[max(0, at - spikes.OVER) : at]]
-        if rows[at][1] > spikes.spike_limit(before, spikes.LEAST_OF_LOSS):
+    for at in range(max(_SPIKE_LEAST, len(rows) - trainer_contract.OVER), len(rows)):
+        before = [loss for _, loss in rows[max(0, at - trainer_contract.OVER) : at]]
+        if rows[at][1] > trainer_contract.spike_limit(before, trainer_contract.LEAST_OF_LOSS):
             found.append((*rows[at], fmean(before)))
     if not found:
         return None

@@ -16,7 +16,8 @@ from trmcloud.core.errors import ConflictError, DataError, DoesNotFit, NotSuppor
 from trmcloud.core.plain_text import one_line
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Candidate, Plan
-from trmcloud.core.spec.recipe import PHASES, Recipe
+from trmcloud.core.spec.recipe import Recipe
+from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
 from trmcloud.export.script import (

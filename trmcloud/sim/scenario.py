@@ -16,7 +16,7 @@ from trmcloud.core.planner.estimates import (
 )
 from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import KEEP, THEN, RunSpec
 from trmcloud.core.storage import pod_disks_price, price_per_hour, work_gb
 from trmcloud.core.values import dataclass, replace

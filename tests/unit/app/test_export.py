@@ -19,7 +19,7 @@ from trmcloud.app.staging.bundle import bundle_root
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.spec.recipe import PHASES
+from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.export import script as script_module
 from trmcloud.export.script import FORMS, Payload, make_payload, make_task, quote, script

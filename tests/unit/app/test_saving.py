@@ -24,8 +24,7 @@ from trmcloud.app.context import Context
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract import shards
-from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest, Pruning
-from trmcloud.core.contract.shard_names import shard_name
+from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest, Pruning, shard_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import (

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plans import errand_json, plan_json, recorded
-from tests.reasons import quoted, sentence
+from tests.reasons import quoted
 from tests.unit.core.runs import AT, PLAN, a_report, apply, booting, running
 from tests.unit.core.test_controller_ending import settled
 from tests.unit.core.test_run_state import CLOSED, RESERVED, SETTLED, SETTLING, run_of, sample
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.contract.pod_contract import Orders, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev

@@ -26,10 +26,9 @@ from trmcloud.core.contract.bucket_layout import (
     puts_in_slot,
     slots_of,
 )
-from trmcloud.core.contract.manifest import MAX_MANIFEST_BYTES, CheckpointManifest
+from trmcloud.core.contract.manifest import MAX_MANIFEST_BYTES, CheckpointManifest, shard_name
 from trmcloud.core.contract.pod_contract import Kept
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
-from trmcloud.core.contract.shard_names import shard_name
 from trmcloud.core.errors import UsageError
 from trmcloud.sim.world.store import make_manifest
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plans import recorded
-from tests.reasons import quoted, sentence
+from tests.reasons import quoted
 from tests.unit.core.phases import PASSED
 from tests.unit.core.runs import (
     AT,
@@ -36,6 +36,7 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.plans import plan_json
-from tests.reasons import quoted, sentence
+from tests.reasons import quoted
 from tests.unit.core.phases import FAILED, PASSED
 from tests.unit.core.runs import (
     AT,
@@ -32,6 +32,7 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import Unknown
 from trmcloud.core.contract.pod_contract import Kept, PhaseReport, Saves
 from trmcloud.core.control import events as ev

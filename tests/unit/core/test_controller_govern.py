@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.plans import a_generation
-from tests.reasons import quoted, sentence
+from tests.reasons import quoted
 from tests.unit.core.runs import (
     AT,
     FIRST,
@@ -31,6 +31,7 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.contract.bucket import RENEW_BEFORE_S
 from trmcloud.core.contract.pod_contract import PodName

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.plans import recorded
-from tests.reasons import quoted, sentence
+from tests.reasons import quoted
 from tests.unit.core.runs import (
     AT,
     BOOTED_AT,
@@ -32,6 +32,7 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import Instant, Seen, Unknown
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control import events as ev

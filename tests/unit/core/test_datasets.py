@@ -18,7 +18,15 @@ from trmcloud.core.catalog.datasets import (
     rehosted,
 )
 from trmcloud.core.contract.bucket import CachedFile
-from trmcloud.core.contract.bucket_layout import MAX_PUT_BYTES
+from trmcloud.core.contract.bucket_layout import (
+    MAX_ENTRY_BYTES,
+    MAX_PUT_BYTES,
+    is_cache_file,
+    load_entry,
+    offered,
+    token_slots_for,
+    unpinned,
+)
 from trmcloud.core.contract.data_progress import (
     STATES,
     DataProgress,
@@ -27,14 +35,6 @@ from trmcloud.core.contract.data_progress import (
     load_shard,
 )
 from trmcloud.core.contract.records import ContractError, dump
-from trmcloud.core.contract.token_cache import (
-    MAX_ENTRY_BYTES,
-    is_cache_file,
-    load_entry,
-    offered,
-    slots_for,
-    unpinned,
-)
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import fold_ledger
 from trmcloud.core.errors import UsageError
@@ -309,9 +309,9 @@ def vars_of(file: CachedFile) -> dict[str, Any]:
 
 
 def test_slots_are_those_of_one_pod() -> None:
-    assert slots_for("pod-1", 0)[-1] == "pod-1/slot-0005"
-    assert slots_for("pod-1", 3)[-1] == "pod-1/slot-0011"
-    assert slots_for("pod-1", 10**6)[-1] == "pod-1/slot-1023"
+    assert token_slots_for("pod-1", 0)[-1] == "pod-1/slot-0005"
+    assert token_slots_for("pod-1", 3)[-1] == "pod-1/slot-0011"
+    assert token_slots_for("pod-1", 10**6)[-1] == "pod-1/slot-1023"
 
 
 def test_only_whole_files_of_known_pods_that_have_no_pin_are_unpinned() -> None:

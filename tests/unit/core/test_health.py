@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.strategies import json_values
 from trmcloud.cli.views.health import WORDS, helps, seen
 from trmcloud.core.contract.gate import number_of
-from trmcloud.core.contract.gpu_counters import (
+from trmcloud.core.contract.pod_contract import (
     MOST_GPUS,
     GpuCounters,
     GpuWindow,

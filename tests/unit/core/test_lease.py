@@ -17,7 +17,8 @@ from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.clock import Anchor, Instant
 from trmcloud.core.contract.command import Command
-from trmcloud.core.contract.pod_contract import Lease, PhaseLease, dump, load_lease
+from trmcloud.core.contract.pod_contract import Lease, PhaseLease, load_lease
+from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.exposure import VERIFIED_FOR_S, Unaccepted, exposure_of, unaccepted

@@ -29,13 +29,13 @@ from trmcloud.core.contract.manifest import (
     parse_step_dir,
     pick_best,
     pick_latest,
+    shard_name,
     step_dir_name,
     to_json,
     to_prune,
     with_metric,
     with_metrics,
 )
-from trmcloud.core.contract.shard_names import shard_name
 from trmcloud.core.errors import CheckpointError
 
 # -- A manifest is hostile text until proven otherwise ------------------------------------------

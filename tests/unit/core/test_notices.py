@@ -25,8 +25,8 @@ from trmcloud.core.contract.notices import (
     notices_of,
     secret_of,
 )
-from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState, dump
-from trmcloud.core.contract.records import ContractError
+from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
+from trmcloud.core.contract.records import ContractError, dump
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger

@@ -16,8 +16,8 @@ from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.errors import TrmcloudError, UsageError
 from trmcloud.core.spec.dense import DenseKeys
-from trmcloud.core.spec.recipe import PhaseRecipe, Recipe, parse_recipe
-from trmcloud.core.spec.settings import FAMILIES
+from trmcloud.core.spec.recipe import Recipe, parse_recipe
+from trmcloud.core.spec.settings import FAMILIES, PhaseRecipe
 
 DENSE_KEYS = [field.name for field in dataclasses.fields(DenseKeys)]
 # -- phase account ------------------------------------------------------------------------------

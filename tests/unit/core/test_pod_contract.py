@@ -25,23 +25,22 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.gate import Check, Verdict
 from trmcloud.core.contract.manifest import CheckpointFile, from_json, pick_best, to_json, to_prune
 from trmcloud.core.contract.pod_contract import (
-    MAX_JSON_BYTES,
     AgentReport,
-    ContractError,
     Kept,
     Lease,
     Orders,
     PhaseLease,
     PhaseReport,
     PhaseState,
+    PodName,
     Saves,
-    dump,
     load_lease,
     load_orders,
     load_report,
     load_staged,
+    parse_pod_name,
 )
-from trmcloud.core.contract.pod_names import PodName, parse_pod_name
+from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError, dump
 from trmcloud.core.contract.trainer_contract import (
     OUTCOMES,
     TRAINER_STATES,

@@ -16,18 +16,25 @@ from hypothesis import strategies as st
 from tests.unit.core.phases import BEAT, EXTREME, LEASE, ONE, PASSED, RUNNING, after, ended, view
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.core.contract import recovery
-from trmcloud.core.contract.climbing import CLIMBS, LEVELS, climbed, is_worth_it, next_level
-from trmcloud.core.contract.phase_account import close_attempt, next_try, started
+from trmcloud.core.contract.phase_account import (
+    CLIMBS,
+    LEVELS,
+    climbed,
+    close_attempt,
+    is_worth_it,
+    next_level,
+    next_try,
+    started,
+)
 from trmcloud.core.contract.pod_contract import (
     AgentReport,
-    ContractError,
     Lease,
     PhaseReport,
     PhaseState,
-    dump,
     load_lease,
     load_report,
 )
+from trmcloud.core.contract.records import ContractError, dump
 from trmcloud.core.contract.recovery import (
     AGAIN,
     LADDER,

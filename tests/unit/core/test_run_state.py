@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plans import a_candidate, a_phase, a_plan, errand_json, plan_json, recorded
-from tests.reasons import quoted, sentence
+from tests.reasons import quoted
 from tests.unit.core.runs import AT, TRAITS, booting, failed, follow, renting, running, the_pod
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.action_key import ActionKey, FailureKind

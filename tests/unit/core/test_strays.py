@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.plans import a_candidate, a_generation, errand_json, plan_json
-from tests.reasons import quoted, sentence
+from tests.reasons import quoted
 from tests.unit.core.runs import TRAITS
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.clock import Unknown
 from trmcloud.core.contract.pod_contract import PodName

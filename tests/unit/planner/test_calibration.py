@@ -46,7 +46,8 @@ from trmcloud.core.planner.roofline import link_seconds, step_time
 from trmcloud.core.planner.speed import rented_machine, this_machine
 from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import Interval
-from trmcloud.core.spec.recipe import PhaseRecipe, Recipe
+from trmcloud.core.spec.recipe import Recipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace
 

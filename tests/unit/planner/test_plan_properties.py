@@ -37,7 +37,8 @@ from trmcloud.core.planner.speed import (
 )
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.rates import rate_for
-from trmcloud.core.spec.recipe import PhaseRecipe, parse_recipe
+from trmcloud.core.spec.recipe import parse_recipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace as replace_values
 from trmcloud.options import LaunchRequest, spec_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.core.contract.gpu_counters import GPU_NOTE, GpuCounters, window_from
+from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuCounters, window_from
 from trmcloud.pod.machine.gpu_sampler import SAMPLE_EVERY_S, WINDOW_S, GpuSampler, parse
 from trmcloud.pod.machine.hardware import Check, Seen, load_check, parse_cuda, parse_gpus, refusals
 from trmcloud.pod.machine.nccl import has_nvlink, nccl_environment

@@ -17,7 +17,7 @@ from trmcloud.core.money import cost
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.node_share import shared
 from trmcloud.core.spec.plan import Candidate
-from trmcloud.core.spec.recipe import PHASES
+from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.pod.agent.nodes import (
     HEAD_LOST_S,

@@ -13,7 +13,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import Heartbeat, load_heartbeat
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.spec.recipe import PHASE_NAMES
+from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.io.files import read_small
 from trmcloud.io.hashing import holds
 from trmcloud.pod.machine.metrics_file import read_metrics

@@ -23,8 +23,10 @@ from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.bucket import CachedFile, FileGet, FolderGet, Grants, PhaseSlots
 from trmcloud.core.contract.bucket_layout import (
     DATA_INDEX_NAME,
+    LONGEST_GRANT_S,
     MOST_FILE_BYTES,
     OWNER_NAME,
+    TOKENS_DIR,
     Place,
     is_oversized,
     is_slot,
@@ -34,10 +36,8 @@ from trmcloud.core.contract.bucket_layout import (
     report_name,
     slots_of,
 )
-from trmcloud.core.contract.bucket_terms import LONGEST_GRANT_S
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
-from trmcloud.core.contract.pod_contract import MAX_JSON_BYTES
-from trmcloud.core.contract.token_cache import TOKENS_DIR
+from trmcloud.core.contract.records import MAX_JSON_BYTES
 from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError
 from trmcloud.io.hashing import holds
 from trmcloud.ports.bucket import GrantRequest, Shelf, Stored

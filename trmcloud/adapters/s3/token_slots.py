@@ -10,7 +10,7 @@ from trmcloud.adapters.s3.client import Client
 from trmcloud.adapters.s3.fetching import get_bytes
 from trmcloud.adapters.s3.sending import takes_conditions
 from trmcloud.adapters.s3.spans import LANES
-from trmcloud.core.contract import token_cache as tc
+from trmcloud.core.contract import bucket_layout as tc
 from trmcloud.core.contract.bucket import CachedFile, CacheGrants, FileGet
 from trmcloud.core.contract.bucket_layout import Place
 from trmcloud.core.contract.records import ContractError
@@ -37,7 +37,7 @@ def cache_grants(
 
     held = tc.offered(wanted.pins, sizes)
     once = takes_conditions(client, key(f"{pod_name}/{_PROBE}"))
-    slots = [slot for slot in tc.slots_for(pod_name, wanted.shards) if slot not in sizes]
+    slots = [slot for slot in tc.token_slots_for(pod_name, wanted.shards) if slot not in sizes]
     names = [*slots, *(tc.entry_of(slot) for slot in slots)]
     return CacheGrants(
         folder=wanted.folder,

@@ -26,9 +26,9 @@ from trmcloud.adapters.ssh.session import (
     no_ssh,
     nothing_answers,
 )
-from trmcloud.core.contract.pod_contract import strip_control
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import Dropped, LinkError
+from trmcloud.core.plain_text import strip_control
 from trmcloud.core.values import dataclass
 
 CONNECT_TIMEOUT_S = 10

@@ -27,7 +27,7 @@ from trmcloud.core.contract.command import GIVEN_NAME
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.notices import WEBHOOK_NAME
 from trmcloud.core.errors import CheckpointError, Dropped, LinkError, NoAddress
-from trmcloud.core.spec.recipe import PHASE_NAMES
+from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.io.files import read_small, sync_folder, write_atomic
 from trmcloud.ports.link import PodLink, StageItem
 

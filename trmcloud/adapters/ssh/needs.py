@@ -14,8 +14,8 @@ from pathlib import Path
 from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.session import INSTALL_SSH, environment
 from trmcloud.app.context import Need
-from trmcloud.core.contract.pod_contract import strip_control
 from trmcloud.core.errors import LinkError
+from trmcloud.core.plain_text import strip_control
 
 _TIMEOUT_S = 10.0
 _OLDEST = "8.5"

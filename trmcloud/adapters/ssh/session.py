@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from trmcloud.core.contract.pod_contract import strip_control
 from trmcloud.core.errors import Dropped, HostKeyChanged, LinkError, LoginRefused
+from trmcloud.core.plain_text import strip_control
 
 _READ_BYTES = 1 << 16
 _KEPT_STDERR_BYTES = 1 << 13

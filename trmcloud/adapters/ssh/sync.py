@@ -24,7 +24,7 @@ from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.records import whole
 from trmcloud.core.contract.trainer_contract import load_heartbeat
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.spec.recipe import PHASE_NAMES
+from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.io.files import read_small, write_atomic
 
 MANIFESTS_DIR = "manifests"

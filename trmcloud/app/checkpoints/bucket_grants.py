@@ -11,7 +11,7 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import dump_grants
-from trmcloud.core.contract.bucket_terms import AFTER_HARD_STOP_S
+from trmcloud.core.contract.bucket_layout import AFTER_HARD_STOP_S
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import Generation, RunState

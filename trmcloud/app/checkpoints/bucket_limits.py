@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from trmcloud.app.context import Context, bucket_at
-from trmcloud.core.contract.bucket_layout import GRANTED_TIMES, PIECE_BYTES
-from trmcloud.core.contract.bucket_terms import BUCKET_MICROS_PER_GB_MONTH
+from trmcloud.core.contract.bucket_layout import (
+    BUCKET_MICROS_PER_GB_MONTH,
+    GRANTED_TIMES,
+    PIECE_BYTES,
+)
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.pending_pulls import owes_sweep
 from trmcloud.core.control.run_state import RunState

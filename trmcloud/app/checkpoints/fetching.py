@@ -19,7 +19,7 @@ from trmcloud.core.contract.manifest import CheckpointManifest, Pruning
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import CheckpointError, ConflictError, DoesNotFit, NotFoundError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import sync_folder, write_atomic
 from trmcloud.io.hashing import file_sha256

@@ -14,8 +14,12 @@ from typing import BinaryIO
 
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import shards
-from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
-from trmcloud.core.contract.shard_names import parse_shard_name, whole_name
+from trmcloud.core.contract.manifest import (
+    CheckpointFile,
+    CheckpointManifest,
+    parse_shard_name,
+    whole_name,
+)
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import replace
 

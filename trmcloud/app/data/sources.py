@@ -8,7 +8,7 @@ from pathlib import Path
 from trmcloud.app.staging.bundle import bundle_root
 from trmcloud.core.catalog.datasets import is_address, nearest_name
 from trmcloud.core.errors import DataError
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 
 def resolve_source(named: str, settings: PhaseRecipe | None = None) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from trmcloud.app.context import Context
-from trmcloud.core.contract.pod_contract import strip_control
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.events import ActionFinished, ActionStarted
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.run_state import Generation
 from trmcloud.core.errors import ProviderError
+from trmcloud.core.plain_text import strip_control
 
 _LISTS = 3
 _LIST_EVERY_S = 2.1

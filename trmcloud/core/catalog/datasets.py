@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import Any
 from urllib.parse import urlsplit
 
-from trmcloud.core.contract.data_hosts import ENV_DATA_HOSTS
+from trmcloud.core.contract.pod_contract import ENV_DATA_HOSTS
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import nearest, what_instead
 from trmcloud.core.values import dataclass

@@ -12,8 +12,16 @@ from math import isfinite
 from operator import attrgetter
 
 from trmcloud.core.contract.manifest import goodness, is_before_cooldown
-from trmcloud.core.contract.pod_contract import CONTRACT_VERSION, ContractError, Kept
-from trmcloud.core.contract.records import Instant, Label, Sha256, load, parse, record_of
+from trmcloud.core.contract.pod_contract import CONTRACT_VERSION, Kept
+from trmcloud.core.contract.records import (
+    ContractError,
+    Instant,
+    Label,
+    Sha256,
+    load,
+    parse,
+    record_of,
+)
 from trmcloud.core.values import dataclass, replace
 
 RENEW_BEFORE_S = 3600.0

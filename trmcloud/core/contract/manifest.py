@@ -1,9 +1,5 @@
-"""Checkpoint manifests: what a checkpoint is, which one is best, which ones may go.
-
-A checkpoint is a folder ``<run>/<phase>/checkpoints/step-00000120/`` whose files are all named,
-sized and hashed in its ``manifest.json``. The manifest is written last: without it there is no
-checkpoint. Everything here treats a manifest as hostile text, since it may come from a machine
-somebody else owns.
+"""Checkpoint manifests and the names of a checkpoint's shards: content, choice of the best,
+pruning.
 """
 
 from __future__ import annotations
@@ -12,9 +8,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.pod_contract import Kept
@@ -28,9 +24,55 @@ from trmcloud.core.contract.records import (
     load,
     within,
 )
-from trmcloud.core.contract.shard_names import is_complete, parse_shard_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import dataclass, replace
+
+# Names of a checkpoint's shards: all that whoever keeps, sends or fetches them need know. Pure.
+
+MOST_SHARDS = 1 << 10
+_NAME = re.compile(r"([a-z]+)-([0-9]{5})-of-([0-9]{5})\.safetensors")
+
+
+class ShardName(NamedTuple):
+    """The ``number``-th of ``among`` files of this kind, from 1 on."""
+
+    kind: str
+    number: int
+    among: int
+
+
+def shard_name(kind: str, number: int, count: int) -> str:
+    return f"{kind}-{number:05d}-of-{count:05d}.safetensors"
+
+
+def whole_name(kind: str) -> str:
+    """Of the one file that all shards of this kind make up."""
+    return f"{kind}.safetensors"
+
+
+def parse_shard_name(name: str) -> ShardName | None:
+    """None: it is not a shard's."""
+    match = _NAME.fullmatch(name)
+    return ShardName(match[1], int(match[2]), int(match[3])) if match else None
+
+
+def is_complete(names: Sequence[str], kind: str) -> bool:
+    """Whether these files of one kind are a single whole one, or every shard of it."""
+    found = [parse_shard_name(name) for name in names]
+    if len(names) == 1 and found[0] is None:
+        return True
+    count = len(names)
+    return 0 < count <= MOST_SHARDS and {each and tuple(each) for each in found} == {
+        (kind, number, count) for number in range(1, count + 1)
+    }
+
+
+# Checkpoint manifests: what a checkpoint is, which one is best, which ones may go.
+#
+# A checkpoint is a folder ``<run>/<phase>/checkpoints/step-00000120/`` whose files are all named,
+# sized and hashed in its ``manifest.json``. The manifest is written last: without it there is no
+# checkpoint. Everything here treats a manifest as hostile text, since it may come from a machine
+# somebody else owns.
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 1

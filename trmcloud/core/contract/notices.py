@@ -14,8 +14,7 @@ from dataclasses import field
 from enum import Enum
 from hashlib import sha256
 
-from trmcloud.core.contract.pod_contract import AgentReport
-from trmcloud.core.contract.pod_names import parse_pod_name
+from trmcloud.core.contract.pod_contract import AgentReport, parse_pod_name
 from trmcloud.core.contract.records import ContractError, Label, dump, load
 from trmcloud.core.contract.recovery import SKIPPED
 from trmcloud.core.values import dataclass

@@ -1,31 +1,19 @@
-"""All that the agent on the pod and the controller share, and where the files of a run lie.
-
-They meet in the lease, the orders and the agent's report; trainer and agent in what
-``trainer_contract`` has. Everything read here may come from a machine somebody else owns, so
-reading is strict.
-
-Folders, on a pod below /workspace/trmcloud and here below the user's trmcloud home:
-
-    pods/<pod name>/                  dies with the pod
-        pod.json  lease.json  orders.json  agent.json  ended.json  guardian.log
-        check.json  staged.json  grants.json  uploads.json  told.json  notes.json
-        termination.json  install.log  sshd.log  upload.log
-        webhook.json  notices.json  notices.log
-    runs/<run id>/<phase>/            survives where the Plan says so
-        job.json  heartbeat.json  metrics.jsonl  train.log  tensorboard/
-        checkpoints/step-00000120/    manifest.json and the files it names
+"""The data that agent and controller share: leases, jobs, reports, pod names, and the files
+of a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import Enum
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from trmcloud.core.contract.gate import Verdict
-from trmcloud.core.contract.pod_names import POD_PREFIX as POD_PREFIX
-from trmcloud.core.contract.pod_names import PodName as PodName
-from trmcloud.core.contract.pod_names import parse_pod_name as parse_pod_name
 from trmcloud.core.contract.records import MAX_JSON_BYTES as MAX_JSON_BYTES
 from trmcloud.core.contract.records import Asks, Instant, Label, Restarts, Sha256, Step, load
 from trmcloud.core.contract.records import ContractError as ContractError
@@ -34,6 +22,162 @@ from trmcloud.core.contract.recovery import Plain, Recoveries, Seconds
 from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.plain_text import strip_control as strip_control
 from trmcloud.core.values import dataclass
+
+# Where data is really fetched from, on this machine and on a pod.
+#
+# By itself, so that a catalogue of data sets is read without the rest of the contract.
+
+ENV_DATA_HOSTS = "TRMCLOUD_DATA_HOSTS"
+"""``host=base`` pairs with spaces between: where a data host's files are really fetched from."""
+
+# How a pod's name tells whose it is: the one thing of ours that every provider shows.
+
+POD_PREFIX = "trmc"
+_POD_NAME = re.compile(r"trmc-([0-9a-f]{8})-([a-z0-9]{1,20})-g([0-9]{1,4})-([0-9]{9,11})")
+
+
+@dataclass(frozen=True)
+class PodName:
+    """Whose pod this is and when it must be gone: readable by a reaper without the ledger."""
+
+    ledger: str
+    run_id: str
+    generation: int
+    hard_stop_at: int
+
+    def __str__(self) -> str:
+        run = self.run_id.replace("-", "")
+        return f"{POD_PREFIX}-{self.ledger}-{run}-g{self.generation}-{self.hard_stop_at}"
+
+
+@lru_cache(maxsize=256)
+def parse_pod_name(text: str) -> PodName | None:
+    """The parts of one of our pod names; None for anything else, which is never touched."""
+    match = _POD_NAME.fullmatch(text)
+    if match is None:
+        return None
+    ledger, run, generation, hard_stop = match.groups()
+    name = PodName(ledger, run, int(generation), int(hard_stop))
+    return name if str(name) == text else None
+
+
+# What a machine's GPUs say of themselves while it trains: a note of the agent's report.
+#
+# The note is JSON: ``{"samples": 40, "over_s": 585.0, "gpus": [[busy, used, total, clock], …]}``,
+# a row for each GPU in nvidia-smi's order; null stands for what it did not say.
+
+GPU_NOTE = "gpus"
+"""The topic of that note."""
+MOST_GPUS = 64
+LEAST_SAMPLES = 8
+"""Before which nothing is judged by a window."""
+_MOST = 1e9
+_MOST_CHARS = 8192
+
+
+class GpuCounters(NamedTuple):
+    """One GPU: percent of the time in which it computed, MiB of its memory, MHz of its
+    multiprocessors. Over a window: the mean, the most, and the mean."""
+
+    busy_percent: float | None
+    used_mib: float | None
+    total_mib: float | None
+    clock_mhz: float | None
+
+
+@dataclass(frozen=True)
+class GpuWindow:
+    """The last ``over_s`` seconds of training, sampled so often."""
+
+    samples: int
+    over_s: float
+    gpus: tuple[GpuCounters, ...]
+
+    def memory_share(self) -> float | None:
+        """What is in use of the fullest GPU's memory; None where none says so, or too little was
+        sampled."""
+        if self.samples < LEAST_SAMPLES:
+            return None
+        shares = [
+            g.used_mib / g.total_mib for g in self.gpus if g.used_mib is not None and g.total_mib
+        ]
+        return max(shares, default=None)
+
+    def to_text(self) -> str:
+        rows = [[_short(value) for value in gpu] for gpu in self.gpus]
+        record = {"samples": self.samples, "over_s": round(self.over_s, 1), "gpus": rows}
+        return json.dumps(record, separators=(",", ":"))
+
+
+def window_from(text: str) -> GpuWindow | None:
+    """The window that a note tells of; None where it is none, as a pod may write anything."""
+    if not text or len(text) > _MOST_CHARS:
+        return None
+    try:
+        data = json.loads(text, parse_int=float)
+        gpus = tuple(GpuCounters(*map(_counter, row)) for row in data["gpus"])
+        samples, over_s = _counter(data["samples"]), _counter(data["over_s"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if samples is None or over_s is None or not 0 < len(gpus) <= MOST_GPUS:
+        return None
+    return GpuWindow(int(samples), over_s, gpus)
+
+
+def summed_up(samples: Sequence[Sequence[GpuCounters]], over_s: float) -> GpuWindow:
+    """``samples``, each of the same number of GPUs, as one window."""
+    return GpuWindow(
+        len(samples),
+        over_s,
+        tuple(
+            GpuCounters(
+                _mean([gpu.busy_percent for gpu in rows]),
+                max((g.used_mib for g in rows if g.used_mib is not None), default=None),
+                rows[-1].total_mib,
+                _mean([gpu.clock_mhz for gpu in rows]),
+            )
+            for rows in zip(*samples, strict=True)
+        ),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _short(value: float | None) -> float | None:
+    return round(value, 1) if value is not None else None
+
+
+def _counter(value: Any) -> float | None:
+    """
+    Raises:
+        ValueError: it is none that any GPU could give.
+    """
+    if value is None:
+        return None
+    if type(value) is not float or not (math.isfinite(value) and 0 <= value < _MOST):
+        raise ValueError("no counter")
+    return value
+
+
+# All that the agent on the pod and the controller share, and where the files of a run lie.
+#
+# They meet in the lease, the orders and the agent's report; trainer and agent in what
+# ``trainer_contract`` has. Everything read here may come from a machine somebody else owns, so
+# reading is strict.
+#
+# Folders, on a pod below /workspace/trmcloud and here below the user's trmcloud home:
+#
+#     pods/<pod name>/                  dies with the pod
+#         pod.json  lease.json  orders.json  agent.json  ended.json  guardian.log
+#         check.json  staged.json  grants.json  uploads.json  told.json  notes.json
+#         termination.json  install.log  sshd.log  upload.log
+#         webhook.json  notices.json  notices.log
+#     runs/<run id>/<phase>/            survives where the Plan says so
+#         job.json  heartbeat.json  metrics.jsonl  train.log  tensorboard/
+#         checkpoints/step-00000120/    manifest.json and the files it names
 
 CONTRACT_VERSION = 1
 

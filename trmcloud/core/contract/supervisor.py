@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from trmcloud.core.contract.climbing import is_worth_it, next_level
-from trmcloud.core.contract.phase_account import lease_of, next_try
+from trmcloud.core.contract.phase_account import is_worth_it, lease_of, next_level, next_try
 from trmcloud.core.contract.pod_contract import Lease, PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import MENDED, overrides_of
 from trmcloud.core.contract.trainer_contract import CLEAN, DONE, RETRYABLE, Heartbeat

@@ -1,14 +1,13 @@
-"""What a trainer shares with the agent that starts it, on a pod or here.
-
-They meet in five places: environment names, signals, exit codes (as the heartbeat's ``outcome``,
-since torchrun swallows a rank's own code), ``heartbeat.json`` + ``metrics.jsonl``, and checkpoint
-manifests. ``pod_contract`` says where the files lie.
+"""The interface between a trainer and the agent that starts it, and the rule for outlying
+steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import field
+from statistics import fmean
 from typing import Any
 
 from trmcloud.core.contract.command import Command
@@ -16,6 +15,33 @@ from trmcloud.core.contract.pod_contract import CONTRACT_VERSION
 from trmcloud.core.contract.records import ContractError, Instant, Label, Step, load
 from trmcloud.core.contract.worth import Curve
 from trmcloud.core.values import dataclass
+
+# What stands out of the steps before it: the trainer leaves such a step out, ``health`` tells it.
+#
+# OLMo-core's rule, six deviations over 128 steps; ours asks for at least so much of the mean as a
+# deviation, so that what hardly scatters at all has no spikes of a thousandth.
+
+DEVIATIONS, OVER = 6.0, 128
+LEAST_OF_LOSS = 0.005
+"""Of the mean loss, a deviation counts as no less."""
+
+
+def spike_limit(before: Sequence[float], least: float) -> float:
+    """What lies above this is a spike after ``before``, which is not empty.
+
+    ``least``: a deviation is at least so much of the mean.
+    """
+    mean = fmean(before)
+    # Not by ``statistics.pstdev``: exact fractions take twenty times as long, at every step.
+    deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in before) / len(before))
+    return mean + DEVIATIONS * max(deviation, least * abs(mean))
+
+
+# What a trainer shares with the agent that starts it, on a pod or here.
+#
+# They meet in five places: environment names, signals, exit codes (as the heartbeat's
+# ``outcome``, since torchrun swallows a rank's own code), ``heartbeat.json`` + ``metrics.jsonl``,
+# and checkpoint manifests. ``pod_contract`` says where the files lie.
 
 # -- environment ----------------------------------------------------------------------------
 ENV_JOB = "TRMCLOUD_JOB"

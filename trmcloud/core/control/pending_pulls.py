@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.contract.bucket_terms import AFTER_HARD_STOP_S
+from trmcloud.core.contract.bucket_layout import AFTER_HARD_STOP_S
 from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.control.actions import PULL
 from trmcloud.core.control.run_state import Generation, RunState

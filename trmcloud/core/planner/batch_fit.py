@@ -12,7 +12,7 @@ from typing import Any, Iterator, Mapping, NamedTuple
 
 from trmcloud.core.planner.memory import USABLE_SHARE, Memory, batches, predict_memory
 from trmcloud.core.planner.speed import Machine, step_seconds
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import replace
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from trmcloud.core.catalog.offers import DAY_S, Offer, age_margin_percent
 from trmcloud.core.catalog.providers import TRAITS, in_no_catalogue
-from trmcloud.core.contract.bucket_terms import BUCKET_MICROS_PER_GB_MONTH
+from trmcloud.core.contract.bucket_layout import BUCKET_MICROS_PER_GB_MONTH
 from trmcloud.core.money import Usd, affordable_seconds, cost
 from trmcloud.core.planner.batch_fit import why_untrained
 from trmcloud.core.planner.estimates import HOUR_S, Estimates, lands_at

@@ -13,7 +13,7 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.speed import Machine
 from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import Interval
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 RENTED_LINE_BYTES_PER_S = Interval(1000e6, 300e6, 100e6)
 """A rented machine's own line to the data's host: assumed, 100 to 1,000 MB/s."""

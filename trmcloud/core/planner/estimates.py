@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple, Sequence, TypedDict
 
 from trmcloud.core.catalog.hardware import LOCAL, hardware_name
-from trmcloud.core.contract.bucket_terms import BUCKET_BYTES_PER_S
+from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
 from trmcloud.core.planner.batch_fit import Fitted, fit_settings
 from trmcloud.core.planner.calibrated import Measured
 from trmcloud.core.planner.data_estimate import DataEstimate, estimate_data
@@ -28,7 +28,8 @@ from trmcloud.core.planner.speed import (
 )
 from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import About, Interval, PhasePlan, Remark
-from trmcloud.core.spec.recipe import PhaseRecipe, Recipe
+from trmcloud.core.spec.recipe import Recipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace
 

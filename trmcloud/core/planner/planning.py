@@ -29,7 +29,7 @@ from trmcloud.core.catalog.offers import (
 )
 from trmcloud.core.catalog.providers import max_nodes
 from trmcloud.core.catalog.quotes import informed
-from trmcloud.core.contract.bucket_terms import (
+from trmcloud.core.contract.bucket_layout import (
     BUCKET_MICROS_PER_GB_MONTH,
     BUCKET_PRICE_AS_OF,
     LONGEST_GRANT_S,
@@ -55,8 +55,8 @@ from trmcloud.core.planner.ranking import rank
 from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.overrides import check_last_rungs
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
-from trmcloud.core.spec.recipe import PHASES, Recipe
-from trmcloud.core.spec.settings import as_option
+from trmcloud.core.spec.recipe import Recipe
+from trmcloud.core.spec.settings import PHASES, as_option
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP, OBJECTIVES, RunSpec
 from trmcloud.core.spec.stop_rules import check_rules
 

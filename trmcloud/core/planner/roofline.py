@@ -20,7 +20,7 @@ from typing import Mapping, NamedTuple
 
 from trmcloud.core.catalog.hardware import Gpu
 from trmcloud.core.planner.number_format import assumed_format
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.work import CAUSAL_SHARE, Work, muon_flops
 
 SDPA_KERNEL: Mapping[str, float] = {

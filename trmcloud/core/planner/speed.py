@@ -15,7 +15,7 @@ from trmcloud.core.planner.calibrated import FITTED, P90_SIGMAS, Measured, Reach
 from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.planner.roofline import NODE_LINK_GB_S, StepTime, step_time
 from trmcloud.core.spec.plan import Interval
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 
 CPU_SIGMA = 0.45
 PROBED_SIGMA = 0.05

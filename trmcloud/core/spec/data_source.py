@@ -10,8 +10,7 @@ import hashlib
 import json
 
 from trmcloud.core.catalog.datasets import DataSet
-from trmcloud.core.spec.recipe import PhaseRecipe
-from trmcloud.core.spec.settings import SEGMENTS
+from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 from trmcloud.core.values import dataclass
 
 KEY_CHARS = 16

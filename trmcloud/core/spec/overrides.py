@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from trmcloud.core.contract.climbing import CLIMBS
+from trmcloud.core.contract.phase_account import CLIMBS
 from trmcloud.core.contract.recovery import LADDER, LAST_RUNGS, NEEDED, PRESET, RATE
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import CommandSettings, PhaseRecipe

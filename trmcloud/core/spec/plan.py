@@ -12,7 +12,7 @@ from typing import Any, Mapping, NamedTuple
 from trmcloud.core import codec
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import data_progress
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.data_hosts import ENV_DATA_HOSTS
 from trmcloud.core.contract.data_progress import DataProgress
+from trmcloud.core.contract.pod_contract import ENV_DATA_HOSTS
 from trmcloud.core.contract.records import parse
 from trmcloud.core.contract.trainer_contract import PhaseJob, load_job
 from trmcloud.core.values import replace

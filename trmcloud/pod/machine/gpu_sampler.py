@@ -7,7 +7,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from trmcloud.core.contract.gpu_counters import (
+from trmcloud.core.contract.pod_contract import (
     GPU_NOTE,
     MOST_GPUS,
     GpuCounters,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
 
-from trmcloud.core.contract.pod_contract import strip_control
+from trmcloud.core.plain_text import strip_control
 from trmcloud.core.values import dataclass
 
 GPU_QUERY = (

@@ -15,9 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trmcloud.core.contract.bucket import CachedFile, CacheGrants
-from trmcloud.core.contract.bucket_layout import MAX_PUT_BYTES
+from trmcloud.core.contract.bucket_layout import (
+    MAX_PUT_BYTES,
+    entry_of,
+    is_cache_file,
+    is_token_slot,
+)
 from trmcloud.core.contract.records import dump
-from trmcloud.core.contract.token_cache import entry_of, is_cache_file, is_slot
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.storage.fetch import Damaged, bring_file
 from trmcloud.pod.storage.presigned import Exists, Objects, StoreError
@@ -96,7 +100,9 @@ class TokenCache:
         if path is None:
             return False
         puts, used = self._grants.puts, set(self._stored.values())
-        slot = next((s for s in puts if is_slot(s) and entry_of(s) in puts and s not in used), "")
+        slot = next(
+            (s for s in puts if is_token_slot(s) and entry_of(s) in puts and s not in used), ""
+        )
         if not slot:
             self._left.add(name)  # more than were expected: another tokenizer's are there, too
             return True

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from trmcloud.core.contract.pod_contract import strip_control
 from trmcloud.core.errors import AuthError, ProviderError, ProviderRefused
+from trmcloud.core.plain_text import strip_control
 
 ENV_SKY = "TRMCLOUD_SKY"
 """Path of the ``sky`` command; the one on PATH where it is not set."""

@@ -10,7 +10,7 @@ from typing import Any
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseState
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.spec.plan import Plan
-from trmcloud.core.spec.recipe import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.world.trainer import Illness, Shape
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
-from trmcloud.core.contract.pod_contract import AgentReport, Kept, dump
+from trmcloud.core.contract.pod_contract import AgentReport, Kept
+from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import replace
