@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.plans import plan_json
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import ActionKey
+from trmcloud.core.control.events import ActionKey
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId
 

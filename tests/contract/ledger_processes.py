@@ -22,7 +22,7 @@ from tests.contract.ledger_file import begun
 from tests.plans import plan_json
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import FailureKind
+from trmcloud.core.control.events import FailureKind
 from trmcloud.core.errors import BudgetRefused, LedgerError
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId

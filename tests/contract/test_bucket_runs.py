@@ -29,9 +29,8 @@ from trmcloud.core.contract.bucket_layout import AFTER_HARD_STOP_S, parse_place,
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.records import MAX_JSON_BYTES, dump
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.pending_pulls import owes_sweep
-from trmcloud.core.control.run_fold import apply_event
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.actions import owes_sweep
+from trmcloud.core.control.run_state import RunState, State, apply_event
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json

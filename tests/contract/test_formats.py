@@ -21,7 +21,7 @@ from trmcloud.app import plans
 from trmcloud.app.plans import load
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.event_json import UnknownEvent, event_from_json
+from trmcloud.core.control.ledger_records import UnknownEvent, event_from_json
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import UsageError

@@ -12,8 +12,8 @@ from tests.reasons import quoted
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import ActionKey
 from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.run_state import IllegalTransition, State
 from trmcloud.core.errors import (
     BudgetRefused,

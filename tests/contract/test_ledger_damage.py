@@ -31,8 +31,8 @@ from tests.plans import a_candidate, plan_json
 from tests.reasons import quoted
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import ActionKey
 from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.events import ActionKey
 from trmcloud.core.errors import (
     BudgetRefused,
     LedgerDamaged,

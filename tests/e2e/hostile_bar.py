@@ -25,7 +25,7 @@ from trmcloud.core.clock import Unknown
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
-from trmcloud.core.control.action_key import ActionKey, FailureKind
+from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.run_state import ActionState, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError
 from trmcloud.core.money import Usd

@@ -17,7 +17,7 @@ from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import load_heartbeat
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import FailureKind
+from trmcloud.core.control.events import FailureKind
 from trmcloud.core.money import Usd
 from trmcloud.core.plain_text import strip_control
 from trmcloud.core.spec.plan import plan_to_json

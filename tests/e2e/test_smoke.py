@@ -18,7 +18,7 @@ from tests.standins.runpod.catalog import GPUS
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.standin import StandIn
 from trmcloud.core.catalog.providers import traits_of
-from trmcloud.core.control.exposure import exposure_of
+from trmcloud.core.control.budget import exposure_of
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO
 

@@ -38,21 +38,21 @@ class Target:
 CHIEF = (
     *("core.control.controller", "core.control.renting", "core.control.actions"),
     "core.control.pod_liveness",
-    *("core.control.governance", "core.control.budget", "core.control.orphan_costs"),
-    *("core.control.lease", "core.contract.supervisor", "core.contract.phase_account"),
+    *("core.control.governance", "core.control.budget", "core.control.governance"),
+    *("core.control.renting", "core.contract.supervisor", "core.contract.phase_account"),
 )
 
 CONTROL = {
-    "core.control.orphan_costs": Target(("test_strays*.py",)),
+    "core.control.governance": Target(("test_strays*.py",)),
     "core.control.governance": Target(("test_controller_govern.py", "test_strays*.py")),
     "core.control.budget": Target(
         ("test_budget*.py", "test_strays*.py", "test_controller_govern.py")
     ),
-    "core.control.lease": Target(("test_lease*.py",)),
+    "core.control.renting": Target(("test_lease*.py",)),
     "core.control.bookkeeping": Target(
         ("test_bookkeeping*.py", "test_budget*.py", "test_strays*.py")
     ),
-    "core.control.exposure": Target(("test_lease*.py",)),
+    "core.control.budget": Target(("test_lease*.py",)),
     "core.control.controller": Target(("test_controller*.py", "test_strays.py")),
     "core.control.renting": Target(("test_controller*.py",)),
     "core.control.actions": Target(("test_controller*.py",)),

@@ -23,7 +23,7 @@ class Bug:
 
 BUDGET, BOOKS = "core/control/budget.py", "core/control/bookkeeping.py"
 CONTROL, RUN, LEASE, CLOCK = (
-    "core/control/controller.py", "core/control/run_fold.py", "core/control/lease.py", "core/clock.py",
+    "core/control/controller.py", "core/control/run_state.py", "core/control/renting.py", "core/clock.py",
 )  # fmt: skip
 GOVERN, ACTIONS, ABSENCE = (
     "core/control/governance.py",
@@ -47,8 +47,8 @@ BILLING, WORLD, OBSERVE = "core/control/billing.py", "app/context.py", "app/obse
 CLIMBING = "core/contract/phase_account.py"
 RECOVERY, ACCOUNT = "core/contract/recovery.py", "core/contract/phase_account.py"
 MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints/fetching.py", "app/pod_request.py"
-STRAYS, SAFE = "core/control/orphan_costs.py", "core/control/pending_pulls.py"
-VOLUMES, NODES = "core/control/kept_volumes.py", "pod/agent/nodes.py"
+STRAYS, SAFE = "core/control/governance.py", "core/control/actions.py"
+VOLUMES, NODES = "core/control/ledger_facts.py", "pod/agent/nodes.py"
 BUCKET, ACCOUNTS = "core/contract/bucket.py", "core/control/report_events.py"
 LAYOUT = "core/contract/bucket_layout.py"
 GRANTS, WORD = "app/checkpoints/bucket_grants.py", "app/bucket_report.py"

@@ -13,7 +13,7 @@ from trmcloud.core import codec
 from trmcloud.core.contract.metric_names import PAID_HOURS, SPENT_USD, figures_of
 from trmcloud.core.contract.pod_contract import METRICS_NAME
 from trmcloud.core.contract.records import instant
-from trmcloud.core.control.paid_time import paid_by
+from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotFoundError
 from trmcloud.ports.boards import Board

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.clock import Maybe, Seen, Unknown
-from trmcloud.core.control import kept_volumes, orphan_costs
+from trmcloud.core.control import governance, ledger_facts
+from trmcloud.core.control.actions import owes_sweep
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import require_whole
-from trmcloud.core.control.pending_pulls import owes_sweep
 from trmcloud.core.errors import NotFoundError, NotSupported, ProviderError
 from trmcloud.core.values import dataclass
 
@@ -154,9 +154,9 @@ def is_quiet(context: Context) -> bool:
     runs, now = ledger.runs.values(), context.wall()
     if any(run.live or awaiting_bill(run) or owes_sweep(run, now) for run in runs):
         return False
-    if orphan_costs.awaiting_bill(ledger) or orphan_costs.is_pending(ledger):
+    if governance.orphans_awaiting_bill(ledger) or governance.is_charge_pending(ledger):
         return False
-    if any(not due.why_kept for due in kept_volumes.due(ledger, context.wall())):
+    if any(not due.why_kept for due in ledger_facts.due_volumes(ledger, context.wall())):
         return False
     for name in providers_in_use(context):
         seen = list_pods(context, name)

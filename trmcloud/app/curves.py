@@ -22,7 +22,7 @@ from trmcloud.app.context import Context
 from trmcloud.app.metrics_lines import MetricsLines, open_metrics
 from trmcloud.core.contract.pod_contract import MAX_METRICS_BYTES, METRICS_NAME
 from trmcloud.core.contract.records import parse_lines
-from trmcloud.core.control.paid_time import paid_by
+from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.values import dataclass
 

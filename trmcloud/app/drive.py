@@ -22,13 +22,21 @@ from trmcloud.core.clock import Instant, Seen, Unknown
 from trmcloud.core.contract.pod_contract import Kept
 from trmcloud.core.contract.records import dump
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import ActionKey, FailureKind
-from trmcloud.core.control.actions import CREATE, LAND, LONG, PULL, SAVE, TERMINATE, Action
+from trmcloud.core.control.actions import (
+    CREATE,
+    LAND,
+    LONG,
+    PULL,
+    SAVE,
+    TERMINATE,
+    Action,
+    pull_name,
+)
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import require_whole
 from trmcloud.core.control.controller import decide
+from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.governance import govern
-from trmcloud.core.control.pending_pulls import pull_name
 from trmcloud.core.control.reason import Reason, ReasonKind, because
 from trmcloud.core.control.report_events import late_report, orders_for, unreported
 from trmcloud.core.control.run_state import (

@@ -12,8 +12,8 @@ from trmcloud.core.catalog.providers import ProviderTraits, traits_of
 from trmcloud.core.clock import Maybe, Seen
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
+from trmcloud.core.control.budget import VERIFIED_FOR_S
 from trmcloud.core.control.events import LayerVerified
-from trmcloud.core.control.exposure import VERIFIED_FOR_S
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd, cost

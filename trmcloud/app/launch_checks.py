@@ -12,7 +12,7 @@ from trmcloud.app.kill_layers import verified_layers
 from trmcloud.app.needs import check_needs
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import direct, traits_of
-from trmcloud.core.control.exposure import LAYERS_NEEDED, Unaccepted, unaccepted
+from trmcloud.core.control.budget import LAYERS_NEEDED, Unaccepted, unaccepted
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotSupported, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.memory import checkpoint_bytes

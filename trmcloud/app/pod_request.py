@@ -17,8 +17,8 @@ from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
-from trmcloud.core.control.lease import make_lease, phases_to_run
-from trmcloud.core.control.pending_pulls import is_held
+from trmcloud.core.control.actions import is_held
+from trmcloud.core.control.renting import make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import DataError, ProviderRefused
 from trmcloud.core.planner.memory import stored_bytes

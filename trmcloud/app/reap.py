@@ -13,7 +13,7 @@ from trmcloud.core.catalog.providers import is_brokered, load_all
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control import events as ev
-from trmcloud.core.control import kept_volumes, orphan_costs
+from trmcloud.core.control import governance, ledger_facts
 from trmcloud.core.control.governance import Orphan, govern
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.run_state import IllegalTransition
@@ -62,7 +62,7 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
     in_use = providers_in_use(context)
     # A ledger that has forgotten runs may have forgotten whom it rented from; but asking what
     # is rented through a program may start a server: not where this home has no trace of it.
-    everywhere = not own_only or orphan_costs.is_pending(context.ledger.read())
+    everywhere = not own_only or governance.is_charge_pending(context.ledger.read())
     if everywhere:
         load_all()
     others = [n for n in context.computes if n not in in_use and not is_brokered(n)]
@@ -92,7 +92,7 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
         lists[provider] = listed
         found = govern(ledger, Seen(listed, now), now).orphans
         ending = {orphan.pod.pod_id for orphan in found}
-        charged += orphan_costs.charges(ledger, provider, listed, now, ending)
+        charged += governance.orphan_charges(ledger, provider, listed, now, ending)
         orphans += [
             (provider, orphan) for orphan in found if not own_only or _is_own(context, orphan)
         ]
@@ -122,7 +122,7 @@ def _charge(context: Context, found: Found) -> None:
     ledger, now = context.ledger.read(), context.wall()
     ending = {orphan.pod.pod_id for _, orphan in found.orphans}
     for provider, listed in found.listed.items():
-        for charge in orphan_costs.charges(ledger, provider, listed, now, ending):
+        for charge in governance.orphan_charges(ledger, provider, listed, now, ending):
             _note(context, charge)
 
 
@@ -132,17 +132,17 @@ def sweep(context: Context, list_age_s: float = 0.0) -> list[Did]:
     found = look(context, own_only=True, list_age_s=list_age_s)
     said = [*end(context, found), *end_volumes(context)]
     ledger = context.ledger.read()
-    for stray in orphan_costs.awaiting_bill(ledger):
+    for stray in governance.orphans_awaiting_bill(ledger):
         if stray.provider in context.unasked:
             continue
         with suppress(ProviderError, KeyError):
-            billed = orphan_costs.final_bill(
+            billed = governance.orphan_bill(
                 stray, context.computes[stray.provider].bill(stray.pod_id)
             )
             if billed is not None:
                 _note(context, billed)
     complete = not found.unreachable and not left_alone(context)
-    if complete and orphan_costs.is_reconciled(
+    if complete and governance.is_orphan_reconciled(
         ledger, found.listed, len(found.orphans), context.wall()
     ):
         _note(context, ev.LedgerReconciled())
@@ -157,7 +157,7 @@ def end_volumes(context: Context) -> list[str]:
     """Delete network volumes whose rent is reserved no more, where every run that used them agreed
     to that. A line for each; those that go on are told where money is shown."""
     said = []
-    for due in kept_volumes.due(context.ledger.read(), context.wall()):
+    for due in ledger_facts.due_volumes(context.ledger.read(), context.wall()):
         if due.why_kept or due.provider in context.unasked:
             continue
         try:
@@ -168,10 +168,10 @@ def end_volumes(context: Context) -> list[str]:
     return said
 
 
-def _end_volume(context: Context, compute: Compute, due: kept_volumes.Due) -> str:
+def _end_volume(context: Context, compute: Compute, due: ledger_facts.DueVolume) -> str:
     there = [volume for volume in compute.kept_volumes() if volume.place == due.place]
     # A run may have been launched while they were listed: it keeps what it saves there.
-    if due not in kept_volumes.due(context.ledger.read(), context.wall()):
+    if due not in ledger_facts.due_volumes(context.ledger.read(), context.wall()):
         return f"the network volume in {due.place} is wanted again"
     for volume in there:
         compute.delete_volume(volume.volume_id)

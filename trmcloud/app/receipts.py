@@ -14,18 +14,21 @@ from trmcloud.app.recovered import recovered
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.chain import Link, genesis
-from trmcloud.core.control.curve_points import points_of
-from trmcloud.core.control.receipt import Receipt, canonical, changed_parts, make_receipt
-from trmcloud.core.control.receipt_account import account_of
-from trmcloud.core.control.receipt_sources import (
+from trmcloud.core.control.ledger_records import Link, genesis
+from trmcloud.core.control.receipt import (
     ChainedRecord,
     LedgerPart,
     Mended,
+    Receipt,
     Sources,
+    account_of,
     broken_link,
+    canonical,
+    changed_parts,
+    make_receipt,
     manifests_of,
     others_between,
+    points_of,
 )
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, ReceiptError

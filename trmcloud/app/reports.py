@@ -6,7 +6,7 @@ from trmcloud.app.checkpoints.fetching import of_last_phase
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import data_told, last_report
 from trmcloud.core.clock import Seen
-from trmcloud.core.control.kept_volumes import holds_of, is_deleted
+from trmcloud.core.control.ledger_facts import holds_of, is_deleted
 from trmcloud.core.control.report import RunReport, Spending, report_on, spending_of
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import total

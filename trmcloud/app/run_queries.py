@@ -12,13 +12,11 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.pod_contract import AgentReport, Kept
 from trmcloud.core.contract.trainer_contract import Heartbeat
-from trmcloud.core.control import blockers
-from trmcloud.core.control.action_key import ActionKey
-from trmcloud.core.control.actions import PULL, TERMINATE
-from trmcloud.core.control.blockers import Waiting
-from trmcloud.core.control.observation import PodStatus
-from trmcloud.core.control.pending_pulls import pulled_of
-from trmcloud.core.control.reported import Reported
+from trmcloud.core.control import controller
+from trmcloud.core.control.actions import PULL, TERMINATE, pulled_of
+from trmcloud.core.control.controller import Waiting
+from trmcloud.core.control.events import ActionKey
+from trmcloud.core.control.observation import PodStatus, Reported
 from trmcloud.core.control.run_state import GRANT, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError, NoAddress
 from trmcloud.core.plain_text import one_line
@@ -191,7 +189,7 @@ def waits_for(context: Context, run: RunState) -> Waiting | None:
     pods = context.listed.get(generation.provider)
     if pods is None:
         pods = Unknown(context.wall())
-    return blockers.waits_for(run, traits_of(generation.provider), pods)
+    return controller.waits_for(run, traits_of(generation.provider), pods)
 
 
 def ending_was_asked(run: RunState) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import ProviderTraits
-from trmcloud.core.control.outcome_words import MEANINGS
+from trmcloud.core.control.reason import MEANINGS
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import BudgetRefused, NoCapacity
 from trmcloud.core.money import Usd, cost

@@ -16,7 +16,7 @@ from trmcloud.app.smoke_plan import make_smoke_plan
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.kept_volumes import is_deleted
+from trmcloud.core.control.ledger_facts import is_deleted
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, NotFoundError
 from trmcloud.core.money import Usd

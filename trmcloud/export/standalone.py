@@ -31,8 +31,8 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import MANIFEST_NAME
 from trmcloud.core.contract.trainer_contract import DONE, PhaseJob
 from trmcloud.core.control.events import PhaseEnded
-from trmcloud.core.control.lease import make_lease, phases_to_run
-from trmcloud.core.control.outcome_words import MEANINGS
+from trmcloud.core.control.reason import MEANINGS
+from trmcloud.core.control.renting import make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import ConflictError, TrmcloudError, UsageError
 from trmcloud.core.outcome import Outcome

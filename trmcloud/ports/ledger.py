@@ -11,7 +11,7 @@ from trmcloud.core.values import dataclass
 if TYPE_CHECKING:
     from trmcloud.core.control import events as ev
     from trmcloud.core.control.budget import LedgerState
-    from trmcloud.core.control.chain import Link
+    from trmcloud.core.control.ledger_records import Link
     from trmcloud.core.money import Usd
 
 

@@ -9,7 +9,7 @@ from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
     from trmcloud.core.clock import Instant
-    from trmcloud.core.control.action_key import ActionKey
+    from trmcloud.core.control.events import ActionKey
     from trmcloud.core.errors import TrmcloudError
 
 

@@ -26,7 +26,7 @@ from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import MeasuredSteps
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuCounters, GpuWindow
-from trmcloud.core.control.reported import Reported
+from trmcloud.core.control.observation import Reported
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import Usd

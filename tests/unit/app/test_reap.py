@@ -20,7 +20,7 @@ from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.bookkeeping import add_note
-from trmcloud.core.control.orphan_costs import AHEAD_S
+from trmcloud.core.control.governance import AHEAD_S
 from trmcloud.core.errors import ConflictError, NotFoundError, ProviderError
 from trmcloud.core.money import cost
 from trmcloud.core.planner.planning import make_plan

@@ -1,6 +1,6 @@
 from tests.plans import recorded
 from trmcloud.app.smoke_plan import RECIPE, meaning_of
-from trmcloud.core.control.outcome_words import MEANINGS
+from trmcloud.core.control.reason import MEANINGS
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.outcome import Outcome
 

@@ -33,7 +33,7 @@ from trmcloud.core.contract.metric_names import MOST_VALUES, figures_of
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import ActionKey
+from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.notices import MOST_TROUBLES
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import CheckpointError, MissingExtra, NotFoundError, TrmcloudError

@@ -22,8 +22,8 @@ from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.recovery import AGAIN, SKIPPED, Recovery
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import ActionKey
-from trmcloud.core.control.event_json import event_from_json, event_to_json
+from trmcloud.core.control.events import ActionKey
+from trmcloud.core.control.ledger_records import event_from_json, event_to_json
 from trmcloud.core.control.reason import FACTS, Fact, Reason, ReasonKind, because
 from trmcloud.core.control.run_state import ActionState, RunState, State
 from trmcloud.core.money import Usd

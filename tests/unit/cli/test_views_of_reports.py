@@ -37,7 +37,7 @@ from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.contract.pod_contract import Kept
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, month_of
-from trmcloud.core.control.monthly import KINDS, NO_RUN, MonthReport, month_to_json, report_month
+from trmcloud.core.control.report import KINDS, NO_RUN, MonthReport, month_to_json, report_month
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd, total
 from trmcloud.core.outcome import Outcome

@@ -12,12 +12,11 @@ from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.clock import Instant, Maybe, Seen, Unknown
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import ActionKey, FailureKind
 from trmcloud.core.control.actions import CREATE, Action, Decision
 from trmcloud.core.control.controller import decide
+from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.observation import Bill, BootTrouble, Observation, PodSeen, PodStatus
-from trmcloud.core.control.run_fold import apply_event
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.run_state import RunState, State, apply_event
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Interval, Plan
 

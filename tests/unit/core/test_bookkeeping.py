@@ -41,8 +41,13 @@ from trmcloud.core.control.report_events import (
     result_of,
     unreported,
 )
-from trmcloud.core.control.run_fold import apply_event
-from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
+from trmcloud.core.control.run_state import (
+    Generation,
+    IllegalTransition,
+    RunState,
+    State,
+    apply_event,
+)
 from trmcloud.core.errors import BudgetRefused, ConflictError, NotFoundError, StaleEpoch, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome

@@ -16,6 +16,7 @@ from tests.reasons import quoted
 from tests.unit.core.runs import AT, RESERVATION, apply, booting, ending, renting, running, settling
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.billing import hours_at, paid_by, spent_at
 from trmcloud.core.control.budget import (
     LedgerState,
     Line,
@@ -27,7 +28,6 @@ from trmcloud.core.control.budget import (
     overdrawn,
 )
 from trmcloud.core.control.ledger_facts import Stray
-from trmcloud.core.control.paid_time import hours_at, paid_by, spent_at
 from trmcloud.core.control.report import Spending, report_on, spending_of
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
 from trmcloud.core.errors import BudgetRefused, UsageError

@@ -40,7 +40,6 @@ from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import Maybe, Seen, Unknown
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import ActionKey, FailureKind
 from trmcloud.core.control.actions import (
     CREATE,
     LAND,
@@ -50,9 +49,10 @@ from trmcloud.core.control.actions import (
     action_key,
     next_attempt,
     next_long,
+    pulled_of,
 )
+from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.observation import Bill, BootTrouble, Observation, PodSeen, PodStatus
-from trmcloud.core.control.pending_pulls import pulled_of
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.renting import hard_stop_within
 from trmcloud.core.control.run_state import STAGE, Generation, RunState, State

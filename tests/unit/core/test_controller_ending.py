@@ -36,14 +36,21 @@ from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import Unknown
 from trmcloud.core.contract.pod_contract import Kept, PhaseReport, Saves
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import FailureKind
-from trmcloud.core.control.actions import LAND, PULL, SAVE, TERMINATE, Action, Decision
+from trmcloud.core.control.actions import (
+    LAND,
+    MOST_DAMAGED,
+    MOST_PULLS,
+    PULL,
+    SAVE,
+    TERMINATE,
+    Action,
+    Decision,
+)
 from trmcloud.core.control.controller import foreseen_end
+from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Bill, PodStatus
-from trmcloud.core.control.pending_pulls import MOST_DAMAGED, MOST_PULLS
 from trmcloud.core.control.reason import ReasonKind, because
-from trmcloud.core.control.run_fold import apply_event, fold
-from trmcloud.core.control.run_state import STAGE, RunState, State
+from trmcloud.core.control.run_state import STAGE, RunState, State, apply_event, fold
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan

@@ -36,9 +36,9 @@ from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import Instant, Seen, Unknown
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import ActionKey, FailureKind
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Action, Decision
 from trmcloud.core.control.billing import has_failed_to_boot, late_bills, settle_unbilled
+from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.observation import Bill, Observation, PodSeen, PodStatus
 from trmcloud.core.control.pod_liveness import absence_needed_s, is_absent, proven_end
 from trmcloud.core.control.reason import Reason, ReasonKind, because

@@ -24,7 +24,7 @@ from trmcloud.core.contract.pod_contract import (
     summed_up,
     window_from,
 )
-from trmcloud.core.control.curve_points import EVAL, MOST_POINTS, SAVE, TRAIN, Point, points_of
+from trmcloud.core.control.receipt import EVAL, MOST_POINTS, SAVE, TRAIN, Point, points_of
 from trmcloud.core.health import RECENT, Expected, Finding, Rule, findings, gpu_findings
 from trmcloud.core.health_reading import read_rows
 

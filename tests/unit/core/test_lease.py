@@ -21,8 +21,8 @@ from trmcloud.core.contract.pod_contract import Lease, PhaseLease, load_lease
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.exposure import VERIFIED_FOR_S, Unaccepted, exposure_of, unaccepted
-from trmcloud.core.control.lease import make_lease, phases_to_run
+from trmcloud.core.control.budget import VERIFIED_FOR_S, Unaccepted, exposure_of, unaccepted
+from trmcloud.core.control.renting import make_lease, phases_to_run
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd

@@ -49,7 +49,7 @@ from trmcloud.core.contract.trainer_contract import (
     load_heartbeat,
     load_job,
 )
-from trmcloud.core.control.reported import BY_POD, Reported
+from trmcloud.core.control.observation import BY_POD, Reported
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import one_line, strip_control
 
@@ -498,7 +498,7 @@ from trmcloud.cli.views.metrics import best_words, metric_cell, metric_words, tr
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.cli.views.text import bpb
 from trmcloud.core.contract.manifest import CheckpointManifest
-from trmcloud.core.control.reported import Reported
+from trmcloud.core.control.observation import Reported
 
 def shown(best: CheckpointManifest, told: Reported[float]) -> None:
     score_words(None, best)

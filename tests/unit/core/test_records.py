@@ -48,7 +48,7 @@ from trmcloud.core.contract.records import (
     within,
 )
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.event_json import event_from_json, event_to_json
+from trmcloud.core.control.ledger_records import event_from_json, event_to_json
 from trmcloud.core.money import Usd
 from trmcloud.core.values import dataclass as value_class
 from trmcloud.core.values import replace

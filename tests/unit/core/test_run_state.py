@@ -17,14 +17,19 @@ from tests.unit.core.runs import AT, TRAITS, booting, failed, follow, renting, r
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import ActionKey, FailureKind
-from trmcloud.core.control.blockers import waits_for
-from trmcloud.core.control.event_json import event_from_json, event_to_json
-from trmcloud.core.control.events import StopRequested
-from trmcloud.core.control.outcome_words import MEANINGS
-from trmcloud.core.control.reason import ReasonKind
-from trmcloud.core.control.run_fold import apply_event, fold
-from trmcloud.core.control.run_state import STAYING, TRANSITIONS, IllegalTransition, RunState, State
+from trmcloud.core.control.controller import waits_for
+from trmcloud.core.control.events import ActionKey, FailureKind, StopRequested
+from trmcloud.core.control.ledger_records import event_from_json, event_to_json
+from trmcloud.core.control.reason import MEANINGS, ReasonKind
+from trmcloud.core.control.run_state import (
+    STAYING,
+    TRANSITIONS,
+    IllegalTransition,
+    RunState,
+    State,
+    apply_event,
+    fold,
+)
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Interval, RecordedPlan

@@ -19,18 +19,17 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.bookkeeping import add_note
 from trmcloud.core.control.budget import LedgerState, admit, extend_ledger
 from trmcloud.core.control.controller import _storage
-from trmcloud.core.control.governance import govern
-from trmcloud.core.control.kept_volumes import due, holds
-from trmcloud.core.control.ledger_facts import Restored
-from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
-from trmcloud.core.control.orphan_costs import (
+from trmcloud.core.control.governance import (
     AHEAD_S,
-    awaiting_bill,
-    charges,
-    final_bill,
-    is_pending,
-    is_reconciled,
+    govern,
+    is_charge_pending,
+    is_orphan_reconciled,
+    orphan_bill,
+    orphan_charges,
+    orphans_awaiting_bill,
 )
+from trmcloud.core.control.ledger_facts import Restored, due_volumes, holds
+from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.control.reason import Reason, ReasonKind, because
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
@@ -69,7 +68,9 @@ def pod(pod_id: str = "id-2", name: str = NAME, status: str = "running", **more:
 
 
 def charged(book: LedgerState, now: float, *pods: PodSeen) -> list[tuple[str, str, float, Usd]]:
-    return [(c.pod_id, c.run_id, c.since, c.amount) for c in charges(book, "runpod", pods, now)]
+    return [
+        (c.pod_id, c.run_id, c.since, c.amount) for c in orphan_charges(book, "runpod", pods, now)
+    ]
 
 
 def noted(book: LedgerState, *events: ev.LedgerEvent, at: float = AT + 30) -> LedgerState:
@@ -100,7 +101,7 @@ def test_a_name_that_waits_for_its_pod_is_not_judged_yet() -> None:
 def test_one_of_an_awaited_name_that_is_ended_is_charged_until_its_run_owns_it() -> None:
     """A provider had made two of a name; the run came to own the other, and nobody had this one."""
     waits = ledger(run(State.RENTING, pod_id=None))
-    (charge,) = charges(waits, "runpod", (pod(), pod("id-3")), AT + 100, ending={"id-2"})
+    (charge,) = orphan_charges(waits, "runpod", (pod(), pod("id-3")), AT + 100, ending={"id-2"})
     assert charge.pod_id == "id-2"
     book = noted(waits, charge)
     up = [
@@ -163,10 +164,10 @@ def test_a_pod_of_an_unknown_generation_is_charged_since_the_ledger_knows_nothin
 
 
 def test_it_is_charged_again_only_once_it_may_have_cost_more() -> None:
-    first = charges(ledger(run()), "runpod", [pod()], AT + 100)
+    first = orphan_charges(ledger(run()), "runpod", [pod()], AT + 100)
     book = noted(ledger(run()), *first)
     assert charged(book, AT + 100 + AHEAD_S, pod()) == []
-    more = charges(book, "runpod", [pod()], AT + 101 + AHEAD_S)
+    more = orphan_charges(book, "runpod", [pod()], AT + 101 + AHEAD_S)
     assert more[0].amount == cost(RATE, 101 + LATENCY_S + 2 * AHEAD_S)
     again = noted(book, *more, at=AT + 999)
     assert again.strays["runpod", "id-2"].at == AT + 30
@@ -239,13 +240,13 @@ def test_a_cap_that_was_cut_further_than_strays_cost_lands_at_once() -> None:
 
 
 def test_a_final_bill_of_that_very_pod_is_taken() -> None:
-    (waiting,) = awaiting_bill(noted(ledger(run()), stray("3")))
-    assert final_bill(waiting, Bill("id-2", Usd(1), True)) == ev.StrayBilled(
+    (waiting,) = orphans_awaiting_bill(noted(ledger(run()), stray("3")))
+    assert orphan_bill(waiting, Bill("id-2", Usd(1), True)) == ev.StrayBilled(
         "runpod", "id-2", Usd(1)
     )
-    assert final_bill(waiting, Bill("id-2", Usd(1), False)) is None
-    assert final_bill(waiting, Bill("id-1", Usd(1), True)) is None
-    assert final_bill(waiting, None) is None
+    assert orphan_bill(waiting, Bill("id-2", Usd(1), False)) is None
+    assert orphan_bill(waiting, Bill("id-1", Usd(1), True)) is None
+    assert orphan_bill(waiting, None) is None
 
 
 def test_what_is_noted_is_noted_once() -> None:
@@ -256,7 +257,7 @@ def test_what_is_noted_is_noted_once() -> None:
     with pytest.raises(IllegalTransition, match="never charged"):
         noted(book, ev.StrayBilled("runpod", "id-9", Usd(1)))
     billed = noted(book, ev.StrayBilled("runpod", "id-2", Usd(1)))
-    assert awaiting_bill(billed) == ()
+    assert orphans_awaiting_bill(billed) == ()
     assert billed.strays_of("r-1")[0].cost == Usd(1)
     for late in (ev.StrayBilled("runpod", "id-2", Usd(1)), stray("9")):
         with pytest.raises(IllegalTransition, match="final bill"):
@@ -269,22 +270,24 @@ def test_what_is_noted_is_noted_once() -> None:
 def test_a_restored_ledger_is_reconciled_once_nothing_can_be_missing() -> None:
     book = noted(ledger(run()), ev.LedgerRestored(AT - 7), at=AT)
     assert book.restored == Restored(AT, AT - 7)
-    assert is_pending(book)
+    assert is_charge_pending(book)
     rented: dict[str, tuple[PodSeen, ...]] = {"runpod": (), "local": ()}
-    assert not is_reconciled(book, rented, 0, AT + 599)
-    assert is_reconciled(book, rented, 0, AT + 600)
-    assert not is_reconciled(book, rented, 1, AT + 600)
-    assert is_reconciled(book, {"local": ()}, 0, AT + 1)
-    assert is_reconciled(book, {}, 0, AT)
-    assert not is_reconciled(book, {}, 0, AT - 0.5), "a clock that was set back proves nothing"
+    assert not is_orphan_reconciled(book, rented, 0, AT + 599)
+    assert is_orphan_reconciled(book, rented, 0, AT + 600)
+    assert not is_orphan_reconciled(book, rented, 1, AT + 600)
+    assert is_orphan_reconciled(book, {"local": ()}, 0, AT + 1)
+    assert is_orphan_reconciled(book, {}, 0, AT)
+    assert not is_orphan_reconciled(book, {}, 0, AT - 0.5), (
+        "a clock that was set back proves nothing"
+    )
     done = noted(book, ev.LedgerReconciled(), at=AT + 700)
-    assert not is_pending(done)
-    assert not is_reconciled(done, rented, 0, AT + 800)
+    assert not is_charge_pending(done)
+    assert not is_orphan_reconciled(done, rented, 0, AT + 800)
     with pytest.raises(IllegalTransition, match="not restored"):
         noted(done, ev.LedgerReconciled())
     assert done.restored == Restored(AT, AT - 7, AT + 700)
     again = noted(done, ev.LedgerRestored(AT + 800), at=AT + 900)
-    assert is_pending(again)
+    assert is_charge_pending(again)
 
 
 def test_a_list_that_lacks_a_stray_does_not_prove_that_it_is_gone() -> None:
@@ -295,18 +298,18 @@ def test_a_list_that_lacks_a_stray_does_not_prove_that_it_is_gone() -> None:
     charged_at = AT + 1000
     stood = noted(noted(book, stray("3"), at=AT + 30), stray("4"), at=charged_at)
     assert stood.strays["runpod", "id-2"].charged_at == charged_at
-    assert not is_reconciled(stood, lists, 0, charged_at + AHEAD_S + 299)
-    assert is_reconciled(stood, lists, 0, charged_at + AHEAD_S + 300)
+    assert not is_orphan_reconciled(stood, lists, 0, charged_at + AHEAD_S + 299)
+    assert is_orphan_reconciled(stood, lists, 0, charged_at + AHEAD_S + 300)
     billed = noted(stood, ev.StrayBilled("runpod", "id-2", Usd(1)))
-    assert is_reconciled(billed, lists, 0, charged_at)
+    assert is_orphan_reconciled(billed, lists, 0, charged_at)
     here = replace(stray("3"), provider="local")
-    assert is_reconciled(noted(book, here, at=charged_at), lists, 0, charged_at)
+    assert is_orphan_reconciled(noted(book, here, at=charged_at), lists, 0, charged_at)
 
 
 def test_what_was_not_restored_is_not_reconciled() -> None:
     book = ledger(run())
-    assert not is_pending(book)
-    assert not is_reconciled(book, {}, 0, AT)
+    assert not is_charge_pending(book)
+    assert not is_orphan_reconciled(book, {}, 0, AT)
     with pytest.raises(IllegalTransition, match="not restored"):
         noted(book, ev.LedgerReconciled())
 
@@ -410,7 +413,7 @@ def test_what_is_deleted_is_settled_at_what_it_had_cost(book: Book) -> None:
     book.add("", AT + DAY_S, ev.VolumeDeleted("runpod", "EU-RO-1", "me"))
     line = book.ledger.line("run", "r1")
     assert (line.settled, line.reserved) == (Usd(1) + A_DAY, ZERO)
-    assert due(book.ledger, AT + 100 * DAY_S) == ()
+    assert due_volumes(book.ledger, AT + 100 * DAY_S) == ()
 
 
 @pytest.mark.parametrize(("seen_gone_s", "until_s"), [(600.0, 600.0), (9000.0, 3600.0)])
@@ -466,8 +469,8 @@ def test_it_is_deleted_only_as_was_agreed(book: Book, then: str, fetched: bool, 
     if fetched:
         book.fetch("r1")
     day = ENDED + 2 * DAY_S
-    assert due(book.ledger, day - 1.0) == ()
-    (over,) = due(book.ledger, day)
+    assert due_volumes(book.ledger, day - 1.0) == ()
+    (over,) = due_volumes(book.ledger, day)
     assert (over.place, sentence(over.why_kept)) == ("EU-RO-1", kept)
     assert over.beyond(day + DAY_S) == A_DAY
 
@@ -475,24 +478,24 @@ def test_it_is_deleted_only_as_was_agreed(book: Book, then: str, fetched: bool, 
 def test_an_errand_that_was_cut_off_has_fetched_nothing_for_sure(book: Book) -> None:
     book.run("r1", volume_then=DELETE_FETCHED)
     book.fetch("r1", why=because(ReasonKind.HARD_STOP))
-    (over,) = due(book.ledger, ENDED + 30 * DAY_S)
+    (over,) = due_volumes(book.ledger, ENDED + 30 * DAY_S)
     assert sentence(over.why_kept) == "what r1 saved was not fetched"
 
 
 def test_one_that_did_not_agree_keeps_it_for_all(book: Book) -> None:
     book.run("r1", volume_then=DELETE)
     book.run("r2", volume_then=KEEP)
-    (over,) = due(book.ledger, ENDED + 30 * DAY_S)
+    (over,) = due_volumes(book.ledger, ENDED + 30 * DAY_S)
     assert sentence(over.why_kept) == "r2 did not agree to its end"
 
 
 def test_the_latest_day_of_all_its_runs_counts_and_a_live_one_keeps_it(book: Book) -> None:
     book.run("r1", volume_then=DELETE, volume_days=1.0)
     book.run("r2", volume_then=DELETE, volume_days=3.0)
-    assert due(book.ledger, ENDED + 2 * DAY_S) == ()
-    assert due(book.ledger, ENDED + 3 * DAY_S)
+    assert due_volumes(book.ledger, ENDED + 2 * DAY_S) == ()
+    assert due_volumes(book.ledger, ENDED + 3 * DAY_S)
     book.begin("r3", ENDED + 3 * DAY_S, volume_then=DELETE)
-    assert due(book.ledger, ENDED + 4 * DAY_S) == ()
+    assert due_volumes(book.ledger, ENDED + 4 * DAY_S) == ()
 
 
 def test_runs_without_a_volume_hold_nothing(book: Book) -> None:
@@ -518,7 +521,7 @@ def test_a_run_of_an_earlier_version_has_agreed_to_nothing(book: Book) -> None:
     book.train("r2", AT - DAY_S)
     book.settle("r2", AT - DAY_S + 60.0)
     assert book.ledger.line("run", "r2").reserved == ZERO
-    (over,) = due(book.ledger, ENDED + 30 * DAY_S)
+    (over,) = due_volumes(book.ledger, ENDED + 30 * DAY_S)
     assert sentence(over.why_kept) == "r2 did not agree to its end"
 
 

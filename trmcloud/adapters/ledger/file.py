@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from trmcloud.adapters.ledger.backups import LedgerBackups, as_text, uri
 from trmcloud.adapters.ledger.records import SCHEMA, VERSION, Head, damaged
-from trmcloud.core.control.chain import genesis
+from trmcloud.core.control.ledger_records import genesis
 from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerLocked
 from trmcloud.io.files import sync_folder
 

@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
-from trmcloud.core.control.chain import Link, genesis, link_hash, text_sha256
-from trmcloud.core.control.damage import Contradiction, attributed, fold_damaged
-from trmcloud.core.control.event_json import UnknownEvent, event_from_json, event_to_json
 from trmcloud.core.control.ledger_facts import Lost
+from trmcloud.core.control.ledger_records import (
+    Contradiction,
+    Link,
+    UnknownEvent,
+    attributed,
+    event_from_json,
+    event_to_json,
+    fold_damaged,
+    genesis,
+    link_hash,
+    text_sha256,
+)
 from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.errors import LedgerDamaged, LedgerOlder, LedgerTooNew
 from trmcloud.core.values import dataclass

@@ -17,8 +17,8 @@ from trmcloud.adapters.ledger.records import Head, LedgerRecords, NeedsAll, Veri
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
-from trmcloud.core.control.chain import Link
 from trmcloud.core.control.ledger_facts import Lost
+from trmcloud.core.control.ledger_records import Link
 from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerOlder
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import Backup, ControllerId, Driver, Restoration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from trmcloud.core.control.action_key import ActionKey
+from trmcloud.core.control.events import ActionKey
 from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.ports.work import Progress, WorkDone
 

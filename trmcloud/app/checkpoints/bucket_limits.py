@@ -17,7 +17,7 @@ from trmcloud.core.contract.bucket_layout import (
     PIECE_BYTES,
 )
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.pending_pulls import owes_sweep
+from trmcloud.core.control.actions import owes_sweep
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import ZERO, Usd

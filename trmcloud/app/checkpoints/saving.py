@@ -9,7 +9,7 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.manifest import step_dir_name
 from trmcloud.core.contract.pod_contract import Kept, PhaseState, Saves
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.pending_pulls import is_pulled
+from trmcloud.core.control.actions import is_pulled
 from trmcloud.core.control.run_state import IllegalTransition, RunState, State
 from trmcloud.core.errors import ConflictError, LinkError, NotSupported
 from trmcloud.core.values import dataclass

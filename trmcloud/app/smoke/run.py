@@ -20,7 +20,7 @@ from trmcloud.app.smoke.watch import PodWatch, last_way, terminated_at, why_ende
 from trmcloud.app.smoke_plan import make_smoke_plan, only
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import FailureKind
+from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.report import spent_so_far

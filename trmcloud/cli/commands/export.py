@@ -74,7 +74,7 @@ def adopt(
     from trmcloud.app.checkpoints import fetching
     from trmcloud.cli.views.metrics import score_rows
     from trmcloud.cli.views.text import Progress, duration, not_evaluated
-    from trmcloud.core.control.reported import Reported
+    from trmcloud.core.control.observation import Reported
     from trmcloud.export import adopt
     from trmcloud.wiring import run_files
 

@@ -12,7 +12,7 @@ import typer
 
 from trmcloud.app.commands import CommandRequest
 from trmcloud.cli import options
-from trmcloud.core.control.action_key import FailureKind
+from trmcloud.core.control.events import FailureKind
 from trmcloud.core.errors import UsageError
 from trmcloud.options import LaunchRequest, parse_money
 

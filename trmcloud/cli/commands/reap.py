@@ -61,7 +61,7 @@ def reap(
         trouble_code,
     )
     from trmcloud.cli.views.status import volume_lines
-    from trmcloud.core.control.orphan_costs import is_pending
+    from trmcloud.core.control.governance import is_charge_pending
     from trmcloud.core.errors import LedgerError, UsageError
     from trmcloud.wiring import build_context
 
@@ -91,7 +91,7 @@ def reap(
     if guard_every:
         reap.note_visit(context, guard_every * 60.0, found)
     said = [did_line(each) for each in did]
-    known = not is_pending(context.ledger.read())
+    known = not is_charge_pending(context.ledger.read())
     if as_json:
         rows = [
             {"provider": provider, "pod": orphan.pod.name, **reason_json(orphan.reason)}

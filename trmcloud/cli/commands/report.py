@@ -135,7 +135,7 @@ def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> No
 
     from trmcloud.cli.views.month import month_lines, month_page
     from trmcloud.core.control.budget import month_of
-    from trmcloud.core.control.monthly import month_to_json, report_month
+    from trmcloud.core.control.report import month_to_json, report_month
     from trmcloud.core.errors import UsageError
 
     if month and not re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", month):

@@ -59,7 +59,7 @@ def _show(state: RunState, place: Place, asked: Asked, *, as_json: bool) -> None
     from trmcloud.app.checkpoints.shelf import HERE
     from trmcloud.app.run_queries import told_by
     from trmcloud.cli.views.text import bpb, fields
-    from trmcloud.core.control.reported import BY_POD
+    from trmcloud.core.control.observation import BY_POD
 
     kept, is_here = place.kept, place.at.kind == HERE
     if as_json:

@@ -22,9 +22,9 @@ from trmcloud.cli.views.text import bpb, duration
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.budget import Line
-from trmcloud.core.control.paid_time import paid_by
-from trmcloud.core.control.reported import BY_POD, Reported
+from trmcloud.core.control.observation import BY_POD, Reported
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.plain_text import one_line

@@ -14,12 +14,11 @@ from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.text import bpb, count, duration
 from trmcloud.core import codec
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.control.outcome_words import MEANINGS
-from trmcloud.core.control.reason import Reason
+from trmcloud.core.control.observation import BY_POD, PODS
+from trmcloud.core.control.reason import MEANINGS, Reason
 from trmcloud.core.control.receipt import Receipt
 from trmcloud.core.control.receipt_page import seal_page
 from trmcloud.core.control.report import PARTS
-from trmcloud.core.control.reported import BY_POD, PODS
 from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line

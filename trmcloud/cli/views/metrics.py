@@ -13,8 +13,8 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.contract.worth import gain_per_usd, gain_soon
+from trmcloud.core.control.observation import BY_POD, MARK, Reported
 from trmcloud.core.control.report import RunReport
-from trmcloud.core.control.reported import BY_POD, MARK, Reported
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.plain_text import one_line
 

@@ -9,7 +9,7 @@ from trmcloud.cli.views.charts import Mark, Series, legend, line_chart
 from trmcloud.cli.views.html_page import head_of, html_table, instant, named_rows, words
 from trmcloud.cli.views.text import table
 from trmcloud.core.control.budget import Line
-from trmcloud.core.control.monthly import MonthReport, Share
+from trmcloud.core.control.report import MonthReport, Share
 from trmcloud.core.money import Usd
 
 _BAR = 24

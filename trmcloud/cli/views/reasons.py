@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.cli.views.text import bpb, duration
 from trmcloud.core.contract.notices import Notice, NoticeKind
-from trmcloud.core.control.outcome_words import MEANINGS
-from trmcloud.core.control.reason import Fact, Reason, ReasonKind
-from trmcloud.core.control.reported import BY_POD, POD
+from trmcloud.core.control.observation import BY_POD, POD
+from trmcloud.core.control.reason import MEANINGS, Fact, Reason, ReasonKind
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.core.outcome import Outcome

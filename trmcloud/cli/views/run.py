@@ -17,9 +17,9 @@ from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.billing import awaiting_bill
+from trmcloud.core.control.observation import Reported
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.report import spent_so_far
-from trmcloud.core.control.reported import Reported
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import StaleEpoch
 from trmcloud.core.money import ZERO

@@ -44,9 +44,9 @@ from trmcloud.cli.views.wrapping import wrap
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
-from trmcloud.core.control.action_key import ActionKey
 from trmcloud.core.control.actions import TERMINATE
-from trmcloud.core.control.blockers import Waiting
+from trmcloud.core.control.controller import Waiting
+from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.pod_liveness import absence_needed_s
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.report import spent_so_far

@@ -35,16 +35,16 @@ from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, on_volume, table
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.kept_volumes import due, holds
+from trmcloud.core.control.ledger_facts import due_volumes, holds
+from trmcloud.core.control.observation import MARK
 from trmcloud.core.control.report import Spending
-from trmcloud.core.control.reported import MARK
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd, total
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP
 
 if TYPE_CHECKING:
     from trmcloud.core.control.budget import LedgerState
-    from trmcloud.core.control.kept_volumes import Hold
+    from trmcloud.core.control.ledger_facts import Hold
 
 _THEN = {
     KEEP: "then it goes on, beyond every budget",
@@ -62,7 +62,7 @@ def volume_lines(ledger: LedgerState, now: float, run_id: str = "") -> list[str]
             mine.setdefault((hold.run_id, hold.provider, hold.place), []).append(hold)
     lines = [_reserved(each, now) for each in mine.values() if now < _until(each)]
     places = {(hold.provider, hold.place) for hold in holds(ledger) if hold.run_id == run_id}
-    for over in due(ledger, now):
+    for over in due_volumes(ledger, now):
         if not over.per_day or (run_id and (over.provider, over.place) not in places):
             continue
         why = sentence(over.why_kept) or "it is about to be deleted"
@@ -76,7 +76,7 @@ def volume_lines(ledger: LedgerState, now: float, run_id: str = "") -> list[str]
 
 def volumes_json(ledger: LedgerState, now: float, run_id: str = "") -> list[dict[str, Any]]:
     """The same for programs."""
-    ended = {(over.provider, over.place): over for over in due(ledger, now)}
+    ended = {(over.provider, over.place): over for over in due_volumes(ledger, now)}
     rows = []
     for hold in holds(ledger):
         if run_id not in ("", hold.run_id):

@@ -20,8 +20,8 @@ from trmcloud.core.control.budget import (
     is_owned,
     with_run_event,
 )
+from trmcloud.core.control.governance import is_charge_pending
 from trmcloud.core.control.ledger_facts import LedgerFacts
-from trmcloud.core.control.orphan_costs import is_pending
 from trmcloud.core.control.run_state import IllegalTransition, RunState, State
 from trmcloud.core.errors import (
     BudgetRefused,
@@ -205,7 +205,7 @@ def _require_money(ledger: LedgerState, run: RunState, amount: Usd, at: float) -
             if is_cap
             else f"trmcloud ledger restore, or trmcloud ledger settle {lost.name} USD",
         )
-    if is_pending(ledger):
+    if is_charge_pending(ledger):
         raise BudgetRefused(
             "the ledger was restored from a backup: what its pods have cost since is not known yet",
             next_step="trmcloud reap --yes, until it says that the ledger is reconciled",

@@ -1,20 +1,15 @@
-"""``decide``: what follows for one run, and what is to be done about it.
-
-Pure and level-triggered: it looks at what is recorded and what is observed now, and says which
-facts follow (``events``, to be appended first) and what is to be done (``actions``). It runs live,
-after a crash, in the reaper and in the simulator; nothing else decides. What it issues may be
-issued again.
+"""``decide``: the events and actions that follow for one run, and the reason why a run
+waits. Pure.
 """
 
 from __future__ import annotations
 
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import ProviderTraits
-from trmcloud.core.clock import Seen
+from trmcloud.core.clock import Maybe, Seen
 from trmcloud.core.contract.bucket import RENEW_BEFORE_S
 from trmcloud.core.contract.pod_contract import AgentReport, Kept, parse_pod_name
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.control.actions import (
     CREATE,
     LAND,
@@ -26,14 +21,19 @@ from trmcloud.core.control.actions import (
     Decision,
     action_key,
     current_generation,
+    is_held,
+    is_pulled,
     last_try,
     next_attempt,
     next_long,
+    pull_name,
+    unsaved,
 )
 from trmcloud.core.control.billing import has_failed_to_boot, settle, settle_unbilled
+from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation, PodSeen
-from trmcloud.core.control.pending_pulls import is_held, is_pulled, pull_name, unsaved
 from trmcloud.core.control.pod_liveness import (
+    absence_needed_s,
     failed_late,
     find_pod,
     note_absence,
@@ -46,6 +46,85 @@ from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, 
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.values import dataclass, replace
+
+# What a run that does nothing is waiting for, and until when: told wherever it is looked at.
+# Pure.
+#
+# It follows ``decide``: each answer here is a place where that answers with nothing to do.
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """``until_at`` is the epoch second at which the wait ends of itself; None where only an answer
+    of the provider's ends it."""
+
+    what: Reason
+    until_at: float | None = None
+
+
+def waits_for(
+    run: RunState, traits: ProviderTraits, pods: Maybe[tuple[PodSeen, ...]]
+) -> Waiting | None:
+    """``pods`` is what the provider's list said last."""
+    generation = run.generation
+    if generation is None:
+        return None
+    if run.state is State.RESERVED:
+        return _before_renting(run, generation, pods)
+    if run.state is State.RENTING:
+        return _while_renting(run, generation, traits, pods)
+    if run.state is State.BOOTING:
+        up_at = generation.up_at or generation.intended_at
+        return Waiting(because(ReasonKind.AWAITS_AGENT), up_at + traits.boot_deadline_s)
+    return None
+
+
+def _before_renting(
+    run: RunState, generation: Generation, pods: Maybe[tuple[PodSeen, ...]]
+) -> Waiting:
+    name = generation.provider
+    if isinstance(pods, Seen):
+        return Waiting(because(ReasonKind.AWAITS_EARLIER_POD))
+    stopping = run.stop is not None
+    kind = ReasonKind.AWAITS_LIST_TO_STOP if stopping else ReasonKind.AWAITS_LIST_TO_RENT
+    return Waiting(because(kind, said(ReasonKind.LIST_FAILED, pods.why), provider=name))
+
+
+def _while_renting(
+    run: RunState,
+    generation: Generation,
+    traits: ProviderTraits,
+    pods: Maybe[tuple[PodSeen, ...]],
+) -> Waiting | None:
+    create = run.actions.get(action_key(run, CREATE, 1))
+    if create is None or _is_listed(generation, pods):
+        return None
+    name = generation.provider
+    answer = because(ReasonKind.CREATE_UNANSWERED)
+    if create.ended_at is not None:
+        told = said(ReasonKind.PROVIDER_SAID, create.error)
+        answer = told or because(ReasonKind.CREATE_TAKEN)
+    if not isinstance(pods, Seen):
+        answer = replace(answer, more=said(ReasonKind.LIST_FAILED, pods.why))
+        return Waiting(because(ReasonKind.AWAITS_LIST_OF_POD, answer, provider=name))
+    if generation.missed_at is not None:
+        until = generation.missed_at + absence_needed_s(run, traits)
+    else:
+        until = (create.ended_at or create.started_at) + traits.create_settle_s + traits.absent_s
+    return Waiting(because(ReasonKind.AWAITS_POD, answer, provider=name), until)
+
+
+def _is_listed(generation: Generation, pods: Maybe[tuple[PodSeen, ...]]) -> bool:
+    return isinstance(pods, Seen) and any(pod.name == generation.pod_name for pod in pods.value)
+
+
+# ``decide``: what follows for one run, and what is to be done about it.
+#
+# Pure and level-triggered: it looks at what is recorded and what is observed now, and says which
+# facts follow (``events``, to be appended first) and what is to be done (``actions``). It runs
+# live, after a crash, in the reaper and in the simulator; nothing else decides. What it issues
+# may be issued again.
 
 _RESTAGE_S, _LOST_S = 30.0, 150.0
 """How much younger than their arrival the agent's word that it lacks files must be; or how long ago

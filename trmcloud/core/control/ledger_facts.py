@@ -1,17 +1,23 @@
-"""What a ledger says, as data: its runs, caps and charges. What follows from it for a budget stands
-in ``budget``, for volumes in ``kept_volumes``, for pods that no run owns in ``orphan_costs``. Pure.
-"""
+"""Facts of a ledger: its runs, caps and charges, and the volumes that outlive their pods. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import Mapping
 
+from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.run_state import RunState
-from trmcloud.core.money import Usd
-from trmcloud.core.values import dataclass
+from trmcloud.core.control.actions import TERMINATE
+from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
+from trmcloud.core.values import dataclass, replace
+
+# What a ledger says, as data: its runs, caps and charges. What follows from it for a budget
+# stands in ``budget``, for volumes in ``kept_volumes``, for pods that no run owns in
+# ``orphan_costs``. Pure.
 
 
 @dataclass(frozen=True)
@@ -110,3 +116,205 @@ class LedgerFacts:
     """Runs with damaged records, which are not among ``runs``."""
     unread: tuple[Lost, ...] = ()
     """Damaged records of the whole ledger that stop reservations."""
+
+
+# Network volumes that outlive their pods: until when their rent is reserved, and what then. Pure.
+#
+# A volume is the ledger's own, one for each provider and data centre, and is billed by the hour
+# until it is deleted. A run that keeps its checkpoints there reserves that rent, from its own
+# reservation on, until a stated day. After that the reaper deletes it if every run that used it
+# agreed to that; else it goes on beyond every budget, which is said wherever money is shown.
+
+ERRAND = "fetch"
+"""How ids of candidates begin that are rented to bring checkpoints home."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """The rent of a volume for one pod of a run: reserved from ``since`` to ``until`` (epoch s),
+    apart from what another run reserves for the same time. ``deleted_at``: when it was deleted."""
+
+    run_id: str
+    provider: str
+    place: str
+    size_gb: int
+    rate: Usd
+    since: float
+    until: float
+    then: str
+    fetched: bool
+    deleted_at: float | None = None
+
+    @property
+    def amount(self) -> Usd:
+        """What it takes of the budgets: all until its day, or until it was deleted before."""
+        end = self.until if self.deleted_at is None else min(self.until, self.deleted_at)
+        return cost(self.rate, max(0.0, end - self.since))
+
+    def accrued(self, now: float) -> Usd:
+        """Of that, what it has cost by ``now``."""
+        return min(self.amount, cost(self.rate, max(0.0, now - self.since)))
+
+    @property
+    def per_day(self) -> Usd:
+        return cost(self.rate, DAY_S)
+
+    @property
+    def may_be_deleted(self) -> bool:
+        """Whether its run agreed, and what was asked for first is done."""
+        return self.then == DELETE or (self.then == DELETE_FETCHED and self.fetched)
+
+
+@dataclass(frozen=True)
+class DueVolume:
+    """A volume whose day has come. ``why_kept`` says why it is not deleted; None where it is."""
+
+    provider: str
+    place: str
+    per_day: Usd
+    since: float
+    why_kept: Reason | None
+
+    def beyond(self, now: float) -> Usd:
+        """What it has cost since its day, beyond every budget."""
+        return Usd.from_micros(round(self.per_day.micros * max(0.0, now - self.since) / DAY_S))
+
+
+def holds(ledger: LedgerFacts) -> tuple[Hold, ...]:
+    """Every pod's of every run, the earliest first; what two reserve for the same hour of a volume
+    counts once, and what nobody reserved, between one's day and the next pod, not at all."""
+    found: list[Hold] = []
+    ends: dict[tuple[str, str], float] = {}
+    mine = [hold for run in ledger.runs.values() for hold in _holds_of(run)]
+    for hold in sorted(mine, key=lambda each: (each.since, each.run_id)):
+        place = hold.provider, hold.place
+        deleted = ledger.deleted_volumes.get(place, ())
+        hold = replace(hold, deleted_at=next((at for at in deleted if at >= hold.since), None))
+        since = max(hold.since, ends.get(place, hold.since))
+        hold = replace(hold, since=min(since, hold.until))
+        ends[place] = max(ends.get(place, 0.0), hold.until)
+        if hold.deleted_at is not None:
+            ends[place] = min(ends[place], hold.deleted_at)
+        found.append(hold)
+    return tuple(found)
+
+
+def holds_of(ledger: LedgerFacts, run_id: str) -> tuple[Hold, ...]:
+    if not _keeps(ledger.runs[run_id]):
+        return ()
+    return tuple(hold for hold in holds(ledger) if hold.run_id == run_id)
+
+
+def is_deleted(ledger: LedgerFacts, run_id: str) -> bool:
+    """Whether the volume that the run's last pod saved on is no more."""
+    mine = holds_of(ledger, run_id)
+    return bool(mine) and max(mine, key=lambda hold: hold.until).deleted_at is not None
+
+
+def due_volumes(ledger: LedgerFacts, now: float) -> tuple[DueVolume, ...]:
+    """Volumes whose last stated day is over, and that nothing lives on."""
+    if ledger.quarantined:
+        return ()  # a run that cannot be read may have saved there
+    by_place: dict[tuple[str, str], list[Hold]] = {}
+    for hold in holds(ledger):
+        if hold.deleted_at is None:
+            by_place.setdefault((hold.provider, hold.place), []).append(hold)
+    found = []
+    for (provider, place), mine in by_place.items():
+        until = max(hold.until for hold in mine)
+        if now < until or _in_use(ledger, provider, place):
+            continue
+        per_day = max(hold.per_day for hold in mine)
+        found.append(DueVolume(provider, place, per_day, until, _why_kept(mine)))
+    return tuple(found)
+
+
+def _why_kept(mine: Iterable[Hold]) -> Reason | None:
+    kept = [hold for hold in mine if not hold.may_be_deleted]
+    unfetched = [hold for hold in kept if hold.then == DELETE_FETCHED]
+    if not kept:
+        return None
+    kind = ReasonKind.NOT_FETCHED if unfetched else ReasonKind.NOT_AGREED
+    return because(kind, runs=", ".join(dict.fromkeys(hold.run_id for hold in unfetched or kept)))
+
+
+def rents_volume(run: RunState) -> bool:
+    """Whether the run's plan reserves the rent of a volume."""
+    return _keeps(run) and any(candidate.volume_rate for candidate in run.plan.candidates)
+
+
+def _keeps(run: RunState) -> bool:
+    return run.recorded_plan is not None and run.spec.volume
+
+
+def _holds_of(run: RunState) -> list[Hold]:
+    """One for each of its settled pods, or of the creates for one."""
+    if not _keeps(run):
+        return []
+    found = []
+    for generation in run.generations:
+        candidate, ended_at = run.candidate(generation.candidate_id), _ended_at(run, generation)
+        if candidate is None or ended_at is None or generation.candidate_id.startswith(ERRAND):
+            continue
+        hold = Hold(
+            run_id=run.run_id,
+            provider=generation.provider,
+            place=candidate.region,
+            size_gb=candidate.volume_gb,
+            # A plan of an earlier version reserved none; its run has agreed to no end either.
+            rate=candidate.volume_rate,
+            since=generation.intended_at,
+            until=ended_at + run.spec.volume_days * DAY_S,
+            then=run.spec.volume_then,
+            fetched=_is_fetched(run),
+        )
+        found.append(hold)
+    return found
+
+
+def _ended_at(run: RunState, generation: Generation) -> float | None:
+    """When its reservation was given up: from then on the rent is held apart."""
+    if generation.not_made is not None:
+        # A volume is made before its pod is asked for, and stays where none is had.
+        return generation.intended_at if _was_asked_for(run, generation) else None
+    if generation.settled is None or generation.ended_at is None:
+        return None
+    missed_at, gone_at = generation.missed_at, generation.gone_at
+    if missed_at is None or gone_at is None or generation.ended_at > missed_at:
+        return generation.ended_at
+    # From lists that lacked it, which they may have done for as long as it was allowed to live.
+    return max(generation.ended_at, min(gone_at, generation.hard_stop_at))
+
+
+def _was_asked_for(run: RunState, generation: Generation) -> bool:
+    return bool(run.tries(generation))
+
+
+def _is_fetched(run: RunState) -> bool:
+    """Whether a machine that was rented for it brought home all that is best and latest there,
+    verified, after the last one that trained; or none ever did."""
+    trained = [
+        generation.number
+        for generation in run.generations
+        if generation.agent_at is not None and not generation.candidate_id.startswith(ERRAND)
+    ]
+    if not trained:
+        return True
+    if not run.pulled or run.live:
+        return False
+    return any(
+        action.verb == TERMINATE and action.reason == because(ReasonKind.SAVED_HERE)
+        for generation in run.generations
+        if generation.number > trained[-1]
+        for action in run.tries(generation)
+    )
+
+
+def _in_use(ledger: LedgerFacts, provider: str, place: str) -> bool:
+    """Whether a live run keeps, or is about to keep, what it saves there."""
+    for run in ledger.runs.values():
+        if not run.live or not _keeps(run):
+            continue
+        if any((c.provider, c.region) == (provider, place) for c in run.plan.candidates):
+            return True
+    return False

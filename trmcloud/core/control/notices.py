@@ -25,10 +25,9 @@ from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, month_of
 from trmcloud.core.control.controller import foreseen_end
+from trmcloud.core.control.observation import POD
 from trmcloud.core.control.report import spent_so_far
-from trmcloud.core.control.reported import POD
-from trmcloud.core.control.run_fold import apply_event
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.run_state import RunState, State, apply_event
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.outcome import Outcome
 from trmcloud.core.values import dataclass

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.clock import Instant, Seen
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.control.actions import (
     CREATE,
     NOTHING,
@@ -17,6 +16,7 @@ from trmcloud.core.control.actions import (
     current_generation,
 )
 from trmcloud.core.control.billing import has_failed_to_boot
+from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation, PodSeen
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.run_state import Generation, RunState

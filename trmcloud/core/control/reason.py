@@ -1,8 +1,4 @@
-"""Why something is as it is, as data: one kind of a fixed set, and the facts that belong to it.
-
-Made here, kept in ledgers, asked for its kind by whoever acts on it. The sentence that a user reads
-is written in ``cli/views/reasons`` alone: nobody finds out what happened by searching in one.
-"""
+"""Reasons as data, and the words of each outcome for people. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +7,30 @@ from dataclasses import field
 from enum import Enum
 
 from trmcloud.core.money import Usd
+from trmcloud.core.outcome import Outcome
 from trmcloud.core.values import dataclass
+
+# What each outcome means, in words for people: apart from the outcomes, for no pod needs them.
+
+MEANINGS: Mapping[Outcome, str] = {
+    Outcome.FINISHED: "every step was trained",
+    Outcome.LANDED: "landed at its budget or time limit, evaluated and saved",
+    Outcome.STOPPED: "stopped on request, evaluated and saved",
+    Outcome.GATE_FAILED: "the gate after the fast phase failed",
+    Outcome.NEXT_PHASE_REFUSED: "the next phase no longer fitted the rest of the budget",
+    Outcome.FAILED: "training failed and could not be restarted",
+    Outcome.KILLED: "killed at the hard stop; the last checkpoint stands",
+    Outcome.LOST: "the machine was lost; the last checkpoint stands",
+    Outcome.NOT_STARTED: "nothing could be rented; nothing was spent",
+    Outcome.UNREPORTED: "its machine ended before reporting; stored checkpoints are safe",
+    Outcome.UNFIT: "every machine failed the hardware check",
+}
+
+# Why something is as it is, as data: one kind of a fixed set, and the facts that belong to it.
+#
+# Made here, kept in ledgers, asked for its kind by whoever acts on it. The sentence that a user
+# reads is written in ``cli/views/reasons`` alone: nobody finds out what happened by searching in
+# one.
 
 Fact = str | int | float
 """JSON as it is. Money is text, so that JSON cannot bend it; names carry units."""

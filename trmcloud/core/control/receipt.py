@@ -1,30 +1,210 @@
-"""A run's receipt: what a ledger, its checkpoints and its metrics say of it, and the account that
-follows from them. Pure.
-
-``sources`` are what was written while the run went on. ``account`` follows from them alone, so that
-whoever has a receipt can reckon it again. Each part has a hash, and the whole one more, the seal.
-"""
+"""Receipts: their sources, and the account that follows from these alone. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
+from trmcloud.core import codec
+from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.gate import number_of
+from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.records import (
     ContractError,
     Instant,
     Label,
     Sha256,
     finite,
+    formed,
+    instant,
     parse,
     record_of,
 )
-from trmcloud.core.control.chain import text_sha256
-from trmcloud.core.control.receipt_account import account_of
-from trmcloud.core.control.receipt_sources import Sources
-from trmcloud.core.errors import ReceiptError
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.billing import awaiting_bill, hours_at, spent_at
+from trmcloud.core.control.budget import LedgerState, fold_ledger
+from trmcloud.core.control.ledger_facts import holds_of
+from trmcloud.core.control.ledger_records import Link, event_from_json, text_sha256
+from trmcloud.core.control.reason import Reason
+from trmcloud.core.control.report import report_on
+from trmcloud.core.control.run_state import Generation, RunState, State
+from trmcloud.core.errors import CheckpointError, ReceiptError
+from trmcloud.core.money import Usd, total
 from trmcloud.core.values import dataclass
+
+# The points of a receipt's curves, from lines of metrics. Pure.
+
+MOST_POINTS = 400
+"""Of one phase and kind: a curve that is drawn needs no more."""
+TRAIN, EVAL, SAVE = "train", "eval", "save"
+_VALUE = {TRAIN: "loss", EVAL: "val_bpb", SAVE: ""}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One logged number. ``value``: nats a token of a training step, bits per byte of an
+    evaluation, None of a save; ``steps``: nats a token after each supervision step. ``at`` is epoch
+    seconds by the trainer's clock."""
+
+    phase: str
+    kind: str
+    step: int
+    at: float
+    value: float | None = None
+    steps: tuple[float, ...] = ()
+
+
+def points_of(phase: str, lines: Iterable[Mapping[str, Any]]) -> tuple[Point, ...]:
+    """A phase's curve from its lines of metrics, thinned out evenly; the lines may be hostile.
+
+    A training that went back to a checkpoint has logged some steps twice: the later word counts.
+    """
+    kinds: dict[str, dict[int, Point]] = {kind: {} for kind in _VALUE}
+    for line in lines:
+        kind, step, at = line.get("kind"), line.get("step"), instant(line.get("at"))
+        if kind not in kinds or type(step) is not int or at is None:
+            continue
+        value = number_of(line.get(_VALUE[kind])) if _VALUE[kind] else None
+        if value is None and kind != SAVE:
+            continue
+        losses = line.get("val_step_losses") if kind == EVAL else ()
+        steps = tuple(filter(None, map(number_of, losses))) if isinstance(losses, list) else ()
+        kinds[kind].pop(step, None)
+        kinds[kind][step] = Point(phase, kind, step, at, value, steps)
+    kept = [point for rows in kinds.values() for point in _thinned(list(rows.values()))]
+    return tuple(sorted(kept, key=lambda point: (point.at, point.step, point.kind)))
+
+
+def _thinned(rows: Sequence[Point]) -> Sequence[Point]:
+    if len(rows) <= MOST_POINTS:
+        return rows
+    last = len(rows) - 1
+    return [rows[round(n * last / (MOST_POINTS - 1))] for n in range(MOST_POINTS)]
+
+
+# What a receipt is made of: a run's records with their place in the ledger's chain, manifests,
+# points of its curves, what was mended. Pure; nothing of it is believed before it was checked.
+
+
+@dataclass(frozen=True)
+class ChainedRecord:
+    """A ``Link`` whose body is JSON as it is."""
+
+    seq: int
+    run_id: str
+    n: int
+    epoch: int
+    at: float
+    kind: str
+    body: Mapping[str, Any]
+    before: Sha256
+    sha256: Sha256
+
+    @property
+    def link(self) -> Link:
+        """As the ledger keeps it: its JSON is what the same writer writes again."""
+        text = json.dumps(self.body, allow_nan=False)
+        chained = self.before, self.sha256
+        return Link(self.seq, self.run_id, self.n, self.epoch, self.at, self.kind, text, *chained)
+
+
+@dataclass(frozen=True)
+class LedgerPart:
+    """``head_seq`` and ``head_sha256``: the newest record that the ledger had then."""
+
+    ledger_id: Annotated[str, formed(r"[0-9a-f]{8}")]
+    head_seq: int
+    head_sha256: Sha256
+    records: tuple[ChainedRecord, ...]
+
+
+@dataclass(frozen=True)
+class Mended:
+    """Trouble of a phase that was mended, as its machine's agent told it."""
+
+    generation: int
+    phase: Label
+    what: Label
+    rung: Label
+    step: int
+    at: Instant
+    changed: Mapping[str, Any]
+    times: int
+    lost_steps: int
+    lost_s: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Everything that an account is made of."""
+
+    ledger: LedgerPart
+    checkpoints: tuple[Mapping[str, Any], ...]
+    """Manifests, as JSON."""
+    curves: tuple[Point, ...]
+    mended: tuple[Mended, ...] = ()
+
+
+def records_of(sources: Sources) -> list[ev.Record]:
+    """
+    Raises:
+        ReceiptError: one of them is no event that this version knows.
+    """
+    made = []
+    for row in sources.ledger.records:
+        try:
+            event = event_from_json(row.kind, row.body)
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise ReceiptError(f"its record {row.seq} cannot be read: {error}") from None
+        made.append(ev.Record(row.seq, row.run_id, row.epoch, row.at, event))
+    return made
+
+
+def broken_link(sources: Sources, genesis: str) -> str:
+    """What is wrong with the chain, of which only the run's own records are here; '' where nothing
+    is. ``genesis`` is what the ledger's first record follows."""
+    before: ChainedRecord | None = None
+    for row in sources.ledger.records:
+        if not row.link.is_whole:
+            return f"record {row.seq} ({row.kind}) was changed after it was written"
+        follows = before.sha256 if before is not None and row.seq == before.seq + 1 else row.before
+        if row.seq == 1:
+            follows = genesis
+        if row.before != follows or (before is not None and row.seq <= before.seq):
+            return f"record {row.seq} ({row.kind}) does not follow the one before it"
+        before = row
+    head = sources.ledger
+    if before is not None and before.seq >= head.head_seq:
+        at_head = before.seq == head.head_seq and before.sha256 == head.head_sha256
+        return "" if at_head else "its last record is not the ledger's newest, as it says"
+    return ""
+
+
+def others_between(sources: Sources) -> int:
+    """Records of other runs that stand between its own, and are not here."""
+    rows = sources.ledger.records
+    return rows[-1].seq - rows[0].seq + 1 - len(rows) if rows else 0
+
+
+def manifests_of(sources: Sources) -> list[CheckpointManifest]:
+    """
+    Raises:
+        ReceiptError: one is none.
+    """
+    try:
+        return [mf.from_json(json.dumps(row), "receipt") for row in sources.checkpoints]
+    except CheckpointError as error:
+        raise ReceiptError(f"one of its checkpoints cannot be read: {error}") from None
+
+
+# A run's receipt: what a ledger, its checkpoints and its metrics say of it, and the account that
+# follows from them. Pure.
+#
+# ``sources`` are what was written while the run went on. ``account`` follows from them alone, so
+# that whoever has a receipt can reckon it again. Each part has a hash, and the whole one more,
+# the seal.
 
 RECEIPT_VERSION = 1
 """Of its form and of the account's arithmetic: raised with either."""
@@ -129,3 +309,194 @@ def changed_parts(receipt: Receipt) -> tuple[str, ...]:
 def _hashes(data: Mapping[str, Any]) -> dict[str, str]:
     parts = {"account": data["account"]} | {name: data["sources"][name] for name in SOURCES}
     return {name: text_sha256(canonical(part)) for name, part in parts.items()}
+
+
+# A receipt's account: all that it says of a run, from its sources alone. Pure.
+
+
+def account_of(run_id: str, sources: Sources, made_at: float) -> dict[str, Any]:
+    """All that a receipt says of a run at ``made_at`` (epoch s), from its sources alone.
+
+    Raises:
+        ReceiptError, ValueError: the sources contradict one another.
+    """
+    records = records_of(sources)
+    ledger = fold_ledger(sources.ledger.ledger_id, records)
+    run = ledger.runs.get(run_id)
+    if run is None or run.recorded_plan is None:
+        raise ReceiptError(f"its records do not say what {run_id} was to be")
+    manifests = manifests_of(sources)
+    return {
+        "run": run_id,
+        "project": run.project,
+        "state": run.state.value,
+        "final": run.state is State.CLOSED and not awaiting_bill(run),
+        "asked": codec.to_json(run.spec),
+        "planned": _planned(run),
+        "money": _money(ledger, run, manifests, made_at),
+        "machines": [_machine(run, generation, made_at) for generation in run.generations],
+        "ended": _ended(run, records),
+        "phases": [codec.to_json(account) for account in run.phase_accounts],
+        "gates": {name: dict(judged.verdict) for name, judged in run.gates.items()},
+        "timeline": [_moment(run, record) for record in records if _is_told(record)],
+        "curves": [_drawn(run, point) for point in sources.curves],
+        "checkpoints": _checkpoints(manifests),
+    }
+
+
+def _planned(run: RunState) -> dict[str, Any]:
+    plan, chosen = run.plan, run.chosen
+    made: dict[str, Any] = {
+        "plan": plan.id,
+        "made_at": plan.created_at,
+        "cap_usd": run.cap.plain(),
+        "reservation_usd": plan.reservation.plain(),
+        "checkpoints_in": plan.survives,
+    }
+    if chosen is None:
+        return made
+    return made | {
+        "hardware": chosen.hardware,
+        "sku": chosen.sku,
+        "provider": chosen.provider,
+        "region": chosen.region,
+        "rate_usd_per_hour": chosen.rate.plain(),
+        "most_rate_usd_per_hour": chosen.reserved_rate.plain(),
+        "cost_usd": {"p50": chosen.cost_p50.plain(), "p90": chosen.cost_p90.plain()},
+        "worst_case_usd": chosen.worst_case.plain(),
+        "hours": chosen.hours.to_json(),
+        "soft_stop_s": chosen.soft_stop_s,
+        "hard_stop_s": chosen.hard_stop_s,
+        "phases": [
+            {"phase": p.name, "steps": p.settings.steps, "tokens": p.tokens} for p in chosen.phases
+        ],
+    }
+
+
+def _money(
+    ledger: LedgerState, run: RunState, manifests: Sequence[CheckpointManifest], now: float
+) -> dict[str, Any]:
+    strays = ledger.strays_of(run.run_id)
+    report = report_on(run, manifests, now, strays=strays)
+    rent = total(hold.amount for hold in holds_of(ledger, run.run_id))
+    return {
+        "planned_usd": report.planned.plain(),
+        "cap_usd": run.cap.plain(),
+        "reserved_usd": run.reservation.plain(),
+        "held_usd": run.reserved.plain(),
+        "accrued_usd": report.accrued.plain(),
+        "billed_usd": None if report.billed is None else report.billed.plain(),
+        "settled_usd": run.settled.plain(),
+        "at_most_usd": report.at_most.plain(),
+        "unproven_usd": run.unbilled.plain(),
+        "orphans_usd": total(stray.cost for stray in strays).plain(),
+        "volumes_usd": rent.plain(),
+        "bucket_usd": run.oversized_rent.plain(),
+        "drift": report.drift,
+        "paid_seconds": report.paid_s,
+        "seconds": dict(report.seconds),
+    }
+
+
+def _machine(run: RunState, generation: Generation, now: float) -> dict[str, Any]:
+    candidate = run.candidate(generation.candidate_id)
+    until = generation.ended_at if generation.ended_at is not None else now
+    return {
+        "generation": generation.number,
+        "pod": generation.pod_name,
+        "provider": generation.provider,
+        "region": candidate.region if candidate is not None else "",
+        "hardware": candidate.hardware if candidate is not None else "",
+        "rate_usd_per_hour": generation.rate.plain(),
+        "billed_rate_usd_per_hour": _plain(generation.billed_rate),
+        "asked_for_at": generation.intended_at,
+        "ended_at": generation.ended_at,
+        "seconds": 0.0 if generation.not_made else max(0.0, until - generation.intended_at),
+        "settled_usd": _plain(generation.settled),
+        "billed_usd": _plain(generation.billed),
+        "not_made": _reason(generation.not_made),
+        "unfit": _reason(generation.unfit),
+    }
+
+
+def _ended(run: RunState, records: Sequence[ev.Record]) -> dict[str, Any]:
+    stop = run.stop
+    closed_at = [record.at for record in records if isinstance(record.event, ev.Closed)]
+    return {
+        "outcome": run.outcome.value if run.outcome is not None else None,
+        "at": closed_at[-1] if closed_at and run.state is State.CLOSED else None,
+        "reason": _reason(run.reason),
+        "asked_by": stop.by if stop is not None else None,
+        "asked_why": _reason(stop.reason) if stop is not None else None,
+    }
+
+
+_TOLD = (
+    ev.Reserved, ev.PodIntended, ev.PodUp, ev.PodNotMade, ev.AgentUp, ev.PhaseEnded, ev.GateJudged,
+    ev.StopRequested, ev.SaveRequested, ev.ResultKnown, ev.PodGone, ev.Settled, ev.Billed,
+    ev.PlanRevised, ev.Reopened, ev.Fetched, ev.Closed, ev.PodMissed, ev.PodFound, ev.StrayCharged,
+)  # fmt: skip
+
+
+def _is_told(record: ev.Record) -> bool:
+    return isinstance(record.event, _TOLD)
+
+
+def _moment(run: RunState, record: ev.Record) -> dict[str, Any]:
+    event = record.event
+    made = {
+        "at": record.at,
+        "what": type(event).__name__,
+        "usd": spent_at(run, record.at).plain(),
+        "seq": record.seq,
+    }
+    for name in ("phase", "generation", "amount", "rate", "passed", "outcome", "result", "by"):
+        value = getattr(event, name, None)
+        if value is not None:
+            made[name] = value.plain() if isinstance(value, Usd) else value
+    return made
+
+
+def _drawn(run: RunState, point: Point) -> dict[str, Any]:
+    return {
+        "phase": point.phase,
+        "kind": point.kind,
+        "step": point.step,
+        "hours": round(hours_at(run, point.at), 6),
+        "usd": spent_at(run, point.at).plain(),
+        "value": point.value,
+        "steps": list(point.steps),
+    }
+
+
+def _checkpoints(manifests: Sequence[CheckpointManifest]) -> dict[str, Any]:
+    latest = mf.pick_latest(manifests)
+    best = mf.pick_best([m for m in manifests if latest is not None and m.phase == latest.phase])
+    named = {"best": best, "latest": latest}
+    return {
+        "all": [_checkpoint(m) for m in sorted(manifests, key=lambda m: (m.created_at, m.label))],
+        **{name: m.label if m is not None else None for name, m in named.items()},
+    }
+
+
+def _checkpoint(made: CheckpointManifest) -> dict[str, Any]:
+    about = made.extra.get(mf.PROVENANCE)
+    return {
+        "checkpoint": made.label,
+        "step": made.step,
+        "val_bpb": made.val_bpb,
+        "weights_sha256": made.sha256,
+        "size_bytes": made.size_bytes,
+        "files": {file.name: file.sha256 for file in made.files},
+        "data_sha256": made.data_sha256,
+        "tokenizer_sha256": made.tokenizer_sha256,
+        "provenance": dict(about) if isinstance(about, Mapping) else None,
+    }
+
+
+def _reason(reason: Reason | None) -> dict[str, Any] | None:
+    return None if reason is None else codec.to_json(reason)
+
+
+def _plain(amount: Usd | None) -> str | None:
+    return None if amount is None else amount.plain()

@@ -20,7 +20,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import load_grants, load_uploads, worth_saving
 from trmcloud.core.contract.records import parse_lines, whole
 from trmcloud.core.contract.trainer_contract import load_heartbeat
-from trmcloud.core.control.pending_pulls import pull_name
+from trmcloud.core.control.actions import pull_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import one_line
 from trmcloud.sim.faults.arm import Arms, Fault

@@ -16,8 +16,8 @@ from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.action_key import FailureKind
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE
+from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost

@@ -15,9 +15,9 @@ from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.budget import LedgerState, month_of
-from trmcloud.core.control.kept_volumes import Hold, holds
-from trmcloud.core.control.kept_volumes import holds as held_by
-from trmcloud.core.control.orphan_costs import is_pending
+from trmcloud.core.control.governance import is_charge_pending
+from trmcloud.core.control.ledger_facts import Hold, holds
+from trmcloud.core.control.ledger_facts import holds as held_by
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
 from trmcloud.sim.world.facts import KeptVolume
@@ -239,7 +239,7 @@ class OrphanJudge:
         self._made_good()
         for event in events:
             reserves = isinstance(event, ev.Reserved) and self.restored_at is not None
-            if reserves and is_pending(self.world.ledger.read()):
+            if reserves and is_charge_pending(self.world.ledger.read()):
                 self.fail("I1", "money is reserved before a restored ledger is reconciled")
 
     def unwritten(self, event: ev.Note) -> None:

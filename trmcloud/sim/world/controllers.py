@@ -17,9 +17,9 @@ from trmcloud.app.ending import end_overdue
 from trmcloud.app.reconciling import reconcile
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.actions import is_held
 from trmcloud.core.control.billing import has_failed_to_boot
 from trmcloud.core.control.budget import LedgerState
-from trmcloud.core.control.pending_pulls import is_held
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import (
     LedgerDamaged,

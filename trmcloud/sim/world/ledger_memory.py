@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
-from trmcloud.core.control.damage import fold_damaged
 from trmcloud.core.control.ledger_facts import Lost
+from trmcloud.core.control.ledger_records import fold_damaged
 from trmcloud.core.money import Usd
 from trmcloud.core.values import replace
 from trmcloud.ports.ledger import ControllerId, Driver

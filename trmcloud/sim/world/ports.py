@@ -17,7 +17,7 @@ from trmcloud.core.contract.bucket import (
 )
 from trmcloud.core.contract.bucket_layout import slots_of
 from trmcloud.core.contract.manifest import CheckpointManifest
-from trmcloud.core.control.action_key import ActionKey
+from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
     AmbiguousCreate,
