@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.events import DataPinned
-    from trmcloud.core.spec.data_source import DataSource
     from trmcloud.core.spec.guides import Guide
     from trmcloud.core.spec.recipe import Recipe
+    from trmcloud.core.spec.spec import DataSource
     from trmcloud.export.script import SkyNames
 
 

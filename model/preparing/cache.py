@@ -14,7 +14,7 @@ from model.data.folder import DTYPES
 from model.data.tokenizers import TextTokenizer
 from model.preparing.corpus import Corpus, ShardFile
 from model.preparing.fetch import Fetcher
-from trmcloud.core.catalog import hub
+from trmcloud.core.catalog import datasets
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.errors import DataError
 from trmcloud.io.files import write_atomic
@@ -173,7 +173,7 @@ def with_published_hashes(data_set: DataSet, cache: Cache, fetcher: Fetcher) -> 
     Raises:
         DataError: the host has others, or none. PassingError: it stayed away.
     """
-    files = hub.hub_files(data_set)
+    files = datasets.hub_files(data_set)
     if not data_set.listing or files is None:
         return data_set
     name = hashlib.sha256(data_set.listing.encode()).hexdigest()[:32]
@@ -182,12 +182,12 @@ def with_published_hashes(data_set: DataSet, cache: Cache, fetcher: Fetcher) -> 
         hashes = {str(file): str(sha256) for file, sha256 in json.loads(kept.read_text()).items()}
     except (OSError, ValueError, AttributeError, RecursionError):
         hashes = {}
-    if hub.listing_sha256(hashes) != data_set.listing:
+    if datasets.listing_sha256(hashes) != data_set.listing:
         listed: dict[str, str] = {}
         for page in fetcher.pages(files.tree_address):
-            listed |= hub.hashes_in(page, files.folder)
-        hashes = hub.of_set(data_set, listed)
-        if hub.listing_sha256(hashes) != data_set.listing:
+            listed |= datasets.hashes_in(page, files.folder)
+        hashes = datasets.hub_files_of(data_set, listed)
+        if datasets.listing_sha256(hashes) != data_set.listing:
             raise DataError(
                 f"{data_set.name}: its host publishes other hashes here than where the run was "
                 "launched",

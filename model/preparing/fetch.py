@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from trmcloud.core.catalog import hub
+from trmcloud.core.catalog import datasets
 from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, parse_hosts, rehosted
 from trmcloud.core.errors import DataError
 from trmcloud.io.hashing import file_sha256
@@ -155,7 +155,7 @@ class Fetcher:
         Raises:
             DataError: it is none, or may not be read. PassingError: the host stayed away.
         """
-        for _ in range(hub.MOST_PAGES):
+        for _ in range(datasets.MOST_PAGES):
             heard_at, tries = self._pauses.monotonic(), 0
             while True:
                 try:
@@ -179,8 +179,8 @@ class Fetcher:
         redirects.authorize(request)
         try:
             with opener.open(request, timeout=_TIMEOUT_S) as response:
-                text = response.read(hub.MAX_ANSWER_BYTES)
-                return json.loads(text), hub.next_page(response.headers.get("Link") or "")
+                text = response.read(datasets.MAX_ANSWER_BYTES)
+                return json.loads(text), datasets.next_page(response.headers.get("Link") or "")
         except urllib.error.HTTPError as error:
             with error:
                 if error.code in _BUSY:

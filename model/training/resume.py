@@ -36,7 +36,7 @@ from model.training.soundness import Soundness
 from trmcloud.core.contract.manifest import MANIFEST_NAME, step_dir_name
 from trmcloud.core.contract.trainer_contract import ENV_ACCEPT_CHANGE, PhaseJob
 from trmcloud.core.errors import CheckpointError, DataError
-from trmcloud.core.spec.continuing import decisive_changes
+from trmcloud.core.spec.overrides import decisive_changes
 from trmcloud.core.spec.settings import PhaseRecipe
 
 # Several machines, and a checkpoint on the disk of the first: the others are sent it.

@@ -15,15 +15,14 @@ from trmcloud.adapters.files.data_sets import load_data_set
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.app.pod_request import LaunchData, pod_request
-from trmcloud.core.catalog.hub import at_commit
+from trmcloud.core.catalog.datasets import files_at_commit
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.money import Usd
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.settings import PHASES
-from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.runpod.account import RunPodGraphql
 from trmcloud.providers.runpod.api import RunPodApi
@@ -63,7 +62,7 @@ def _request(plan: Any, candidate: Any) -> PodRequest:
         NOW + candidate.soft_stop_s, NOW + candidate.hard_stop_s, NOW,
     )  # fmt: skip
     named = load_data_set("openwebtext")
-    pinned = DataSource(named.name, at_commit(named, "c" * 40, "d" * 64))
+    pinned = DataSource(named.name, files_at_commit(named, "c" * 40, "d" * 64))
     data = LaunchData(source=pinned, hosts="huggingface.co=" + LONG_URL)
     note = {"data_dir": "", "initial_weights": "/weights", "data": data.to_json()}
     world = SimpleNamespace(

@@ -20,7 +20,7 @@ from tests.standins.loopback import free_port, until
 from tests.unit.cli import told_home
 from trmcloud.app.boards import BoardFeed, about
 from trmcloud.app.context import Context, find_run
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 from trmcloud.wiring import board_server, build_context, event_files, wandb_run
 
 LANDED = told_home.RUNS[Outcome.LANDED]

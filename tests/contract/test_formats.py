@@ -24,9 +24,8 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_records import UnknownEvent, event_from_json
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.run_state import State
-from trmcloud.core.errors import UsageError
+from trmcloud.core.errors import Outcome, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import PLAN_VERSION, plan_from_json, plan_to_json
 
 FORMATS = Path(__file__).with_name("formats")

@@ -44,12 +44,12 @@ from trmcloud.core.errors import (
     LinkError,
     NoCapacity,
     NotSupported,
+    Outcome,
     PaymentRequired,
     ProviderError,
     ProviderRefused,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan
 from trmcloud.ports.compute import PodRequest
 from trmcloud.ports.ledger import ControllerId

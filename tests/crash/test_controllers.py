@@ -13,7 +13,7 @@ from tests.e2e.user import SMALL, until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import State
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 from trmcloud.pod.machine import processes
 
 TOOK_OVER = "another command has taken it over"

@@ -19,8 +19,8 @@ from tests.e2e.user import SMALL, until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.pod.machine import processes
 
 BUDGET = Usd("0.025")

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from tests.crash.moments import drawn
 from tests.crash.user import SHORT, CrashUser
 from trmcloud.cli.views.reasons import sentence
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
-from trmcloud.core.outcome import Outcome
 
 NewUser = Callable[[str], CrashUser]
 AT_ONCE = 4

@@ -11,9 +11,8 @@ import pytest
 from tests.e2e.user import User
 from trmcloud.api import Home
 from trmcloud.app.run_facts import Run
-from trmcloud.core.errors import BudgetRefused, ConflictError, NotFoundError, UsageError
+from trmcloud.core.errors import BudgetRefused, ConflictError, NotFoundError, Outcome, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.outcome import Outcome
 
 #: As ``tests.e2e.user.SMALL`` says it on a command line.
 SMALL: dict[str, Any] = {

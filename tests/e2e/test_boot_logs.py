@@ -11,8 +11,8 @@ from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control.actions import CREATE, TERMINATE
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
-from trmcloud.core.outcome import Outcome
 
 WITHIN_S, ENDED_WITHIN_S = 60.0, 30.0
 NVIDIA = "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update"

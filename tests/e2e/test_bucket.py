@@ -12,8 +12,8 @@ import pytest
 from tests.e2e.rented import path_of, renting
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import SMALL, User, until
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 
 pytest.importorskip("boto3")
 pytest.importorskip("moto")

@@ -16,8 +16,8 @@ from tests.e2e.user import SMALL, User, kill, until
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.pod.machine import processes
 
 BUDGET = Usd("0.02")

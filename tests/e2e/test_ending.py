@@ -20,8 +20,8 @@ from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import IMPATIENT, until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
-from trmcloud.core.outcome import Outcome
 
 STOP, REAP = ("stop", "--now"), ("reap", "-y")
 Harm = Callable[[RentedUser, SmallDisk, Path], contextlib.AbstractContextManager[None]]

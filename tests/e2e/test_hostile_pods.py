@@ -10,7 +10,7 @@ from tests.e2e.runpod_user import ACCEPT, RentedUser
 from tests.e2e.user import LAUNCH, until
 from tests.standins.runpod.pods import Pod
 from trmcloud.core.control.run_state import State
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 from trmcloud.core.plain_text import strip_control
 
 MODE = "/tmp/mode"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.e2e.user import SMALL, User, until
 from trmcloud.core.control.run_state import State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 
 
 def test_a_budget_that_binds_lands_the_run_within_it(user: User) -> None:

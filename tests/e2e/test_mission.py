@@ -10,7 +10,7 @@ from tests.e2e.mission import world
 from tests.e2e.test_terminal import Terminal
 from tests.e2e.user import User
 from trmcloud.app.checkpoints.fetching import read_manifest
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 from trmcloud.pod.machine.processes import of_pod
 
 SMOKE = "smoke --provider runpod --max-usd 0.25 --minutes 0.5 -y"

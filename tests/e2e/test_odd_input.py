@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.user import LAUNCH, SMALL, User, until
 from trmcloud.core.control.run_state import State
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 NewUser = Callable[[str], User]
 

@@ -12,8 +12,8 @@ import pytest
 from tests.e2e.user import TINY, User, kill, until, write_text
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.contract import manifest as mf
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 
 STEPS = 60
 LAST = f"fast/step-{STEPS:08d}"

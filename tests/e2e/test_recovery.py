@@ -14,7 +14,7 @@ from tests.e2e.impatient import HANG_AFTER_S
 from tests.e2e.user import IMPATIENT, ROOT, TINY, User, until, write_text
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.recovery import Recovery
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 ONE = ("--processes", "1")
 STRICKEN = """

@@ -16,7 +16,7 @@ from tests.e2e.test_terminal import Terminal
 from tests.e2e.user import User, until
 from tests.standins.runpod.standin import StandIn
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 LONG = ("--phase", "fast", "--steps", "20000")
 ALONE = ("-d", "--accept-loss")

@@ -19,7 +19,7 @@ from tests.e2e import written
 from tests.e2e.user import ROOT, User, until
 from tests.standins import scripts
 from trmcloud.core.contract.manifest import from_json
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 from trmcloud.pod.machine import processes
 
 RATE = ("--rate", "3.60", "--checkpoint-gb", "0.001", "-y")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.user import ROOT, User
 from trmcloud.core.contract.manifest import from_json, pick_best
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 OWN = ROOT / ".venv-own"
 

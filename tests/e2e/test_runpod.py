@@ -13,8 +13,8 @@ from tests.e2e.runpod_user import ACCEPT, BILLED_AFTER_S, LAUNCH, RentedUser, in
 from tests.e2e.user import until
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
-from trmcloud.core.outcome import Outcome
 
 
 def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None:

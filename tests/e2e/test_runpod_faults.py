@@ -18,8 +18,8 @@ from tests.standins.sshd import Sshd, make_key, running
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 
 BOOT_S = TRAITS["runpod"].boot_deadline_s
 

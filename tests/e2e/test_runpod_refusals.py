@@ -12,8 +12,8 @@ import pytest
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.control.run_state import State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 
 SHORT = ("--steps", "60", "--budget", "0.30")
 

@@ -9,7 +9,7 @@ import signal
 from tests.e2e.test_crashes import LAUNCH
 from tests.e2e.user import TINY, User, until
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 RARELY = ("--set", "save_every=100000", "--set", "eval_every=100000")
 

@@ -31,8 +31,8 @@ from trmcloud.adapters.files.data_sets import load_data_set
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, cost
-from trmcloud.core.outcome import Outcome
 from trmcloud.pod.agent.nodes import HEAD_LOST_S
 
 LAUNCH = (

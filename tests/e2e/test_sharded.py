@@ -14,8 +14,8 @@ from tests.e2e.test_nodes import Node, two_machines, until_both, why_not
 from tests.e2e.user import User, kill, until
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.manifest import shard_name
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 
 SMALL = (
     *("--recipe", "d64-small", "--set", "sharding=fsdp", "--rate", "3.60"),

@@ -21,8 +21,8 @@ from tests.unit.skypilot.rig import stand_in
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
-from trmcloud.core.outcome import Outcome
 from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT
 
 VIA = ("--via", "skypilot", "--provider", "runpod")

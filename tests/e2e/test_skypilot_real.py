@@ -27,8 +27,8 @@ from tests.standins.downloads import downloads
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from trmcloud.core.control.run_state import State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
-from trmcloud.core.outcome import Outcome
 from trmcloud.providers.skypilot.homes import SkyHome
 from trmcloud.providers.skypilot.secrets import NEVER
 from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT

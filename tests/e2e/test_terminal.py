@@ -23,8 +23,8 @@ import pytest
 from tests.e2e.user import SMALL, User, until
 from tests.warm import Warm, can_warm
 from trmcloud.cli.main import COMMANDS
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
-from trmcloud.core.outcome import Outcome
 
 LAUNCH = ("launch", "local", *SMALL, "--phase", "fast", "--budget", "1")
 

@@ -17,7 +17,7 @@ from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import User, until
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control.run_state import State
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 BOOT_S = TRAITS["runpod"].boot_deadline_s
 WISH = (*LAUNCH, "--steps", "60", "--budget", "0.30", *ACCEPT)

@@ -14,7 +14,7 @@ from tests.e2e.user import until
 from tests.standins.data_host import DataHost
 from tests.standins.s3 import BUCKET, S3, s3
 from tests.unit.skypilot.rig import stand_in
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 __all__ = ["s3"]
 

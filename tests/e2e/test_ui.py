@@ -19,7 +19,7 @@ from tests.e2e.on_page import Serving, agreed, browser, done, opened, serve
 from tests.e2e.serving import WITHIN_S
 from tests.e2e.user import LAUNCH, ROOT, User, until
 from tests.standins.browser import Browser, BrowserError, Page
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 __all__ = ["browser", "serve"]
 

@@ -10,7 +10,7 @@ from tests.e2e.rented import LAUNCH
 from tests.e2e.user import User, until
 from tests.standins.browser import Browser
 from tests.standins.runpod.standin import StandIn
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 __all__ = ["browser", "serve"]
 

@@ -15,7 +15,7 @@ from tests.e2e.user import LAUNCH, User, until
 from tests.standins.browser import Browser
 from tests.standins.receiver import LOSES, Receiver
 from trmcloud.core.contract.notices import headers_of
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 pytest.importorskip("starlette", reason="the extra `ui`")
 

@@ -27,8 +27,7 @@ from tests.standins.runpod.fixture import judged
 from tests.standins.s3 import S3, s3
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
-from trmcloud.core.errors import NotifyError
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import NotifyError, Outcome
 
 __all__ = ["s3"]
 

@@ -20,7 +20,7 @@ from tests.settings import changed
 from trmcloud.core.contract.gate import judge
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec import settings as spec
-from trmcloud.core.spec.continuing import with_overrides
+from trmcloud.core.spec.overrides import with_overrides
 from trmcloud.core.spec.settings import PhaseRecipe
 
 NewRun = Callable[..., Any]

@@ -18,8 +18,8 @@ from trmcloud.core.contract.pod_contract import (
     PhaseState,
     PodName,
 )
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.pod.agent.watchdog import Watchdog
 from trmcloud.ports.compute import PodRequest

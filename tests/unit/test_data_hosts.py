@@ -21,7 +21,7 @@ from tests.standins.data_host import COMMIT, DataHost, Fault, serving
 from trmcloud.adapters import data_hosts
 from trmcloud.adapters.data_hosts import check_files, pin_to_commit
 from trmcloud.adapters.files.data_sets import all_data_sets, load_data_set
-from trmcloud.core.catalog import hub
+from trmcloud.core.catalog import datasets
 from trmcloud.core.catalog.datasets import DataSet, one_file
 from trmcloud.core.errors import DataError, MissingExtra
 
@@ -339,7 +339,7 @@ def test_a_branch_becomes_the_commit_that_it_points_to(mirror: DataHost, data_se
     base = f"https://huggingface.co/datasets/{REPOSITORY}/resolve/{COMMIT}/"
     assert found.data_set.base_url == base
     hashes = {name: mirror.sha256(PATH + name, mirror.read(PATH + name) or b"") for name in SHARDS}
-    assert found.data_set.listing == hub.listing_sha256(hashes)
+    assert found.data_set.listing == datasets.listing_sha256(hashes)
     assert len([each for each in mirror.requests if "/tree/" in each.path]) == 3
     again = pin_to_commit(found.data_set, mirror.environment)
     assert again is not None
@@ -370,7 +370,9 @@ def test_what_hugging_faces_own_client_reads_is_what_is_pinned(
     found = pin_to_commit(data_set, mirror.environment)
     assert found is not None
     assert told[0] == found.revision
-    assert hub.listing_sha256(hub.of_set(data_set, hashes)) == found.data_set.listing
+    assert (
+        datasets.listing_sha256(datasets.hub_files_of(data_set, hashes)) == found.data_set.listing
+    )
     assert len(hashes) == len(SHARDS)
 
 
@@ -389,7 +391,7 @@ def test_every_named_set_is_at_a_commit_has_hashes_or_is_pinned_when_it_is_launc
         if not each.is_remote:
             continue
         names = [*each.shard_names(), *([each.validation] if each.validation else [])]
-        files = hub.hub_files(each)
+        files = datasets.hub_files(each)
         assert files is not None or set(names) <= set(each.sha256), each.name
 
 
@@ -423,14 +425,14 @@ def test_a_hash_on_record_is_held_to(mirror: DataHost, data_set: DataSet) -> Non
     [({"sha": COMMIT}, COMMIT), ({"sha": "main"}, ""), ([], ""), (None, ""), ({"sha": 7}, "")],
 )
 def test_only_a_commit_is_one(answer: object, commit: str) -> None:
-    assert hub.commit_of(answer) == commit
+    assert datasets.commit_of(answer) == commit
 
 
 def test_odd_lists_give_no_hashes() -> None:
     good = {"path": "a/x", "lfs": {"oid": "0" * 64}}
     odd = [7, {}, {"path": 3}, {"path": "a/y", "lfs": 1}, {"path": "a/z", "lfs": {"oid": "x"}}]
-    assert hub.hashes_in([good, *odd, {**good, "path": "b/x"}], "a/") == {"x": "0" * 64}
-    assert hub.hashes_in({"error": "no"}, "") == {}
-    assert hub.next_page('<http://evil/x?cursor=1>; rel="next"') == ""
+    assert datasets.hashes_in([good, *odd, {**good, "path": "b/x"}], "a/") == {"x": "0" * 64}
+    assert datasets.hashes_in({"error": "no"}, "") == {}
+    assert datasets.next_page('<http://evil/x?cursor=1>; rel="next"') == ""
     link = '<http://127.0.0.1:1/api/datasets/a/b/tree/c?cursor=Z>; rel="next"'
-    assert hub.next_page(link) == "https://huggingface.co/api/datasets/a/b/tree/c?cursor=Z"
+    assert datasets.next_page(link) == "https://huggingface.co/api/datasets/a/b/tree/c?cursor=Z"

@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from trmcloud.cli.main import COMMANDS
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 # -- README and docs show what the commands print -----------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from trmcloud.app.data.check import Checked
-from trmcloud.core.catalog import hub
+from trmcloud.core.catalog import datasets
 from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, DataSet, parse_hosts, rehosted
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import DataError, MissingExtra
@@ -87,23 +87,23 @@ def pin_to_commit(data_set: DataSet, environ: Mapping[str, str] = os.environ) ->
     Raises:
         DataError: the host does not say.
     """
-    files = hub.hub_files(data_set)
+    files = datasets.hub_files(data_set)
     if files is None:
         return None
     address = files.revision_address
     try:
         commit = files.revision
         if not files.is_at_commit:
-            commit = hub.commit_of(_json(_RemoteFile(address, environ))[0])
+            commit = datasets.commit_of(_json(_RemoteFile(address, environ))[0])
             if not commit:
                 raise _Unusable("its answer names no commit")
-        there = hub.HubFiles(files.repository, commit, files.folder)
+        there = datasets.HubFiles(files.repository, commit, files.folder)
         hashes: dict[str, str] = {}
         address = there.tree_address
-        for _ in range(hub.MOST_PAGES):
+        for _ in range(datasets.MOST_PAGES):
             page, link = _json(_RemoteFile(address, environ))
-            hashes |= hub.hashes_in(page, there.folder)
-            address = hub.next_page(link)
+            hashes |= datasets.hashes_in(page, there.folder)
+            address = datasets.next_page(link)
             if not address:
                 break
         else:
@@ -114,7 +114,7 @@ def pin_to_commit(data_set: DataSet, environ: Mapping[str, str] = os.environ) ->
             where=address or files.tree_address,
             next_step="try again; or name files of this machine: --data PATH",
         ) from None
-    known = hub.of_set(data_set, hashes)
+    known = datasets.hub_files_of(data_set, hashes)
     wrong = [name for name, sha256 in data_set.sha256.items() if known.get(name, sha256) != sha256]
     if wrong:
         raise DataError(
@@ -123,7 +123,7 @@ def pin_to_commit(data_set: DataSet, environ: Mapping[str, str] = os.environ) ->
             where=there.tree_address,
             next_step="look at what changed there; --data with an address takes it as it is",
         )
-    pinned = hub.at_commit(data_set, commit, hub.listing_sha256(known))
+    pinned = datasets.files_at_commit(data_set, commit, datasets.listing_sha256(known))
     return Pinned(pinned, files.repository, files.revision, commit)
 
 
@@ -133,7 +133,7 @@ def _json(file: _RemoteFile) -> tuple[Any, str]:
     Raises:
         _Unusable: it is no JSON, or nobody answers.
     """
-    text, link = file.read_whole(hub.MAX_ANSWER_BYTES)
+    text, link = file.read_whole(datasets.MAX_ANSWER_BYTES)
     try:
         return json.loads(text), link
     except (ValueError, RecursionError):

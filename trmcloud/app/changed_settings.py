@@ -13,11 +13,10 @@ from trmcloud.core.catalog.hardware import GPUS, LOCAL
 from trmcloud.core.contract.manifest import CheckpointManifest, pick_latest
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import CheckpointError, ConflictError, DoesNotFit, UsageError
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import CheckpointError, ConflictError, DoesNotFit, Outcome, UsageError
 from trmcloud.core.plain_text import one_line
 from trmcloud.core.planner.memory import USABLE_SHARE, predict_memory
-from trmcloud.core.spec.continuing import Change, decisive_changes, with_overrides
+from trmcloud.core.spec.overrides import Change, decisive_changes, with_overrides
 from trmcloud.core.spec.plan import Candidate, PhasePlan
 from trmcloud.core.spec.settings import PhaseRecipe
 

@@ -25,9 +25,8 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.reason import Reason, ReasonKind
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import BudgetRefused, ConflictError, StaleEpoch, UsageError
+from trmcloud.core.errors import BudgetRefused, ConflictError, Outcome, StaleEpoch, UsageError
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan, plan_to_json
 from trmcloud.core.values import replace
 

@@ -15,7 +15,7 @@ from trmcloud.core.contract.command_terms import MEASURED, MeasuredSteps
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuWindow, window_from
 from trmcloud.core.contract.records import ContractError, finite, record_of
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.planner.command_probe import MEMORY_ROOM, Probed
+from trmcloud.core.planner.command_outlook import MEMORY_ROOM, Probed
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import write_atomic
 

@@ -13,7 +13,7 @@ from trmcloud.app.recovered import recovered
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.planner.calibrated import Measured
+from trmcloud.core.planner.roofline import Measured
 from trmcloud.core.planner.speed import rented_machine, step_seconds
 from trmcloud.core.spec.plan import Candidate, PhasePlan
 

@@ -14,10 +14,9 @@ from trmcloud.core.catalog.providers import direct, find_traits
 from trmcloud.core.errors import DataError
 from trmcloud.core.planner.command_outlook import recipe_of
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import LIVE_PRICES, TEST_SETTINGS, Plan
 from trmcloud.core.spec.recipe import Recipe
-from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.values import replace
 from trmcloud.options import LaunchRequest, spec_of
 from trmcloud.ports.plan_inputs import ENV_TEST_SETTINGS, PlanInputs
@@ -25,7 +24,7 @@ from trmcloud.ports.plan_inputs import ENV_TEST_SETTINGS, PlanInputs
 if TYPE_CHECKING:
     from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer
-    from trmcloud.core.planner.command_probe import Probed
+    from trmcloud.core.planner.command_outlook import Probed
 
 BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
 """English text per token: about 4.2 bytes at a vocabulary of 65,536."""

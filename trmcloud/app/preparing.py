@@ -32,18 +32,17 @@ from trmcloud.app.launch_checks import (
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData, read_launch_note
 from trmcloud.app.staging.stage import data_items
-from trmcloud.core.catalog.datasets import ENV_HOSTS
+from trmcloud.core.catalog.datasets import ENV_HOSTS, files_at_commit, hub_files
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.hub import at_commit, hub_files
 from trmcloud.core.catalog.providers import direct
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.events import DataPinned
 from trmcloud.core.errors import DataError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.plain_text import one_line
-from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.spec import DataSource
 from trmcloud.core.values import dataclass, replace
 from trmcloud.options import LaunchRequest, parse_money, refuse_changes
 from trmcloud.ports.plan_inputs import PlanInputs
@@ -113,7 +112,9 @@ def pinned_source(
         known = context.ledger.read().data.get(source.name)
         if known is None or source.data_set is None:
             raise
-        return replace(source, data_set=at_commit(source.data_set, known.revision, known.hashes))
+        return replace(
+            source, data_set=files_at_commit(source.data_set, known.revision, known.hashes)
+        )
     if found is not None:
         state = context.ledger.read()
         before = state.data.get(source.name)

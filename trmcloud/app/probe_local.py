@@ -27,10 +27,9 @@ from trmcloud.core.contract.trainer_contract import (
     load_heartbeat,
 )
 from trmcloud.core.errors import DoesNotFit, UsageError
-from trmcloud.core.planner.calibrated import Measured
-from trmcloud.core.spec.data_source import DataSource
+from trmcloud.core.planner.roofline import Measured
 from trmcloud.core.spec.settings import PhaseRecipe
-from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.pod.agent.ranks import trainer_command
 
 PROBE_STEPS = 50

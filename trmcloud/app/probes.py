@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from trmcloud.app.home import make_home
-from trmcloud.core.planner.calibrated import Measured
+from trmcloud.core.planner.roofline import Measured
 from trmcloud.io.files import write_atomic
 
 PROBES_NAME = "probes.json"

@@ -16,8 +16,8 @@ from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.contract.worth import gain_per_usd, gain_soon
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.values import dataclass
 
 

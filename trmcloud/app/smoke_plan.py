@@ -10,9 +10,8 @@ from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.control.reason import MEANINGS
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import BudgetRefused, NoCapacity
+from trmcloud.core.errors import BudgetRefused, NoCapacity, Outcome
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Candidate, Interval, Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.storage import LEAST_WORK_GB

@@ -13,9 +13,8 @@ from trmcloud.app.run_queries import last_beat
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import TrmcloudError, UsageError
+from trmcloud.core.errors import Outcome, TrmcloudError, UsageError
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.values import dataclass
 
 LAND, SAVE, STOP, FETCH, RAISE = VERBS = ("land", "save", "stop", "fetch", "raise")

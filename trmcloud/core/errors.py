@@ -1,45 +1,48 @@
-"""Every error a user can meet, each with its own exit code.
-
-    TrmcloudError (1)
-    ├── UsageError (2)            an argument, option or file the user gave is wrong
-    ├── NotFoundError (3)         no such run, plan, checkpoint or price
-    ├── BudgetRefused (4)         the money asked for is not there
-    ├── DoesNotFit (5)            memory, disk, time: the plan cannot be carried out
-    ├── MissingExtra (6)          an optional dependency is not installed
-    ├── MissingTool (6)           a program that this machine needs is not there, or does not work
-    ├── LedgerError (7)           the ledger cannot be used
-    │   ├── LedgerDamaged
-    │   │   └── LedgerOlder
-    │   ├── RunQuarantined
-    │   ├── LedgerLocked
-    │   ├── LedgerTooNew
-    │   └── StaleEpoch            another controller has taken this run over
-    ├── ConflictError (8)         something is in the way: a running run, a folder in use
-    ├── DataError (9)             the training data cannot be used
-    ├── CheckpointError (10)      a checkpoint is damaged, incomplete or hostile
-    ├── ProviderError (11)        whoever rents the hardware refused or could not be understood
-    │   ├── NoCapacity            nothing was created; try the next candidate
-    │   ├── AmbiguousCreate       something may have been created; list before trying again
-    │   └── ProviderRefused       nothing was created or changed; the same request fails again
-    │       └── FinalRefusal          and so would any other create: no candidate is tried after it
-    │           ├── PaymentRequired (14)  the account's balance or spend limit does not allow it
-    │           └── AuthError (15)        the key is missing, wrong or revoked
-    │               └── AccessDenied (16) the key is right and may not do this
-    ├── NotSupported (12)         a known wish that this version cannot fulfil yet
-    ├── NotVerified (17)          a kill layer was tried for real and was not seen to work
-    ├── ReceiptError (18)         a receipt was changed, or is not that of the checkpoint
-    ├── NotifyError (19)          somebody who was to be told did not take it
-    │   └── OutboxError           what is to be told cannot be kept
-    └── LinkError (13)            a pod cannot be reached over SSH, or does not do as it is told
-        ├── HostKeyChanged        something else answers at the pod's address: nothing was sent
-        ├── LoginRefused          the pod does not take the key it was made with
-        └── Dropped               the connection ended, or never came about; trying again may help
-            └── NoAddress         the pod has none yet: nothing was tried
-
-How runs end has exit codes of its own: see ``trmcloud.core.control.run_state.Outcome``.
-"""
+"""Errors that a user can meet, each with its exit code, and the outcomes of a run. Pure."""
 
 from __future__ import annotations
+
+from enum import Enum
+
+# Every error a user can meet, each with its own exit code.
+#
+#     TrmcloudError (1)
+#     ├── UsageError (2)            an argument, option or file the user gave is wrong
+#     ├── NotFoundError (3)         no such run, plan, checkpoint or price
+#     ├── BudgetRefused (4)         the money asked for is not there
+#     ├── DoesNotFit (5)            memory, disk, time: the plan cannot be carried out
+#     ├── MissingExtra (6)          an optional dependency is not installed
+#     ├── MissingTool (6)           a program that this machine needs is not there, or does not work
+#     ├── LedgerError (7)           the ledger cannot be used
+#     │   ├── LedgerDamaged
+#     │   │   └── LedgerOlder
+#     │   ├── RunQuarantined
+#     │   ├── LedgerLocked
+#     │   ├── LedgerTooNew
+#     │   └── StaleEpoch            another controller has taken this run over
+#     ├── ConflictError (8)         something is in the way: a running run, a folder in use
+#     ├── DataError (9)             the training data cannot be used
+#     ├── CheckpointError (10)      a checkpoint is damaged, incomplete or hostile
+#     ├── ProviderError (11)        whoever rents the hardware refused or could not be understood
+#     │   ├── NoCapacity            nothing was created; try the next candidate
+#     │   ├── AmbiguousCreate       something may have been created; list before trying again
+#     │   └── ProviderRefused       nothing was created or changed; the same request fails again
+#     │       └── FinalRefusal          and so would any other create: no candidate is tried after it
+#     │           ├── PaymentRequired (14)  the account's balance or spend limit does not allow it
+#     │           └── AuthError (15)        the key is missing, wrong or revoked
+#     │               └── AccessDenied (16) the key is right and may not do this
+#     ├── NotSupported (12)         a known wish that this version cannot fulfil yet
+#     ├── NotVerified (17)          a kill layer was tried for real and was not seen to work
+#     ├── ReceiptError (18)         a receipt was changed, or is not that of the checkpoint
+#     ├── NotifyError (19)          somebody who was to be told did not take it
+#     │   └── OutboxError           what is to be told cannot be kept
+#     └── LinkError (13)            a pod cannot be reached over SSH, or does not do as it is told
+#         ├── HostKeyChanged        something else answers at the pod's address: nothing was sent
+#         ├── LoginRefused          the pod does not take the key it was made with
+#         └── Dropped               the connection ended, or never came about; trying again may help
+#             └── NoAddress         the pod has none yet: nothing was tried
+#
+# How runs end has exit codes of its own: see ``trmcloud.core.control.run_state.Outcome``.
 
 
 class TrmcloudError(Exception):
@@ -206,3 +209,41 @@ class Dropped(LinkError):
 
 class NoAddress(Dropped):
     pass
+
+
+# How a run can end, in one word, one sentence and one exit code.
+
+
+class Outcome(str, Enum):
+    """How a run ended, and the exit code that ``launch``, ``resume`` and ``stop`` give for it."""
+
+    FINISHED = "finished"
+    LANDED = "landed"
+    STOPPED = "stopped"
+    GATE_FAILED = "gate_failed"
+    NEXT_PHASE_REFUSED = "next_phase_refused"
+    FAILED = "failed"
+    KILLED = "killed"
+    LOST = "lost"
+    UNREPORTED = "unreported"
+    NOT_STARTED = "not_started"
+    UNFIT = "unfit"
+
+    @property
+    def exit_code(self) -> int:
+        return _EXIT_CODES[self]
+
+
+_EXIT_CODES = {
+    Outcome.FINISHED: 0,
+    Outcome.LANDED: 20,
+    Outcome.STOPPED: 21,
+    Outcome.GATE_FAILED: 22,
+    Outcome.NEXT_PHASE_REFUSED: 23,
+    Outcome.FAILED: 24,
+    Outcome.KILLED: 25,
+    Outcome.LOST: 26,
+    Outcome.NOT_STARTED: 27,
+    Outcome.UNFIT: 28,
+    Outcome.UNREPORTED: 29,
+}

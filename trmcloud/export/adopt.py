@@ -12,9 +12,8 @@ from typing import Any
 from trmcloud.app.checkpoints.fetching import best_of
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import PODS_DIR, parse_pod_name
-from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError
+from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, Outcome
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.values import dataclass
 from trmcloud.export.standalone import Spec, Standalone, read_spec
 from trmcloud.io.files import read_small

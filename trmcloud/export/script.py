@@ -24,8 +24,7 @@ from trmcloud.app.staging.packing import JOB, PACKAGE, own_sources, pack, self_e
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.errors import DataError, NotSupported
-from trmcloud.core.spec.node_share import shared
-from trmcloud.core.spec.plan import Candidate, Plan, plan_to_json
+from trmcloud.core.spec.plan import Candidate, Plan, plan_to_json, shared
 from trmcloud.core.storage import pod_disks_gb
 from trmcloud.core.values import dataclass, replace
 

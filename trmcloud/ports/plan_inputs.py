@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.events import DataPinned
-    from trmcloud.core.spec.data_source import DataSource
     from trmcloud.core.spec.recipe import Recipe
+    from trmcloud.core.spec.spec import DataSource
 
 ENV_TEST_SETTINGS = "TRMCLOUD_TEST_SETTINGS"
 """For tests alone: a TOML file of settings (``depth = 1``) that take the place of every recipe's

@@ -19,9 +19,8 @@ from trmcloud.core.control import governance
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import BudgetRefused, NotFoundError
+from trmcloud.core.errors import BudgetRefused, NotFoundError, Outcome
 from trmcloud.core.money import ZERO
-from trmcloud.core.outcome import Outcome
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.scenario import Scenario, Wish
 from trmcloud.sim.world.controllers import Process

@@ -24,11 +24,11 @@ from trmcloud.core.errors import (
     CheckpointError,
     ConflictError,
     DoesNotFit,
+    Outcome,
     ProviderError,
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 
 # -- changed settings ---------------------------------------------------------------------------
 # What a run is resumed with: what it was trained with, unless the difference is accepted.

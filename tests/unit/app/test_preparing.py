@@ -56,10 +56,9 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.spec.data_source import growing_key
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.settings import PHASES
-from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.spec.spec import RunSpec, growing_key
 from trmcloud.export import writing
 from trmcloud.export.script import SkyNames
 from trmcloud.options import LaunchRequest

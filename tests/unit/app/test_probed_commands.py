@@ -30,10 +30,9 @@ from trmcloud.core.control.observation import Reported
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.planner.calibrated import Measured
-from trmcloud.core.planner.command_outlook import recipe_of
-from trmcloud.core.planner.command_probe import Probed
+from trmcloud.core.planner.command_outlook import Probed, recipe_of
 from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.planner.roofline import Measured
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace

@@ -32,9 +32,9 @@ from trmcloud.core.errors import (
     ConflictError,
     LinkError,
     NotFoundError,
+    Outcome,
     ProviderError,
 )
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
 from trmcloud.io.files import write_atomic
 from trmcloud.io.hashing import holds

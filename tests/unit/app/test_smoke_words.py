@@ -2,7 +2,7 @@ from tests.plans import recorded
 from trmcloud.app.smoke_plan import RECIPE, meaning_of
 from trmcloud.core.control.reason import MEANINGS
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 
 def test_a_smoke_run_trains_nothing_and_says_so_of_no_end() -> None:

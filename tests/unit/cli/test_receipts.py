@@ -33,8 +33,7 @@ from trmcloud.core.control.receipt import (
     seal_of,
 )
 from trmcloud.core.control.receipt_page import open_page, seal_page
-from trmcloud.core.errors import NotFoundError, ReceiptError
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import NotFoundError, Outcome, ReceiptError
 from trmcloud.wiring import build_chain, build_context
 
 LANDED = told_home.RUNS[Outcome.LANDED]

@@ -39,8 +39,8 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, month_of
 from trmcloud.core.control.report import KINDS, NO_RUN, MonthReport, month_to_json, report_month
 from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd, total
-from trmcloud.core.outcome import Outcome
 from trmcloud.wiring import build_chain, build_context
 
 # -- views of reports ---------------------------------------------------------------------------

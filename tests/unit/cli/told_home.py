@@ -16,8 +16,8 @@ from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import events as ev
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan, plan_to_json
 from trmcloud.options import LaunchRequest
 from trmcloud.ports.ledger import ControllerId

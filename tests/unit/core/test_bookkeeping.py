@@ -48,9 +48,15 @@ from trmcloud.core.control.run_state import (
     State,
     apply_event,
 )
-from trmcloud.core.errors import BudgetRefused, ConflictError, NotFoundError, StaleEpoch, UsageError
+from trmcloud.core.errors import (
+    BudgetRefused,
+    ConflictError,
+    NotFoundError,
+    Outcome,
+    StaleEpoch,
+    UsageError,
+)
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan
 
 # -- What may be written to a ledger: each rule with what it refuses and what it says to do -----

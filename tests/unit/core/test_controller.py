@@ -56,8 +56,8 @@ from trmcloud.core.control.observation import Bill, BootTrouble, Observation, Po
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.renting import hard_stop_within
 from trmcloud.core.control.run_state import STAGE, Generation, RunState, State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Candidate
 
 # -- ``decide`` while a pod lives: its boot, its price, its hard stop, a wish to stop -----------

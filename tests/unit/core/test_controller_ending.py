@@ -51,8 +51,8 @@ from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Bill, PodStatus
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.run_state import STAGE, RunState, State, apply_event, fold
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan
 
 # -- ``decide`` once the work is done: the end of a pod, its bill, and a replay of it all -------

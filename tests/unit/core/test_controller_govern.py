@@ -45,8 +45,8 @@ from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.renting import hard_stop_within
 from trmcloud.core.control.run_state import GRANT, STAGE, ActionState, Generation, RunState, State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Candidate, Interval
 
 # -- ``govern``: budgets that were cut, and pods that nobody owns -------------------------------

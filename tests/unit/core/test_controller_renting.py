@@ -44,8 +44,8 @@ from trmcloud.core.control.pod_liveness import absence_needed_s, is_absent, prov
 from trmcloud.core.control.reason import Reason, ReasonKind, because
 from trmcloud.core.control.renting import hard_stop_within, try_next
 from trmcloud.core.control.run_state import ActionState, RunState, State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Candidate, Plan
 
 # -- ``decide`` until a pod is there: candidates, intents, creates whose answers say little -----

@@ -72,8 +72,7 @@ from trmcloud.core.contract.worth import (
     since_best,
     why_stop,
 )
-from trmcloud.core.errors import UsageError
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome, UsageError
 from trmcloud.core.spec.overrides import check_last_rungs, overridden, parse_last_rungs, recoverable
 
 # -- recovery -----------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ from trmcloud.core.control.run_state import (
     apply_event,
     fold,
 )
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, total
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Interval, RecordedPlan
 
 # -- run state ----------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ from trmcloud.core.control.ledger_facts import Restored, due_volumes, holds
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.control.reason import Reason, ReasonKind, because
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Interval
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP
 

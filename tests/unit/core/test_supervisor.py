@@ -47,7 +47,7 @@ from trmcloud.core.contract.trainer_contract import (
     TRAINER_STATES,
     Heartbeat,
 )
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 
 # -- ``supervise`` while a trainer runs or is to be started, and whatever else it can meet ------
 

@@ -21,7 +21,7 @@ from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.contract import command_terms as contract
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import PATTERN_STRIKES, MeasuredSteps
-from trmcloud.core.planner.command_probe import elsewhere
+from trmcloud.core.planner.command_outlook import elsewhere
 from trmcloud.pod.job import offspring
 from trmcloud.pod.job.probing import Probing
 from trmcloud.pod.job.process import Job

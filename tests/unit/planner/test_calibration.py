@@ -27,7 +27,6 @@ from trmcloud.core.catalog.hardware import (
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.planner.calibrated import FITTED, FITTED_SIGMA, P90_SIGMAS, Measured, reach_of
 from trmcloud.core.planner.candidates import kept_micros_per_hour
 from trmcloud.core.planner.data_estimate import (
     CPU_SHARE,
@@ -42,13 +41,20 @@ from trmcloud.core.planner.data_estimate import (
 )
 from trmcloud.core.planner.estimates import outlook_on
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.planner.roofline import link_seconds, step_time
+from trmcloud.core.planner.roofline import (
+    FITTED,
+    FITTED_SIGMA,
+    P90_SIGMAS,
+    Measured,
+    link_seconds,
+    reach_of,
+    step_time,
+)
 from trmcloud.core.planner.speed import rented_machine, this_machine
-from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import Interval
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PhaseRecipe
-from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.values import replace
 
 # -- calibration --------------------------------------------------------------------------------

@@ -25,9 +25,8 @@ from trmcloud.core.errors import NotSupported, TrmcloudError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.command_outlook import recipe_of
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import Candidate, Plan
-from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.storage import prices_of
 from trmcloud.ports.compute import PodRequest
 from trmcloud.providers.skypilot.task import make_task

@@ -20,12 +20,10 @@ from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.batch_fit import fit_settings
-from trmcloud.core.planner.calibrated import FITTED
 from trmcloud.core.planner.estimates import outlook_on, set_up_as
 from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
-from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.planner.roofline import step_time
+from trmcloud.core.planner.roofline import FITTED, assumed_format, step_time
 from trmcloud.core.planner.speed import (
     predict_phase,
     rented_machine,
@@ -36,9 +34,8 @@ from trmcloud.core.planner.speed import (
     this_machine,
 )
 from trmcloud.core.spec.plan import Candidate, Plan
-from trmcloud.core.spec.rates import rate_for
 from trmcloud.core.spec.recipe import parse_recipe
-from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe, rate_for
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace as replace_values
 from trmcloud.options import LaunchRequest, spec_of

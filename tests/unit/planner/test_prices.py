@@ -21,9 +21,8 @@ from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.adapters.prices import download, tables
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.cli.commands.prices import app
-from trmcloud.core.catalog.offers import DAY_S, Offer, moves
+from trmcloud.core.catalog.offers import DAY_S, Offer, informed, moves
 from trmcloud.core.catalog.providers import TRAITS, traits_of
-from trmcloud.core.catalog.quotes import informed
 from trmcloud.core.control.renting import hard_stop_within
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd, cost

@@ -15,8 +15,7 @@ from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import cost
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.spec.node_share import shared
-from trmcloud.core.spec.plan import Candidate
+from trmcloud.core.spec.plan import Candidate, shared
 from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.pod.agent.nodes import (

@@ -12,7 +12,7 @@ from trmcloud.core.catalog.datasets import (
     parse_data_set,
 )
 from trmcloud.core.errors import NotFoundError, UsageError
-from trmcloud.core.spec.data_source import DataSource
+from trmcloud.core.spec.spec import DataSource
 
 
 def load_data_set(name: str) -> DataSet:

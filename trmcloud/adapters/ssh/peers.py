@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.errors import LinkError
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import LinkError, Outcome
 
 ASK_EVERY_S = 10.0
 _TIMEOUT_S = 5.0

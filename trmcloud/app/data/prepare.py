@@ -20,8 +20,8 @@ from trmcloud.core.catalog.datasets import is_address, layout_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import DATA_CACHE_DIR, DATA_DIR
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError
-from trmcloud.core.spec.data_source import KEY_CHARS, DataSource, growing_key
 from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.spec import KEY_CHARS, DataSource, growing_key
 from trmcloud.io.files import write_atomic
 
 STDLIB_SOURCE = "python-stdlib"

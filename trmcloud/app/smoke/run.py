@@ -30,13 +30,13 @@ from trmcloud.core.errors import (
     LinkError,
     NoCapacity,
     NotVerified,
+    Outcome,
     PaymentRequired,
     ProviderError,
     StaleEpoch,
     TrmcloudError,
 )
 from trmcloud.core.money import ZERO, Usd, total
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Plan
 
 FILE_BYTES = 16 << 20

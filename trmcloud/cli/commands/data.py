@@ -65,7 +65,7 @@ def show_one(
     Example: trmcloud data show fineweb-edu
     """
     from trmcloud.cli.views.text import fields
-    from trmcloud.core.spec.data_source import DataSource
+    from trmcloud.core.spec.spec import DataSource
     from trmcloud.wiring_plans import data_set
 
     found = data_set(name)

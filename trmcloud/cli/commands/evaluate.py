@@ -111,8 +111,7 @@ def gate(
     from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.run import show_verdict
     from trmcloud.core.contract.gate import judge
-    from trmcloud.core.errors import NotFoundError
-    from trmcloud.core.outcome import Outcome
+    from trmcloud.core.errors import NotFoundError, Outcome
     from trmcloud.wiring import build_context
 
     context = build_context()

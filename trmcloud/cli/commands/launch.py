@@ -42,7 +42,7 @@ def launch(
     from trmcloud.cli.views.launch import show_plan
     from trmcloud.cli.views.reasons import tell_unreached
     from trmcloud.cli.views.text import DataProgress, Progress
-    from trmcloud.core.outcome import Outcome
+    from trmcloud.core.errors import Outcome
     from trmcloud.wiring import build_context
     from trmcloud.wiring_plans import build_planner
 

@@ -97,7 +97,7 @@ def _probe(planner: "Planner", spec: "RunSpec", where: str) -> None:
     from trmcloud.app.preparing import pinned_source
     from trmcloud.app.probe_local import Probe
     from trmcloud.cli.views.text import DataProgress
-    from trmcloud.core.spec.data_source import DataSource
+    from trmcloud.core.spec.spec import DataSource
     from trmcloud.wiring import build_context, python_path
 
     home, path = home_dir(os.environ), python_path()

@@ -128,7 +128,7 @@ def _stop(context: Context, run: str, *, detach: bool, now: bool) -> None:
     from trmcloud.cli.views.run import outcome_of, show_end
     from trmcloud.cli.views.run_bar import RunBar
     from trmcloud.core.control.reason import ReasonKind, because
-    from trmcloud.core.outcome import Outcome
+    from trmcloud.core.errors import Outcome
 
     if not now:
         catch_up(context)

@@ -19,8 +19,8 @@ from trmcloud.core.control.reason import MEANINGS, Reason
 from trmcloud.core.control.receipt import Receipt
 from trmcloud.core.control.receipt_page import seal_page
 from trmcloud.core.control.report import PARTS
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.spec import RunSpec
 

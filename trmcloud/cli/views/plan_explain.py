@@ -9,24 +9,22 @@ from trmcloud.cli.views.text import duration, table
 from trmcloud.core.catalog.hardware import GPUS, LOCAL, Gpu, hardware_name, parse_hardware
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.planner.calibrated import FITTED
 from trmcloud.core.planner.candidates import SPOT_NOTE
-from trmcloud.core.planner.command_outlook import seconds_text
-from trmcloud.core.planner.command_probe import HOST_FACTOR, Probed, elsewhere
+from trmcloud.core.planner.command_outlook import HOST_FACTOR, Probed, elsewhere, seconds_text
 from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
-from trmcloud.core.planner.number_format import assumed_format
 from trmcloud.core.planner.roofline import (
+    FITTED,
     MAX_LOGITS,
     NODE_LINK_GB_S,
     SDPA_KERNEL,
+    assumed_format,
     filled_share,
     step_time,
 )
 from trmcloud.core.planner.speed import predict_phase, rented_machine, steps_between_saves
 from trmcloud.core.spec.guides import BatchRow
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
-from trmcloud.core.spec.rates import rate_for
-from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.settings import PhaseRecipe, rate_for
 from trmcloud.core.spec.work import Work
 from trmcloud.core.values import replace
 

@@ -10,9 +10,8 @@ from trmcloud.cli.views.text import bpb, duration
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.control.observation import BY_POD, POD
 from trmcloud.core.control.reason import MEANINGS, Fact, Reason, ReasonKind
-from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.errors import Outcome, TrmcloudError
 from trmcloud.core.money import Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line
 
 if TYPE_CHECKING:

@@ -21,9 +21,8 @@ from trmcloud.core.control.observation import Reported
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import StaleEpoch
+from trmcloud.core.errors import Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.plain_text import one_line
 
 if TYPE_CHECKING:

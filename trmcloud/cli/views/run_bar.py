@@ -51,8 +51,7 @@ from trmcloud.core.control.pod_liveness import absence_needed_s
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
-from trmcloud.core.errors import HostKeyChanged, LedgerError
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import HostKeyChanged, LedgerError, Outcome
 from trmcloud.core.plain_text import one_line
 
 SENDING = "Sending code and data"

@@ -17,7 +17,7 @@ from trmcloud.core.contract.pod_contract import Lease, PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import MENDED, overrides_of
 from trmcloud.core.contract.trainer_contract import CLEAN, DONE, RETRYABLE, Heartbeat
 from trmcloud.core.contract.worth import why_stop
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 from trmcloud.core.values import dataclass
 
 _LAND_REPEAT_S = 15.0

@@ -43,8 +43,8 @@ from trmcloud.core.control.reason import Reason, ReasonKind, because, said
 from trmcloud.core.control.renting import HOUR_S, await_pod, intend, storage_beside_disks, try_next
 from trmcloud.core.control.report_events import last_word, phases_ended, result_of
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.values import dataclass, replace
 

@@ -28,8 +28,8 @@ from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.observation import POD
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState, State, apply_event
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.values import dataclass
 
 SHARES = (95, 80, 50)

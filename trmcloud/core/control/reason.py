@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.values import dataclass
 
 # What each outcome means, in words for people: apart from the outcomes, for no pod needs them.

@@ -19,8 +19,8 @@ from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pod_liveness import failed_late, find_pod, is_absent, note_absence
 from trmcloud.core.control.reason import Reason, ReasonKind, because, said
 from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.spec.overrides import recoverable
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 

@@ -7,7 +7,7 @@ from trmcloud.core.contract.trainer_contract import CLEAN, DONE
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.reason import ReasonKind, because, said
 from trmcloud.core.control.run_state import Generation, RunState
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import replace
 

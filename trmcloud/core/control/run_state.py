@@ -12,8 +12,8 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, total
-from trmcloud.core.outcome import Outcome
 from trmcloud.core.values import dataclass, replace
 
 if TYPE_CHECKING:

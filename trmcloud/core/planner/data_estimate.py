@@ -11,9 +11,9 @@ from typing import NamedTuple, Sequence
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.speed import Machine
-from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import Interval
 from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.spec import DataSource
 
 RENTED_LINE_BYTES_PER_S = Interval(1000e6, 300e6, 100e6)
 """A rented machine's own line to the data's host: assumed, 100 to 1,000 MB/s."""

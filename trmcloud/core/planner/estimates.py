@@ -13,11 +13,9 @@ from typing import NamedTuple, Sequence, TypedDict
 from trmcloud.core.catalog.hardware import LOCAL, hardware_name
 from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
 from trmcloud.core.planner.batch_fit import Fitted, fit_settings
-from trmcloud.core.planner.calibrated import Measured
 from trmcloud.core.planner.data_estimate import DataEstimate, estimate_data
 from trmcloud.core.planner.memory import USABLE_SHARE, Memory, checkpoint_bytes, weights_bytes
-from trmcloud.core.planner.number_format import assumed_format
-from trmcloud.core.planner.roofline import NODE_LINK_GB_S
+from trmcloud.core.planner.roofline import NODE_LINK_GB_S, Measured, assumed_format
 from trmcloud.core.planner.speed import (
     Machine,
     PhaseTime,
@@ -26,11 +24,10 @@ from trmcloud.core.planner.speed import (
     startup_s,
     step_seconds,
 )
-from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.plan import About, Interval, PhasePlan, Remark
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PhaseRecipe
-from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.values import replace
 
 HOUR_S = 3600.0

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Iterable, Iterator, Mapping, NamedTuple
 
-from trmcloud.core.planner.number_format import assumed_format
-from trmcloud.core.planner.roofline import MAX_LOGITS
+from trmcloud.core.planner.roofline import MAX_LOGITS, assumed_format
 from trmcloud.core.spec.settings import CommandSettings, PhaseRecipe
 from trmcloud.core.spec.work import Work
 from trmcloud.core.values import replace

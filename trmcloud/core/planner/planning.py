@@ -25,10 +25,10 @@ from trmcloud.core.catalog.offers import (
     DAY_S,
     FRESH_DAYS,
     Offer,
+    informed,
     local_offer,
 )
 from trmcloud.core.catalog.providers import max_nodes
-from trmcloud.core.catalog.quotes import informed
 from trmcloud.core.contract.bucket_layout import (
     BUCKET_MICROS_PER_GB_MONTH,
     BUCKET_PRICE_AS_OF,
@@ -37,7 +37,6 @@ from trmcloud.core.contract.bucket_layout import (
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.planner.batch_fit import is_trained, why_untrained
-from trmcloud.core.planner.calibrated import Measured
 from trmcloud.core.planner.candidates import (
     Ranked,
     is_reachable,
@@ -47,18 +46,15 @@ from trmcloud.core.planner.candidates import (
     storage_of,
     with_break_even,
 )
-from trmcloud.core.planner.command_outlook import command_outlook
-from trmcloud.core.planner.command_probe import Probed
+from trmcloud.core.planner.command_outlook import Probed, command_outlook
 from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
-from trmcloud.core.planner.number_format import needs_float8, refuse_float8
 from trmcloud.core.planner.ranking import rank
-from trmcloud.core.spec.data_source import DataSource
-from trmcloud.core.spec.overrides import check_last_rungs
+from trmcloud.core.planner.roofline import Measured, needs_float8, refuse_float8
+from trmcloud.core.spec.overrides import check_last_rungs, check_rules
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PHASES, as_option
-from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP, OBJECTIVES, RunSpec
-from trmcloud.core.spec.stop_rules import check_rules
+from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP, OBJECTIVES, DataSource, RunSpec
 
 PLAN_LIFETIME_S = DAY_S
 FALLBACKS = 3
@@ -214,7 +210,7 @@ def _matching(
     ):
         found.append(_own_offer(spec, local, now))
     if not found:
-        from trmcloud.core.planner.nearby import nearest_offer
+        from trmcloud.core.planner.ranking import nearest_offer
 
         what, next_step = nearest_offer(spec, request, informed(offers, now), now)
         raise NotFoundError(what, next_step=next_step)

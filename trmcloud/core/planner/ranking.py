@@ -1,14 +1,14 @@
-"""Which offers are worth showing: judged as plain numbers, thousands in a few milliseconds."""
+"""Ranking of offers, and the nearest offer where the one asked for does not exist. Pure."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from trmcloud.core.catalog.hardware import LOCAL, LocalMachine
-from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS, Offer
-from trmcloud.core.catalog.providers import brokered, is_brokered
-from trmcloud.core.planner.calibrated import Measured
+from trmcloud.core.catalog.hardware import LOCAL, HardwareRequest, LocalMachine, hardware_name
+from trmcloud.core.catalog.offers import ANYWHERE, DAY_S, FRESH_DAYS, Offer
+from trmcloud.core.catalog.providers import TRAITS, brokered, is_brokered, max_nodes
 from trmcloud.core.planner.candidates import (
     Ranked,
     after_s,
@@ -17,8 +17,7 @@ from trmcloud.core.planner.candidates import (
     kill_latency_s,
     storage_micros_per_hour,
 )
-from trmcloud.core.planner.command_outlook import command_outlook
-from trmcloud.core.planner.command_probe import Probed
+from trmcloud.core.planner.command_outlook import Probed, command_outlook
 from trmcloud.core.planner.estimates import (
     HOUR_S,
     Estimates,
@@ -26,11 +25,102 @@ from trmcloud.core.planner.estimates import (
     outlook_on,
     set_up_as,
 )
+from trmcloud.core.planner.roofline import Measured
 from trmcloud.core.planner.speed import Machine, rented_machine, this_machine
-from trmcloud.core.spec.data_source import DataSource
 from trmcloud.core.spec.recipe import Recipe
-from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.storage import prices_of
+
+# What to say where nobody offers what was asked for: the nearest that is offered.
+
+_Test = Callable[[Offer], bool]
+
+
+def nearest_offer(
+    spec: RunSpec, request: HardwareRequest | None, offers: Sequence[Offer], now: float
+) -> tuple[str, str]:
+    """(what nobody offers, and what is offered instead; what to type for it).
+
+    Each limit is dropped in turn, the one that changes least first: private sellers, spot, region,
+    provider, and last the number of GPUs.
+    """
+    nodes = request.nodes if request is not None else 1
+    what = _nobody(spec, request)
+    if nodes > 1:
+        able = [name for name in sorted(TRAITS) if max_nodes(name) >= nodes and is_reachable(name)]
+        if spec.providers and not set(spec.providers) & set(able):
+            return what, f"machines that train together come from: {', '.join(able)}"
+    known = sorted({offer.provider for offer in offers})
+    unknown = [name for name in spec.providers if name not in known]
+    if unknown and len(unknown) == len(spec.providers):
+        return what, f"providers: {', '.join(known)}"
+    limits: dict[str, _Test] = {
+        "community": lambda o: spec.community or not o.is_community,
+        "spot": lambda o: spec.spot or not o.spot,
+        "region": lambda o: not spec.regions or o.region in (*spec.regions, ANYWHERE),
+        "provider": lambda o: not spec.providers or o.provider in spec.providers,
+        "hardware": lambda o: (
+            (request is None or request.accepts(o.sku, o.gpus))
+            and (not spec.gpus or o.gpus == spec.gpus)
+        ),
+    }
+
+    def alike(offer: Offer) -> bool:
+        return request is None or offer.sku in request.skus
+
+    for dropped in (*limits, "provider and region"):
+        found = [
+            offer
+            for offer in offers
+            if alike(offer)
+            and max_nodes(offer.provider) >= nodes
+            and all(test(offer) for name, test in limits.items() if name not in dropped)
+        ]
+        if found:
+            best = min(found, key=lambda o: _distance(o, spec, request, now))
+            return f"{what}: {_told(best, nodes, now)}", _typed(spec, best, nodes)
+    return what, "trmcloud prices list"
+
+
+def _nobody(spec: RunSpec, request: HardwareRequest | None) -> str:
+    what = request.text if request else (f"{spec.gpus} GPUs" if spec.gpus else "anything")
+    if spec.providers:
+        what += f" at {' or '.join(spec.providers)}"
+    if spec.regions:
+        what += f" in {' or '.join(spec.regions)}"
+    return f"nobody in the price table offers {what}"
+
+
+def _distance(
+    offer: Offer, spec: RunSpec, request: HardwareRequest | None, now: float
+) -> tuple[bool, bool, int, int]:
+    """Who cannot be rented from and old quotes last; then the nearest count, then the price."""
+    wanted = request.count if request is not None else spec.gpus
+    count = abs(offer.gpus - (wanted or offer.gpus))
+    rate = offer.planned_rate(now)
+    return not is_reachable(offer.provider), offer.is_stale(now), count, rate.micros
+
+
+def _told(offer: Offer, nodes: int, now: float) -> str:
+    hardware = hardware_name(offer.sku, offer.gpus, nodes)
+    where = f"{offer.provider} {offer.region}".removesuffix(f" {ANYWHERE}")
+    kind = ("spot, " if offer.spot else "") + ("private sellers, " if offer.is_community else "")
+    price = f"{offer.on_machines(nodes).planned_rate(now)}/h"
+    return f"nearest is {hardware}, {kind}{where}, {price}"
+
+
+def _typed(spec: RunSpec, offer: Offer, nodes: int) -> str:
+    typed = f"trmcloud plan --hardware {hardware_name(offer.sku, offer.gpus, nodes)}"
+    if spec.providers:
+        typed += f" --provider {offer.provider}"
+    if spec.regions and offer.region != ANYWHERE:
+        typed += f" --region {offer.region}"
+    return (
+        typed + (" --spot" if offer.spot else "") + (" --community" if offer.is_community else "")
+    )
+
+
+# Which offers are worth showing: judged as plain numbers, thousands in a few milliseconds.
 
 KEPT_CANDIDATES = 40
 

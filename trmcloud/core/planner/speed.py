@@ -11,9 +11,17 @@ import math
 from typing import NamedTuple
 
 from trmcloud.core.catalog.hardware import GPUS, Gpu, LocalMachine
-from trmcloud.core.planner.calibrated import FITTED, P90_SIGMAS, Measured, Reach, reach_of
 from trmcloud.core.planner.memory import checkpoint_bytes
-from trmcloud.core.planner.roofline import NODE_LINK_GB_S, StepTime, step_time
+from trmcloud.core.planner.roofline import (
+    FITTED,
+    NODE_LINK_GB_S,
+    P90_SIGMAS,
+    Measured,
+    Reach,
+    StepTime,
+    reach_of,
+    step_time,
+)
 from trmcloud.core.spec.plan import Interval
 from trmcloud.core.spec.settings import PhaseRecipe
 

@@ -1,15 +1,172 @@
-"""A phase's settings as recovery may change them, and as it has changed them. Pure."""
+"""Changes of a phase's settings: by recovery, by a person who goes on, and by stop rules. Pure."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from trmcloud.core.contract.phase_account import CLIMBS
 from trmcloud.core.contract.recovery import LADDER, LAST_RUNGS, NEEDED, PRESET, RATE
+from trmcloud.core.contract.worth import LEAST_POINTS, StopRules
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.settings import CommandSettings, PhaseRecipe
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.spec.plan import Candidate
+from trmcloud.core.spec.settings import CommandSettings, PhaseRecipe, check_foreign
+from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace
+
+# The rules that end a phase which no longer pays: as they are typed; whether they can be met.
+
+MOST_PATIENCE = 1_000_000
+_LEAST_GAIN, _MOST_GAIN = 1e-9, 1e6
+_GAIN = re.compile(
+    r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d{1,3})?|\.\d+)\s*(?:bpb)?\s*/\s*(?:usd|\$)\s*",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+def parse_gain(text: str) -> float:
+    """Bits per byte a dollar of ``0.001/usd``.
+
+    Raises:
+        UsageError: it is none, or none that can be.
+    """
+    found = _GAIN.fullmatch(text) if len(text) <= 40 else None
+    if found is None:
+        raise UsageError(
+            f"--stop-at-gain takes bits per byte a dollar, not {text[:40]!r}",
+            next_step="--stop-at-gain 0.001/usd",
+        )
+    gain = float(found[1])
+    if not _LEAST_GAIN <= gain <= _MOST_GAIN:
+        raise UsageError(
+            f"--stop-at-gain is from {_LEAST_GAIN:g} to {_MOST_GAIN:g} a dollar, not {text!r}",
+            next_step="--stop-at-gain 0.001/usd",
+        )
+    return gain
+
+
+def checked_patience(patience: int) -> int:
+    """
+    Raises:
+        UsageError: it is no count of evaluations.
+    """
+    if not 0 <= patience <= MOST_PATIENCE:
+        raise UsageError(f"--patience must be above zero, not {patience}")
+    return patience
+
+
+def rules_of(spec: RunSpec, rate: Usd) -> StopRules:
+    """What a pod at ``rate`` (USD/h) is told."""
+    if not (spec.stop_at_gain or spec.patience):
+        return StopRules()
+    return StopRules(spec.stop_at_gain, spec.patience, float(rate))
+
+
+def check_rules(spec: RunSpec, candidate: Candidate) -> None:
+    """
+    Raises:
+        UsageError: a rule that ``candidate`` can never meet: nothing is paid for it, or no phase
+            has as many evaluations between its warm-up and its cooldown.
+    """
+    most = max((_evaluations(phase.settings) for phase in candidate.phases), default=0)
+    if spec.stop_at_gain and candidate.rate == ZERO:
+        raise UsageError(
+            "--stop-at-gain can never be met: nothing is paid for this machine",
+            next_step="--rate USD, what an hour of it is worth; or --patience N",
+        )
+    for option, needed in (
+        ("--stop-at-gain", LEAST_POINTS if spec.stop_at_gain else 0),
+        ("--patience", max(LEAST_POINTS, spec.patience + 1) if spec.patience else 0),
+    ):
+        if needed > most:
+            raise UsageError(
+                f"{option} can never be met: it needs {needed} evaluations between warm-up and "
+                f"cooldown, and no phase has more than {most}",
+                next_step="--set eval_every=…, or more steps",
+            )
+
+
+def _evaluations(settings: PhaseRecipe) -> int:
+    """Between its warm-up and the cooldown that its steps plan."""
+    last = settings.steps
+    if settings.schedule == "wsd":
+        last -= round(settings.steps * settings.cooldown_fraction)
+    every = (settings.eval_every, settings.save_every)
+    both = math.lcm(*every)
+    counts = [max(0, last // each - settings.warmup_steps // each) for each in (*every, both)]
+    return counts[0] + counts[1] - counts[2]
+
+
+# Which settings decide what a training is: it is not gone on with under others of these, unless
+# somebody accepts that. Trainer and launch judge by the same list. Pure.
+
+_DECISIVE = (
+    "family", "depth", "width", "head_dim", "vocab_size", "sequence", "seed", "rows",
+    "optimizer", "normuon", "ema",
+)  # fmt: skip
+"""Another value of these makes another training, though the weights may still fit; and of those
+that a family calls ``decisive``."""
+_PLANNED_KEYS = ("tokenizer", "characters", "data", "validation_fraction", "keep_best")
+"""What a run's data was made with, and its storage reserved for."""
+SEQUENCES = "sequences a step"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that a checkpoint was trained with, and what it is to go on with."""
+
+    name: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.before} → {self.after}"
+
+
+def decisive_changes(
+    before: PhaseRecipe, after: PhaseRecipe, *, world_before: int, world_after: int
+) -> tuple[Change, ...]:
+    """What differs that decides what is trained; the worlds are numbers of GPUs, or processes."""
+    changed = [
+        Change(name, getattr(before, name), getattr(after, name))
+        for name in (*_DECISIVE, *before.decisive)
+        if hasattr(after, name) and getattr(before, name) != getattr(after, name)
+    ]
+    rows = [each.global_batch(1) for each in (before, after)]
+    whole = rows[0] * world_before, rows[1] * world_after
+    # Another number of GPUs is the machine's doing, and told of; a plan that keeps the whole batch
+    # on them may miss it by less than a row each.
+    if rows[0] != rows[1] and abs(whole[0] - whole[1]) >= world_after:
+        changed.append(Change(SEQUENCES, *whole))
+    return tuple(changed)
+
+
+def with_overrides(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> PhaseRecipe:
+    """What a phase goes on with where it is resumed with ``overrides``.
+
+    Raises:
+        UsageError: naming a key that cannot change within a run, or settings that cannot be.
+    """
+    check_foreign(settings.family, overrides, "--set")
+    fixed = {*settings.fixed_keys(), *_PLANNED_KEYS}
+    for key, value in overrides.items():
+        if key in fixed and value != getattr(settings, key):
+            raise UsageError(
+                f"{key} is {getattr(settings, key)} in this run, and cannot become {value}: "
+                "its weights, data or storage were made for that",
+                where="--set",
+                next_step=f"trmcloud launch … --set {key}={value} starts another run",
+            )
+    changed = replace(settings, **{**settings.implied(overrides), **overrides})
+    changed.check()
+    return changed
+
+
+# A phase's settings as recovery may change them, and as it has changed them. Pure.
 
 _RATES = ("matrix_lr", "embedding_lr", "head_lr")
 

@@ -1,20 +1,24 @@
-"""The Plan: frozen data that says what will happen and the most it can cost.
-
-``planning.make_plan`` makes it; ``launch`` carries it out without planning again.
-"""
+"""The Plan: frozen data that says what will happen and the most it can cost. Pure."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from enum import Enum
 from functools import cached_property
-from typing import Any, Mapping, NamedTuple
+from typing import Any, NamedTuple
 
 from trmcloud.core import codec
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import dataclass, replace
+
+# The Plan: frozen data that says what will happen and the most it can cost.
+#
+# ``planning.make_plan`` makes it; ``launch`` carries it out without planning again.
 
 PLAN_VERSION = 7
 """Raised with any new field, which a test holds.
@@ -447,3 +451,44 @@ def _number(amount: Usd | None) -> float | None:
 
 def _money(number: float) -> Usd:
     return Usd.from_micros(round(number * 1_000_000))
+
+
+# A plan for one machine as several carry it out. Pure; no pod needs it.
+
+
+def shared(candidate: Candidate, count: int) -> Candidate:
+    """``candidate`` as ``count`` nodes like the one it was planned for carry it out: the same most
+    that it may cost, so their time is divided; the same global batch where it can be divided.
+
+    Raises:
+        UsageError: two phases, of which only node 0 could judge the first; or too little time.
+    """
+    if count == 1:
+        return candidate
+    if len(candidate.phases) > 1:
+        raise UsageError(
+            "several nodes train one phase at a time", next_step="export --phase fast, then extreme"
+        )
+    hard_stop_s = candidate.hard_stop_s / count
+    if hard_stop_s <= 2 * candidate.landing_s:
+        raise UsageError(
+            f"{hard_stop_s:.0f} s are what the budget buys of {count} nodes: too few to train in",
+            next_step="fewer nodes, or export with more budget",
+        )
+    phases = tuple(
+        replace(
+            phase,
+            settings=replace(
+                phase.settings, accumulation=math.ceil(phase.settings.accumulation / count)
+            ),
+        )
+        for phase in candidate.phases
+    )
+    return replace(
+        candidate,
+        nodes=count,
+        rate=candidate.rate * count,
+        phases=phases,
+        soft_stop_s=hard_stop_s - candidate.landing_s,
+        hard_stop_s=hard_stop_s,
+    )

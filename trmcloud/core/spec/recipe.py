@@ -12,15 +12,17 @@ from dataclasses import field
 from typing import Any, Mapping
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.rates import OFF, RATES, scaled
 from trmcloud.core.spec.settings import (
     FAMILIES,
+    OFF,
+    RATES,
     ROWS_OF_TEXTS,
     check_choice,
     check_foreign,
     checked_table,
     kind_of,
     nearest_of,
+    scaled,
 )
 from trmcloud.core.spec.settings import PHASE_NAMES as PHASE_NAMES
 from trmcloud.core.spec.settings import PHASES as PHASES

@@ -1,15 +1,149 @@
-"""What the user wants: the RunSpec, as plain data."""
+"""The user's request: the RunSpec, with its deadline and data source. Pure."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Mapping
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
 
 from trmcloud.core import codec
+from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import nodes_of
 from trmcloud.core.contract.command import Command
+from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
+from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 from trmcloud.core.values import dataclass
+
+# When a run must have ended, as a person says it.
+
+_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+MAX_S = 366 * 86_400.0
+
+
+def parse_deadline(text: str, now: float, zone: tzinfo | None) -> float:
+    """Epoch seconds of ``12h``, ``90m``, ``2d``, ``friday`` or ``2026-11-27[T18:00]``.
+
+    A day means its end, 24:00 in ``zone`` (None: the machine's own); a weekday is the next one,
+    today's included.
+
+    Raises:
+        UsageError: not a deadline, not after ``now``, or more than a year away.
+    """
+    cleaned = text.strip().lower()
+    at = _span(cleaned, now)
+    if at is None:
+        at = _day(cleaned, now, zone)
+    if at is None:
+        at = _instant(text.strip(), zone)
+    if at is None:
+        raise UsageError(
+            f"--deadline: {text!r} is no time",
+            next_step="--deadline 12h, friday or 2026-11-27T18:00",
+        )
+    if not now < at:
+        raise UsageError(f"--deadline: {text!r} is not in the future", next_step="--deadline 12h")
+    if at > now + MAX_S:
+        raise UsageError(f"--deadline: {text!r} is more than a year away")
+    return at
+
+
+def _span(text: str, now: float) -> float | None:
+    if not text or text[-1] not in _UNITS_S:
+        return None
+    try:
+        number = float(text[:-1])
+    except ValueError:
+        return None
+    seconds = number * _UNITS_S[text[-1]]
+    return now + seconds if 0 < seconds < float("inf") else now
+
+
+def _day(text: str, now: float, zone: tzinfo | None) -> float | None:
+    names = [day for day in _DAYS if len(text) >= 3 and day.startswith(text)]
+    if len(names) != 1:
+        return None
+    today = datetime.fromtimestamp(now, zone)
+    ahead = (_DAYS.index(names[0]) - today.weekday()) % 7
+    end = today.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=ahead + 1)
+    return end.timestamp()
+
+
+def _instant(text: str, zone: tzinfo | None) -> float | None:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if len(text) <= 10:
+        at += timedelta(days=1)
+    return (at if at.tzinfo else at.replace(tzinfo=zone)).timestamp()
+
+
+# Where training data is made ready, and why: on this machine, or on the one that trains.
+#
+# A private text goes from here, since it is here; so do sets that are small and whole. Shards
+# that are downloaded anyway are downloaded, and tokenized, by the machine that trains on them.
+
+KEY_CHARS = 16
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """What a run trains on. ``data_set`` is None for files of this machine."""
+
+    name: str
+    """A data set's name, an address, or an absolute path."""
+    data_set: DataSet | None = None
+    sent_bytes: int = 0
+    """The size of a folder that is sent as it is, for a command."""
+
+    @property
+    def made_there(self) -> bool:
+        """Whether the machine that trains makes it ready while it trains."""
+        return self.data_set is not None and not self.data_set.is_whole
+
+    def where_and_why(self, *, rented: bool) -> str:
+        """``fineweb-edu: made on the rented machine, …``."""
+        there = "on the rented machine" if rented else "on this machine, beside training"
+        if self.data_set is None:
+            what = "made ready here and sent" if rented else "made ready here first"
+            return f"{self.name}: {what}, since the text is on this machine"
+        if not self.made_there:
+            what = "made ready here and sent" if rented else "made ready here first"
+            return f"{self.name}: {what}, since it is small and whole"
+        if self.data_set.layout == "generated":
+            return f"{self.name}: made {there}, from a formula: nothing is sent or downloaded"
+        if rented:
+            return f"{self.name}: made {there}, whose line and cores are faster than sending it"
+        return f"{self.name}: made {there}: shards come while earlier ones are trained on"
+
+
+def growing_key(source: DataSource, settings: PhaseRecipe, *more: str) -> str:
+    """A name for a folder that grows: the source and all that shapes its tokens.
+
+    Args:
+        more: what else tells it from another one: a tokenizer that was given, a length.
+    """
+    data_set = source.data_set
+    parts = [
+        source.name,
+        json.dumps(data_set.to_json(), sort_keys=True) if data_set is not None else "",
+        settings.tokenizer,
+        settings.characters,
+        str(settings.text_ids),
+        repr(settings.validation_fraction),
+        str(settings.seed) if data_set is not None and data_set.layout == "generated" else "",
+        *([SEGMENTS] if settings.rows == SEGMENTS else []),
+        *more,
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:KEY_CHARS]
+
+
+# What the user wants: the RunSpec, as plain data.
 
 KEEP, DELETE_FETCHED, DELETE = "keep", "delete-fetched", "delete"
 THEN = (KEEP, DELETE_FETCHED, DELETE)

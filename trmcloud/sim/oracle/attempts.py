@@ -12,7 +12,7 @@ from trmcloud.core.contract.pod_contract import PhaseState
 from trmcloud.core.contract.trainer_contract import RETRYABLE
 from trmcloud.core.contract.worth import StopRules, why_stop
 from trmcloud.core.control.report_events import finished_on
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 from trmcloud.sim.oracle.exposure import AgentLives
 from trmcloud.sim.world.pod import SAMPLED_S
 from trmcloud.sim.world.protocols import Pod, World

@@ -20,8 +20,8 @@ from trmcloud.core.control.actions import CREATE, LAND, TERMINATE
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState, State
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.outcome import Outcome
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
 from trmcloud.sim.world.protocols import Process, RentedMachine, World

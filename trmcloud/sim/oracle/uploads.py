@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.actions import TERMINATE
-from trmcloud.core.outcome import Outcome
+from trmcloud.core.errors import Outcome
 from trmcloud.sim.oracle.exposure import AgentLives
 from trmcloud.sim.world.protocols import Pod, Process, RentedMachine, World
 from trmcloud.sim.world.store import Checkpoint
