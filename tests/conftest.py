@@ -26,7 +26,7 @@ from tests.scheduling import (
     pytest_unconfigure,
     pytest_xdist_make_scheduler,
 )
-from trmcloud.app.staging.bundle import families_folder
+from trmcloud.app.home import families_folder
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
 from trmcloud.providers.registry import fill_profiles

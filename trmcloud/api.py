@@ -23,13 +23,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trmcloud.app.checkpoints.shelf import Checkpoint, Place, checkpoints_of
+from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.curves import Curves, Series, drawn, metrics_files
 from trmcloud.app.kill_layers import Layer, MaxOverspend
 from trmcloud.app.run_facts import Money, Run, Training, facts_of
 from trmcloud.app.steering import FETCH, VERBS, Foreseen, foresee
-from trmcloud.app.timeline import Event, events_since
+from trmcloud.app.trainings import Event, events_since
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, because
 from trmcloud.core.errors import ConflictError, TrmcloudError, UsageError
@@ -203,7 +203,7 @@ class Home:
 
     def health(self, run_id: str) -> dict[str, tuple[Finding, ...]]:
         """What its own numbers say is wrong with it, by phase; nothing where nothing is."""
-        from trmcloud.app.health import unwell
+        from trmcloud.app.trainings import unwell
 
         return unwell(self._context, find_run(self._context, run_id))
 

@@ -16,9 +16,8 @@ from trmcloud.adapters.local.intent_files import IntentFiles, intent_folders
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.local.workers import ThreadWorkers
 from trmcloud.app.context import Context
-from trmcloud.app.home import close_home, home_dir
+from trmcloud.app.home import bundle_root, close_home, families_folder, home_dir
 from trmcloud.app.out_of_reach import OutOfReach
-from trmcloud.app.staging.bundle import bundle_root, families_folder
 from trmcloud.core.catalog.providers import (
     TRAITS,
     direct,
@@ -36,9 +35,9 @@ from trmcloud.providers.registry import Providers
 if TYPE_CHECKING:
     from trmcloud.adapters.local.timer import ReaperTimer
     from trmcloud.app.doctor import Finding
+    from trmcloud.app.notifications import Teller, Words
     from trmcloud.app.receipts import Check
-    from trmcloud.app.smoke.setting import SmokeSetting
-    from trmcloud.app.telling import Teller, Words
+    from trmcloud.app.smoke.watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
@@ -360,7 +359,7 @@ def build_teller(context: Context, words: Words) -> Teller | None:
     if not (context.home / "notify.json").exists():
         return None
     from trmcloud.adapters.notify.destinations import read_destinations
-    from trmcloud.app.telling import Teller
+    from trmcloud.app.notifications import Teller
     from trmcloud.core.errors import NotifyError
     from trmcloud.core.values import replace
 

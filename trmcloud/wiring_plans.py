@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.app.home import home_dir
+from trmcloud.app.home import bundle_root, families_folder, home_dir
 from trmcloud.app.planning import Planner
-from trmcloud.app.staging.bundle import bundle_root, families_folder
 from trmcloud.core.catalog.providers import TRAITS, direct
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
@@ -21,7 +20,7 @@ from trmcloud.providers.registry import Providers, fill_profiles
 
 if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import PriceTables, Source
-    from trmcloud.app.data.check import Checked
+    from trmcloud.app.data import Checked
     from trmcloud.core.catalog.datasets import DataSet
     from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer

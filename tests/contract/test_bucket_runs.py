@@ -13,13 +13,13 @@ import pytest
 
 from tests.checkpoints import whole_checkpoint
 from tests.plans import a_generation
-from trmcloud.app.bucket_report import BucketReport
-from trmcloud.app.checkpoints import bucket_limits, fetching
-from trmcloud.app.checkpoints import in_bucket as bc
+from trmcloud.app.checkpoints import bucket_grants, fetching
+from trmcloud.app.checkpoints import sources as bc
 from trmcloud.app.checkpoints.bucket_grants import to_go_on_from
-from trmcloud.app.checkpoints.pruning import plan as plan_pruning
+from trmcloud.app.checkpoints.inventory import plan_pruning
 from trmcloud.app.context import Context, bucket_at, is_quiet
 from trmcloud.app.launch_checks import check_loss
+from trmcloud.app.observer import BucketReport
 from trmcloud.app.reap import Did
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.staging.stage import _to_go_on_from
@@ -135,7 +135,7 @@ def test_a_bucket_that_was_down_is_asked_again_by_who_lives(world: Context, buck
     run = world.ledger.read().runs["r1"]
     said = []
     for wall in (4000.0, 4001.0, 4599.0, 4600.0, 4300.0, 5199.0, 5200.0):  # noqa: B007
-        said.append(bucket_limits.beyond_grants(lives_on, run))
+        said.append(bucket_grants.beyond_grants(lives_on, run))
     # A clock that is set back does not put it off.
     assert asked == [4000.0, 4600.0, 4300.0, 5199.0, 5200.0]
     assert said == [None, None, None, None, (), (), ()]
@@ -168,8 +168,8 @@ def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
     )
     assert run.settled > Usd("0.5")
     # Since the pod was asked for, at $0.023 per GB and month.
-    assert run.settled == Usd("0.5") + bucket_limits.rent((64 << 20) + 1, 500 + 2900 / 3600)
-    assert bucket_limits.rent(10**9, 730.0) == Usd("0.023")
+    assert run.settled == Usd("0.5") + bucket_grants.bucket_rent((64 << 20) + 1, 500 + 2900 / 3600)
+    assert bucket_grants.bucket_rent(10**9, 730.0) == Usd("0.023")
     assert large not in s3.keys(BUCKET)
     assert fine in s3.keys(BUCKET)
     assert world.ledger.read().line("account", "").settled == run.settled
@@ -202,25 +202,29 @@ def test_what_was_found_before_is_counted_from_then_on(bucketed: Plan) -> None:
 
     def found(size_bytes: int, hours: float) -> None:
         nonlocal run
-        event = bucket_limits.swept(
+        event = bucket_grants.swept(
             run, (("a/key", size_bytes),) if size_bytes else (), 3600 * hours
         )
         run = apply_event(run, ev.Record(9, run.run_id, 1, 3600 * hours, event))
 
     found(3 << 30, 100)
-    assert run.oversized_rent == bucket_limits.rent(3 << 30, 100)
+    assert run.oversized_rent == bucket_grants.bucket_rent(3 << 30, 100)
     run = replace(run, generations=(*run.generations, replace(run.generations[0], number=2)))
     found(3 << 30, 300)
-    assert run.oversized_rent == bucket_limits.rent(3 << 30, 100) + bucket_limits.rent(3 << 30, 200)
+    assert run.oversized_rent == bucket_grants.bucket_rent(
+        3 << 30, 100
+    ) + bucket_grants.bucket_rent(3 << 30, 200)
     before = run.oversized_rent
     found(1 << 30, 400)
-    assert run.oversized_rent == before + bucket_limits.rent(1 << 30, 100)
+    assert run.oversized_rent == before + bucket_grants.bucket_rent(1 << 30, 100)
     found(0, 400)
     assert run.swept_generation == 2
     run = replace(run, generations=(*run.generations, replace(run.generations[0], number=3)))
     before = run.oversized_rent
     found(2 << 30, 450)
-    assert run.oversized_rent == before + bucket_limits.rent(2 << 30, 50), "nothing was left at 400"
+    assert run.oversized_rent == before + bucket_grants.bucket_rent(2 << 30, 50), (
+        "nothing was left at 400"
+    )
 
 
 def test_a_bucket_that_is_down_is_asked_again_by_the_next_command(
@@ -237,8 +241,8 @@ def test_a_bucket_that_is_down_is_asked_again_by_the_next_command(
 
     world = replace(world, bucket=lambda place: Down())  # type: ignore[arg-type,return-value]
     world = replace(world, clock=SimpleNamespace(now=lambda: Instant(100.0, 100.0, "boot")))
-    assert bucket_limits.beyond_grants(world, run) is None
-    assert bucket_limits.beyond_grants(world, replace(run, run_id="r2")) is None
+    assert bucket_grants.beyond_grants(world, run) is None
+    assert bucket_grants.beyond_grants(world, replace(run, run_id="r2")) is None
     assert asked == ["r1"], "within one command once"
 
 
@@ -296,12 +300,12 @@ def test_pruning_spares_what_was_saved_before_the_cooldown_until_the_storage_wee
 def test_what_is_known_is_asked_once_until_a_resume(world: Context, bucketed: Plan, s3: S3) -> None:
     run = run_of(bucketed)
     relayed(world, bucketed, run, saved(world, 10, 1.0))
-    assert [m.step for m in bc.known_there(world, run)] == [10]
+    assert [m.step for m in bc.known_in_bucket(world, run)] == [10]
     relayed(world, bucketed, run, saved(world, 20, 0.5))
-    assert [m.step for m in bc.known_there(world, run)] == [10]
+    assert [m.step for m in bc.known_in_bucket(world, run)] == [10]
     again = replace(run, generations=(*run.generations, replace(run.generations[0], number=2)))
-    assert sorted(m.step for m in bc.known_there(world, again)) == [10, 20]
-    assert bc.known_there(world, replace(again, state=State.RUNNING)) == ()
+    assert sorted(m.step for m in bc.known_in_bucket(world, again)) == [10, 20]
+    assert bc.known_in_bucket(world, replace(again, state=State.RUNNING)) == ()
 
 
 def test_pruning_spares_the_latest_ones_optimizer_and_never_another_ledgers_run(
@@ -314,18 +318,18 @@ def test_pruning_spares_the_latest_ones_optimizer_and_never_another_ledgers_run(
     found = bc.in_bucket(world, run)
     pruning = fetching.what_to_prune([one.manifest for one in found.shelf.whole], 1)
     assert [m.step for m in bc.optimizers_to_drop(pruning)] == [10]
-    assert bc.freed_bytes(pruning) == 4000 + 2000
+    assert bc.bucket_freed_bytes(pruning) == 4000 + 2000
     with pytest.raises(ConflictError):
-        bc.prune_there(world, replace(run, state=State.RUNNING), found, pruning)
-    bc.prune_there(world, run, found, pruning)
+        bc.prune_bucket(world, replace(run, state=State.RUNNING), found, pruning)
+    bc.prune_bucket(world, run, found, pruning)
     left = {one.manifest.step: one.manifest for one in bc.in_bucket(world, run).shelf.whole}
     assert {step: len(made.files) for step, made in left.items()} == {10: 1, 30: 2}
-    assert sorted(m.step for m in bc.known_there(world, run)) == [10, 30]
+    assert sorted(m.step for m in bc.known_in_bucket(world, run)) == [10, 30]
     owner = f"{run.bucket.removeprefix(f's3://{BUCKET}/')}/runs/r1/owner.json"
     theirs = json.dumps({"ledger": "another", "run": "r1"}).encode()
     s3.client.put_object(Bucket=BUCKET, Key=owner, Body=theirs)
     with pytest.raises(ConflictError, match="somebody else"):
-        bc.prune_there(world, run, found, pruning)
+        bc.prune_bucket(world, run, found, pruning)
 
 
 def test_a_store_that_is_down_is_a_trouble_and_no_end(
@@ -338,7 +342,7 @@ def test_a_store_that_is_down_is_a_trouble_and_no_end(
     run = run_of(bucketed)
     found = bc.in_bucket(world, run)
     assert isinstance(found.trouble, ProviderError)
-    assert bc.known_there(world, run) == ()
+    assert bc.known_in_bucket(world, run) == ()
     assert not list(world.home.glob("runs/r1/bucket.json"))
 
 

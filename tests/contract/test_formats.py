@@ -17,8 +17,8 @@ from tests.contract.formats.schema import SCHEMA, schema
 from tests.contract.ledger_file import AT, edit, ledger_at
 from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.app import plans
-from trmcloud.app.plans import load
+from trmcloud.app import planning
+from trmcloud.app.planning import load_plan
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_records import UnknownEvent, event_from_json
@@ -81,7 +81,7 @@ def test_an_old_ledger_opens_and_is_left_as_it_is_until_it_is_written_to(old: Pa
     ledger = SqliteLedger(path)
     state = ledger.read()
     assert [run.state for run in state.runs.values()] == [State.CLOSED]
-    assert all(plans.is_plan_id(run.plan.id) for run in state.runs.values())
+    assert all(planning.is_plan_id(run.plan.id) for run in state.runs.values())
     assert path.read_bytes() == before
     ledger.set_cap(ev.CapSet("project", "thesis", Usd(7)), AT)
     assert version_of(path) == VERSION
@@ -123,7 +123,7 @@ def test_a_plan_newer_than_this_makes_its_ledger_newer(old: Path) -> None:
 def test_an_old_plan_opens(old: Path) -> None:
     for path in (old / "home" / "plans").glob("p-*.json"):
         data = json.loads(path.read_text())
-        assert load(old / "home", path.stem, data["created_at"] + 1).id == path.stem
+        assert load_plan(old / "home", path.stem, data["created_at"] + 1).id == path.stem
 
 
 def test_an_old_export_is_adopted(old: Path, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_newer_plan_is_called_newer(old: Path) -> None:
     data = json.loads(path.read_text()) | {"version": PLAN_VERSION + 1}
     path.write_text(json.dumps(data))
     with pytest.raises(UsageError, match="newer version") as caught:
-        load(old / "home", path.stem, data["created_at"])
+        load_plan(old / "home", path.stem, data["created_at"])
     assert "upgrade" in caught.value.next_step
 
 

@@ -26,7 +26,7 @@ from trmcloud.adapters.ssh.session import explain
 from trmcloud.adapters.ssh.sync import MAX_MANIFESTS_BYTES, MOST_MANIFESTS, Mirror, remote_manifests
 from trmcloud.app.checkpoints.bucket_grants import furthest
 from trmcloud.app.checkpoints.fetching import best_of, what_to_prune
-from trmcloud.app.reports import first_bpb
+from trmcloud.app.run_facts import first_bpb
 from trmcloud.app.smoke.watch import last_way
 from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import pod_contract as contract

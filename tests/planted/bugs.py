@@ -51,8 +51,8 @@ STRAYS, SAFE = "core/control/governance.py", "core/control/actions.py"
 VOLUMES, NODES = "core/control/ledger_facts.py", "pod/agent/nodes.py"
 BUCKET, ACCOUNTS = "core/contract/bucket.py", "core/control/report_events.py"
 LAYOUT = "core/contract/bucket_layout.py"
-GRANTS, WORD = "app/checkpoints/bucket_grants.py", "app/bucket_report.py"
-LIMITS, WORTH = "app/checkpoints/bucket_limits.py", "core/contract/worth.py"
+GRANTS, WORD = "app/checkpoints/bucket_grants.py", "app/observer.py"
+LIMITS, WORTH = "app/checkpoints/bucket_grants.py", "core/contract/worth.py"
 RECORDS, PLAIN = "core/contract/records.py", "core/plain_text.py"
 CONTRACT, GATE, PROVIDERS = (
     "core/contract/pod_contract.py",

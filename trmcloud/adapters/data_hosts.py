@@ -18,7 +18,7 @@ from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
-from trmcloud.app.data.check import Checked
+from trmcloud.app.data import Checked
 from trmcloud.core.catalog import datasets
 from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, DataSet, parse_hosts, rehosted
 from trmcloud.core.contract.records import whole

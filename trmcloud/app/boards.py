@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app.context import Context, find_run
-from trmcloud.app.metrics_lines import MetricsLines
+from trmcloud.app.curves import MetricsLines
 from trmcloud.core import codec
 from trmcloud.core.contract.metric_names import PAID_HOURS, SPENT_USD, figures_of
 from trmcloud.core.contract.pod_contract import METRICS_NAME

@@ -10,11 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trmcloud.app import reap
-from trmcloud.app.bills import final_bills
 from trmcloud.app.checkpoints.bucket_grants import give_grants
-from trmcloud.app.checkpoints.in_bucket import pull
+from trmcloud.app.checkpoints.sources import pull
 from trmcloud.app.context import Context, list_pods
-from trmcloud.app.observer import Observer
+from trmcloud.app.observer import Observer, final_bills
 from trmcloud.app.pod_request import SEND_WITHIN_S, given_to, pod_request
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of

@@ -1,10 +1,14 @@
-"""Where trmcloud keeps what is the user's: ledger, plans, runs, snapshots."""
+"""Folders of this machine: the user's home of trmcloud, and the bundled trainer and recipes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Mapping
+
+from trmcloud.core.errors import NotFoundError
+
+# Where trmcloud keeps what is the user's: ledger, plans, runs, snapshots.
 
 ENV_HOME = "TRMCLOUD_HOME"
 
@@ -34,3 +38,30 @@ def home_dir(environ: Mapping[str, str]) -> Path:
         return Path(named).expanduser().absolute()
     user = environ.get("HOME")
     return (Path(user) if user else Path.home()) / ".trmcloud"
+
+
+# Where the trainer, its recipes and its families are: beside the package in a checkout, inside it
+# in a wheel.
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def bundle_root() -> Path:
+    """The folder that holds ``model/recipes``: beside the package in a checkout, inside it in a
+    wheel.
+
+    Raises:
+        NotFoundError: the installation is incomplete.
+    """
+    for root in (_PACKAGE.parent, _PACKAGE / "bundle"):
+        if (root / "model" / "recipes").is_dir():
+            return root
+    raise NotFoundError(
+        "the recipes that belong to trmcloud are missing",
+        where=str(_PACKAGE),
+        next_step="pip install --force-reinstall trmcloud",
+    )
+
+
+def families_folder() -> Path:
+    return bundle_root() / "model" / "families"

@@ -1,5 +1,4 @@
-"""What is seen to before anything is rented or reserved: each check says what is wrong, and what to
-type instead."""
+"""Checks before anything is rented or reserved; each says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -9,11 +8,10 @@ from pathlib import Path
 
 from trmcloud.app.context import Context, bucket_at
 from trmcloud.app.kill_layers import verified_layers
-from trmcloud.app.needs import check_needs
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import direct, traits_of
 from trmcloud.core.control.budget import LAYERS_NEEDED, Unaccepted, unaccepted
-from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotSupported, UsageError
+from trmcloud.core.errors import BudgetRefused, DoesNotFit, MissingTool, NotSupported, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.planner.planning import untrained
@@ -21,6 +19,25 @@ from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.core.spec.spec import RunSpec
+
+# What renting needs of this machine, looked at before anything is reserved.
+
+
+def check_needs(context: Context, provider: str) -> None:
+    """
+    Raises:
+        MissingTool: this machine could not reach what it would rent from ``provider``.
+    """
+    for need in context.needs(provider):
+        if need.missing:
+            raise MissingTool(
+                f"nothing is rented that this machine could not reach: {need.name}: {need.detail}",
+                next_step=need.fix,
+            )
+
+
+# What is seen to before anything is rented or reserved: each check says what is wrong, and what
+# to type instead.
 
 _DISK_MARGIN_BYTES = 64 << 20
 

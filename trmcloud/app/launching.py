@@ -12,10 +12,10 @@ from trmcloud.app.drive import RunDriver, wish_to_stop
 from trmcloud.app.launch_checks import (
     check_account,
     check_machine,
+    check_needs,
     first_candidate,
     require_account,
 )
-from trmcloud.app.needs import check_needs
 from trmcloud.app.out_of_reach import require_reach
 from trmcloud.app.pod_request import LaunchData, drop_launch_note, write_launch_note
 from trmcloud.app.reconciling import reconcile

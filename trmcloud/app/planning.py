@@ -1,23 +1,35 @@
-"""From what was typed to a Plan: what ``plan``, ``launch``, ``rehearse`` and ``export`` share."""
+"""From a request to a Plan, and the saved plans of a home."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.app import plans, probes
-from trmcloud.app.data.sources import resolve_source
+from trmcloud.app import measurements
+from trmcloud.app.data import resolve_source
+from trmcloud.app.home import make_home
 from trmcloud.app.rent_from import rent_from
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import direct, find_traits
-from trmcloud.core.errors import DataError
+from trmcloud.core.errors import ConflictError, DataError, NotFoundError, UsageError
 from trmcloud.core.planner.command_outlook import recipe_of
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.spec.plan import LIVE_PRICES, TEST_SETTINGS, Plan
+from trmcloud.core.spec.plan import (
+    LIVE_PRICES,
+    TEST_SETTINGS,
+    Plan,
+    PlanTooNew,
+    plan_from_json,
+    plan_to_json,
+)
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.values import replace
+from trmcloud.io.files import write_atomic
 from trmcloud.options import LaunchRequest, spec_of
 from trmcloud.ports.plan_inputs import ENV_TEST_SETTINGS, PlanInputs
 
@@ -25,6 +37,96 @@ if TYPE_CHECKING:
     from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.planner.command_outlook import Probed
+
+# Saved plans: ``<home>/plans/p-7f3a.json``, written whole or not at all.
+
+PLANS_DIR = "plans"
+_ID = re.compile(r"p-[0-9a-f]{4,8}")
+_KEPT = 200
+
+
+def is_plan_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
+
+
+def new_plan_id(home: Path, spec: RunSpec, now: float) -> str:
+    """An id no saved plan bears: ``p-`` and four to eight hex digits of a hash."""
+    digest = hashlib.sha256(f"{now!r} {json.dumps(spec.to_json())}".encode()).hexdigest()
+    for length in range(4, 9):
+        if not _path(home, f"p-{digest[:length]}").exists():
+            break
+    return f"p-{digest[:length]}"
+
+
+def save_plan(home: Path, plan: Plan) -> Path:
+    """Writes ``plan``; the oldest beyond two hundred go.
+
+    Raises:
+        ConflictError: the folder cannot be written.
+    """
+    path = _path(home, plan.id)
+    try:
+        make_home(home)
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, json.dumps(plan_to_json(plan)))
+        _forget_old(path.parent)
+    except OSError as error:
+        raise ConflictError(
+            f"the plan cannot be saved: {error.strerror or error}",
+            where=str(path.parent),
+            next_step="set TRMCLOUD_HOME to a folder of yours that has room",
+        ) from None
+    return path
+
+
+def load_plan(home: Path, plan_id: str, now: float) -> Plan:
+    """The saved plan ``plan_id``.
+
+    Raises:
+        UsageError: not a plan's id, damaged, or expired at ``now`` (epoch s).
+        NotFoundError: no such plan.
+    """
+    if not is_plan_id(plan_id):
+        raise UsageError(f"{plan_id!r} is no plan's id", next_step="ids look like p-7f3a")
+    path = _path(home, plan_id)
+    try:
+        plan = plan_from_json(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise NotFoundError(f"no plan {plan_id}", next_step="make one: trmcloud plan") from None
+    except PlanTooNew:
+        raise UsageError(
+            f"plan {plan_id} was written by a newer version of trmcloud",
+            where=str(path),
+            next_step="pip install --upgrade trmcloud, or make another: trmcloud plan",
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is damaged"
+        raise UsageError(
+            f"plan {plan_id} cannot be read: {why}", where=str(path), next_step="trmcloud plan"
+        ) from None
+    if now > plan.expires_at:
+        hours = (now - plan.expires_at) / 3600
+        raise UsageError(
+            f"plan {plan_id} expired {hours:,.1f} h ago: its prices are no longer to be trusted",
+            next_step="trmcloud plan",
+        )
+    return plan
+
+
+def _path(home: Path, plan_id: str) -> Path:
+    return home / PLANS_DIR / f"{plan_id}.json"
+
+
+def _forget_old(folder: Path) -> None:
+    paths = list(folder.glob("p-*.json"))
+    if len(paths) <= _KEPT:
+        return
+    paths.sort(key=lambda path: path.stat().st_mtime)
+    for path in paths[: len(paths) - _KEPT]:
+        path.unlink(missing_ok=True)
+
+
+# From what was typed to a Plan: what ``plan``, ``launch``, ``rehearse`` and ``export`` share.
 
 BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
 """English text per token: about 4.2 bytes at a vocabulary of 65,536."""
@@ -101,10 +203,10 @@ class Planner:
             recipe,
             offers,
             now,
-            plans.new_id(self._home, spec, now),
+            new_plan_id(self._home, spec, now),
             local=machine or self.machine(),
             tokens_available=tokens_available or _tokens_in(spec, recipe),
-            measured=probes.load(self._home),
+            measured=measurements.load_probes(self._home),
             probed=self._probed(spec),
             source=self._source(spec, recipe),
         )
@@ -122,7 +224,7 @@ class Planner:
         Raises:
             ConflictError: the folder cannot be written.
         """
-        plans.save(self._home, plan)
+        save_plan(self._home, plan)
         return plan
 
     def _known_offers(self, spec: RunSpec, now: float) -> tuple[Sequence[Offer], str]:
@@ -158,7 +260,7 @@ class Planner:
         """What a probe measured of the very command that is to run."""
         if spec.command is None:
             return None
-        from trmcloud.app.measured_commands import probe_of  # with what reads runs
+        from trmcloud.app.measurements import probe_of  # with what reads runs
 
         return probe_of(self._home, spec.command.words)
 

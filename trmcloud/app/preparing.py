@@ -12,11 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from trmcloud.app import plans
+from trmcloud.app import data as data_files
+from trmcloud.app import planning
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.context import Context, bucket_at, find_run
-from trmcloud.app.data import prepare as data_files
-from trmcloud.app.data.sources import resolve_source
+from trmcloud.app.data import resolve_source
 from trmcloud.app.launch_checks import (
     check_account,
     check_account_key,
@@ -71,7 +71,7 @@ def prepare(
         TrmcloudError: whatever keeps this from being launched, said before any data is touched.
     """
     exposure = parse_money("--accept-exposure", request.accept_exposure)
-    saved = plans.is_plan_id(request.hardware)
+    saved = planning.is_plan_id(request.hardware)
     if saved:
         plan = _load(context, request)
         check_trainer(planner.recipe(plan.spec.recipe))
@@ -149,7 +149,7 @@ def dry_run(context: Context, planner: Planner, request: LaunchRequest) -> Plan:
         TrmcloudError: there can be no such plan, or what it is to train on is not there.
     """
     parse_money("--accept-exposure", request.accept_exposure)
-    saved = plans.is_plan_id(request.hardware)
+    saved = planning.is_plan_id(request.hardware)
     if saved:
         plan = _load(context, request)
         local = _first(plan).provider == LOCAL
@@ -206,7 +206,7 @@ def ready_data(
     Raises:
         DataError: the data cannot be had or used, or there is no room for it.
     """
-    folder, meta = data_files.prepare(
+    folder, meta = data_files.prepare_data(
         context.home, source, settings, context.trainer_path(), progress,
         tokenizer=tokenizer, tokens=tokens,
     )  # fmt: skip
@@ -215,7 +215,7 @@ def ready_data(
 
 def _load(context: Context, request: LaunchRequest) -> Plan:
     refuse_changes(request)
-    plan = plans.load(context.home, request.hardware, context.wall())
+    plan = planning.load_plan(context.home, request.hardware, context.wall())
     if plan.spec.command is not None:
         raise UsageError(
             f"plan {plan.id} is that of a command, whose code it does not hold",

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from trmcloud.app import probes
-from trmcloud.app.data.prepare import prepare
-from trmcloud.app.data.sources import resolve_source
+from trmcloud.app import measurements
+from trmcloud.app.data import prepare_data, resolve_source
 from trmcloud.app.planning import Planner
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract import pod_contract as contract
@@ -71,7 +70,7 @@ class Probe:
     ) -> Path:
         """The data that it takes, at the revision that ``pin`` gives."""
         tokens = (PROBE_STEPS + 1) * self._settings.tokens_per_step(self.processes)
-        folder, _ = prepare(
+        folder, _ = prepare_data(
             home, pin(self._source), self._settings, python_path, lambda stage, done, total: None,
             tokens=tokens,
         )  # fmt: skip
@@ -83,7 +82,7 @@ class Probe:
         found = probe_local(
             self._settings, self.machine, self.processes, data, python_path, environ
         )
-        probes.record(home, found)
+        measurements.record_probe(home, found)
         return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app.context import Context
-from trmcloud.app.recovered import recovered
+from trmcloud.app.trainings import recovered
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control import events as ev
@@ -51,10 +51,10 @@ def receipt_of(context: Context, chain: Chained, run: RunState, made_by: str) ->
     wanted = _wanted(context.ledger.records(), run.run_id)
     manifests = list(context.files.manifests(run.run_id))
     if run.bucket:
-        from trmcloud.app.checkpoints.in_bucket import known_there
+        from trmcloud.app.checkpoints.sources import known_in_bucket
 
         here = {(m.label, m.sha256) for m in manifests}
-        manifests += [m for m in known_there(context, run) if (m.label, m.sha256) not in here]
+        manifests += [m for m in known_in_bucket(context, run) if (m.label, m.sha256) not in here]
     sources = Sources(
         LedgerPart(
             chain.ledger_id,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from trmcloud.app import reap
-from trmcloud.app.bills import final_bills
-from trmcloud.app.checkpoints.bucket_limits import beyond_grants, drop_beyond, swept
-from trmcloud.app.checkpoints.token_pins import pin_tokens
+from trmcloud.app.checkpoints.bucket_grants import beyond_grants, drop_beyond, pin_tokens, swept
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.drive import RunDriver, land_overdrawn
 from trmcloud.app.ending import end_overdue, fold_intents
+from trmcloud.app.observer import final_bills
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState

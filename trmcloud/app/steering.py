@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trmcloud.app import volume_fetch
+from trmcloud.app.checkpoints.inventory import checkpoints_of
 from trmcloud.app.checkpoints.saving import why_not_saved
-from trmcloud.app.checkpoints.shelf import checkpoints_of
 from trmcloud.app.context import Context
 from trmcloud.app.run_facts import Money, Training, money_of, training_of
 from trmcloud.app.run_queries import last_beat

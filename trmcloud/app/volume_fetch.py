@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.needs import check_needs
+from trmcloud.app.launch_checks import check_needs
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.smoke_plan import make_smoke_plan
 from trmcloud.core.catalog.offers import Offer

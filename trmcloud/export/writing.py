@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trmcloud.app import plans
-from trmcloud.app.data.sources import data_set_names
+from trmcloud.app import planning
+from trmcloud.app.data import data_set_names
 from trmcloud.app.planning import Planner
 from trmcloud.core.catalog.datasets import is_address
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
@@ -141,7 +141,7 @@ def write_guides(
             spec = RunSpec(
                 recipe.name, (phase,), hardware, providers=tuple(sorted(sky_names.clouds))
             )
-            plan = make_plan(spec, recipe, offers, now, plans.new_id(folder, spec, now))
+            plan = make_plan(spec, recipe, offers, now, planning.new_plan_id(folder, spec, now))
             if plan.recommended is None:
                 raise DoesNotFit(f"no cloud of SkyPilot's rents {hardware} by the shipped prices")
             shown = Path("sky", path.name)

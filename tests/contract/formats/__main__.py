@@ -1,7 +1,7 @@
 """Writes ``schema.json`` anew: after the version numbers were raised."""
 
 from tests.contract.formats.schema import SCHEMA, schema_text
-from trmcloud.app.staging.bundle import families_folder
+from trmcloud.app.home import families_folder
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
 

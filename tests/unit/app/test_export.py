@@ -15,7 +15,7 @@ import yaml
 
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
-from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.app.home import bundle_root
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.planner.planning import make_plan

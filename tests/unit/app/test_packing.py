@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.pythons import found
+from trmcloud.app.home import bundle_root
 from trmcloud.app.staging import working_tree
-from trmcloud.app.staging.bundle import bundle_root
 from trmcloud.app.staging.packing import LATER, PACKAGE, own_sources, pack, stripped, trainers_share
 from trmcloud.app.staging.stage import code_item, content_key, hashes_of, remote_folder
 from trmcloud.app.staging.working_tree import look_at

@@ -19,9 +19,10 @@ from tests.unit.skypilot.test_homes import in_home
 from trmcloud.adapters.files.data_sets import load_data_set, source_of
 from trmcloud.adapters.files.recipes import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
+from trmcloud.app import data as data_files
 from trmcloud.app import kill_layers, launching, planning, preparing
 from trmcloud.app.context import Context
-from trmcloud.app.data import prepare as data_files
+from trmcloud.app.home import bundle_root
 from trmcloud.app.launch_checks import check_account_key, check_exposure
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import (
@@ -35,7 +36,6 @@ from trmcloud.app.pod_request import (
 )
 from trmcloud.app.preparing import Prepared
 from trmcloud.app.rent_from import rent_from
-from trmcloud.app.staging.bundle import bundle_root
 from trmcloud.app.staging.stage import stage_items
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.clock import Instant
@@ -226,7 +226,7 @@ def test_a_text_of_ones_own_is_planned_anew_by_its_tokens_and_of_the_same_prices
 ) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     meta = {"train_tokens": 777_777, "validation_tokens": 999}
-    monkeypatch.setattr(data_files, "prepare", lambda *a, **k: (tmp_path / "made", meta))
+    monkeypatch.setattr(data_files, "prepare_data", lambda *a, **k: (tmp_path / "made", meta))
     ready = launch.prepare(replace(REQUEST, data=str(tmp_path / "text.txt")))
     launching.start(launch.context, ready.plan, data=ready.data)
     assert launch.count == {"prices": 1, "tables": 1, "plans": 2, "checks": 1}
@@ -241,7 +241,7 @@ def test_other_machines_than_those_that_were_checked_are_checked_too(
     """As where so many tokens are to be sent that another machine is the cheapest: here, none."""
     (tmp_path / "text.txt").write_text(TEXT)
     meta = {"train_tokens": 777_777, "validation_tokens": 999}
-    monkeypatch.setattr(data_files, "prepare", lambda *a, **k: (tmp_path / "made", meta))
+    monkeypatch.setattr(data_files, "prepare_data", lambda *a, **k: (tmp_path / "made", meta))
     real = launch.planner.plan
 
     def fewer(spec: Any, *, tokens_available: int | None = None) -> Plan:
@@ -262,7 +262,7 @@ def test_what_cannot_be_launched_is_said_before_any_data_is_touched(
     def touched(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("the data was touched")
 
-    monkeypatch.setattr(data_files, "prepare", touched)
+    monkeypatch.setattr(data_files, "prepare_data", touched)
     request = replace(REQUEST, data=str(tmp_path / "text.txt"), accept_exposure=None)
     with pytest.raises(BudgetRefused, match="kill layer"):
         launch.prepare(request)

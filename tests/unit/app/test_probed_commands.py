@@ -10,14 +10,21 @@ import pytest
 
 from tests.unit.core.manifests import manifest
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.app import formats, measured_commands, measured_runs, probes
+from trmcloud.app import measurements, trainings
 from trmcloud.app.commands import spec_to_run
 from trmcloud.app.context import Context
-from trmcloud.app.measured_commands import KEPT_NAME, note_probed, probe_of, probed_in
-from trmcloud.app.measured_runs import measured_in, note_measured, speeds_of
+from trmcloud.app.measurements import (
+    KEPT_NAME,
+    measured_in,
+    note_measured,
+    note_probed,
+    probe_of,
+    probed_in,
+    speeds_of,
+)
 from trmcloud.app.own_hardware import HOST_W, own_hardware
 from trmcloud.app.planning import Planner
-from trmcloud.app.target import judged
+from trmcloud.app.trainings import judged
 from trmcloud.cli.views.health import format_rows, formats_json
 from trmcloud.cli.views.metrics import target_lines
 from trmcloud.cli.views.plan import own_lines
@@ -176,7 +183,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     window = GpuWindow(20, 60.0, (GpuCounters(90.0, 30e9 / 2**20, 8e4, 1500.0),))
     notes = {GPU_NOTE: window.to_text()}
     monkeypatch.setattr(
-        measured_commands, "last_report", lambda context, run: SimpleNamespace(notes=notes)
+        measurements, "last_report", lambda context, run: SimpleNamespace(notes=notes)
     )
     return notes
 
@@ -274,7 +281,7 @@ def context_in(home: Path, logged: list[dict[str, Any]]) -> Context:
 @pytest.fixture(autouse=True)
 def nothing_mended(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     rows: list[Any] = []
-    monkeypatch.setattr(measured_runs, "recovered", lambda context, run: rows)
+    monkeypatch.setattr(measurements, "recovered", lambda context, run: rows)
     return rows
 
 
@@ -295,19 +302,19 @@ def test_what_no_such_chip_can_do_is_not_kept(tmp_path: Path) -> None:
     flops = settings.tokens_per_step(8) * settings.work().train_flops
     at_peak_s = flops / (8 * GPUS["H100-SXM"].fp8_tflops * 1e12)
     note_measured(context_in(tmp_path, lines(0.99 * at_peak_s)), run_of(made))
-    assert probes.load(tmp_path) == []
+    assert measurements.load_probes(tmp_path) == []
     note_measured(context_in(tmp_path, lines(1.01 * at_peak_s)), run_of(made))
-    [kept] = probes.load(tmp_path)
+    [kept] = measurements.load_probes(tmp_path)
     assert kept.run_id == "r-1"
-    probes.record(tmp_path, kept._replace(step_s=0.99 * at_peak_s))
-    assert probes.load(tmp_path) == [], "nor what stands in the file"
+    measurements.record_probe(tmp_path, kept._replace(step_s=0.99 * at_peak_s))
+    assert measurements.load_probes(tmp_path) == [], "nor what stands in the file"
 
 
 def test_the_next_plan_takes_it_and_says_when_it_was_measured(tmp_path: Path) -> None:
     before = plan_runs().candidates[0]
     step_s = before.phases[0].step_s.p50
     note_measured(context_in(tmp_path, lines(1.25 * step_s)), run_of(plan_runs()))
-    [kept] = probes.load(tmp_path)
+    [kept] = measurements.load_probes(tmp_path)
     assert (kept.sku, kept.run_id, kept.steps) == ("H100-SXM", "r-1", 28)
     after = plan_runs(kept).candidates[0]
     assert after.phases[0].step_s.p50 == pytest.approx(1.25 * step_s)
@@ -322,9 +329,9 @@ def test_a_newer_measurement_takes_the_place_of_an_older_one_alone(tmp_path: Pat
     made = plan_runs()
     note_measured(context_in(tmp_path, lines(0.3)), run_of(made))
     note_measured(context_in(tmp_path, lines(0.4)), run_of(made, run_id="r-0", updated_at=NOW - 9))
-    assert [m.run_id for m in probes.load(tmp_path)] == ["r-1"]
+    assert [m.run_id for m in measurements.load_probes(tmp_path)] == ["r-1"]
     note_measured(context_in(tmp_path, lines(0.4)), run_of(made, run_id="r-2", updated_at=NOW + 9))
-    assert [(m.run_id, m.step_s) for m in probes.load(tmp_path)] == [("r-2", 0.4)]
+    assert [(m.run_id, m.step_s) for m in measurements.load_probes(tmp_path)] == [("r-2", 0.4)]
 
 
 def test_what_is_of_no_one_machine_is_not_kept(tmp_path: Path, nothing_mended: list[Any]) -> None:
@@ -349,10 +356,10 @@ def test_what_is_of_no_one_machine_is_not_kept(tmp_path: Path, nothing_mended: l
 )  # fmt: skip
 def test_a_record_that_cannot_be_is_none(tmp_path: Path, odd: dict[str, Any]) -> None:
     good = Measured("H100-SXM", 8, 1.5, 48, 524_288, 10.72e9, at=NOW, run_id="r-1")
-    probes.record(tmp_path, good)
-    assert probes.load(tmp_path) == [good]
-    probes.record(tmp_path, good._replace(**odd))
-    assert probes.load(tmp_path) == []
+    measurements.record_probe(tmp_path, good)
+    assert measurements.load_probes(tmp_path) == [good]
+    measurements.record_probe(tmp_path, good._replace(**odd))
+    assert measurements.load_probes(tmp_path) == []
 
 
 # -- own hardware -------------------------------------------------------------------------------
@@ -498,7 +505,7 @@ def test_nothing_is_judged_that_nobody_promised_or_evaluated() -> None:
 
 
 def verdict_of(monkeypatch: pytest.MonkeyPatch, lines: list[dict[str, Any]]) -> Any:
-    monkeypatch.setattr(formats, "planned_phases", lambda run: [SimpleNamespace(name="train")])
+    monkeypatch.setattr(trainings, "planned_phases", lambda run: [SimpleNamespace(name="train")])
     return SimpleNamespace(files=SimpleNamespace(metrics=lambda run_id, phase: lines))
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.plans import a_generation
 from tests.reasons import quoted
 from tests.unit.core.manifests import manifest
-from trmcloud.app.checkpoints import fetching, gathering, pruning, shelf, sources
+from trmcloud.app.checkpoints import fetching, inventory, sources
 from trmcloud.app.checkpoints.fetching import copy, read_manifest, sound_file
 from trmcloud.app.checkpoints.saving import Asked, find_saved, why_not_saved
 from trmcloud.app.checkpoints.sources import Listing
@@ -117,7 +117,7 @@ def test_where_a_pull_saves_it_it_is_safe_once_it_is_pulled(world: Context, plan
     assert place is not None
     assert place.final
     assert place.words == f"{folder}, pulled and verified"
-    assert place.at == shelf.Place(shelf.HERE, str(folder))
+    assert place.at == inventory.Place(inventory.HERE, str(folder))
 
 
 def test_a_later_one_stands_for_it_and_an_earlier_one_does_not(world: Context, plan: Plan) -> None:
@@ -133,21 +133,21 @@ def test_in_a_bucket_on_a_volume_and_here(world: Context, plan: Plan) -> None:
     say(world, replace(REPORT, kept=(KEPT,)))
     there = find_saved(world, bucketed, SAVED)
     assert there is not None
-    assert (there.final, there.at) == (False, shelf.Place(shelf.POD, ""))
+    assert (there.final, there.at) == (False, inventory.Place(inventory.POD, ""))
     say(world, replace(REPORT, kept=(KEPT,), uploaded=(KEPT,)))
     stored = find_saved(world, bucketed, SAVED)
     assert stored is not None
     assert (stored.final, stored.words) == (True, "s3://abc/x/runs/r-1")
-    assert stored.at == shelf.Place(shelf.BUCKET, "s3://abc/x/runs/r-1")
+    assert stored.at == inventory.Place(inventory.BUCKET, "s3://abc/x/runs/r-1")
     volume = find_saved(world, run_of(plan, volume=True), SAVED)
     assert volume is not None
     assert (volume.final, volume.words) == (True, "its network volume")
-    assert volume.at == shelf.Place(shelf.VOLUME, "")
+    assert volume.at == inventory.Place(inventory.VOLUME, "")
     folder = copy_here(world)
     local = find_saved(world, run_of(plan, provider="local"), SAVED)
     assert local is not None
     assert (local.final, local.words) == (True, str(folder))
-    assert local.at == shelf.Place(shelf.HERE, str(folder))
+    assert local.at == inventory.Place(inventory.HERE, str(folder))
 
 
 def test_what_does_not_train_is_refused_and_told_why(world: Context, plan: Plan) -> None:
@@ -238,7 +238,7 @@ def given(
     def found(context: Context, run: RunState) -> tuple[sources.CheckpointSource, ...]:
         return (sources.ThisMachine(context, run), *made.values())
 
-    for module in (fetching, pruning):
+    for module in (fetching, inventory):
         monkeypatch.setattr(module, "sources_of", found)
     return world, made
 
@@ -287,11 +287,11 @@ def test_a_place_that_cannot_be_asked_is_told_of_and_is_fatal_where_there_is_not
 def test_every_place_is_pruned_by_what_lies_there(monkeypatch: pytest.MonkeyPatch) -> None:
     three = tuple(manifest(step, bpb) for step, bpb in ((10, 1.0), (20, 3.0), (30, 2.0)))
     world, made = given(monkeypatch, *three, bucket=Listing(three), pod=Listing(three[2:]))
-    here, stored, there = planned = pruning.plan(world, RUN, 1)
+    here, stored, there = planned = inventory.plan_pruning(world, RUN, 1)
     assert [m.step for m in here.pruning.checkpoints] == [20]
     assert there.empty
     assert not stored.empty
-    pruning.carry_out(planned)
+    inventory.prune(planned)
     assert [m.step for m in world.files.manifests("r1")] == [10, 30]
     assert made["bucket"].pruned == [stored.pruning]
     assert made["pod"].pruned == [], "there is nothing to do"
@@ -304,10 +304,10 @@ def test_nothing_is_pruned_of_a_run_that_does_so_itself_or_cannot_be_asked(
     live = replace(RUN, state=State.RUNNING)
     world, _ = given(monkeypatch, ten)
     with pytest.raises(ConflictError, match="prunes by itself"):
-        pruning.plan(world, live, None)
+        inventory.plan_pruning(world, live, None)
     world, _ = given(monkeypatch, ten, pod=SILENT)
     with pytest.raises(LinkError, match="does not answer now"):
-        pruning.plan(world, live, None)
+        inventory.plan_pruning(world, live, None)
 
 
 # -- A checkpoint in shards comes home as single files, or not at all ---------------------------
@@ -444,7 +444,7 @@ def test_it_is_never_whole_in_memory(tmp_path: Path) -> None:
     assert made.size_bytes > 55_000_000
     tracemalloc.start()
     try:
-        gathering.gather(tmp_path / "there", made)
+        fetching.gather_shards(tmp_path / "there", made)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -522,4 +522,4 @@ def test_a_manifest_that_lacks_a_shard_is_no_checkpoint(tmp_path: Path, gone: in
 
 def test_one_that_is_whole_stays_as_it_is(tmp_path: Path) -> None:
     made = manifest(10)
-    assert gathering.gather(tmp_path, made) is made
+    assert fetching.gather_shards(tmp_path, made) is made

@@ -21,11 +21,17 @@ from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.workers import ThreadWorkers
 from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
 from trmcloud.adapters.notify.thread import TellingThread
-from trmcloud.app import boards, metrics_lines
+from trmcloud.app import boards, curves
 from trmcloud.app.boards import BoardFeed, need_metrics
 from trmcloud.app.context import Context
 from trmcloud.app.curves import MetricsFile, Phase, drawn, sampled, since, starts, step_at
-from trmcloud.app.telling import FIRST_PAUSE_S, GIVE_UP_AFTER_S, HOLD_S, LONGEST_PAUSE_S, Teller
+from trmcloud.app.notifications import (
+    FIRST_PAUSE_S,
+    GIVE_UP_AFTER_S,
+    HOLD_S,
+    LONGEST_PAUSE_S,
+    Teller,
+)
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
@@ -657,7 +663,7 @@ def test_dollars_and_hours_are_those_that_are_paid(tmp_path: Path) -> None:
 
 
 def test_a_bounded_number_of_lines_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_lines, "_MOST_LINES", 1000)
+    monkeypatch.setattr(curves, "_MOST_LINES", 1000)
     file = read(a_file(tmp_path, 3000))
     assert 990 <= len(file.phase.train) <= 1000
 

@@ -13,8 +13,8 @@ import pytest
 
 import trmcloud.core.control as control
 from tests.plans import a_generation
-from trmcloud.app.recovered import Recovered
 from trmcloud.app.run_queries import Errand
+from trmcloud.app.trainings import Recovered
 from trmcloud.cli.views.health import done_about, happened, lost
 from trmcloud.cli.views.reasons import FOLLOWS, SENTENCES, reason_json, sentence
 from trmcloud.cli.views.run_bar import GONE, PULLING, SENDING, Speed, absence, carried, stage_of

@@ -20,7 +20,7 @@ import pytest
 from tests.unit.cli import told_home
 from tests.unit.core.test_strays import AT, ENDED, Book
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.app.checkpoints import shelf
+from trmcloud.app.checkpoints import inventory
 from trmcloud.app.checkpoints.saving import Asked, Place
 from trmcloud.app.context import Context
 from trmcloud.app.receipts import receipt_of
@@ -170,15 +170,15 @@ def test_a_receipts_page_says_whose_numbers_it_shows(context: Context) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "final", "safe"),
-    [(shelf.HERE, True, True), (shelf.BUCKET, True, False), (shelf.VOLUME, True, False),
-     (shelf.POD, False, False)],
+    [(inventory.HERE, True, True), (inventory.BUCKET, True, False), (inventory.VOLUME, True, False),
+     (inventory.POD, False, False)],
 )  # fmt: skip
 def test_saved_is_safe_only_where_bytes_were_read_here(
     context: Context, capsys: pytest.CaptureFixture[str], kind: str, final: bool, safe: bool
 ) -> None:
     run, asked = rented_run(context), Asked(told_home.LIVE_RUN, 1, 1)
     kept = Kept("fast", 120, "ab" * 32, 1010, val_bpb=1.5)
-    place = Place(kept, "s3://x/y", final=final, at=shelf.Place(kind, "s3://x/y"))
+    place = Place(kept, "s3://x/y", final=final, at=inventory.Place(kind, "s3://x/y"))
     _show(run, place, asked, as_json=True)
     made = json.loads(capsys.readouterr().out)
     assert (made["safe"], made.get("reported_by")) == (safe, "pod")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trmcloud.app.checkpoints.own_names import under_own_names
+from trmcloud.app.checkpoints.fetching import under_own_names
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import MANIFEST_NAME, pick_best
 from trmcloud.core.errors import CheckpointError

@@ -14,7 +14,7 @@ from bench.calibration import Calibration, calibrate, half_width, row_seconds
 from bench.published import Published, parse_rows
 from trmcloud.adapters.files.data_sets import load_data_set, source_of
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.app import probes
+from trmcloud.app import measurements
 from trmcloud.app.probe_local import probe_local
 from trmcloud.core.catalog.hardware import (
     GPUS,
@@ -317,14 +317,17 @@ def test_a_probe_that_measures_nothing_says_so(tmp_path: Path) -> None:
 
 def test_probes_are_kept_one_per_chip_and_damage_counts_as_none(home: Path) -> None:
     one = Measured("H100-SXM", 8, 1.5, 48, 524_288, 10.72e9)
-    probes.record(home, one)
-    probes.record(home, one._replace(step_s=1.4))
-    probes.record(home, one._replace(sku="here"))
-    assert [(p.sku, p.step_s) for p in probes.load(home)] == [("here", 1.5), ("H100-SXM", 1.4)]
+    measurements.record_probe(home, one)
+    measurements.record_probe(home, one._replace(step_s=1.4))
+    measurements.record_probe(home, one._replace(sku="here"))
+    assert [(p.sku, p.step_s) for p in measurements.load_probes(home)] == [
+        ("here", 1.5),
+        ("H100-SXM", 1.4),
+    ]
     (home / "probes.json").write_text('[{"sku": "x"}]')
-    assert probes.load(home) == []
+    assert measurements.load_probes(home) == []
     (home / "probes.json").write_text("{")
-    assert probes.load(home) == []
+    assert measurements.load_probes(home) == []
 
 
 def test_a_probe_replaces_the_prior_and_narrows_the_interval() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.plans import a_candidate, a_phase
 from trmcloud.adapters.files.recipes import load_recipe
-from trmcloud.app import plans
+from trmcloud.app import planning
 from trmcloud.app.pod_request import LaunchData, disk_gb
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import Offer
@@ -311,18 +311,18 @@ def test_epochs_are_counted_and_many_are_warned_of(trm: Recipe, offers: list[Off
 
 def test_plans_are_saved_loaded_and_expire(trm: Recipe, offers: list[Offer], home: Path) -> None:
     spec = RunSpec(recipe="trm", phases=BOTH, budget=Usd(1000))
-    first = plans.new_id(home, spec, NOW)
+    first = planning.new_plan_id(home, spec, NOW)
     plan = dataclasses.replace(plan_for(trm, offers, budget=Usd(1000)), id=first)
-    plans.save(home, plan)
-    assert plans.is_plan_id(first)
-    assert plans.new_id(home, spec, NOW) != first
-    assert plan_to_json(plans.load(home, first, NOW)) == plan_to_json(plan)
+    planning.save_plan(home, plan)
+    assert planning.is_plan_id(first)
+    assert planning.new_plan_id(home, spec, NOW) != first
+    assert plan_to_json(planning.load_plan(home, first, NOW)) == plan_to_json(plan)
     with pytest.raises(UsageError, match="expired"):
-        plans.load(home, first, NOW + 86_401)
+        planning.load_plan(home, first, NOW + 86_401)
     with pytest.raises(NotFoundError):
-        plans.load(home, "p-ffff", NOW)
+        planning.load_plan(home, "p-ffff", NOW)
     with pytest.raises(UsageError):
-        plans.load(home, "../../etc/passwd", NOW)
+        planning.load_plan(home, "../../etc/passwd", NOW)
 
 
 def test_a_free_machine_tells_what_an_hour_must_be_worth(trm: Recipe, offers: list[Offer]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trmcloud.app.data.sources import data_set_names
-from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.app.data import data_set_names
+from trmcloud.app.home import bundle_root
 from trmcloud.core.catalog.datasets import (
     DataSet,
     is_address,

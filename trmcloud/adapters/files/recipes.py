@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.app.home import bundle_root
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.nearest import what_instead
 from trmcloud.core.spec.recipe import SMALL, Recipe, parse_recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from trmcloud.app.telling import Teller
+from trmcloud.app.notifications import Teller
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.ports.notices import Destination
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.pull import pull
 from trmcloud.adapters.ssh.push import parcel_of, push, verify
-from trmcloud.app.smoke.setting import RoundTrip
+from trmcloud.app.smoke.watch import RoundTrip
 from trmcloud.core.contract.manifest import CheckpointFile
 from trmcloud.core.contract.pod_contract import POD_ROOT
 from trmcloud.core.errors import LinkError

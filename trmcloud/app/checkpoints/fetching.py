@@ -1,21 +1,37 @@
-"""Bringing the best checkpoint home, verified, and letting the rest go."""
+"""Fetching the best checkpoint: verified, gathered from shards, under its script's own names."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
-from trmcloud.app.checkpoints.gathering import gather
-from trmcloud.app.checkpoints.on_pod import lacking_here, live_pod, wanted_names
-from trmcloud.app.checkpoints.sources import CheckpointSource, sources_of
+from trmcloud.app.checkpoints.opening import Opening, opening_of
+from trmcloud.app.checkpoints.sources import (
+    CheckpointSource,
+    lacking_here,
+    live_pod,
+    sources_of,
+    wanted_names,
+)
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import is_rented
 from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import shards
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.command_terms import OWN_DIR
-from trmcloud.core.contract.manifest import CheckpointManifest, Pruning
+from trmcloud.core.contract.manifest import (
+    CheckpointFile,
+    CheckpointManifest,
+    Pruning,
+    parse_shard_name,
+    whole_name,
+)
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import CheckpointError, ConflictError, DoesNotFit, NotFoundError
@@ -23,7 +39,125 @@ from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import sync_folder, write_atomic
 from trmcloud.io.hashing import file_sha256
+from trmcloud.pod.job.shelf import on_disk, restore, tree_of
 from trmcloud.ports.work import Progress
+
+# A command's checkpoint under the names that its script knows, beside the verified copy.
+
+
+@dataclass(frozen=True)
+class OwnNames:
+    """``path``: the file or folder as the script had it; ``files``: its files' names, each with the
+    effect of opening it, by the bytes that are here."""
+
+    path: Path
+    files: tuple[tuple[str, Opening], ...]
+
+
+def under_own_names(manifest: CheckpointManifest, folder: Path) -> OwnNames:
+    """Every hash is checked again; what an earlier call has made is made anew. Control characters
+    of a name are written as ``on_disk`` does.
+
+    Raises:
+        CheckpointError: a file is not what its manifest says, or a name is none.
+        ConflictError: it cannot be written.
+    """
+    final, making = folder / OWN_DIR, folder / f".{OWN_DIR}.{os.getpid()}"
+    try:
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir()
+        made = restore(folder, manifest, making)
+        found = tuple(_openings(folder, made))
+        if final.is_symlink():
+            raise CheckpointError("a link stands where its files should go", where=str(final))
+        shutil.rmtree(final, ignore_errors=True)
+        os.rename(making, final)
+    except OSError as error:
+        raise ConflictError(
+            f"its files cannot be written: {error.strerror}", where=str(folder)
+        ) from None
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return OwnNames(final / made.relative_to(making), found)
+
+
+def _openings(folder: Path, made: Path) -> list[tuple[str, Opening]]:
+    names = [on_disk(file.path) for file in tree_of(folder).files]
+    return [(name, opening_of(made if made.is_file() else made / name, name)) for name in names]
+
+
+# A checkpoint that came in shards becomes one of single files, read and written piece by piece.
+#
+# Nothing of it is ever whole in memory, and the shards stay until everything else is in place.
+
+_CHUNK_BYTES = 4 << 20
+_MAKING = ".gathering-"
+
+
+def gather_shards(folder: Path, manifest: CheckpointManifest) -> CheckpointManifest:
+    """Writes one file of each kind that ``folder`` has in shards, which were verified before.
+
+    Returns:
+        The manifest of what is there then; the same one where nothing was in shards.
+
+    Raises:
+        CheckpointError: the shards do not make up whole tensors.
+        OSError: it could not be written; the shards are as they were.
+    """
+    files: list[CheckpointFile] = []
+    for kind in mf.KINDS:
+        of_kind = [file for file in manifest.files if file.kind == kind]
+        if any(parse_shard_name(file.name) for file in of_kind):
+            names = sorted(file.name for file in of_kind)
+            files.append(_gathered(folder, kind, names))
+        else:
+            files += of_kind
+    if tuple(files) == manifest.files:
+        return manifest
+    return replace(
+        manifest, files=tuple(files), extra={**manifest.extra, mf.GATHERED: manifest.sha256}
+    )
+
+
+def _gathered(folder: Path, kind: str, names: list[str]) -> CheckpointFile:
+    name = whole_name(kind)
+    making = folder / f"{_MAKING}{name}"
+    digest, size = hashlib.sha256(), 0
+    with ExitStack() as stack:
+        readers = [stack.enter_context(open(folder / each, "rb")) for each in names]
+        try:
+            with open(making, "wb") as into:
+                for chunk in _chunks(readers):
+                    into.write(chunk)
+                    digest.update(chunk)
+                    size += len(chunk)
+                into.flush()
+                os.fsync(into.fileno())
+        except BaseException:
+            making.unlink(missing_ok=True)
+            raise
+    os.replace(making, folder / name)
+    return CheckpointFile(name, kind, size, digest.hexdigest())
+
+
+def _chunks(readers: Sequence[BinaryIO]) -> Iterator[bytes]:
+    headers = [
+        shards.read_header(each.read, os.fstat(each.fileno()).st_size, each.name)
+        for each in readers
+    ]
+    header, copies = shards.one_file(headers, where=os.path.dirname(readers[0].name))
+    yield header
+    for index, offset, length in copies:
+        readers[index].seek(offset)
+        while length:
+            chunk = readers[index].read(min(length, _CHUNK_BYTES))
+            if not chunk:
+                raise CheckpointError("it ends too early", where=readers[index].name)
+            yield chunk
+            length -= len(chunk)
+
+
+# Bringing the best checkpoint home, verified, and letting the rest go.
 
 _PARTIAL_SUFFIX = ".partial"
 
@@ -209,7 +343,7 @@ def copy(
     partial = into.with_name(into.name + _PARTIAL_SUFFIX)
     source(manifest, names, str(partial), progress)
     kept = tuple(file for file in manifest.files if file.name in names)
-    manifest = gather(partial, _with_files(manifest, kept))
+    manifest = gather_shards(partial, _with_files(manifest, kept))
     write_atomic(partial / mf.MANIFEST_NAME, mf.to_json(manifest))
     for entry in partial.iterdir():
         if entry.name not in {*(file.name for file in manifest.files), mf.MANIFEST_NAME}:

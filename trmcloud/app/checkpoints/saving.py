@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trmcloud.app.checkpoints import shelf
+from trmcloud.app.checkpoints import inventory
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.run_queries import last_beat, last_report
 from trmcloud.core.catalog.hardware import LOCAL
@@ -42,7 +42,7 @@ class Place:
     kept: Kept
     words: str
     final: bool
-    at: shelf.Place
+    at: inventory.Place
 
     @property
     def label(self) -> str:
@@ -158,26 +158,26 @@ def find_saved(context: Context, run: RunState, saves: Saves) -> Place | None:
         if local is None:
             return None
         folder = folders[local.bits]
-        return Place(local, folder, final=True, at=shelf.Place(shelf.HERE, folder))
+        return Place(local, folder, final=True, at=inventory.Place(inventory.HERE, folder))
     plan = run.plan
     if is_pulled(run, plan, generation):
         copies = [kept for kept, _ in here if (kept.phase, kept.step) in run.pulled]
         if (copy := _of(saves, copies)) is not None:
             folder = folders[copy.bits]
-            at = shelf.Place(shelf.HERE, folder)
+            at = inventory.Place(inventory.HERE, folder)
             return Place(copy, f"{folder}, pulled and verified", final=True, at=at)
     elif plan.spec.pod_uploads:
         stored = _of(saves, report.uploaded if report is not None else ())
         if stored is not None:
             address = f"{run.bucket}/runs/{run.run_id}"
-            return Place(stored, address, final=True, at=shelf.Place(shelf.BUCKET, address))
+            return Place(stored, address, final=True, at=inventory.Place(inventory.BUCKET, address))
     there = _of(saves, report.kept if report is not None else ())
     if there is None:
         return None
     if plan.spec.volume and not is_pulled(run, plan, generation):
-        at = shelf.Place(shelf.VOLUME, "")
+        at = inventory.Place(inventory.VOLUME, "")
         return Place(there, "its network volume", final=True, at=at)
-    return Place(there, "its pod alone, so far", final=False, at=shelf.Place(shelf.POD, ""))
+    return Place(there, "its pod alone, so far", final=False, at=inventory.Place(inventory.POD, ""))
 
 
 def _of(saves: Saves, found: list[Kept] | tuple[Kept, ...]) -> Kept | None:

@@ -1,23 +1,260 @@
-"""Where a run's checkpoints lie: this machine, its bucket, its pod with its disk or network volume.
-
-Each is asked the same things in the same order, by ``fetch-best`` and ``prune``. A volume is
-reached through a pod alone: while the run's own lives, or one that is rented for it.
-"""
+"""Sources of a run's checkpoints: this machine, its bucket, its pod, and a network volume."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
-from trmcloud.app.checkpoints import in_bucket, on_pod
+from trmcloud.app.checkpoints.bucket_grants import bucket_rent, granted_file_bytes
 from trmcloud.app.context import Context, bucket_at
-from trmcloud.core.contract.manifest import CheckpointManifest, Pruning
-from trmcloud.core.control.run_state import Generation, RunState
-from trmcloud.core.errors import CheckpointError, LinkError, TrmcloudError
+from trmcloud.app.pod_request import LaunchData, disk_gb, read_launch_note
+from trmcloud.app.run_queries import as_told, is_rented, told_uploaded
+from trmcloud.core.catalog.offers import DAY_S
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.bucket import free_slot
+from trmcloud.core.contract.bucket_layout import slots_of
+from trmcloud.core.contract.manifest import CheckpointManifest, Pruning, is_before_cooldown
+from trmcloud.core.contract.pod_contract import Kept
+from trmcloud.core.control.run_state import Generation, RunState, State
+from trmcloud.core.errors import CheckpointError, ConflictError, LinkError, TrmcloudError
+from trmcloud.core.money import cost
+from trmcloud.core.spec.plan import Plan
+from trmcloud.core.storage import price_per_hour
 from trmcloud.core.values import dataclass
+from trmcloud.io.files import read_small, write_atomic
+from trmcloud.ports.bucket import Shelf, Stored
 from trmcloud.ports.work import Progress
+
+# Checkpoints that lie on a run's rented pod while it lives: which of them lack here, what keeping
+# them costs.
+
+_UP = (State.BOOTING, State.RUNNING, State.ENDING)
+
+
+def live_pod(run: RunState) -> Generation | None:
+    """The run's rented pod, where files may still be had from it."""
+    generation = run.generation
+    up = run.state in _UP and is_rented(run)
+    if not up or generation is None or not generation.open or generation.missed_at is not None:
+        return None
+    return generation
+
+
+def lacking_here(
+    context: Context,
+    run: RunState,
+    there: Sequence[CheckpointManifest],
+    *,
+    weights_only: bool = False,
+) -> tuple[CheckpointManifest, ...]:
+    """Those of ``there`` of which not every wanted file is on this machine."""
+    here: dict[tuple[str, str], set[str]] = {}
+    for manifest in context.files.manifests(run.run_id):
+        names = here.setdefault((manifest.label, manifest.sha256), set())
+        names.update(file.name for file in manifest.files)
+    return tuple(
+        manifest
+        for manifest in there
+        if not wanted_names(manifest, weights_only=weights_only)
+        <= here.get((manifest.label, manifest.sha256), set())
+    )
+
+
+def wanted_names(manifest: CheckpointManifest, *, weights_only: bool) -> set[str]:
+    return {f.name for f in manifest.files if not weights_only or f.kind != "optimizer"}
+
+
+def pod_keeping_cost(context: Context, run: RunState, pruning: Pruning) -> str:
+    """What stays on the pod, and what that costs by the day; in words."""
+    size_mb = sum(manifest.size_bytes for manifest in pruning.kept) / 1e6
+    plan = run.plan
+    generation = run.generation
+    if generation is None or not plan.spec.volume:
+        return f"{size_mb:,.1f} MB stay on the pod's own disk, which ends with it"
+    data = LaunchData.of_note(read_launch_note(context.home, run.run_id))
+    size_gb = disk_gb(plan.candidate(generation.candidate_id), data)
+    per_day = cost(price_per_hour(generation.provider, "kept", size_gb), DAY_S)
+    return (
+        f"{size_mb:,.1f} MB stay on its network volume of {size_gb} GB: {per_day} a day, "
+        "however much is on it, until it is deleted"
+    )
+
+
+# Checkpoints that lie in a run's bucket, whether or not its pod is still there.
+
+NOTHING = Shelf()
+_NOTE_NAME = "bucket.json"
+
+
+@dataclass(frozen=True)
+class InBucket:
+    """``place`` is '' where the run has no bucket; ``trouble``: it could not be asked."""
+
+    place: str = ""
+    shelf: Shelf = NOTHING
+    trouble: TrmcloudError | None = None
+
+    def stored(self, manifest: CheckpointManifest) -> Stored | None:
+        wanted = (manifest.label, manifest.sha256)
+        for one in self.shelf.whole:
+            if (one.manifest.label, one.manifest.sha256) == wanted:
+                return one
+        return None
+
+
+def in_bucket(context: Context, run: RunState) -> InBucket:
+    """What the run's bucket holds, asked now."""
+    place = run.bucket
+    if not place:
+        return InBucket()
+    try:
+        most = granted_file_bytes(run.plan)
+        return InBucket(place, bucket_at(context, place).checkpoints(run.run_id, most))
+    except TrmcloudError as error:
+        return InBucket(place, trouble=error)
+
+
+def known_in_bucket(context: Context, run: RunState) -> tuple[CheckpointManifest, ...]:
+    """What lies in the bucket, as far as this home knows: while the run lives by its agents' own
+    words, then by the bucket's, which is asked once."""
+    told = told_uploaded(context, run)
+    if not run.bucket or run.live or not any(g.up_at is not None for g in run.generations):
+        return told
+    path = context.home / contract.RUNS_DIR / run.run_id / _NOTE_NAME
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        note = json.loads(read_small(path) or "null")
+        if note["generations"] == len(run.generations):
+            return tuple(as_told(run.run_id, Kept(**kept)) for kept in note["kept"])
+    found = in_bucket(context, run)
+    if found.trouble is not None:
+        return told
+    return _note_down(path, run, [one.manifest for one in found.shelf.whole])
+
+
+def _note_down(
+    path: Path, run: RunState, manifests: Sequence[CheckpointManifest]
+) -> tuple[CheckpointManifest, ...]:
+    kept = [manifest.kept for manifest in manifests]
+    note = {"generations": len(run.generations), "kept": [asdict(one) for one in kept]}
+    with suppress(OSError):
+        write_atomic(path, json.dumps(note))
+    return tuple(as_told(run.run_id, one) for one in kept)
+
+
+# -- pruning ----------------------------------------------------------------------------------
+def optimizers_to_drop(pruning: Pruning) -> tuple[CheckpointManifest, ...]:
+    """Of what stays, those that nothing goes on from: their optimizer's state may go first."""
+    latest: dict[str, CheckpointManifest] = {}
+    for manifest in pruning.kept:
+        known = latest.get(manifest.phase)
+        if known is None or manifest.step > known.step:
+            latest[manifest.phase] = manifest
+    return tuple(
+        manifest
+        for manifest in pruning.kept
+        if manifest is not latest[manifest.phase]
+        and not is_before_cooldown(manifest, latest[manifest.phase])
+        and _optimizer_names(manifest)
+    )
+
+
+def bucket_freed_bytes(pruning: Pruning) -> int:
+    dropped = (
+        file.size_bytes
+        for manifest in optimizers_to_drop(pruning)
+        for file in manifest.files
+        if file.kind == "optimizer"
+    )
+    return pruning.freed_bytes + sum(dropped)
+
+
+def prune_bucket(context: Context, run: RunState, found: InBucket, pruning: Pruning) -> None:
+    """
+    Raises:
+        ConflictError: the run lives, or is somebody else's there.
+    """
+    if run.live:
+        raise ConflictError(f"{run.run_id} is running, and uses its slots again by itself")
+    bucket = bucket_at(context, found.place)
+    bucket.claim(run.run_id, context.ledger.ledger_id)
+    for manifest in optimizers_to_drop(pruning):
+        stored = found.stored(manifest)
+        if stored is not None:
+            bucket.delete(stored, _optimizer_names(manifest))
+    for manifest in pruning.checkpoints:
+        stored = found.stored(manifest)
+        if stored is not None:
+            bucket.delete(stored)
+    path = context.home / contract.RUNS_DIR / run.run_id / _NOTE_NAME
+    _note_down(path, run, pruning.kept)
+
+
+def bucket_keeping_cost(found: InBucket, pruning: Pruning) -> str:
+    size = sum(manifest.size_bytes for manifest in pruning.kept)
+    size -= bucket_freed_bytes(pruning) - pruning.freed_bytes
+    return f"{size / 1e6:,.1f} MB stay in {found.place}: {bucket_rent(size, 24.0)} a day"
+
+
+def _optimizer_names(manifest: CheckpointManifest) -> tuple[str, ...]:
+    return tuple(file.name for file in manifest.files if file.kind == "optimizer")
+
+
+# -- bringing here ----------------------------------------------------------------------------
+def pull(
+    context: Context,
+    run: RunState,
+    plan: Plan,
+    generation: Generation,
+    kept: Kept,
+    progress: Progress,
+) -> None:
+    """A checkpoint from the run's pod; on to a bucket that pods cannot write to themselves."""
+    link, pod_name = context.links[generation.provider], generation.pod_name
+    manifest = link.manifest(pod_name, run.run_id, kept)
+    names = [file.name for file in manifest.files]
+    link.pull(pod_name, run.run_id, manifest, names, progress)
+    if plan.spec.bucket_relayed:
+        _relay(context, run, plan, generation, manifest, progress)
+
+
+def _relay(
+    context: Context,
+    run: RunState,
+    plan: Plan,
+    generation: Generation,
+    manifest: CheckpointManifest,
+    progress: Progress,
+) -> None:
+    bucket = bucket_at(context, plan.spec.bucket)
+    bucket.claim(run.run_id, context.ledger.ledger_id)
+    shelf = bucket.checkpoints(run.run_id)
+    there = InBucket(plan.spec.bucket, shelf).stored(manifest)
+    if there is not None:
+        if there.manifest.val_bpb is None and manifest.val_bpb is not None:
+            bucket.add_metric(there, manifest.val_bpb, manifest.step_losses)
+        return
+    phases = {p.name: p for p in plan.candidate(generation.candidate_id).phases}
+    keep_best = phases[manifest.phase].settings.keep_best
+    held: dict[str, Kept | None] = dict.fromkeys(slots_of(generation.number, keep_best))
+    for stored in shelf.whole:
+        slot = stored.at.rpartition("/")[2]
+        m = stored.manifest
+        if m.phase == manifest.phase and slot in held:
+            held[slot] = m.kept
+    slot = free_slot(held, keep_best)
+    folder = Path(context.files.folder_of(manifest))
+    bucket.store(folder, manifest, slot, progress)
+
+
+# Where a run's checkpoints lie: this machine, its bucket, its pod with its disk or network
+# volume.
+#
+# Each is asked the same things in the same order, by ``fetch-best`` and ``prune``. A volume is
+# reached through a pod alone: while the run's own lives, or one that is rented for it.
 
 
 @dataclass(frozen=True)
@@ -81,7 +318,7 @@ def sources_of(context: Context, run: RunState) -> tuple[CheckpointSource, ...]:
     found: list[CheckpointSource] = [ThisMachine(context, run)]
     if run.bucket:
         found.append(ItsBucket(context, run))
-    generation = on_pod.live_pod(run)
+    generation = live_pod(run)
     if generation is not None:
         found.append(ItsPod(context, run, generation))
     return tuple(found)
@@ -163,7 +400,7 @@ class ItsPod:
             self._link.delete(self._pod_name, self._run.run_id, manifest)
 
     def daily_cost(self, pruning: Pruning) -> str:
-        return on_pod.what_keeping_costs(self._context, self._run, pruning)
+        return pod_keeping_cost(self._context, self._run, pruning)
 
 
 class ItsBucket:
@@ -174,10 +411,10 @@ class ItsBucket:
     def __init__(self, context: Context, run: RunState) -> None:
         self._context, self._run = context, run
         self.place = f" in {run.bucket}"
-        self._found: in_bucket.InBucket | None = None
+        self._found: InBucket | None = None
 
-    def _asked(self) -> in_bucket.InBucket:
-        self._found = self._found or in_bucket.in_bucket(self._context, self._run)
+    def _asked(self) -> InBucket:
+        self._found = self._found or in_bucket(self._context, self._run)
         return self._found
 
     def list(self) -> Listing:
@@ -199,13 +436,13 @@ class ItsBucket:
         bucket_at(self._context, self._run.bucket).fetch(stored, names, Path(into), progress)
 
     def dropped(self, pruning: Pruning) -> tuple[CheckpointManifest, ...]:
-        return in_bucket.optimizers_to_drop(pruning)
+        return optimizers_to_drop(pruning)
 
     def freed_bytes(self, pruning: Pruning) -> int:
-        return in_bucket.freed_bytes(pruning)
+        return bucket_freed_bytes(pruning)
 
     def prune(self, pruning: Pruning) -> None:
-        in_bucket.prune_there(self._context, self._run, self._asked(), pruning)
+        prune_bucket(self._context, self._run, self._asked(), pruning)
 
     def daily_cost(self, pruning: Pruning) -> str:
-        return in_bucket.what_keeping_costs(self._asked(), pruning)
+        return bucket_keeping_cost(self._asked(), pruning)

@@ -13,10 +13,18 @@ from collections.abc import Callable
 from trmcloud.app import launching
 from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.needs import check_needs
+from trmcloud.app.launch_checks import check_needs
 from trmcloud.app.pod_request import LaunchData
-from trmcloud.app.smoke.setting import AccountFigures, SmokeSetting, Step, Verdict
-from trmcloud.app.smoke.watch import PodWatch, last_way, terminated_at, why_ended
+from trmcloud.app.smoke.watch import (
+    AccountFigures,
+    PodWatch,
+    SmokeSetting,
+    Step,
+    Verdict,
+    last_way,
+    terminated_at,
+    why_ended,
+)
 from trmcloud.app.smoke_plan import make_smoke_plan, only
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev

@@ -1,19 +1,93 @@
-"""Watching one pod from outside: whether it stands in the provider's lists, and what it wrote."""
+"""A smoke run's inputs and messages, and watching its pod from outside."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trmcloud.app.context import Context
+from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.events import ActionFinished, ActionStarted
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.run_state import Generation
-from trmcloud.core.errors import ProviderError
+from trmcloud.core.errors import ProviderError, TrmcloudError
+from trmcloud.core.money import Usd
 from trmcloud.core.plain_text import strip_control
+from trmcloud.core.values import dataclass
+
+# What a smoke run asks beyond the ports, and what it tells.
+
+
+@dataclass(frozen=True)
+class AccountFigures:
+    """What a provider says of the account's money: USD, and USD/h. None: it did not say, for the
+    reason in ``why``."""
+
+    balance: Usd | None
+    spending: Usd | None
+    spend_limit: Usd | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """A file that went to the pod and came back, every byte the same."""
+
+    size_bytes: int
+    sent_s: float
+    fetched_s: float
+
+
+@dataclass(frozen=True)
+class SmokeSetting:
+    """What a smoke run asks beyond the ports.
+
+    ``offers`` is what can be had now, ``disk_rate`` the USD/h of the pod's own disks. ``answers``
+    says why a pod's SSH server does not let us in ("" where it does); ``termination`` is the text
+    of its record of how it tries to end itself ("" where that cannot be read).
+    """
+
+    provider: str
+    account: Callable[[], AccountFigures]
+    offers: Callable[[float], Sequence[Offer]]
+    disk_rate: Usd
+    answers: Callable[[str], str]
+    round_trip: Callable[[str, int], RoundTrip]
+    termination: Callable[[str], str]
+    limit: Callable[[str, float], None] | None = None
+    """Sets the provider's own limit on a pod so that it ends it by then (epoch s) at the latest;
+    None where there is none that can be set."""
+    cut: Callable[[], None] | None = None
+    """Stops whatever on this machine is in touch with the provider; the next question starts it
+    again. None where nothing is."""
+    on_machine: str = ""
+    """Which credential of the account will be on the pod."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that was tried: ``at_s`` since the beginning, ``spent`` by our clock."""
+
+    name: str
+    good: bool | None
+    """None: neither proven nor refuted."""
+    detail: str
+    at_s: float
+    spent: Usd
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``verified`` are kill layers now on record; ``trouble`` is what a user must act on."""
+
+    verified: tuple[str, ...]
+    trouble: TrmcloudError | None
+
+
+# Watching one pod from outside: whether it stands in the provider's lists, and what it wrote.
 
 _LISTS = 3
 _LIST_EVERY_S = 2.1

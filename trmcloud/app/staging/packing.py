@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 
-from trmcloud.app.staging.bundle import bundle_root
+from trmcloud.app.home import bundle_root
 from trmcloud.core.errors import DataError
 
 PACKAGE = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ from trmcloud.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trmcloud.app.checkpoints.pruning import SourcePruning
+    from trmcloud.app.checkpoints.inventory import SourcePruning
     from trmcloud.app.context import Context
     from trmcloud.core.control.run_state import RunState
     from trmcloud.ports.compute import VolumeSeen
@@ -148,7 +148,7 @@ def prune(
 
     Example: trmcloud prune r-1f3a9c --keep-best 1 -y
     """
-    from trmcloud.app.checkpoints import pruning
+    from trmcloud.app.checkpoints import inventory
     from trmcloud.app.context import find_run
     from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.confirm import confirmed
@@ -159,7 +159,7 @@ def prune(
         raise UsageError("--keep-best is at least 1: the best checkpoint is never deleted")
     context = build_context()
     catch_up(context)
-    planned = pruning.plan(context, find_run(context, run or None), keep_best)
+    planned = inventory.plan_pruning(context, find_run(context, run or None), keep_best)
     freed = sum(each.freed_bytes for each in planned)
     if as_json:
         print(json.dumps(_as_json(planned, freed)), file=as_is())
@@ -170,7 +170,7 @@ def prune(
         return
     if not yes and not confirmed("  Delete?"):
         return
-    pruning.carry_out(planned)
+    inventory.prune(planned)
     if not as_json:
         print(f"freed {freed / 1e6:,.1f} MB")
 

@@ -29,7 +29,7 @@ def tensorboard(
     import importlib.util
 
     from trmcloud.app.boards import need_metrics
-    from trmcloud.app.checkpoints.on_pod import live_pod
+    from trmcloud.app.checkpoints.sources import live_pod
     from trmcloud.app.context import find_run
     from trmcloud.core.errors import MissingExtra
     from trmcloud.wiring import build_context
@@ -70,7 +70,7 @@ def _from_here(context: Context, run: RunState, port: int) -> None:
 
 def _from_pod(context: Context, run: RunState, port: int) -> None:
     """Until the pod is gone; a connection that drops is made anew."""
-    from trmcloud.app.checkpoints.on_pod import live_pod
+    from trmcloud.app.checkpoints.sources import live_pod
     from trmcloud.app.context import find_run
     from trmcloud.app.run_queries import is_driven
     from trmcloud.cli.catch_up import catch_up

@@ -101,8 +101,7 @@ def get(
 
     Example: trmcloud data get gsm8k --recipe trm --tokens 100000
     """
-    from trmcloud.app.data.prepare import need_data_extra
-    from trmcloud.app.data.sources import resolve_source
+    from trmcloud.app.data import need_data_extra, resolve_source
     from trmcloud.app.preparing import pinned_source, ready_data
     from trmcloud.cli.views.text import DataProgress
     from trmcloud.wiring import build_context
@@ -135,8 +134,7 @@ def check(
     """
     from pathlib import Path
 
-    from trmcloud.app.data.check import check_folder, is_prepared
-    from trmcloud.app.data.sources import resolve_source
+    from trmcloud.app.data import check_folder, is_prepared, resolve_source
     from trmcloud.core.errors import DataError
     from trmcloud.wiring_plans import build_planner, check_data_files
 

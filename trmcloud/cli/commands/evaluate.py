@@ -47,7 +47,7 @@ def run_trainer_command(
     Raises:
         MissingExtra, DataError, CheckpointError
     """
-    from trmcloud.app.data.prepare import error_of, need_training_extra
+    from trmcloud.app.data import error_of, need_training_extra
     from trmcloud.wiring import python_path
 
     need_training_extra()
@@ -171,7 +171,7 @@ def eval(
     """
     from pathlib import Path
 
-    from trmcloud.app.data.prepare import need_training_extra
+    from trmcloud.app.data import need_training_extra
     from trmcloud.wiring import build_context
 
     _check(data, control, task, limit)
@@ -219,8 +219,7 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
     from pathlib import Path
 
     from trmcloud.app.checkpoints.fetching import read_manifest, sound_file
-    from trmcloud.app.data.prepare import prepared_from
-    from trmcloud.app.data.sources import resolve_source
+    from trmcloud.app.data import prepared_from, resolve_source
     from trmcloud.app.pod_request import LaunchData, read_launch_note
     from trmcloud.app.preparing import pinned_source, ready_data
     from trmcloud.cli.views.text import DataProgress
@@ -324,7 +323,7 @@ def serve(
     import importlib.util
     import sys
 
-    from trmcloud.app.data.prepare import need_training_extra
+    from trmcloud.app.data import need_training_extra
     from trmcloud.core.errors import MissingExtra
     from trmcloud.wiring import build_context
 

@@ -59,9 +59,9 @@ def doctor(
 def _rates(plan_id: str) -> dict[str, Usd]:
     """The dearest USD/h that the plan may rent at, by provider."""
     from trmcloud.app.home import home_dir
-    from trmcloud.app.plans import load
+    from trmcloud.app.planning import load_plan
 
-    plan = load(home_dir(os.environ), plan_id, time.time())
+    plan = load_plan(home_dir(os.environ), plan_id, time.time())
     rates: dict[str, Usd] = {}
     for candidate in map(plan.candidate, plan.launchable):
         known = rates.get(candidate.provider)

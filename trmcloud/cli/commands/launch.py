@@ -102,7 +102,7 @@ def resume(
     Example: trmcloud resume r-1f3a9c --budget 0.40
     """
     from trmcloud.app.context import find_run
-    from trmcloud.app.data.prepare import need_training_extra
+    from trmcloud.app.data import need_training_extra
     from trmcloud.app.launch_checks import check_bucket, first_candidate
     from trmcloud.app.launching import resume
     from trmcloud.cli.catch_up import tell
@@ -150,7 +150,7 @@ def run(
 
     Example: trmcloud run local --rate 3.60 --budget 0.05 --checkpoints out -- python train.py
     """
-    from trmcloud.app import commands, measured_commands, preparing
+    from trmcloud.app import commands, measurements, preparing
     from trmcloud.app.launch_checks import check_capped
     from trmcloud.app.launching import start
     from trmcloud.cli.catch_up import tell
@@ -189,9 +189,5 @@ def run(
     tell_unreached(context)
     code = run_view.carry(context, driver, detach=request.detach)
     if asked.probe and not request.detach:
-        print(
-            "\n".join(
-                probe_lines(measured_commands.probed_in(context, driver.run()), request.steps)
-            )
-        )
+        print("\n".join(probe_lines(measurements.probed_in(context, driver.run()), request.steps)))
     sys.exit(code)

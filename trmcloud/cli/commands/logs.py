@@ -130,7 +130,7 @@ class HealthLines:
         self._said: set[tuple[str, str]] = set()
 
     def print_new(self, run: RunState) -> None:
-        from trmcloud.app.health import unwell
+        from trmcloud.app.trainings import unwell
         from trmcloud.cli.views.health import helps, seen
 
         now = self._context.clock.now().boot
@@ -190,7 +190,7 @@ def ssh(
 
     Example: trmcloud ssh r-1f3a9c -- nvidia-smi
     """
-    from trmcloud.app.checkpoints.on_pod import live_pod
+    from trmcloud.app.checkpoints.sources import live_pod
     from trmcloud.app.context import find_run
     from trmcloud.app.out_of_reach import require_reach
     from trmcloud.app.run_queries import is_rented

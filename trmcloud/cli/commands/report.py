@@ -55,8 +55,8 @@ def report(
     Example: trmcloud report --csv
     """
     from trmcloud.app.context import find_run
-    from trmcloud.app.measured_runs import note_measured, speeds_of
-    from trmcloud.app.reports import report_run
+    from trmcloud.app.measurements import note_measured, speeds_of
+    from trmcloud.app.run_facts import report_run
     from trmcloud.app.run_queries import told_by
     from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.metrics import target_lines, verdict_of

@@ -13,7 +13,7 @@ from trmcloud.core.plain_text import one_line
 from trmcloud.options import parse_money
 
 if TYPE_CHECKING:
-    from trmcloud.app.smoke.setting import Step
+    from trmcloud.app.smoke.watch import Step
 
 LEAST_MINUTES, MOST_MINUTES = 0.25, 60.0
 

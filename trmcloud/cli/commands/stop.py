@@ -56,7 +56,7 @@ def save(
 
 
 def _show(state: RunState, place: Place, asked: Asked, *, as_json: bool) -> None:
-    from trmcloud.app.checkpoints.shelf import HERE
+    from trmcloud.app.checkpoints.inventory import HERE
     from trmcloud.app.run_queries import told_by
     from trmcloud.cli.views.text import bpb, fields
     from trmcloud.core.control.observation import BY_POD

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.checkpoints.shelf import Checkpoint, Place
+from trmcloud.app.checkpoints.inventory import Checkpoint, Place
 from trmcloud.app.context import Context
 from trmcloud.app.curves import Phase, Series, drawn, starts, step_at
-from trmcloud.app.recovered import recovered
 from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.app.steering import Foreseen
+from trmcloud.app.trainings import recovered
 from trmcloud.cli.views.health import done_about, happened, health_json, recovered_json
 from trmcloud.cli.views.metrics import buys_words
 from trmcloud.cli.views.reasons import sentence

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trmcloud.app.context import Context
-from trmcloud.app.formats import taken_by
-from trmcloud.app.health import unwell
-from trmcloud.app.recovered import Recovered, recovered
+from trmcloud.app.trainings import Recovered, recovered, taken_by, unwell
 from trmcloud.cli.views.text import duration
 from trmcloud.core.contract.recovery import AGAIN, RATE, SKIPPED, SPARE
 from trmcloud.core.control.run_state import RunState

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 
-from trmcloud.app.checkpoints.fetching import Fetched
+from trmcloud.app.checkpoints.fetching import Fetched, OwnNames, under_own_names
 from trmcloud.app.checkpoints.opening import Effect, worst
-from trmcloud.app.checkpoints.own_names import OwnNames, under_own_names
 from trmcloud.app.context import Context
 from trmcloud.app.staging.working_tree import IGNORE_NAME, WorkingTree
 from trmcloud.cli.views.plan import age_days, limit_rows, told_reasons
@@ -72,7 +71,7 @@ def show_plan(
 
 def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = False) -> None:
     """Print the hardware, checkpoint and rest of the cap with which an ended run continues."""
-    from trmcloud.app.reports import report_run
+    from trmcloud.app.run_facts import report_run
     from trmcloud.app.run_queries import told_by
 
     report = report_run(context, run)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from trmcloud.app.context import Context
-from trmcloud.app.reports import report_run
+from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import told_by
-from trmcloud.app.target import Judged, judged
+from trmcloud.app.trainings import Judged, judged
 from trmcloud.cli.views.text import bpb, losses
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import CheckpointManifest

@@ -156,8 +156,7 @@ def show_end(context: Context, run: RunState) -> int:
     told_rows = recovered_rows(context, run) + health_rows(context, run)
     for label, text in told_rows + target_rows(context, run):
         print(f"  {label}: {text}")
-    from trmcloud.app.measured_commands import note_probed
-    from trmcloud.app.measured_runs import note_measured
+    from trmcloud.app.measurements import note_measured, note_probed
 
     with suppress(OSError):  # what it measured is lost then, and nothing else
         note_measured(context, run)

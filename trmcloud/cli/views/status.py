@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of
-from trmcloud.app.reports import report_run, spending
+from trmcloud.app.run_facts import report_run, spending
 from trmcloud.app.run_queries import (
     boot_trouble,
     bucket_trouble,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import Source
     from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.doctor import Finding
-    from trmcloud.app.smoke.setting import SmokeSetting
+    from trmcloud.app.smoke.watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.export.script import SkyNames
     from trmcloud.providers.skypilot.both_homes import BothHomes
@@ -133,7 +133,7 @@ class SkyPilot(Provider):
 
     def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
         from trmcloud.adapters.ssh.round_trip import answers, round_trip, termination
-        from trmcloud.app.smoke.setting import AccountFigures, SmokeSetting
+        from trmcloud.app.smoke.watch import AccountFigures, SmokeSetting
         from trmcloud.providers.skypilot.task import knows_autodown
 
         if not knows_autodown(name):

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trmcloud.app.context import Context
-from trmcloud.app.health import unwell
 from trmcloud.app.reap import last_visit
 from trmcloud.app.run_queries import report_of
+from trmcloud.app.trainings import unwell
 from trmcloud.core.contract.notices import TROUBLE_PATH, Notice, NoticeKind, body_of
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.control.budget import LedgerState

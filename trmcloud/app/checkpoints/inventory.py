@@ -1,17 +1,23 @@
-"""Every checkpoint of a run that this home knows of, and where each lies, without asking anybody:
-what its agents told last, and what is here."""
+"""The checkpoints of a run that this home knows of, and pruning them."""
 
 from __future__ import annotations
 
-from trmcloud.app.checkpoints.fetching import best_of
-from trmcloud.app.checkpoints.in_bucket import known_there
+from collections.abc import Sequence
+
+from trmcloud.app.checkpoints.fetching import best_of, what_to_prune
+from trmcloud.app.checkpoints.sources import CheckpointSource, known_in_bucket, sources_of
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import last_report
+from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.manifest import CheckpointManifest, step_dir_name
+from trmcloud.core.contract.manifest import CheckpointManifest, Pruning, step_dir_name
 from trmcloud.core.contract.pod_contract import Kept
 from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import ConflictError
 from trmcloud.core.values import dataclass
+
+# Every checkpoint of a run that this home knows of, and where each lies, without asking anybody:
+# what its agents told last, and what is here.
 
 HERE, BUCKET, POD, VOLUME, FETCHED = "here", "bucket", "pod", "volume", "fetched"
 
@@ -61,7 +67,7 @@ def checkpoints_of(context: Context, run: RunState) -> tuple[Checkpoint, ...]:
     for manifest in here:
         place = Place(HERE, context.files.folder_of(manifest))
         put(manifest.kept, place, manifest.created_at)
-    there = list(known_there(context, run)) if run.bucket else []
+    there = list(known_in_bucket(context, run)) if run.bucket else []
     for manifest in there:
         put(manifest.kept, Place(BUCKET, f"{run.bucket}/runs/{run.run_id}"))
     report, generation = last_report(context, run), run.generation
@@ -94,3 +100,62 @@ def _chosen(
         best.kept.bits if best is not None and best.val_bpb is not None else None,
         latest.kept.bits if latest is not None else None,
     )
+
+
+# Letting checkpoints go, wherever they lie: never the best of a phase, nor its latest, nor, until
+# the run's storage week ends, what was saved before the cooldown that the latest is in.
+
+
+@dataclass(frozen=True)
+class SourcePruning:
+    """What goes and what stays in one place. ``dropped``: of what stays, those that lose the
+    optimizer's state."""
+
+    source: CheckpointSource
+    pruning: Pruning
+    dropped: tuple[CheckpointManifest, ...]
+
+    @property
+    def freed_bytes(self) -> int:
+        return self.source.freed_bytes(self.pruning)
+
+    @property
+    def empty(self) -> bool:
+        return not self.pruning.checkpoints and not self.dropped
+
+
+def plan_pruning(
+    context: Context, run: RunState, keep_best: int | None
+) -> tuple[SourcePruning, ...]:
+    """For each place of the run's, this machine first. ``keep_best`` None: as many as its recipe
+    keeps.
+
+    Raises:
+        ConflictError: the run prunes by itself. LinkError, ProviderError: a place cannot be asked.
+    """
+    sources = sources_of(context, run)
+    if run.live and (run.bucket or all(source.durable for source in sources)):
+        raise ConflictError(
+            f"{run.run_id} is running, and prunes by itself",
+            next_step=f"trmcloud stop {run.run_id}, then prune",
+        )
+    ends = [g.ended_at for g in run.generations if g.ended_at is not None]
+    week_over = bool(ends) and context.wall() > max(ends) + run.spec.volume_days * DAY_S
+    made = []
+    for source in sources:
+        listing = source.list()
+        if listing.trouble is not None:
+            raise listing.trouble
+        pruning = what_to_prune(listing.whole, keep_best, week_over=week_over)
+        made.append(SourcePruning(source, pruning, source.dropped(pruning)))
+    return tuple(made)
+
+
+def prune(planned: Sequence[SourcePruning]) -> None:
+    """
+    Raises:
+        LinkError, ProviderError: a place is out of reach by now; those before it are pruned.
+    """
+    for each in planned:
+        if not each.empty:
+            each.source.prune(each.pruning)

@@ -1,4 +1,6 @@
-"""Training data, made ready before anything is rented: read, split, tokenized, cached."""
+"""Training data: named, checked against its own records, and made ready before anything is
+rented.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,144 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from trmcloud.app.data.sources import data_set_names
-from trmcloud.app.home import make_home
-from trmcloud.app.staging.bundle import bundle_root
-from trmcloud.core.catalog.datasets import is_address, layout_of
+from trmcloud.app.home import bundle_root, make_home
+from trmcloud.core.catalog.datasets import is_address, layout_of, nearest_name
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.data_progress import SHARDS_NAME, ShardRecord, load_shard
 from trmcloud.core.contract.pod_contract import DATA_CACHE_DIR, DATA_DIR
+from trmcloud.core.contract.records import ContractError
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import KEY_CHARS, DataSource, growing_key
 from trmcloud.io.files import write_atomic
+from trmcloud.io.hashing import file_sha256
+
+# What data is named by: a data set's name, an address, or a path of this machine.
+
+
+def resolve_source(named: str, settings: PhaseRecipe | None = None) -> str:
+    """The source to train on: the user's, else the recipe's own.
+
+    Raises:
+        DataError: there is none, or it does not exist.
+    """
+    source = named or (settings.data if settings is not None else "")
+    if not source:
+        recipe = settings.recipe if settings is not None else ""
+        raise DataError(
+            f"recipe {recipe} brings no data of its own",
+            next_step="name a data set (trmcloud data list), or a file or folder: --data PATH",
+        )
+    if is_address(source) or source in data_set_names():
+        return source
+    path = Path(source).expanduser().absolute()
+    if not path.exists():
+        if "/" in source or path.suffix:
+            raise DataError("no such file or folder", where=str(path), next_step="--data PATH")
+        near = nearest_name(source, data_set_names())
+        raise DataError(f"no data set or file is named {source!r}", next_step=near)
+    if not os.access(path, os.R_OK):
+        raise DataError("the data cannot be read", where=str(path), next_step="chmod +r it")
+    return str(path)
+
+
+def data_set_names() -> list[str]:
+    """The data sets that go by a name."""
+    return sorted(path.stem for path in (bundle_root() / "model" / "datasets").glob("*.toml"))
+
+
+# A folder of prepared data held to its own records: sizes, hashes, and whether all of it is
+# there.
+#
+# What the files are stands in docs/decisions/0014.
+
+_WIDTHS = {"uint16": 2, "uint32": 4}
+
+
+class Checked(NamedTuple):
+    """One file, and what was found."""
+
+    name: str
+    good: bool
+    detail: str
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether the folder holds prepared data, finished or not."""
+    return folder.is_dir() and any(
+        (folder / name).is_file() for name in (contract.DATA_META_NAME, SHARDS_NAME)
+    )
+
+
+def check_folder(folder: Path) -> Iterator[Checked]:
+    """Every file of it, the small ones first."""
+    meta = _meta(folder / contract.DATA_META_NAME)
+    if meta is None:
+        yield Checked(contract.DATA_META_NAME, False, "missing or damaged: it is not finished")
+        return
+    width = _WIDTHS.get(str(meta.get("dtype")), 0)
+    complete = bool(meta.get("complete", True))
+    about = f"{meta.get('source')}, {meta.get('train_tokens'):,} tokens to train on"
+    yield Checked(
+        contract.DATA_META_NAME, complete and width > 0, about if complete else f"{about} so far"
+    )
+    yield _tokenizer(folder / contract.DATA_TOKENIZER_NAME, meta)
+    yield _tokens(folder / contract.DATA_VALIDATION_NAME, meta.get("validation_tokens"), width)
+    if not (folder / SHARDS_NAME).exists():
+        yield _tokens(folder / contract.DATA_TRAIN_NAME, meta.get("train_tokens"), width)
+        return
+    for line in (folder / SHARDS_NAME).read_bytes().splitlines():
+        try:
+            yield _shard(folder, load_shard(line), width)
+        except ContractError as error:
+            yield Checked(SHARDS_NAME, False, str(error))
+
+
+def _meta(path: Path) -> dict[str, Any] | None:
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    known = isinstance(meta, dict) and isinstance(meta.get("train_tokens"), int)
+    return meta if known else None
+
+
+def _tokenizer(path: Path, meta: dict[str, Any]) -> Checked:
+    about = meta.get("tokenizer")
+    about = about if isinstance(about, dict) else {}
+    try:
+        found = file_sha256(path)
+    except OSError:
+        return Checked(path.name, False, "missing")
+    if found != about.get("sha256"):
+        return Checked(path.name, False, "not the one that made these tokens")
+    return Checked(path.name, True, f"{about.get('kind')}, {about.get('vocab_size'):,} ids")
+
+
+def _tokens(path: Path, tokens: Any, width: int) -> Checked:
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return Checked(path.name, False, "missing")
+    good = isinstance(tokens, int) and size == tokens * width
+    return Checked(path.name, good, f"{size:,} bytes" + ("" if good else f", not {tokens} tokens"))
+
+
+def _shard(folder: Path, record: ShardRecord, width: int) -> Checked:
+    try:
+        found = file_sha256(folder / record.file, record.offset_bytes, record.tokens * width)
+    except OSError:
+        return Checked(record.file, False, f"missing ({record.name})")
+    good = found == record.sha256
+    told = f"{record.name}: {record.tokens:,} tokens"
+    return Checked(record.file, good, f"{told}, hash as recorded" if good else f"{told}, damaged")
+
+
+# Training data, made ready before anything is rented: read, split, tokenized, cached.
 
 STDLIB_SOURCE = "python-stdlib"
 _FOR_DATA = ("numpy", "pyarrow", "tokenizers")
@@ -56,7 +182,7 @@ def _need(names: Sequence[str], purpose: str, extra: str) -> None:
         raise MissingExtra(purpose, extra)
 
 
-def prepare(
+def prepare_data(
     home: Path,
     source: DataSource,
     settings: PhaseRecipe,
@@ -79,7 +205,7 @@ def prepare(
     if source.made_there or _are_shards(source, settings):
         return _prepare_shards(home, source, settings, python_path, progress, tokenizer, tokens)
     folder = home / DATA_DIR / _key(source, settings, tokenizer)
-    meta = _meta(folder)
+    meta = _cached_meta(folder)
     if meta is not None:
         _check_size(meta, settings)
         return folder, meta
@@ -93,7 +219,7 @@ def prepare(
             making.rename(folder)
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    meta = _meta(folder)
+    meta = _cached_meta(folder)
     if meta is None:
         raise DataError("preparing the data left nothing behind", where=str(folder))
     return folder, meta
@@ -123,12 +249,12 @@ def _prepare_shards(
         more += [*_signature(source.name), str(tokens)]
         more += [settings.data] if settings.row_is_text else []
     folder = home / DATA_DIR / growing_key(source, settings, *more)
-    meta = _meta(folder)
+    meta = _cached_meta(folder)
     if meta is None or not meta.get("complete") or meta["train_tokens"] < tokens:
         _run_prepare(
             home, folder, folder, source, settings, python_path, progress, tokenizer, tokens
         )
-        meta = _meta(folder)
+        meta = _cached_meta(folder)
     if meta is None:
         raise DataError("preparing the data left nothing behind", where=str(folder))
     _check_size(meta, settings)
@@ -205,7 +331,7 @@ def _run_prepare(
 
 def prepared_from(folder: Path) -> str:
     """The source that ``folder`` was prepared from; empty where it holds no prepared data."""
-    meta = _meta(folder)
+    meta = _cached_meta(folder)
     return str(meta.get("source", "")) if meta is not None else ""
 
 
@@ -241,7 +367,7 @@ def _check_size(meta: dict[str, Any], settings: PhaseRecipe) -> None:
         )
 
 
-def _meta(folder: Path) -> dict[str, Any] | None:
+def _cached_meta(folder: Path) -> dict[str, Any] | None:
     try:
         meta = json.loads((folder / contract.DATA_META_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):

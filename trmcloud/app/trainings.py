@@ -1,0 +1,233 @@
+"""A run's trainings as their metrics on this machine show them: formats, health, recovery,
+target, timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trmcloud.app.context import Context
+from trmcloud.app.run_queries import last_beat, last_report, report_of
+from trmcloud.core.codec import to_json
+from trmcloud.core.contract.gate import number_of
+from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.phase_account import with_skips
+from trmcloud.core.contract.pod_contract import GPU_NOTE, PhaseState, window_from
+from trmcloud.core.contract.recovery import Recovery
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.health import Expected, Finding, Rule, findings
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.plain_text import one_line
+from trmcloud.core.spec.guides import Target
+from trmcloud.core.spec.plan import PhasePlan
+from trmcloud.core.spec.settings import kind_of
+from trmcloud.core.values import dataclass
+
+# Which number format and kernels a run's trainings took, and what they left: by their metrics.
+
+_MOST_LEFT = 8
+_LONGEST = 240
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one phase said last. Texts come from a pod: they are cut, and one line each."""
+
+    phase: str
+    step: int
+    taken: str
+    """Empty where it said nothing of its number format."""
+    why: str
+    left: tuple[tuple[str, str], ...]
+    """(what, why) of each number format and kernel that was not to be had."""
+
+
+def taken_by(context: Context, run: RunState) -> list[Taken]:
+    """Phases that had nothing to tell are left out."""
+    found = []
+    for phase in planned_phases(run):
+        last: dict[str, Mapping[str, Any]] = {}
+        for line in context.files.metrics(run.run_id, phase.name):
+            if line.get("kind") in ("start", "precision", "attention"):
+                if line["kind"] == "start":  # another attempt
+                    last.clear()
+                last[str(line["kind"])] = line
+        last.pop("start", None)
+        if last:
+            found.append(_taken(phase.name, last))
+    return found
+
+
+def _taken(phase: str, last: Mapping[str, Mapping[str, Any]]) -> Taken:
+    precision = last.get("precision", {})
+    left = [pair for line in last.values() for pair in _pairs(line.get("left"))]
+    step = number_of(next(iter(last.values())).get("step"))
+    taken, why = _text(precision.get("taken")), _text(precision.get("why"))
+    return Taken(phase, int(step or 0), taken, why, tuple(left[:_MOST_LEFT]))
+
+
+def _pairs(rows: Any) -> list[tuple[str, str]]:
+    if not isinstance(rows, list):
+        return []
+    return [(_text(r[0]), _text(r[1])) for r in rows if isinstance(r, list) and len(r) == 2]
+
+
+def _text(value: Any) -> str:
+    return one_line(value)[:_LONGEST] if isinstance(value, str) else ""
+
+
+# How a run's trainings fare, by the metrics of theirs that are on this machine.
+
+_OF_A_COMMAND = (Rule.NOT_FINITE, Rule.GPU_IDLE, Rule.GPU_LAGS)
+"""Rules that need no knowledge of a model."""
+
+
+def unwell(context: Context, run: RunState) -> dict[str, tuple[Finding, ...]]:
+    """phase → what is found in it; phases in which nothing is found are left out."""
+    found = {}
+    report = last_report(context, run)
+    window = window_from(report.notes.get(GPU_NOTE, "")) if report is not None else None
+    begun = [phase.name for phase in report.phases if phase.attempts] if report is not None else []
+    for phase in planned_phases(run):
+        expected = expected_of(phase)
+        lines = context.files.metrics(run.run_id, phase.name)
+        is_last = bool(begun) and phase.name == begun[-1]  # the one that the GPUs are sampled in
+        made = findings(lines, expected, window if is_last else None)
+        if run.spec.command is not None:
+            made = tuple(finding for finding in made if finding.rule in _OF_A_COMMAND)
+        if made:
+            found[phase.name] = made
+    return found
+
+
+def planned_phases(run: RunState) -> tuple[PhasePlan, ...]:
+    """As the machine that the run is on was planned to train them."""
+    generation = run.generation
+    if generation is None:
+        return ()
+    return run.plan.candidate(generation.candidate_id).phases
+
+
+def expected_of(phase: PhasePlan) -> Expected:
+    settings = phase.settings
+    return Expected(settings.steps, settings.warmup_steps, phase.step_s.p90, settings.accumulation)
+
+
+# What happened to a run's trainings and was mended, as far as this home has heard of it.
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """One row of an agent's account. ``lost``: its seconds at the machine's rate."""
+
+    generation: int
+    phase: str
+    recovery: Recovery
+    lost: Usd
+
+
+def recovered(context: Context, run: RunState) -> tuple[Recovered, ...]:
+    """In the order in which it happened, over all machines that the run has had."""
+    found = []
+    for generation in run.generations:
+        report = report_of(context, generation)
+        rate = generation.billed_rate or generation.rate
+        beat = last_beat(context, run) if generation is run.generation else None
+        for phase in report.phases if report is not None else ():
+            rows = phase.recoveries
+            if beat is not None and phase.state is PhaseState.RUNNING and beat.phase == phase.name:
+                rows = with_skips(rows, beat)
+            found += [
+                Recovered(generation.number, phase.name, row, cost(rate, row.lost_s))
+                for row in sorted(rows, key=lambda row: row.at)
+            ]
+    return tuple(found)
+
+
+# A run's best checkpoint beside what its recipe's guide promises.
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Of one checkpoint. ``nats`` are its validation loss a token, ``hours`` what was paid for."""
+
+    target: Target
+    nats: float
+    bits_per_byte: float | None
+    label: str
+    hours: float
+    other: str = ""
+    """Why its loss is no measure: it was trained on other data; empty where it is one."""
+
+    @property
+    def passed(self) -> bool | None:
+        """None: the two losses cannot be compared."""
+        return None if self.other else self.nats <= self.target.nats
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "target_nats": self.target.nats,
+            "target_hours": self.target.hours,
+            "nats": self.nats,
+            "bits_per_byte": self.bits_per_byte,
+            "hours": self.hours,
+            "passed": self.passed,
+            "other": self.other or None,
+            "why_not": list(self.target.why_not),
+        }
+
+
+def judged(run: RunState, best: CheckpointManifest | None, hours: float) -> Judged | None:
+    """None where nothing was promised, or nothing is evaluated.
+
+    Args:
+        hours: of training, start-up left out.
+    """
+    if best is None or not best.step_losses:
+        return None
+    settings = best.settings
+    family = kind_of(str(settings.get("family")))
+    guide = family.guides.get(run.spec.recipe)
+    if guide is None or guide.target is None:
+        return None
+    target = guide.target
+    data = run.spec.data or str(settings.get("data", ""))
+    tokenizer = str(settings.get("tokenizer", ""))
+    other = ""
+    if (data, tokenizer) != (target.data, target.tokenizer):
+        other = f"it is of {target.data} in {target.tokenizer}'s tokens, this is of {data}"
+        other += f" in {tokenizer}'s" if tokenizer != target.tokenizer else ""
+    return Judged(target, best.step_losses[-1], best.val_bpb, best.label, hours, other)
+
+
+# What happened to a run, in its order: the ledger's own record, and what its metrics and its
+# agents' reports tell beside it.
+
+
+@dataclass(frozen=True)
+class Event:
+    """One fact of the ledger: ``kind`` is the name of its class in ``core.control.events``,
+    ``facts`` its fields as JSON. ``id`` grows by time within a ledger and never changes."""
+
+    id: int
+    run: str
+    at: float
+    kind: str
+    facts: Mapping[str, Any]
+
+
+def events_since(context: Context, run_id: str | None, after: int = 0) -> Iterator[Event]:
+    """Those of one run, or of all and of the ledger itself, that came after the one of that id."""
+    for record in context.ledger.records(run_id):
+        if record.seq > after:
+            kind = type(record.event).__name__
+            yield Event(record.seq, record.run_id, record.at, kind, _facts(record.event))
+
+
+def _facts(event: ev.Event) -> Mapping[str, Any]:
+    facts = to_json(event)
+    if isinstance(event, ev.RunPlanned):
+        facts["plan"] = {"id": facts["plan"].get("id", "")}  # the whole of it is a hundred lines
+    return facts
