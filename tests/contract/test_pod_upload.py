@@ -26,10 +26,10 @@ from trmcloud.core.contract.bucket_layout import (
     slots_of,
 )
 from trmcloud.io.files import write_atomic
+from trmcloud.pod.agent.side_processes import Transfer
 from trmcloud.pod.machine.prepare import TrainerSetup
 from trmcloud.pod.storage.report_upload import Teller
 from trmcloud.pod.storage.upload import Uploader
-from trmcloud.pod.storage.upload_process import Transfer
 
 pytest.importorskip("boto3")
 pytest.importorskip("moto")

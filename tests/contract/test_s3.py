@@ -109,7 +109,7 @@ def test_grants_last_until_the_hard_stop_or_for_seven_days(bucket: S3Bucket) -> 
 def test_grants_tell_what_the_slots_hold_and_where_to_go_on_from(
     bucket: S3Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trmcloud.pod.storage.fetch import fetch_folder
+    from trmcloud.pod.storage.presigned import fetch_folder
 
     monkeypatch.setattr(bucket_layout, "PIECE_BYTES", 1000)
     made = stored(bucket, tmp_path, 10, 1.0, slot=1)

@@ -36,7 +36,7 @@ SUPERVISE, MIND, MANIFEST = (
     "pod/agent/loop.py",
     "core/contract/manifest.py",
 )
-STANDING = "pod/agent/standing.py"
+STANDING = "pod/agent/loop.py"
 GUARD, ANCHORS = "pod/agent/watchdog.py", "pod/agent/lease_clock.py"
 DRIVE, REAP, LAUNCH, LEDGER = (
     "app/drive.py", "app/reap.py", "app/launching.py", "sim/world/ledger_memory.py",

@@ -29,7 +29,7 @@ from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.planner.roofline import Measured
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
-from trmcloud.pod.agent.ranks import trainer_command
+from trmcloud.pod.agent.nodes import trainer_command
 
 PROBE_STEPS = 50
 LEAST_STEPS = 5

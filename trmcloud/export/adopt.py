@@ -18,7 +18,7 @@ from trmcloud.core.values import dataclass
 from trmcloud.export.standalone import Spec, Standalone, read_spec
 from trmcloud.io.files import read_small
 from trmcloud.pod.agent.attempts import RECORD_NAME, Lives, ended_at, read_lives, used_s
-from trmcloud.pod.agent.start_watchdog import POD_NAME
+from trmcloud.pod.agent.watchdog_process import POD_NAME
 from trmcloud.ports.files import RunFiles
 
 USUAL = "trmcloud-run"

@@ -24,7 +24,7 @@ from trmcloud.app.staging.working_tree import pack as pack_tree
 from trmcloud.cli.views.launch import tree_lines
 from trmcloud.core.contract.pod_contract import POD_ROOT
 from trmcloud.core.errors import DataError
-from trmcloud.pod.job.working_tree import lay_data, unpack
+from trmcloud.pod.job.workspace import lay_data, unpack
 
 # -- packing ------------------------------------------------------------------------------------
 # What travels to a machine: all that it runs, nothing else, and the same from every Python.

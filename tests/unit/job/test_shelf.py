@@ -21,8 +21,7 @@ from trmcloud.core.contract.manifest import MANIFEST_NAME, pick_best
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import CONTROL, one_line
 from trmcloud.pod.job import shelf as shelves
-from trmcloud.pod.job.event_files import EventFiles, reading_of
-from trmcloud.pod.job.readings import Reading
+from trmcloud.pod.job.readings import EventFiles, Reading, reading_of
 from trmcloud.pod.job.shelf import Shelf, on_disk, restore
 from trmcloud.pod.job.watch import Candidate, Refused, Watcher
 

@@ -22,10 +22,10 @@ from trmcloud.core.contract import command_terms as contract
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import PATTERN_STRIKES, MeasuredSteps
 from trmcloud.core.planner.command_outlook import elsewhere
-from trmcloud.pod.job import offspring
-from trmcloud.pod.job.probing import Probing
+from trmcloud.pod.job import process
 from trmcloud.pod.job.process import Job
 from trmcloud.pod.job.readings import Reading, Readings, whole_step
+from trmcloud.pod.job.reporting import Probing
 from trmcloud.pod.job.stopping import Act, Stopping
 
 # -- When a command is told, signalled and killed -----------------------------------------------
@@ -83,22 +83,22 @@ def test_a_child_of_a_child_in_a_session_of_its_own_is_found() -> None:
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         grandchild = int(child.stdout.readline())
-        assert {child.pid, grandchild} <= set(offspring.offspring(os.getpid()))
-        assert offspring.kill_all(child.pid, 10.0)
-    assert grandchild not in offspring.offspring(os.getpid())
+        assert {child.pid, grandchild} <= set(process.offspring(os.getpid()))
+        assert process.kill_all(child.pid, 10.0)
+    assert grandchild not in process.offspring(os.getpid())
 
 
 def test_a_new_process_is_the_newest() -> None:
-    before = offspring.newest()
+    before = process.newest_pid()
     assert before is not None
     subprocess.run(["true"], check=True)
-    assert offspring.newest() != before
+    assert process.newest_pid() != before
 
 
 @pytest.mark.parametrize("text", ["", "\n", "0.0 0.0 0.0 0/0 0\n", "0.1 0.1 0.1 1/2 x\n"])
 def test_a_kernel_that_does_not_tell(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offspring, "open", lambda *a, **k: io.StringIO(text), raising=False)
-    assert offspring.newest() is None
+    monkeypatch.setattr(process, "open", lambda *a, **k: io.StringIO(text), raising=False)
+    assert process.newest_pid() is None
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,14 @@ def test_all_processes_are_looked_through_only_where_one_was_started(
         found.append(root)
         return {}
 
-    monkeypatch.setattr(offspring, "newest", lambda: next(told))
-    monkeypatch.setattr(offspring, "offspring", look)
+    monkeypatch.setattr(process, "newest_pid", lambda: next(told))
+    monkeypatch.setattr(process, "offspring", look)
     job = SimpleNamespace(_newest=None, _looked_at=0.0, _probing=probing, _offspring={})
     began = time.monotonic()
     for second in range(3):
         Job._note_offspring(job, began + second)  # type: ignore[arg-type]
     assert len(found) == looks
-    monkeypatch.setattr(offspring, "newest", lambda: newest[-1])
+    monkeypatch.setattr(process, "newest_pid", lambda: newest[-1])
     Job._note_offspring(job, began + 60)  # type: ignore[arg-type]
     assert len(found) == looks + 1, "now and then in any case"
 

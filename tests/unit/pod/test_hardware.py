@@ -9,9 +9,19 @@ from pathlib import Path
 import pytest
 
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuCounters, window_from
-from trmcloud.pod.machine.gpu_sampler import SAMPLE_EVERY_S, WINDOW_S, GpuSampler, parse
-from trmcloud.pod.machine.hardware import Check, Seen, load_check, parse_cuda, parse_gpus, refusals
-from trmcloud.pod.machine.nccl import has_nvlink, nccl_environment
+from trmcloud.pod.machine.environment import has_nvlink, nccl_environment
+from trmcloud.pod.machine.hardware import (
+    SAMPLE_EVERY_S,
+    WINDOW_S,
+    Check,
+    GpuSampler,
+    Seen,
+    load_check,
+    parse,
+    parse_cuda,
+    parse_gpus,
+    refusals,
+)
 
 # -- What nvidia-smi and /proc/mounts say is read with suspicion and judged in plain words ------
 

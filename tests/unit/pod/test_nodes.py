@@ -26,9 +26,9 @@ from trmcloud.pod.agent.nodes import (
     lease_of_other,
     network,
     read_nodes,
+    trainer_command,
     write_nodes,
 )
-from trmcloud.pod.agent.ranks import trainer_command
 
 # -- nodes --------------------------------------------------------------------------------------
 # Several machines as one: their shares, their words to torchrun, and what no loss may cost.

@@ -39,10 +39,9 @@ from trmcloud.core.contract.records import MAX_LINE_BYTES, dump
 from trmcloud.core.contract.trainer_contract import DataJob
 from trmcloud.core.health import Rule, findings
 from trmcloud.io.files import write_atomic
-from trmcloud.pod.agent import data_making
-from trmcloud.pod.agent.data_making import DataMaking, words_of
-from trmcloud.pod.agent.notices import NoticesProcess
+from trmcloud.pod.agent import side_processes
 from trmcloud.pod.agent.process import _FilesAndProcesses
+from trmcloud.pod.agent.side_processes import DataMaking, NoticesProcess, words_of
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.metrics_file import read_metrics
 from trmcloud.pod.machine.prepare import TrainerSetup
@@ -470,11 +469,11 @@ def test_it_is_started_once_the_machine_is_ready(machine: Machine) -> None:
 
 @pytest.mark.parametrize("machine", ["os.kill(os.getpid(), 9)"], indirect=True)
 def test_one_that_was_killed_is_started_again_and_given_up_in_the_end(machine: Machine) -> None:
-    for count in range(1, data_making._TRIES + 1):
-        machine.tend(data_making._AGAIN_AFTER_S)
+    for count in range(1, side_processes._TRIES + 1):
+        machine.tend(side_processes._DATA_RETRY_AFTER_S)
         machine.until_ended(count)
     machine.tend(1e6)
-    assert len(machine.until_calls(1)) == data_making._TRIES
+    assert len(machine.until_calls(1)) == side_processes._TRIES
     told = progress(machine)
     assert (told.state, told.message) == ("failed", "model.prepare ended with -9")
 

@@ -12,8 +12,7 @@ import pytest
 from tests.unit.pod.leases import HARD_STOP_S, a_lease
 from tests.unit.pod.provider import Provider
 from trmcloud.core.clock import Instant
-from trmcloud.pod.agent.lease_clock import AnchorNote
-from trmcloud.pod.agent.lease_clock_file import AnchorFile
+from trmcloud.pod.agent.lease_clock import AnchorFile, AnchorNote
 from trmcloud.pod.agent.terminate import TERMINATION_NAME, Answer, Chain, Way, ways_of
 from trmcloud.pod.agent.watchdog import HARD_STOP_GRACE_S, Watchdog
 from trmcloud.pod.machine.environment import for_trainers, pod_environment

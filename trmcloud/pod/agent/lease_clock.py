@@ -1,12 +1,18 @@
-"""When a pod first saw its lease: what a deadline by the clock since boot is counted from."""
+"""The clock of a lease: first seen when, and kept on disk so that no restart moves a deadline."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+from pathlib import Path
 from typing import Protocol
 
 from trmcloud.core.clock import Anchor, Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.values import dataclass, replace
+from trmcloud.io.files import read_small, write_atomic
+
+# When a pod first saw its lease: what a deadline by the clock since boot is counted from.
 
 
 @dataclass(frozen=True)
@@ -60,3 +66,30 @@ def noted(anchors: Anchors, lease: contract.Lease, now: Instant) -> AnchorNote:
         return note
     anchors.write_anchor(note)
     return note
+
+
+# What has passed of this pod's lease, on disk, so that neither a kill nor a restart moves it.
+
+_NAME = "anchor.json"
+
+
+class AnchorFile:
+    """``anchors.Anchors`` in a pod's folder; agent and watchdog share it."""
+
+    def __init__(self, pod_dir: Path) -> None:
+        self._path = pod_dir / _NAME
+
+    def read_anchor(self) -> AnchorNote | None:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            data = json.loads(read_small(self._path) or "{}")
+            seen = Instant(float(data["wall"]), float(data["boot"]), str(data["boot_id"]))
+            times = float(data["known_s"]), float(data["lost_s"])
+            return AnchorNote(int(data["epoch"]), seen, *times)
+        return None
+
+    def write_anchor(self, note: AnchorNote) -> None:
+        seen = note.seen
+        record = {"epoch": note.epoch, "known_s": note.known_s, "lost_s": note.lost_s}
+        text = json.dumps({**record, **vars(seen)})
+        with contextlib.suppress(OSError):
+            write_atomic(self._path, text)

@@ -43,20 +43,17 @@ from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.agent.boot_messages import read_notes
-from trmcloud.pod.agent.data_making import DataMaking
 from trmcloud.pod.agent.host import Trainer
-from trmcloud.pod.agent.lease_clock_file import AnchorFile
+from trmcloud.pod.agent.lease_clock import AnchorFile
 from trmcloud.pod.agent.loop import AgentLoop
-from trmcloud.pod.agent.nodes import read_nodes
-from trmcloud.pod.agent.notices import NoticesProcess
-from trmcloud.pod.agent.ranks import job_command, trainer_command
+from trmcloud.pod.agent.nodes import job_command, read_nodes, trainer_command
+from trmcloud.pod.agent.side_processes import DataMaking, NoticesProcess, Transfer
 from trmcloud.pod.agent.terminate import ways_of
 from trmcloud.pod.machine import processes
-from trmcloud.pod.machine.gpu_sampler import SAMPLE_EVERY_S, GpuSampler
+from trmcloud.pod.machine.hardware import SAMPLE_EVERY_S, GpuSampler
 from trmcloud.pod.machine.metrics_file import read_metrics
 from trmcloud.pod.machine.prepare import Preparation, TrainerSetup
 from trmcloud.pod.storage.disk_pressure import make_room
-from trmcloud.pod.storage.upload_process import Transfer
 
 _TICK_S = 0.5
 _BRIEF_TICK_S = 0.1

@@ -1,11 +1,4 @@
-"""The watchdog: the pod's first process, and the last one to die.
-
-It starts the agent, starts it again when it dies without a result, inherits whatever loses its
-parent, and at the hard stop kills everything by itself. On this machine it *is* the pod; on a
-rented one ``boot`` does the same as the entry command, and then ends the pod from within.
-
-    python -m trmcloud.pod.agent.watchdog_process --root /workspace/trmcloud --pod NAME
-"""
+"""The watchdog: the pod's first process, its start, and its record."""
 
 from __future__ import annotations
 
@@ -17,16 +10,74 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import GIVEN_NAME
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.agent.lease_clock_file import AnchorFile
+from trmcloud.pod.agent.follow import GUARDIAN_LOG_NAME
+from trmcloud.pod.agent.lease_clock import AnchorFile
 from trmcloud.pod.agent.watchdog import Watchdog
 from trmcloud.pod.machine import processes
+
+# A watchdog with a session of its own, and the record by which it is found again.
+
+POD_NAME = "pod.json"
+UNSEEN_S = 2.0
+"""How long a pod that nothing saw end may have lasted beyond its last sign."""
+
+
+def spawn_watchdog(
+    words: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """Start ``words`` in the pod's ``folder``; what its record must tell of the process."""
+    with open(folder / GUARDIAN_LOG_NAME, "ab") as log:
+        child = subprocess.Popen(
+            list(words),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    return {"pid": child.pid, "started": processes.started(child.pid) or ""}
+
+
+def noted_end(folder: Path) -> float | None:
+    """When the pod in ``folder`` ended (epoch s), as its watchdog noted it."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return float(json.loads(read_small(folder / contract.ENDED_NAME) or "null")["at"])
+    return None
+
+
+def last_sign_of(folder: Path, run_dir: Path) -> float:
+    """A moment after the last that the pod in ``folder`` or a trainer below ``run_dir`` wrote."""
+    times = [0.0]
+    for path in (folder, *folder.glob("*"), *run_dir.glob(f"*/{contract.HEARTBEAT_NAME}")):
+        with contextlib.suppress(OSError):
+            times.append(path.stat().st_mtime)
+    return max(times) + UNSEEN_S
+
+
+def watchdog_of(folder: Path) -> tuple[int, str] | None:
+    """(pid, start time) of the watchdog that the pod's record names, alive or not."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        data = json.loads(read_small(folder / POD_NAME) or "null")
+        if isinstance(data["pid"], int) and isinstance(data["started"], str):
+            return data["pid"], data["started"]
+    return None
+
+
+# The watchdog: the pod's first process, and the last one to die.
+#
+# It starts the agent, starts it again when it dies without a result, inherits whatever loses its
+# parent, and at the hard stop kills everything by itself. On this machine it *is* the pod; on a
+# rented one ``boot`` does the same as the entry command, and then ends the pod from within.
+#
+#     python -m trmcloud.pod.agent.watchdog_process --root /workspace/trmcloud --pod NAME
 
 _TICK_S = 0.25
 _KILL_FOR_S = 5.0

@@ -1,10 +1,4 @@
-"""The one process that the agent knows as a trainer where that is a command of the user's own.
-
-It starts the command in a session of its own, drains its log, reads its metric, takes what it has
-saved, tells it to stop in time and ends it, children and all. The standard library is all it needs:
-
-    TRMCLOUD_JOB=…/job.json python -m trmcloud.pod.job.process
-"""
+"""The process that starts a user's command, watches it and its children, and stops them."""
 
 from __future__ import annotations
 
@@ -43,19 +37,103 @@ from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.job import offspring
-from trmcloud.pod.job.event_files import EventFiles
-from trmcloud.pod.job.log import LogPump
-from trmcloud.pod.job.probing import Probing
-from trmcloud.pod.job.readings import Readings, of_object, whole_step
-from trmcloud.pod.job.requirements import install
-from trmcloud.pod.job.shelf import Shelf
+from trmcloud.pod.job.readings import EventFiles, LogPump, Readings, of_object, whole_step
+from trmcloud.pod.job.reporting import Probing, Telling
+from trmcloud.pod.job.shelf import Shelf, Taking
 from trmcloud.pod.job.stopping import Act, Stopping
-from trmcloud.pod.job.taking import Taking
-from trmcloud.pod.job.telling import Telling
 from trmcloud.pod.job.watch import Watcher
-from trmcloud.pod.job.working_tree import lay_data, unpack
+from trmcloud.pod.job.workspace import install, lay_data, unpack
 from trmcloud.pod.machine import processes
+
+# A command's processes: the one that was started, and whatever it started, in whichever session.
+#
+# Orphans come to the process that waits for the command (it is a subreaper), so that a child that
+# left its group and its parents is found by walking up from it all the same.
+
+_ROUND_S = 0.02
+
+
+def offspring(root: int) -> dict[int, str]:
+    """Every live descendant of the process ``root``: pid → start time."""
+    parents: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                stat = _stat(entry)
+                parents[int(entry)] = int(stat[stat.rindex(b")") + 2 :].split(None, 2)[1])
+    found: dict[int, str] = {}
+    for pid in parents:
+        above, seen = pid, set()
+        while above in parents and above not in seen and above != root:
+            seen.add(above)
+            above = parents[above]
+        if above == root and pid != root and (started := processes.started(pid)) is not None:
+            found[pid] = started
+    return found
+
+
+def newest_pid() -> str | None:
+    """The id of the process or thread that was started last on this machine, as this container
+    counts them; None where its kernel does not tell."""
+    try:
+        with open("/proc/loadavg", encoding="ascii") as file:
+            told = file.read().split()[-1]
+    except (OSError, ValueError, IndexError):
+        return None
+    return told if told.isdigit() and told != "0" else None
+
+
+def _stat(pid: str) -> bytes:
+    """As cheaply as it can be read: once a second for every process of the machine."""
+    handle = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    try:
+        return os.read(handle, 2048)
+    finally:
+        os.close(handle)
+
+
+def signal_all(root: int, signum: int) -> int:
+    """Send ``signum`` to every descendant; returns to how many."""
+    return sum(processes.send(pid, started, signum) for pid, started in offspring(root).items())
+
+
+def kill_all(root: int, within_s: float) -> bool:
+    """SIGKILL to every descendant until none is left, and collect them; False where some still
+    live after ``within_s``, as one that hangs in a driver does."""
+    give_up_at = time.monotonic() + within_s
+    while True:
+        left = offspring(root)
+        for pid, started in left.items():
+            processes.send(pid, started, signal.SIGKILL)
+        reap_children()
+        if not offspring(root):
+            return True
+        if time.monotonic() >= give_up_at:
+            return False
+        time.sleep(_ROUND_S)
+
+
+def reap_children(own: int = -1) -> None:
+    """Collect inherited children that ended; the process ``own`` stays with whoever waits for
+    it."""
+    while True:
+        try:
+            info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if info is None or info.si_pid == own:
+            return
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(info.si_pid, os.WNOHANG)
+
+
+# The one process that the agent knows as a trainer where that is a command of the user's own.
+#
+# It starts the command in a session of its own, drains its log, reads its metric, takes what it
+# has saved, tells it to stop in time and ends it, children and all. The standard library is all
+# it needs:
+#
+#     TRMCLOUD_JOB=…/job.json python -m trmcloud.pod.job.process
 
 WORK_DIR, RESUME_DIR, ON_PATH_DIR = "work", "resume", "on-path"
 _MODULES = ("trmcloud_job.py", "trmcloud_job_transformers.py", "trmcloud_job_lightning.py")
@@ -117,7 +195,7 @@ class Job:
         try:
             self._watch_over()
         finally:
-            ended = offspring.kill_all(os.getpid(), _KILL_WITHIN_S)
+            ended = kill_all(os.getpid(), _KILL_WITHIN_S)
         assert self._child is not None
         code = self._child.wait() if ended or self._child.poll() is not None else -signal.SIGKILL
         self._finish(code)
@@ -229,7 +307,7 @@ class Job:
         while True:
             steady = time.monotonic()
             now = time.time()
-            offspring.reap(self._child.pid)
+            reap_children(self._child.pid)
             ended = self._child.poll() is not None
             self._read_log(now)
             self._read_reports(now)
@@ -254,7 +332,7 @@ class Job:
                 self._make_stop_files(now)
             if Act.SIGNAL in acts and self._command.stop_signal != NO_SIGNAL:
                 number = getattr(signal, f"SIG{self._command.stop_signal}")
-                offspring.signal_all(os.getpid(), number)
+                signal_all(os.getpid(), number)
             if Act.KILL in acts:
                 return
             time.sleep(_TICK_S)
@@ -326,12 +404,12 @@ class Job:
     def _note_offspring(self, steady: float) -> None:
         # To look through all processes of a machine is the dearest part of watching, and there are
         # no new ones where none was started.
-        newest = offspring.newest()
+        newest = newest_pid()
         is_known = newest is not None and newest == self._newest
         if is_known and self._probing is None and steady - self._looked_at < _LOOK_AGAIN_S:
             return
         self._newest, self._looked_at = newest, steady
-        found = offspring.offspring(os.getpid())
+        found = offspring(os.getpid())
         if self._probing is not None:
             self._probing.look(found)
         if found != self._offspring:

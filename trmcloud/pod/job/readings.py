@@ -1,22 +1,151 @@
-"""Numbers in what a command says: lines of JSON, and a pattern of the user's for lines of text.
-
-A pattern may go back over a line for ever. Python's ``re`` looks for signals while it does, so an
-alarm ends it; one that needed several is asked no more.
-"""
+"""Numbers in a command's output: its log, lines of metrics, and TensorBoard's event files."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
+import stat
+import struct
+import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from trmcloud.core.contract.command import Command
-from trmcloud.core.contract.command_terms import MOST_PATTERN_S, PATTERN_STRIKES
+from trmcloud.core.contract.command_terms import (
+    MOST_DEPTH,
+    MOST_LINE_CHARS,
+    MOST_LOG_BYTES,
+    MOST_PATTERN_S,
+    PATTERN_STRIKES,
+)
 from trmcloud.core.contract.records import MAX_LINE_BYTES, ContractError, parse
 from trmcloud.core.values import dataclass
+
+# What a command prints: drained as fast as it comes, so that it never waits for a reader; kept up
+# to a size; and handed out in lines that are no longer than anybody looks at.
+
+_CHUNK = 1 << 16
+_LITTLE = 1 << 12
+_LET_GATHER_S = 0.1
+"""After little was read the pipe, which holds 64 KiB, may take some more: who prints a line a step
+would wake this for each, which costs more than to read it."""
+_MOST_LINES = 20_000
+"""That wait to be looked at: older ones are let go."""
+_TAIL_BYTES = 1 << 16
+_ENDS = re.compile(rb"[\r\n]+")
+
+
+class LogPump:
+    """Reads ``source`` to its end in a thread, into ``target``: descriptors, both.
+
+    Beyond ``most_bytes`` of ``target`` nothing is written but, at ``close``, the end of what came.
+    """
+
+    def __init__(self, source: int, target: int, most_bytes: int = MOST_LOG_BYTES) -> None:
+        self._source, self._target = source, target
+        self._room = max(0, most_bytes - os.fstat(target).st_size)
+        self._lines: deque[bytes] = deque(maxlen=_MOST_LINES)
+        self._rest = b""
+        self._skips = False
+        self._tail = b""
+        self._left_out = 0
+        self.lines_seen = 0
+        """How many lines came, looked at or not."""
+        self._thread = threading.Thread(target=self._drain, daemon=True)
+        self._thread.start()
+
+    def take(self) -> list[bytes]:
+        """The lines that came since, each cut to ``MOST_LINE_CHARS`` bytes."""
+        taken = []
+        while self._lines:
+            taken.append(self._lines.popleft())
+        return taken
+
+    def put_back(self, lines: list[bytes]) -> None:
+        """Lines that there was no time for, to be taken first next time where there is room."""
+        room = _MOST_LINES - len(self._lines)
+        self._lines.extendleft(reversed(lines[-room:] if room else []))
+
+    def say(self, text: str) -> None:
+        """A line of our own, among the command's."""
+        self._write(f"trmcloud: {text}\n".encode())
+
+    def close(self, wait_s: float) -> None:
+        """Once the command has ended; a child of its that holds the pipe open is waited for no
+        longer than ``wait_s``."""
+        self._thread.join(wait_s)
+        if self._rest:
+            self._add(self._rest)
+            self._rest = b""
+        if self._left_out:
+            told = f"\ntrmcloud: {self._left_out} bytes of log are left out here; it ended so:\n"
+            self._write(told.encode() + self._tail, always=True)
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                chunk = os.read(self._source, _CHUNK)
+            except OSError:
+                return
+            if not chunk:
+                return
+            self._keep(chunk)
+            self._split(chunk)
+            if len(chunk) < _LITTLE:
+                time.sleep(_LET_GATHER_S)
+
+    def _keep(self, chunk: bytes) -> None:
+        kept, beyond = chunk[: self._room], chunk[self._room :]
+        if kept:
+            self._room -= len(kept)
+            self._write(kept, always=True)
+        if beyond:
+            self._left_out += len(beyond)
+            self._tail = (self._tail + beyond)[-_TAIL_BYTES:]
+
+    def _split(self, chunk: bytes) -> None:
+        parts = _ENDS.split(chunk)
+        if len(parts) == 1:
+            if not self._skips:
+                self._rest += chunk
+        else:
+            first, *between, last = parts
+            if not self._skips:
+                self._add(self._rest + first)
+            for line in between:
+                self._add(line)
+            self._rest, self._skips = last, False
+        if len(self._rest) > MOST_LINE_CHARS:
+            # One without an end: its beginning is looked at, and the rest passed over.
+            self._add(self._rest)
+            self._rest, self._skips = b"", True
+
+    def _add(self, line: bytes) -> None:
+        if line.strip():
+            self.lines_seen += 1
+            self._lines.append(line[:MOST_LINE_CHARS])
+
+    def _write(self, text: bytes, *, always: bool = False) -> None:
+        if not always and self._room < len(text):
+            return
+        view = memoryview(text)
+        while view:
+            try:
+                view = view[os.write(self._target, view) :]
+            except OSError:
+                return  # a full disk must not stop the command
+
+
+# Numbers in what a command says: lines of JSON, and a pattern of the user's for lines of text.
+#
+# A pattern may go back over a line for ever. Python's ``re`` looks for signals while it does, so
+# an alarm ends it; one that needed several is asked no more.
 
 MOST_STEP = 99_999_999
 _MOST_METRICS = 64
@@ -120,3 +249,173 @@ def _alarm(seconds: float) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+# Numbers in TensorBoard's event files, as they grow: what many a script writes anyway.
+#
+# A file is a row of records: 8 bytes of length, 4 of their checksum, the data, 4 of its checksum
+# (TFRecord). Each is an ``Event`` of TensorBoard's event.proto, of which the step and the scalars
+# are read, and nothing else. A file is never trusted: its length, names and numbers are bounded.
+
+_NAME = "events.out.tfevents."
+_MOST_FOLDERS, _MOST_FILES = 2000, 64
+_LOOK_EVERY_S = 5.0
+_MOST_READ = 1 << 20
+"""Of one file at once; a record that is longer, as one of pictures is, is passed over."""
+_MOST_VALUES = 64
+_MOST_TAG = 80
+_FRAME = 12
+_CHECKSUM = 4
+_MOST_RECORD = 1 << 31
+_SCALARS = {1: "<f", 2: "<d"}
+"""TensorProto's dtype → how one number of it is packed."""
+
+Field = tuple[int, int, bytes]
+"""A field's number, what it holds where that is a whole number, and its bytes where it has any."""
+
+
+class EventFiles:
+    """Those below ``work`` that come after this was made: what stands there already is of a run
+    before, and so is whatever it held by then."""
+
+    def __init__(self, work: Path) -> None:
+        self._work = work
+        self._read: dict[Path, int] = {path: _size(path) for path in self._found()}
+        self._files = list(self._read)
+        self._looked_at = -_LOOK_EVERY_S
+        self.seen = 0
+        """How many events came: a sign that the command gets on."""
+
+    def take(self, now: float) -> list[Reading]:
+        """What was written since; ``now`` in seconds of a steady clock."""
+        if now - self._looked_at >= _LOOK_EVERY_S:
+            self._looked_at = now
+            self._files = list(self._found())
+        return [reading for path in self._files for reading in self._grown(path)]
+
+    def _grown(self, path: Path) -> Iterator[Reading]:
+        at = self._read.get(path, 0)
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open(handle, "rb") as file:
+                file.seek(at)
+                text = file.read(_MOST_READ)
+        except OSError:
+            return
+        begin = 0
+        while len(text) - begin >= _FRAME:
+            length = int.from_bytes(text[begin : begin + 8], "little")
+            if length > _MOST_RECORD:
+                self._read[path] = 1 << 62  # no such file: it is not looked into again
+                return
+            end = begin + _FRAME + length + _CHECKSUM
+            if end > len(text):
+                if begin == 0 and len(text) == _MOST_READ:
+                    begin = end
+                break
+            if (reading := reading_of(text[begin + _FRAME : end - _CHECKSUM])) is not None:
+                self.seen += 1
+                yield reading
+            begin = end
+        self._read[path] = at + begin
+
+    def _found(self) -> Iterator[Path]:
+        """At most so many, in the order of their names: folders that are links are not entered."""
+        pending, folders, found = [(self._work, 0)], 0, 0
+        while pending and folders < _MOST_FOLDERS:
+            folder, depth = pending.pop()
+            folders += 1
+            try:
+                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            except OSError:
+                continue
+            for entry in entries:
+                if entry.name.startswith(_NAME) and entry.is_file(follow_symlinks=False):
+                    found += 1
+                    yield Path(entry.path)
+                    if found == _MOST_FILES:
+                        return
+                elif depth < MOST_DEPTH and entry.is_dir(follow_symlinks=False):
+                    pending.append((Path(entry.path), depth + 1))
+
+
+def reading_of(event: bytes) -> Reading | None:
+    """The step and scalars of one ``Event``; None where it has none, or is damaged."""
+    step, metrics = 0, dict[str, float]()
+    try:
+        for number, whole, inner in _fields(event):
+            if number == 2:
+                step = whole
+            elif number == 5:
+                metrics.update(_values(inner))
+    except (ValueError, IndexError, struct.error):
+        return None
+    return Reading(whole_step(step), metrics) if metrics else None
+
+
+def _values(summary: bytes) -> Iterator[tuple[str, float]]:
+    for count, (number, _, value) in enumerate(_fields(summary)):
+        if number != 1 or count >= _MOST_VALUES:
+            continue
+        tag, found = "", None
+        for inner, _, content in _fields(value):
+            if inner == 1:
+                tag = content.decode("utf-8", "replace")[:_MOST_TAG]
+            elif inner == 2 and len(content) == 4:
+                found = struct.unpack("<f", content)[0]
+            elif inner == 8:
+                found = _scalar(content)
+        if tag and found is not None:
+            yield tag, float(found)
+
+
+def _scalar(tensor: bytes) -> float | None:
+    """Of a ``TensorProto`` that holds one number: its dtype is field 1, its content 4, 5 or 6."""
+    form = ""
+    for number, whole, content in _fields(tensor):
+        if number == 1:
+            form = _SCALARS.get(whole, "")
+        elif number in (4, 5, 6) and form and len(content) == struct.calcsize(form):
+            return float(struct.unpack(form, content)[0])
+    return None
+
+
+def _fields(message: bytes) -> Iterator[Field]:
+    """Protocol Buffers' wire format: a varint of number and type, then what the type says."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        kind, whole, content = key & 7, 0, b""
+        if kind == 0:
+            whole, at = _varint(message, at)
+        else:
+            if kind == 2:
+                length, at = _varint(message, at)
+            elif kind in (1, 5):
+                length = 8 if kind == 1 else 4
+            else:
+                raise ValueError("no wire type of today")
+            content, at = message[at : at + length], at + length
+            if at > len(message):
+                raise ValueError("cut off")
+        yield key >> 3, whole, content
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    whole = shift = 0
+    while True:
+        byte = message[at]
+        whole |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return whole, at
+        if shift > 63:
+            raise ValueError("a number without an end")
+
+
+def _size(path: Path) -> int:
+    try:
+        about = os.lstat(path)
+    except OSError:
+        return 0
+    return about.st_size if stat.S_ISREG(about.st_mode) else 0

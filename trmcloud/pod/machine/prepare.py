@@ -24,6 +24,7 @@ from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.machine import packages, processes
 from trmcloud.pod.machine.command import Command
+from trmcloud.pod.machine.environment import has_nvlink, nccl_environment
 from trmcloud.pod.machine.hardware import (
     CUDA_QUERY,
     GPU_QUERY,
@@ -35,7 +36,6 @@ from trmcloud.pod.machine.hardware import (
     refusals,
     wrong_image,
 )
-from trmcloud.pod.machine.nccl import has_nvlink, nccl_environment
 
 PREPARED_NAME = "prepared.json"
 INSTALL_LOG_NAME = "install.log"

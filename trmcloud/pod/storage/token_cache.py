@@ -23,8 +23,7 @@ from trmcloud.core.contract.bucket_layout import (
 )
 from trmcloud.core.contract.records import dump
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.storage.fetch import Damaged, bring_file
-from trmcloud.pod.storage.presigned import Exists, Objects, StoreError
+from trmcloud.pod.storage.presigned import Damaged, Exists, Objects, StoreError, bring_file
 
 _AGAIN_AFTER_S = 60.0
 _MOST_FAILURES = 5

@@ -25,7 +25,7 @@ from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.errors import LinkError, NotFoundError, ProviderError
 from trmcloud.core.money import Usd, cost
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.agent.start_watchdog import (
+from trmcloud.pod.agent.watchdog_process import (
     POD_NAME,
     last_sign_of,
     noted_end,

@@ -1,8 +1,4 @@
-"""The agent's hold on the process that makes the training data: kept running, never waited for.
-
-It is the trainer's own ``model.prepare``. The trainer itself waits for what it needs of the data
-and ends where nothing more can come; all that is decided here is whether to start it again.
-"""
+"""Processes that run beside the agent: notices, uploads, and data preparation."""
 
 from __future__ import annotations
 
@@ -11,12 +7,22 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import data_progress
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.bucket import (
+    GRANTS_NAME,
+    MAX_GRANTS_BYTES,
+    TOLD_NAME,
+    UPLOADS_NAME,
+    Uploads,
+    load_grants,
+    load_uploads,
+)
 from trmcloud.core.contract.data_progress import DataProgress
 from trmcloud.core.contract.pod_contract import ENV_DATA_HOSTS
 from trmcloud.core.contract.records import parse
@@ -26,13 +32,140 @@ from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.environment import for_trainers
 from trmcloud.pod.machine.prepare import TrainerSetup
+from trmcloud.pod.machine.processes import die_with_parent
 
-LOG_NAME = "data.log"
+# The agent's hold on the process that tells somebody: started where there is a webhook, never
+# waited for, and no part of its pod: what ends a trainer, or the pod's own processes, need not
+# end it, and it ends by itself.
+
+_PROGRAM = "trmcloud.pod.notify.process"
+_WEBHOOK_NAME = "webhook.json"
+_LOG_NAME = "notices.log"
+
+
+class NoticesProcess:
+    """``setup`` says where the sources lie that followed the agent's; None: not here yet."""
+
+    def __init__(self, root: Path, pod_name: str, setup: Callable[[], TrainerSetup | None]) -> None:
+        self._root, self._pod_name, self._setup = root, pod_name, setup
+        self._pod_dir = root / contract.PODS_DIR / pod_name
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def tend(self) -> None:
+        """Start it, once: one that failed is not what a training hangs on."""
+        if self._child is not None:
+            self._child.poll()
+            return
+        setup = self._setup() if (self._pod_dir / _WEBHOOK_NAME).exists() else None
+        if setup is None:
+            return
+        environment = setup.over(for_trainers(os.environ))
+        environment[contract.ENV_POD] = ""  # of no pod: it outlives its own
+        with contextlib.suppress(OSError), open(self._pod_dir / _LOG_NAME, "ab") as log:
+            self._child = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", _PROGRAM),
+                    *("--root", str(self._root), "--pod", self._pod_name),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=self._pod_dir,
+                start_new_session=True,
+            )
+
+
+# The agent's hold on the process that uploads: kept running, never waited for.
+
+UPLOAD_LOG_NAME = "upload.log"
+UPLOADER = "trmcloud.pod.storage.upload"
+_AGAIN_AFTER_S = 2.0
+
+
+class Transfer:
+    """One pod's uploading process, as its agent sees it."""
+
+    def __init__(self, root: Path, pod_name: str, setup: Callable[[], TrainerSetup]) -> None:
+        """``setup`` says where the sources lie that followed the agent's: the trainer's, and those
+        of this process."""
+        self._root, self._pod_name, self._setup = root, pod_name, setup
+        self._pod_dir = root / contract.PODS_DIR / pod_name
+        self._child: subprocess.Popen[bytes] | None = None
+        self._start_at = 0.0
+        self._stamp: tuple[int, int] | None = None
+        self._until: float | None = None
+
+    def pids(self) -> frozenset[int]:
+        """The process, which what ends a trainer must not end."""
+        child = self._child
+        return (
+            frozenset((child.pid,)) if child is not None and child.poll() is None else frozenset()
+        )
+
+    def tend(self, boot: float) -> None:
+        """Start it where there are grants, and again a moment after it died."""
+        if self._child is not None and self._child.poll() is None:
+            return
+        if self._child is not None:
+            self._child, self._start_at = None, boot + _AGAIN_AFTER_S
+        if boot < self._start_at or self.granted_until() is None:
+            return
+        environment = self._setup().over(for_trainers(os.environ))
+        with contextlib.suppress(OSError), open(self._pod_dir / UPLOAD_LOG_NAME, "ab") as log:
+            self._child = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", UPLOADER),
+                    *("--root", str(self._root), "--pod", self._pod_name),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**environment, contract.ENV_POD: self._pod_name},
+                cwd=self._pod_dir,
+                preexec_fn=die_with_parent,
+            )
+
+    def granted_until(self) -> float | None:
+        """Epoch s; None where there are no grants that can be read."""
+        path = self._pod_dir / GRANTS_NAME
+        try:
+            about = os.stat(path)
+            stamp = (about.st_mtime_ns, about.st_ino)
+            if stamp != self._stamp:
+                grants = load_grants(read_small(path, MAX_GRANTS_BYTES) or "")
+                mine = grants.pod_name == self._pod_name
+                self._stamp, self._until = stamp, grants.until if mine else None
+        except (OSError, ValueError):
+            self._stamp = self._until = None
+        return self._until
+
+    def uploads(self) -> Uploads:
+        with contextlib.suppress(ValueError):
+            text = read_small(self._pod_dir / UPLOADS_NAME)
+            if text is not None:
+                return load_uploads(text)
+        return Uploads()
+
+    def told(self) -> str:
+        """The result that the report in the bucket bears; '' while it bears none."""
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            return str(json.loads(read_small(self._pod_dir / TOLD_NAME) or "")["result"])
+        return ""
+
+
+# The agent's hold on the process that makes the training data: kept running, never waited for.
+#
+# It is the trainer's own ``model.prepare``. The trainer itself waits for what it needs of the
+# data and ends where nothing more can come; all that is decided here is whether to start it
+# again.
+
+DATA_LOG_NAME = "data.log"
 STDERR_NAME = "data.err"
 DATA_SET_NAME = "data_set.json"
 SETTINGS_NAME = "settings.json"
 
-_AGAIN_AFTER_S = 5.0
+_DATA_RETRY_AFTER_S = 5.0
 _TRIES = 4
 #: Exit codes of model.prepare after which the same command cannot succeed here (decision 0014):
 #: done, arguments, an extra that is missing, data that are no good. One that found another at work
@@ -76,7 +209,7 @@ class DataMaking:
             code = self._child.poll()
             if code is None:
                 return
-            self._child, self._start_at = None, now.boot + _AGAIN_AFTER_S
+            self._child, self._start_at = None, now.boot + _DATA_RETRY_AFTER_S
             self._log(f"the data's preparation ended with {code}")
             self._over = code in _FINAL or self._tries >= _TRIES
             if self._over and code != 0:
@@ -127,7 +260,7 @@ class DataMaking:
             if job.data.tokenizer:
                 words += ["--tokenizer", job.data.tokenizer]
             with (
-                open(self._pod_dir / LOG_NAME, "ab") as log,
+                open(self._pod_dir / DATA_LOG_NAME, "ab") as log,
                 open(self._pod_dir / STDERR_NAME, "wb") as errors,
             ):
                 self._child = subprocess.Popen(
@@ -146,7 +279,7 @@ class DataMaking:
                 )
         except OSError as error:
             self._log(f"the data's preparation cannot be started: {error.strerror}")
-            self._start_at = now.boot + _AGAIN_AFTER_S
+            self._start_at = now.boot + _DATA_RETRY_AFTER_S
             self._over = self._tries >= _TRIES
             if self._over:
                 self._tell_failure(job, now, -1)
