@@ -36,7 +36,7 @@ from model.families import masked_diffusion, registry
 from model.machine.distributed import World
 from model.training.number_format import reason_of
 from model.training.stepping import warm_up
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import AUTO, PhaseRecipe
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trmcloud.providers.registry  # noqa: F401  fills the traits
 from bench.row import Row, paired_ratio
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.money import Usd

@@ -148,7 +148,7 @@ def _ours(text: Text, steps: int, seed: int) -> tuple[float, float]:
     from model.training.schedule import Schedule
     from model.training.soundness import Soundness
     from model.training.stepping import Stepper
-    from trmcloud.adapters.files.recipes import load_recipe
+    from trmcloud.adapters.files import load_recipe
 
     given = {"steps": steps, "seed": seed, "vocab_size": text.vocabulary}
     recipe = load_recipe("shakespeare")

@@ -41,10 +41,9 @@ if TYPE_CHECKING:
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
-    from trmcloud.ports.boards import Board
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.link import StageItem
-    from trmcloud.ports.notices import Destination, Outbox, Send, Telling
+    from trmcloud.ports.notices import Board, Destination, Outbox, Send, Telling
     from trmcloud.providers.protocol import Provider
 
 FAMILIES.provide(FamilyFolders(families_folder))
@@ -84,7 +83,7 @@ def chain_if_any() -> SqliteLedger | None:
 
 def signature_check(path: Path, signers: Path | None) -> Check:
     """What is known of the signature beside a receipt."""
-    from trmcloud.adapters.ssh.signatures import SUFFIX, signature_of
+    from trmcloud.adapters.ssh.keys import SUFFIX, signature_of
     from trmcloud.app.receipts import Check, Verdict
 
     found = signature_of(path, signers)
@@ -243,7 +242,7 @@ def _folder_on_pod(kind: str, folder: Path) -> str:
 
 def event_files(folder: Path) -> Board:
     """What TensorBoard reads, below ``folder``."""
-    from trmcloud.adapters.boards.event_files import EventFiles
+    from trmcloud.adapters.boards import EventFiles
 
     return EventFiles(folder)
 
@@ -254,7 +253,7 @@ def board_server(folder: Path, port: int) -> str:
     Raises:
         UsageError: it cannot listen there.
     """
-    from trmcloud.adapters.boards.served import serve_board
+    from trmcloud.adapters.boards import serve_board
 
     return serve_board(folder, port)
 
@@ -265,7 +264,7 @@ def wandb_run(home: Path, run: RunState, *, project: str, entity: str | None) ->
     Raises:
         UsageError: W&B refuses.
     """
-    from trmcloud.adapters.boards.wandb_run import WandbRun
+    from trmcloud.adapters.boards import WandbRun
     from trmcloud.app.boards import about
 
     folder = home / "runs" / run.run_id
@@ -345,7 +344,7 @@ def telling_thread(context: Context, words: Words) -> Telling | None:
     teller = build_teller(context, words)
     if teller is None:
         return None
-    from trmcloud.adapters.notify.thread import TellingThread
+    from trmcloud.adapters.notify.outbox import TellingThread
 
     return TellingThread(teller)
 
@@ -358,7 +357,7 @@ def build_teller(context: Context, words: Words) -> Teller | None:
     """
     if not (context.home / "notify.json").exists():
         return None
-    from trmcloud.adapters.notify.destinations import read_destinations
+    from trmcloud.adapters.notify.senders import read_destinations
     from trmcloud.app.notifications import Teller
     from trmcloud.core.errors import NotifyError
     from trmcloud.core.values import replace
@@ -377,7 +376,7 @@ def destinations_file() -> tuple[
     Callable[[], tuple[Destination, ...]], Callable[[Sequence[Destination]], None]
 ]:
     """(what reads who is to be told, what writes it)"""
-    from trmcloud.adapters.notify.destinations import read_destinations, write_destinations
+    from trmcloud.adapters.notify.senders import read_destinations, write_destinations
 
     close_home(os.environ)
     home = home_dir(os.environ)
@@ -397,10 +396,10 @@ def sender_of(destination: Destination) -> Send:
         MissingExtra, UsageError: it cannot be told.
     """
     if destination.way == "webhook":
-        from trmcloud.adapters.notify.webhook import WebhookSender
+        from trmcloud.adapters.notify.senders import WebhookSender
 
         return WebhookSender(destination.where, destination.secret)
-    from trmcloud.adapters.notify.by_apprise import AppriseSender
+    from trmcloud.adapters.notify.senders import AppriseSender
 
     return AppriseSender(destination.way, destination.where)
 
@@ -409,7 +408,7 @@ def pod_webhook(home: Path) -> str:
     """``webhook.json`` for a pod; '' where no destination is to be told from there."""
     if not (home / "notify.json").exists():
         return ""
-    from trmcloud.adapters.notify.destinations import read_destinations
+    from trmcloud.adapters.notify.senders import read_destinations
     from trmcloud.core.contract.notices import Webhook
     from trmcloud.core.contract.records import dump
     from trmcloud.core.errors import NotifyError

@@ -42,7 +42,7 @@ class Inputs:
         self._providers = _providers(home)
 
     def recipe(self, name: str) -> Recipe:
-        from trmcloud.adapters.files.recipes import load_recipe
+        from trmcloud.adapters.files import load_recipe
 
         return load_recipe(name)
 
@@ -61,7 +61,7 @@ class Inputs:
         return local_machine()
 
     def data_source(self, name: str) -> DataSource:
-        from trmcloud.adapters.files.data_sets import source_of
+        from trmcloud.adapters.files import source_of
 
         return source_of(name)
 
@@ -101,7 +101,7 @@ def local_machine() -> LocalMachine:
 
 def data_sets() -> list[DataSet]:
     """Every data set that goes by a name, by name."""
-    from trmcloud.adapters.files.data_sets import all_data_sets
+    from trmcloud.adapters.files import all_data_sets
 
     return all_data_sets()
 
@@ -111,7 +111,7 @@ def data_set(name: str) -> DataSet:
     Raises:
         NotFoundError: no such data set. UsageError: its file is damaged.
     """
-    from trmcloud.adapters.files.data_sets import load_data_set
+    from trmcloud.adapters.files import load_data_set
 
     return load_data_set(name)
 
@@ -125,7 +125,7 @@ def check_data_files(found: DataSet, *, whole: bool) -> Iterator[Checked]:
 
 def recipes() -> list[Recipe]:
     """Every recipe that goes by a name, by name."""
-    from trmcloud.adapters.files.recipes import load_recipe, recipe_names
+    from trmcloud.adapters.files import load_recipe, recipe_names
 
     return [load_recipe(name) for name in recipe_names()]
 

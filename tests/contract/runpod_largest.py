@@ -11,8 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from trmcloud.adapters.files.data_sets import load_data_set
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_data_set, load_recipe
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.app.pod_request import LaunchData, pod_request
 from trmcloud.core.catalog.datasets import files_at_commit

@@ -21,9 +21,13 @@ from aiosmtpd.smtp import Envelope
 
 from tests.standins.loopback import free_port
 from tests.standins.receiver import DRIPS, HANGS, LOSES, TAKES, Receiver, receiving
-from trmcloud.adapters.notify.by_apprise import AppriseSender
 from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
-from trmcloud.adapters.notify.webhook import MOST_AGAIN_S, WebhookSender, retry_after_s
+from trmcloud.adapters.notify.senders import (
+    MOST_AGAIN_S,
+    AppriseSender,
+    WebhookSender,
+    retry_after_s,
+)
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
 from trmcloud.core.errors import OutboxError, UsageError

@@ -16,8 +16,8 @@ from tests.contract.test_ssh_link import REPORT
 from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.forward import forward
 from trmcloud.adapters.ssh.keys import KeyStore
-from trmcloud.adapters.ssh.peers import HEAD_LOST_S, Others
 from trmcloud.adapters.ssh.session import environment
+from trmcloud.adapters.ssh.sync import HEAD_LOST_S, Others
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import Dropped, HostKeyChanged, LinkError, LoginRefused
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.standins.runpod.machines import no_namespaces
+from trmcloud.adapters.ssh.checks import ssh_needs
 from trmcloud.adapters.ssh.connection import SshConnection
-from trmcloud.adapters.ssh.needs import ssh_needs
 from trmcloud.core.errors import Dropped, LinkError
 
 ROOT = Path(__file__).resolve().parents[2]

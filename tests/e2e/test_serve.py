@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.serving import WITHIN_S, Server
 from tests.e2e.user import TINY, User, real_trainer, write_text
-from trmcloud.io.one_request import send
+from trmcloud.io.requests import send
 
 pytest.importorskip("starlette", reason="the extra `serve`")
 pytest.importorskip("uvicorn", reason="the extra `serve`")

@@ -27,7 +27,7 @@ from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.pods import Pod
 from tests.unit.skypilot.rig import stand_in
-from trmcloud.adapters.files.data_sets import load_data_set
+from trmcloud.adapters.files import load_data_set
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import State

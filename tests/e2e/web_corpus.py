@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.standins.data_host import DataHost
-from trmcloud.adapters.files.data_sets import load_data_set
+from trmcloud.adapters.files import load_data_set
 
 NAME = "fineweb-edu"
 SHARDS = 10

@@ -21,7 +21,7 @@ from tests.unit.core.manifests import manifest
 from tests.unit.core.runs import AT, a_report, ask, follow, running, the_pod
 from tests.unit.core.test_pod_contract import BEAT, JOB, LEASE, ORDERS, REPORT
 from trmcloud.adapters.local.run_files import LocalRunFiles
-from trmcloud.adapters.ssh import follow as follow_log
+from trmcloud.adapters.ssh import forward as follow_log
 from trmcloud.adapters.ssh.session import explain
 from trmcloud.adapters.ssh.sync import MAX_MANIFESTS_BYTES, MOST_MANIFESTS, Mirror, remote_manifests
 from trmcloud.app.checkpoints.bucket_grants import furthest

@@ -385,7 +385,7 @@ def test_compiled_blocks_are_the_same_model() -> None:
 
 
 def settings_of(name: str) -> PhaseRecipe:
-    from trmcloud.adapters.files.recipes import load_recipe
+    from trmcloud.adapters.files import load_recipe
 
     recipe = load_recipe(name)
     made = recipe.resolve("train", hardware=recipe.reference_hardware, gpus=8)

@@ -506,7 +506,7 @@ def test_two_ranks_try_and_take_the_same(new_run: NewRun, tmp_path: Path) -> Non
 def test_a_small_recipe_learns_in_emulated_float8_as_in_bfloat16(
     new_run: NewRun,
 ) -> None:
-    from trmcloud.adapters.files.recipes import load_recipe
+    from trmcloud.adapters.files import load_recipe
 
     small = load_recipe("gpt350m").in_small()
     shape = small.resolve("train", hardware="local", gpus=1).to_json()

@@ -84,7 +84,7 @@ READERS = {
     "core.contract.pod_contract": Target(("test_pod_contract.py",)),
     "core.plain_text": Target(("test_pod_contract.py",)),
     "adapters.ssh.sync": Target(("unit/ssh/test_sync.py",), ("Mirror", "_decoded")),
-    "adapters.ssh.follow": Target(("unit/ssh/test_sync.py",), ("_frames", "_exactly")),
+    "adapters.ssh.forward": Target(("unit/ssh/test_sync.py",), ("_frames", "_exactly")),
     "adapters.s3.client": Target(
         ("unit/s3/test_client.py",),
         ("told", "code_of", "explain", "_refused", "is_missing", "lacks", "of_no_use", "_until"),

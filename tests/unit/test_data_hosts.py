@@ -20,7 +20,7 @@ import pytest
 from tests.standins.data_host import COMMIT, DataHost, Fault, serving
 from trmcloud.adapters import data_hosts
 from trmcloud.adapters.data_hosts import check_files, pin_to_commit
-from trmcloud.adapters.files.data_sets import all_data_sets, load_data_set
+from trmcloud.adapters.files import all_data_sets, load_data_set
 from trmcloud.core.catalog import datasets
 from trmcloud.core.catalog.datasets import DataSet, one_file
 from trmcloud.core.errors import DataError, MissingExtra

@@ -19,7 +19,7 @@ from trmcloud.app.reap import Found, last_visit, note_visit
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.events import LayerVerified
 from trmcloud.core.money import Usd
-from trmcloud.ports.intents import MOST_PODS, Intent
+from trmcloud.ports.ledger import MOST_PODS, Intent
 from trmcloud.wiring import build_context
 
 # -- layers -------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from trmcloud.core.catalog import datasets
 from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, DataSet, parse_hosts, rehosted
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import DataError, MissingExtra
-from trmcloud.io.one_request import send
+from trmcloud.io.requests import send
 
 _TIMEOUT_S = 20.0
 _MOST_REDIRECTS = 5

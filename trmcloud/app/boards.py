@@ -16,7 +16,7 @@ from trmcloud.core.contract.records import instant
 from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotFoundError
-from trmcloud.ports.boards import Board
+from trmcloud.ports.notices import Board
 
 MOST_NAMES = 512
 """A trainer has some dozens; one that makes up more is not followed in that."""

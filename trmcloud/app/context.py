@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from trmcloud.core.control.run_state import RunState
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.compute import Compute
-    from trmcloud.ports.files import RunFiles
-    from trmcloud.ports.intents import Intents
-    from trmcloud.ports.ledger import ControllerId, Ledger
+    from trmcloud.ports.ledger import ControllerId, Intents, Ledger
     from trmcloud.ports.link import PodLink, StageItem
+    from trmcloud.ports.plan_inputs import RunFiles
     from trmcloud.ports.work import Clock, Workers
 
 

@@ -25,7 +25,7 @@ from trmcloud.core.control.reason import ReasonKind, because, said
 from trmcloud.core.control.run_state import IllegalTransition, RunState
 from trmcloud.core.errors import AuthError, ConflictError, LedgerError, StaleEpoch, TrmcloudError
 from trmcloud.core.values import dataclass
-from trmcloud.ports.intents import Intent
+from trmcloud.ports.ledger import Intent
 
 _FORGET_AFTER_S = 30 * 86400.0
 """An intent that no ledger here has a run for is kept for so long."""

@@ -26,7 +26,7 @@ from trmcloud.core.control.notices import (
     trains_now,
 )
 from trmcloud.core.errors import TrmcloudError
-from trmcloud.io.backoff import pause_s
+from trmcloud.io.requests import pause_s
 from trmcloud.ports.notices import Destination, Outbox, Send, Told, Waiting
 
 Words = Callable[[Notice], Mapping[str, str]]

@@ -19,7 +19,7 @@ from trmcloud.export.standalone import Spec, Standalone, read_spec
 from trmcloud.io.files import read_small
 from trmcloud.pod.agent.attempts import RECORD_NAME, Lives, ended_at, read_lives, used_s
 from trmcloud.pod.agent.watchdog_process import POD_NAME
-from trmcloud.ports.files import RunFiles
+from trmcloud.ports.plan_inputs import RunFiles
 
 USUAL = "trmcloud-run"
 _RUN_ID = re.compile(r"r-[0-9a-f]{6}")

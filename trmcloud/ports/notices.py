@@ -1,8 +1,8 @@
-"""Who is told, by which way, and where what is to be told waits until it was."""
+"""Ports for what leaves this machine to people and boards: notifications and figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,6 +10,29 @@ from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.notices import Notice
+
+# Where a run's figures are drawn by programs that are not ours.
+
+
+class Board(Protocol):
+    """Told one phase after the other, each in the order of its steps."""
+
+    def begin(self, phase: str, step: int) -> None:
+        """What is told of this phase begins now, at this step: for the first time, or anew, where
+        its trainer went back to a checkpoint."""
+
+    def tell(
+        self, phase: str, step: int, on_axis: int, at: float, values: Mapping[str, float]
+    ) -> None:
+        """Figures by their names, logged at ``at`` (epoch s). ``step`` is the phase's own,
+        ``on_axis`` counts on over phases."""
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+# Who is told, by which way, and where what is to be told waits until it was.
 
 
 @dataclass(frozen=True)

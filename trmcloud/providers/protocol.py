@@ -94,7 +94,7 @@ class Provider(ABC):
 
     def needs(self) -> Sequence[Need]:
         """What renting needs of this machine."""
-        from trmcloud.adapters.ssh.needs import ssh_needs
+        from trmcloud.adapters.ssh.checks import ssh_needs
 
         return ssh_needs(self.site.home)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.app.home import bundle_root
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE

@@ -16,8 +16,7 @@ from tests.standins.data_host import DataHost, Fault, serving
 from tests.unit.core.manifests import manifest
 from tests.unit.skypilot.rig import Rig
 from tests.unit.skypilot.test_homes import in_home
-from trmcloud.adapters.files.data_sets import load_data_set, source_of
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_data_set, load_recipe, source_of
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.app import data as data_files
 from trmcloud.app import kill_layers, launching, planning, preparing

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.core.manifests import manifest
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe
 from trmcloud.app import measurements, trainings
 from trmcloud.app.commands import spec_to_run
 from trmcloud.app.context import Context

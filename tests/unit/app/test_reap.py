@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.core.test_strays import AT, ENDED, LATENCY_S, RATE, Book, ledger, pod, run
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.app.reap import Ended, end, end_volumes, look

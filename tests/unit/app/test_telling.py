@@ -19,8 +19,7 @@ from tests.standins.loopback import until
 from tests.unit.core.runs import AT, running
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.workers import ThreadWorkers
-from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
-from trmcloud.adapters.notify.thread import TellingThread
+from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox, TellingThread
 from trmcloud.app import boards, curves
 from trmcloud.app.boards import BoardFeed, need_metrics
 from trmcloud.app.context import Context

@@ -18,7 +18,7 @@ import pytest
 from tests.reasons import quoted
 from tests.unit.cli import told_home
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.adapters.ssh.signatures import NAMESPACE
+from trmcloud.adapters.ssh.keys import NAMESPACE
 from trmcloud.app.receipts import receipt_of
 from trmcloud.cli.commands.verify import verify
 from trmcloud.cli.views.html_page import page_of, parts_of

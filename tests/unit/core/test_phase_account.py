@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.core.phases import BEAT, ONE, RUNNING, ended
-from trmcloud.adapters.files.recipes import load_recipe, recipe_names
+from trmcloud.adapters.files import load_recipe, recipe_names
 from trmcloud.core.contract.phase_account import close_attempt, next_try, started, with_skips
 from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import Recovery

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.core.phases import BEAT, EXTREME, LEASE, ONE, PASSED, RUNNING, after, ended, view
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe
 from trmcloud.core.contract import recovery
 from trmcloud.core.contract.phase_account import (
     CLIMBS,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.io.backoff import patiently, pause_s
 from trmcloud.io.files import write_atomic
 from trmcloud.io.hashing import file_sha256, holds
+from trmcloud.io.requests import patiently, pause_s
 from trmcloud.io.web_server import listening
 
 # -- Small files that are whole or not there, hashes of parts, and pauses that grow -------------

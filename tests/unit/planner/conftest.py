@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import Offer, parse_offers
 from trmcloud.core.spec.recipe import Recipe

@@ -12,8 +12,7 @@ import pytest
 import bench.calibrate
 from bench.calibration import Calibration, calibrate, half_width, row_seconds
 from bench.published import Published, parse_rows
-from trmcloud.adapters.files.data_sets import load_data_set, source_of
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_data_set, load_recipe, source_of
 from trmcloud.app import measurements
 from trmcloud.app.probe_local import probe_local
 from trmcloud.core.catalog.hardware import (

@@ -13,7 +13,7 @@ import pytest
 
 from tests.contract.runpod_largest import compute
 from tests.unit.skypilot.rig import KEYS, NAME
-from trmcloud.adapters.files.recipes import load_recipe, recipe_names
+from trmcloud.adapters.files import load_recipe, recipe_names
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.app.pod_request import pod_request
 from trmcloud.core.catalog.providers import TRAITS, rentable, traits_of

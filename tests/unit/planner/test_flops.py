@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.settings import changed
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.work import BACKWARD_FACTOR, muon_flops
 

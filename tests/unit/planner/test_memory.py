@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from tests.settings import changed
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe
 from trmcloud.core.planner.memory import (
     batches,
     checkpoint_bytes,

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.planner.test_planning import plan_for
-from trmcloud.adapters.files.data_sets import source_of
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe, source_of
 from trmcloud.cli.views.plan_explain import batch_lines
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS, Offer

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.plans import a_candidate, a_phase
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe
 from trmcloud.app import planning
 from trmcloud.app.pod_request import LaunchData, disk_gb
 from trmcloud.core.catalog.hardware import LocalMachine

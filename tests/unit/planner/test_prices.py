@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tests.unit.skypilot.rig import KEYS, request
 from trmcloud import wiring_plans
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.prices import download, tables
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.cli.commands.prices import app

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.pod.leases import a_lease
-from trmcloud.adapters.files.recipes import load_recipe
+from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.core.contract import supervisor
 from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState

@@ -15,7 +15,7 @@ from tests.unit.core.manifests import manifest
 from tests.unit.core.phases import BEAT
 from tests.unit.core.test_pod_contract import REPORT
 from trmcloud.adapters.ssh import sync
-from trmcloud.adapters.ssh.follow import _frames
+from trmcloud.adapters.ssh.forward import _frames
 from trmcloud.adapters.ssh.sync import Mirror
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import to_json

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from trmcloud.ports.intents import MOST_PODS, Intent
+from trmcloud.ports.ledger import MOST_PODS, Intent
 
 _MOST_BYTES = 4096
 _MOST_FILES = 64

@@ -1,21 +1,25 @@
-"""What is to be told, in one SQLite file beside the ledger: ``<home>/outbox.db``.
-
-Every method is one transaction on a connection of its own, so that threads and processes may share
-the file, and one that is killed leaves what it held to the next. A notice is known by its id for
-good, and waits, once for each destination, until that has taken it.
-"""
+"""The outbox of notifications in one SQLite file, and the thread that delivers them."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from trmcloud.app.notifications import Teller
 from trmcloud.core.contract.notices import Notice, is_wanted
-from trmcloud.core.errors import OutboxError
+from trmcloud.core.errors import OutboxError, TrmcloudError
 from trmcloud.ports.notices import Destination, Waiting
+
+# What is to be told, in one SQLite file beside the ledger: ``<home>/outbox.db``.
+#
+# Every method is one transaction on a connection of its own, so that threads and processes may
+# share the file, and one that is killed leaves what it held to the next. A notice is known by its
+# id for good, and waits, once for each destination, until that has taken it.
 
 NAME = "outbox.db"
 _VERSION = 1
@@ -190,3 +194,63 @@ _LONGEST_S = 7 * 86_400.0
 def _waiting(row: tuple[int, str, str, str, int, float, float, str]) -> Waiting:
     _, notice_id, destination, body, tries, since, next_at, why = row
     return Waiting(notice_id, destination, body, tries, since, next_at, why)
+
+
+# The thread that tells while others control: it is never waited for beyond a deadline.
+
+_EVERY_S = 2.0
+
+
+class TellingThread:
+    """Derives every few seconds; each destination is told by a thread of its own, so that one which
+    never answers delays no other. All of them are daemons: no process waits for them to end."""
+
+    def __init__(self, teller: Teller, every_s: float = _EVERY_S) -> None:
+        self._teller, self._every_s = teller, every_s
+        self._leave = threading.Event()
+        self._workers: dict[str, threading.Thread] = {}
+        self._loop = threading.Thread(target=self._run, name="telling", daemon=True)
+        self.trouble: Exception | None = None
+        """What kept the last look from being put into the outbox."""
+
+    def start(self) -> None:
+        self._loop.start()
+
+    def finish(self, within_s: float) -> bool:
+        """Look once more and tell what is due, for at most so long; whether all of it was tried.
+        What is left waits in the outbox."""
+        deadline = time.monotonic() + within_s
+        self._leave.set()
+        self._loop.join(max(0.0, deadline - time.monotonic()))
+        for worker in list(self._workers.values()):
+            worker.join(max(0.0, deadline - time.monotonic()))
+        threads = [self._loop, *self._workers.values()]
+        return not any(thread.is_alive() for thread in threads)
+
+    def _run(self) -> None:
+        while True:
+            leaving = self._leave.is_set()
+            self._look()
+            if leaving:
+                return
+            self._leave.wait(self._every_s)
+
+    def _look(self) -> None:
+        try:
+            self._teller.derive()
+            self.trouble = None
+        except Exception as error:  # a ledger that is locked, a disk that is full: looked at again
+            self.trouble = error
+        for destination in self._teller.destinations:
+            worker = self._workers.get(destination.name)
+            if worker is None or not worker.is_alive():
+                worker = threading.Thread(target=self._tell, args=(destination,), daemon=True)
+                self._workers[destination.name] = worker
+                worker.start()
+
+    def _tell(self, destination: Destination) -> None:
+        try:
+            while self._teller.deliver(destination):
+                pass
+        except TrmcloudError as error:
+            self.trouble = error

@@ -9,7 +9,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
-from trmcloud.io.one_request import send
+from trmcloud.io.requests import send
 
 CHUNK_BYTES = 1 << 16
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -1,7 +1,8 @@
-"""``ports.Bucket`` on S3 or anything that speaks it: where things lie is ``core.bucket``'s word."""
+"""``ports.Bucket`` on S3 or a server that speaks it, and the tokens that pods share there."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,11 +17,24 @@ from typing import Any
 
 from trmcloud.adapters.s3.client import Client, connect, told
 from trmcloud.adapters.s3.fetching import fetch_file, get_bytes
-from trmcloud.adapters.s3.sending import put_bytes, put_file, put_pieces, unfinished
+from trmcloud.adapters.s3.sending import (
+    put_bytes,
+    put_file,
+    put_pieces,
+    takes_conditions,
+    unfinished,
+)
 from trmcloud.adapters.s3.spans import LANES, Meter, Source
-from trmcloud.adapters.s3.token_slots import cache_grants, stored_files
+from trmcloud.core.contract import bucket_layout as tc
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.bucket import CachedFile, FileGet, FolderGet, Grants, PhaseSlots
+from trmcloud.core.contract.bucket import (
+    CachedFile,
+    CacheGrants,
+    FileGet,
+    FolderGet,
+    Grants,
+    PhaseSlots,
+)
 from trmcloud.core.contract.bucket_layout import (
     DATA_INDEX_NAME,
     LONGEST_GRANT_S,
@@ -37,11 +51,74 @@ from trmcloud.core.contract.bucket_layout import (
     slots_of,
 )
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
-from trmcloud.core.contract.records import MAX_JSON_BYTES
+from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError
 from trmcloud.io.hashing import holds
-from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
+from trmcloud.ports.bucket import CacheRequest, GrantRequest, Shelf, Stored
 from trmcloud.ports.link import StageItem
+
+# What a pod may fetch of the tokens that a bucket keeps, and where it may put what it makes.
+
+_PROBE = "made.json"
+"""Below a pod's name: stored once, by which a store shows whether it refuses a second writing."""
+
+
+def cache_grants(
+    client: Client,
+    place: Place,
+    wanted: CacheRequest,
+    pod_name: str,
+    sizes: Mapping[str, int],
+    signed: Callable[..., str],
+) -> CacheGrants:
+    """``sizes`` are those of the objects below the key; ``signed(verb, key, once=…)`` makes a
+    request. Only pinned files may be fetched, by their pinned hashes. Only objects below the pod's
+    own name may be put, and none that is there."""
+
+    def key(name: str) -> str:
+        return place.key(tc.TOKENS_DIR, wanted.key, name)
+
+    held = tc.offered(wanted.pins, sizes)
+    once = takes_conditions(client, key(f"{pod_name}/{_PROBE}"))
+    slots = [slot for slot in tc.token_slots_for(pod_name, wanted.shards) if slot not in sizes]
+    names = [*slots, *(tc.entry_of(slot) for slot in slots)]
+    return CacheGrants(
+        folder=wanted.folder,
+        gets=tuple(
+            FileGet(f.name, f.size_bytes, f.sha256, (signed("get_object", key(f.slot)),))
+            for f in held
+        ),
+        held=held,
+        puts={
+            name: signed("put_object", key(name), once=once) for name in names if name not in sizes
+        },
+    )
+
+
+def stored_files(
+    client: Client,
+    place: Place,
+    of_key: str,
+    sizes: Mapping[str, int],
+    pods: Collection[str],
+    pins: Sequence[CachedFile],
+) -> tuple[CachedFile, ...]:
+    """What ``pods`` say that they have stored, as far as nothing is pinned yet: hostile text, of
+    which what is no entry is left out."""
+
+    def read(slot: str) -> CachedFile | None:
+        at = place.key(tc.TOKENS_DIR, of_key, tc.entry_of(slot))
+        text = get_bytes(client, at, tc.MAX_ENTRY_BYTES)
+        with contextlib.suppress(ContractError):
+            return tc.load_entry(text or b"", slot, sizes[slot])
+        return None
+
+    with ThreadPoolExecutor(LANES) as pool:
+        found = list(pool.map(read, tc.unpinned(sizes, pods, pins)))
+    return tuple(file for file in found if file is not None)
+
+
+# ``ports.Bucket`` on S3 or anything that speaks it: where things lie is ``core.bucket``'s word.
 
 ABANDONED_AFTER_S = 86_400.0
 _MARGIN_S = 5.0

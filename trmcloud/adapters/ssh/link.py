@@ -11,15 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trmcloud.adapters.ssh.connection import SshConnection, control_dir
-from trmcloud.adapters.ssh.follow import follow
-from trmcloud.adapters.ssh.forward import forward
+from trmcloud.adapters.ssh.forward import board, follow, forward
 from trmcloud.adapters.ssh.keys import KeyStore
-from trmcloud.adapters.ssh.peers import Others
 from trmcloud.adapters.ssh.pull import pull
-from trmcloud.adapters.ssh.push import parcel_of
-from trmcloud.adapters.ssh.stage import Progress, shifted, stage, write_text
-from trmcloud.adapters.ssh.sync import MAX_ANSWER_BYTES, Mirror, remote_manifests
-from trmcloud.adapters.ssh.tensorboard import board
+from trmcloud.adapters.ssh.push import Progress, parcel_of, shifted, stage, write_text
+from trmcloud.adapters.ssh.sync import MAX_ANSWER_BYTES, Mirror, Others, remote_manifests
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import GRANTS_NAME

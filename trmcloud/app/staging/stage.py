@@ -22,8 +22,8 @@ from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import DataError
 from trmcloud.io.hashing import file_sha256
-from trmcloud.ports.files import RunFiles
 from trmcloud.ports.link import StageItem
+from trmcloud.ports.plan_inputs import RunFiles
 
 CODE_DIR, WEIGHTS_DIR, TOKENIZER_DIR = "code", "weights", "tokenizer"
 _CODE_SUFFIXES = (".py", ".toml", ".txt", ".csv")

@@ -40,7 +40,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.plain_text import one_line
-from trmcloud.io.web_guard import (
+from trmcloud.io.web_server import (
     ANY_ADDRESS,
     LOOPBACK,
     OF_LOOPBACK,
@@ -49,19 +49,20 @@ from trmcloud.io.web_guard import (
     Refusal,
     headers_of,
     keep,
+    listening,
     names_of,
     read_body,
     refusal_of_origin,
     refusal_of_token,
+    silent_server,
 )
-from trmcloud.io.web_server import listening, silent_server
 from trmcloud.ports.work import Progress
 
 # Who may ask: whoever knows the token, from this very page. Pure ASGI, in front of everything.
 #
 # A browser sends requests for other sites' pages, too; so a request has to name this server as
 # its host (no other name can be made to point here), come from this origin, and carry the token
-# in a header, which no form and no image can. The checks are those of ``trmcloud.io.web_guard``.
+# in a header, which no form and no image can. The checks are those of ``trmcloud.io.web_server``.
 
 API = "/api/"
 HEADERS: Mapping[str, str] = {

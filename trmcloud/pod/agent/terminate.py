@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
-from trmcloud.io.one_request import send
+from trmcloud.io.requests import send
 from trmcloud.pod.machine.environment import self_ends
 
 TERMINATION_NAME = "termination.json"

@@ -32,9 +32,8 @@ from trmcloud.core.contract.notices import (
     load_webhook,
     notices_of,
 )
-from trmcloud.io.backoff import pause_s
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.io.one_request import send
+from trmcloud.io.requests import pause_s, send
 
 EVERY_S = 1.0
 _TIMEOUT_S = 10.0

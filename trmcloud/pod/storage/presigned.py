@@ -18,9 +18,9 @@ from pathlib import Path
 
 from trmcloud.core.contract.bucket import FileGet, FolderGet
 from trmcloud.core.contract.bucket_layout import Piece, pieces_of
-from trmcloud.io.backoff import patiently
 from trmcloud.io.files import sync_folder
 from trmcloud.io.hashing import holds
+from trmcloud.io.requests import patiently
 
 # Objects of a store by presigned requests: one PUT or one ranged GET, checked, never logged
 # whole.

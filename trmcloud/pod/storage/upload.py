@@ -42,8 +42,8 @@ from trmcloud.core.contract.manifest import (
 )
 from trmcloud.core.contract.pod_contract import Kept
 from trmcloud.core.errors import CheckpointError
-from trmcloud.io.backoff import patiently
 from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.requests import patiently
 from trmcloud.pod.storage.presigned import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeG
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.io.one_request import send
+from trmcloud.io.requests import send
 from trmcloud.providers.runpod import secrets
 
 TIMEOUT_S = 20.0

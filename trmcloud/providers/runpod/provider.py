@@ -99,7 +99,7 @@ class RunPod(Provider):
         return [Source(NAME, partial(price_rows, self.site.environ))]
 
     def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
-        from trmcloud.adapters.ssh.round_trip import answers, round_trip, termination
+        from trmcloud.adapters.ssh.checks import answers, round_trip, termination
         from trmcloud.app.smoke.watch import AccountFigures, SmokeSetting
         from trmcloud.core.storage import LEAST_WORK_GB, pod_disks_price
         from trmcloud.providers.runpod.offers import live_offers

@@ -132,7 +132,7 @@ class SkyPilot(Provider):
         ]
 
     def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
-        from trmcloud.adapters.ssh.round_trip import answers, round_trip, termination
+        from trmcloud.adapters.ssh.checks import answers, round_trip, termination
         from trmcloud.app.smoke.watch import AccountFigures, SmokeSetting
         from trmcloud.providers.skypilot.task import knows_autodown
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trmcloud.core.clock import Instant
-from trmcloud.ports.intents import Intent
+from trmcloud.ports.ledger import Intent
 
 Act = Callable[[], None]
 

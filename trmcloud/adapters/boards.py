@@ -1,7 +1,8 @@
-"""A run of Weights & Biases, by its own library: its key is its own business, here."""
+"""Boards that draw a run's figures: TensorBoard's event files and server, Weights & Biases."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,75 @@ from typing import Any
 from trmcloud.core.contract.metric_names import PAID_HOURS, SPENT_USD
 from trmcloud.core.errors import UsageError
 from trmcloud.core.plain_text import one_line
+
+# TensorBoard's event files, written by TensorBoard's own writer: one folder for each phase.
+
+_QUEUE = 1000
+_FLUSH_S = 5
+
+
+class EventFiles:
+    """A ``Board`` below ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+
+    def begin(self, phase: str, step: int) -> None:
+        """A reader drops what it knew of this step and later ones."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        if phase not in self._writers:
+            self._writers[phase] = EventFileWriter(
+                str(self._folder / phase), max_queue_size=_QUEUE, flush_secs=_FLUSH_S
+            )
+            return
+        log = SessionLog(status=SessionLog.SessionStatus.START)
+        self._writers[phase].add_event(Event(step=step, session_log=log))
+
+    def tell(
+        self, phase: str, step: int, on_axis: int, at: float, values: Mapping[str, float]
+    ) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        figures = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        event = Event(wall_time=at, step=step, summary=Summary(value=figures))
+        self._writers[phase].add_event(event)
+
+    def flush(self) -> None:
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+
+# TensorBoard in this process, on loopback: it ends with it.
+
+
+def serve_board(folder: Path, port: int) -> str:
+    """Its address.
+
+    Raises:
+        UsageError: it cannot listen there.
+    """
+    from tensorboard import program
+
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)
+    board = program.TensorBoard()
+    board.configure(
+        logdir=str(folder), host="127.0.0.1", port=port, reload_interval=2.0, load_fast="false"
+    )
+    try:
+        return str(board.launch()).rstrip("/")
+    except program.TensorBoardServerException as error:
+        raise UsageError(one_line(str(error)), next_step="--port with another") from None
+
+
+# A run of Weights & Biases, by its own library: its key is its own business, here.
 
 _STEP, _LOGGED_AT = "trainer/step", "trainer/at"
 

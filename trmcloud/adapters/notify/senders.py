@@ -1,0 +1,216 @@
+"""Senders of notifications: a signed webhook, Apprise's services, and the destinations' file."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import logging
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from trmcloud.core import codec
+from trmcloud.core.contract.notices import headers_of
+from trmcloud.core.contract.records import ContractError
+from trmcloud.core.errors import MissingExtra, NotifyError, UsageError
+from trmcloud.core.plain_text import one_line
+from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.requests import send
+from trmcloud.ports.notices import Destination, Told
+
+# Who is to be told, in ``<home>/notify.json``: addresses and secrets, for their owner alone.
+
+NAME = "notify.json"
+_VERSION = 1
+
+
+def read_destinations(home: Path) -> tuple[Destination, ...]:
+    """
+    Raises:
+        NotifyError: the file cannot be read, or is none of ours.
+    """
+    path = home / NAME
+    try:
+        text = read_small(path)
+        if text is None:
+            return ()
+        if os.stat(path).st_mode & 0o077:
+            os.chmod(path, 0o600)
+        data = json.loads(text)
+        if data["version"] != _VERSION:
+            raise ValueError(f"its version is {data['version']!r:.20}")
+        return tuple(codec.from_json(Destination, row) for row in data["destinations"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NotifyError(
+            f"who is to be told cannot be read: {error}",
+            where=str(path),
+            next_step=f"remove {path}, and add them anew",
+        ) from None
+
+
+def write_destinations(home: Path, destinations: Sequence[Destination]) -> None:
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    rows = [codec.to_json(each) for each in destinations]
+    text = json.dumps({"version": _VERSION, "destinations": rows}, indent=1)
+    write_atomic(home / NAME, text, mode=0o600)
+
+
+# A webhook by the standard library: one signed POST, which goes where it was sent and nowhere
+# else.
+
+TIMEOUT_S = 10.0
+MOST_AGAIN_S = 3600.0
+"""A receiver is not taken at its word for longer."""
+
+
+class WebhookSender:
+    """Tells one address. ``now`` is epoch s, for the signature."""
+
+    def __init__(
+        self,
+        url: str,
+        secret: str,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._url, self._secret = url, secret
+        self._timeout_s, self._now = timeout_s, now
+
+    def __call__(self, notice_id: str, body: str) -> Told:
+        return post(self._url, self._secret, notice_id, body, self._timeout_s, self._now())
+
+
+def post(url: str, secret: str, notice_id: str, body: str, timeout_s: float, now: float) -> Told:
+    """Send a body, signed at ``now`` (epoch s)."""
+    try:
+        headers = headers_of(notice_id, body, secret, now)
+        request = urllib.request.Request(url, body.encode(), headers, method="POST")
+        with send(request, timeout_s) as answer:
+            answer.read(1)
+        return Told(True)
+    except urllib.error.HTTPError as error:
+        again_in_s = retry_after_s(error.headers.get("Retry-After"), now)
+        error.close()
+        return Told(False, one_line(f"it answered {error.code}"), again_in_s)
+    except ContractError as error:
+        return Told(False, str(error))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or error
+        return Told(False, one_line(f"no answer: {why}")[:200])
+    except Exception as error:  # http.client's own: an answer that is none
+        return Told(False, one_line(f"no answer: {type(error).__name__}")[:200])
+
+
+def retry_after_s(text: str | None, now: float) -> float | None:
+    """Of ``Retry-After``: seconds, or a date; None where it is neither."""
+    if not text:
+        return None
+    if text.strip().isascii() and text.strip().isdigit() and len(text) < 10:
+        return min(MOST_AGAIN_S, float(text))
+    try:
+        at = email.utils.parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return min(MOST_AGAIN_S, max(0.0, at - now))
+
+
+# Mail, ntfy, Slack and Discord through Apprise, which is imported where one of them is used.
+
+WAYS: Mapping[str, tuple[str, ...]] = {
+    "email": ("mailto", "mailtos"),
+    "ntfy": ("ntfy", "ntfys", "https"),
+    "slack": ("slack", "https"),
+    "discord": ("discord", "https"),
+}
+"""By way: the schemes that its addresses begin with."""
+_PLUGINS = {"email": "Email", "ntfy": "Ntfy", "slack": "Slack", "discord": "Discord"}
+EXAMPLES: Mapping[str, str] = {
+    "email": "mailtos://USER:PASSWORD@smtp.example.org?to=you@example.org",
+    "ntfy": "https://ntfy.sh/a-topic-of-your-own",
+    "slack": "https://hooks.slack.com/services/T…/B…/…",
+    "discord": "https://discord.com/api/webhooks/…/…",
+}
+_TIMEOUT_S = 10.0
+
+
+class AppriseSender:
+    """Tells one address, which stands for one of ``WAYS``.
+
+    Raises:
+        MissingExtra: Apprise is not installed.
+        UsageError: it is no such address.
+    """
+
+    def __init__(self, way: str, where: str, timeout_s: float = _TIMEOUT_S) -> None:
+        try:
+            import apprise
+        except ImportError:
+            raise MissingExtra(f"telling by {way}", "notify") from None
+        self._apprise: Any = apprise
+        self._one = self._service(way, where, timeout_s)
+
+    def _service(self, way: str, where: str, timeout_s: float) -> Any:
+        limits = f"cto={timeout_s:g}&rto={timeout_s:g}&overflow=truncate"
+        parts = urlsplit(where)
+        query = f"{parts.query}&{limits}" if parts.query else limits
+        with _quiet():
+            made = self._apprise.Apprise(asset=self._asset())
+            known = made.add(where) and type(made[0]).__name__ == f"Notify{_PLUGINS[way]}"
+            if known and parts.scheme in WAYS[way] and parts.scheme != "https":
+                made = self._apprise.Apprise(asset=self._asset())
+                known = made.add(urlunsplit(parts._replace(query=query)))
+            elif known:
+                made[0].socket_connect_timeout = made[0].socket_read_timeout = timeout_s
+        if not known:
+            raise UsageError(
+                f"that is no address for {way}",
+                next_step=f"one like {EXAMPLES[way]}",
+            )
+        made[0].redirects = False  # whatever the address itself asks for
+        return made[0]
+
+    def _asset(self) -> Any:
+        """Without redirects: an answer must not send a notice, or the key in its address, on to
+        another server."""
+        return self._apprise.AppriseAsset(http_redirects=False)
+
+    def __call__(self, notice_id: str, body: str) -> Told:
+        told = json.loads(body)
+        text = f"{told['text']}\n\nid {notice_id}"
+        with _quiet() as said:
+            try:
+                taken = bool(self._one.notify(body=text, title=told["title"]))
+            except Exception as error:  # a library's own, of any kind
+                return Told(False, one_line(f"{type(error).__name__}: {error}")[:200])
+        return Told(taken, "" if taken else said.last)
+
+
+class _Kept(logging.Handler):
+    """The last thing that the library said, for whoever asks why it did not work."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.last = "it was not taken"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = one_line(record.getMessage())[:200]
+
+
+@contextmanager
+def _quiet() -> Iterator[_Kept]:
+    """Keeps the library's log from the user's terminal."""
+    logger, kept = logging.getLogger("apprise"), _Kept()
+    before, logger.propagate = logger.propagate, False
+    logger.addHandler(kept)
+    try:
+        yield kept
+    finally:
+        logger.removeHandler(kept)
+        logger.propagate = before
