@@ -1,4 +1,4 @@
-"""How the trainer's small commands fail: one line, then one JSON object, and an exit code."""
+"""The failure of the trainer's small commands: one line, then one JSON object, and an exit code."""
 
 from __future__ import annotations
 

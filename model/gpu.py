@@ -1,4 +1,4 @@
-"""What this machine's GPUs do, measured: ``python -m model.gpu [--json] [--device cpu]``.
+"""Measurement of this machine's GPUs: ``python -m model.gpu [--json] [--device cpu]``.
 
 Matrix products by number format, copies within a GPU's memory, to it, and between two of them; then
 the traps that GPU and torch are known for together. A product of two n × n matrices is 2 n³
@@ -36,7 +36,7 @@ _ON_A_GPU = (
     "links between GPUs",
     "products beside a datasheet's",
 )
-"""What no processor can stand in for."""
+"""The measurements that no processor can replace."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

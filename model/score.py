@@ -1,4 +1,4 @@
-"""How good a checkpoint is: ``python -m model.score --checkpoint DIR --data PREPARED``."""
+"""The score of a checkpoint: ``python -m model.score --checkpoint DIR --data PREPARED``."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def token_unigram_bits(data: PreparedData, settings: PhaseRecipe) -> float:
 
 
 def beside_control(result: Mapping[str, Any], control: Mapping[str, Any]) -> dict[str, Any]:
-    """How a recursive model's first step does beside a model that has but one.
+    """Compare a recursive model's first step with a model that has only one.
 
     Refinement can be bought by making the first step worse: then it says nothing of the last.
 

@@ -123,7 +123,7 @@ def server(what: Served, host: str = HOST, token: str = "") -> Any:
 
 
 def new_token(host: str) -> str:
-    """What requests to a server at ``host`` have to bring: nothing at loopback."""
+    """Return a new token for requests to a server at ``host``: empty at loopback."""
     return "" if host in LOOPBACK else secrets.token_urlsafe(_TOKEN_BYTES)
 
 
@@ -139,8 +139,8 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 def _end_with_stdin() -> None:
-    """Whoever started this holds the other end of standard input, and holds it no more once it is
-    gone, however it went: a killed one can tell nobody."""
+    """End this process once standard input is closed: its parent holds the other end, which is
+    closed whenever the parent ends, even if it was killed."""
     with suppress(OSError):
         while os.read(0, 1 << 12):
             pass

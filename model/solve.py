@@ -1,4 +1,5 @@
-"""How many questions a checkpoint answers: ``python -m model.solve --checkpoint DIR --items FILE``.
+"""The share of questions that a checkpoint answers: ``python -m model.solve --checkpoint DIR
+--items FILE``.
 
 Each question is gone on from as training has it, a line feed behind it, by the likeliest ids.
 """
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def solve(
     checkpoint: Path, path: Path, *, limit: int = 0, max_tokens: int = MAX_TOKENS
 ) -> dict[str, Any]:
-    """How many items of the file are answered exactly, and all that was left out or unanswered.
+    """Count the items of the file that are answered exactly, and those left out or unanswered.
 
     Raises:
         CheckpointError: the checkpoint is damaged or incomplete.
@@ -102,8 +103,8 @@ def solve(
 
 
 def answer(loaded: Loaded, questions: Sequence[str], max_tokens: int) -> list[str | None]:
-    """What the model says to each question; None where it is not asked: the question fills its
-    sequence, or holds a character that no id stands for."""
+    """Return the model's answer to each question; None where it is not asked: the question fills
+    its sequence, or holds a character without an id."""
     from model.families.drawing import Text, drawing
     from model.families.protocol import Sampling
     from model.serving.text import TextStream

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _keep_compiled(out_dir: Path, settings: PhaseRecipe) -> None:
-    """What torch.compile makes stays with the run, for its next attempt, or another pod with the
+    """Keep the output of torch.compile with the run, for its next attempt, or another pod with the
     same volume; to be called before torch is imported. What the user set stays."""
     if settings.compile:
         for name, folder in _COMPILED.items():

@@ -92,7 +92,7 @@ class Home:
     # -- before ----------------------------------------------------------------------------------
 
     def plan(self, **wish: Any) -> Plan:
-        """What a budget buys, saved under its ``id``.
+        """Plan a budget's best use, and save the plan under its ``id``.
 
         Args:
             wish: the options of ``plan`` and ``launch`` by their names there, ``_`` for ``-``;
@@ -154,14 +154,14 @@ class Home:
         return tuple(sorted(known, key=lambda run: run.created_at))
 
     def budgets(self) -> tuple[Line, ...]:
-        """What account, month and project may spend, have spent and hold."""
+        """Return the caps, spending and holds of account, month and project."""
         context = self._context
         return context.ledger.read().lines_for(context.project, context.wall())
 
     def events(
         self, run_id: str | None = None, *, after: int = 0, follow: bool = True
     ) -> Iterator[Event]:
-        """What the ledger has on record of a run, or of all, in its order.
+        """Yield the events on record of a run, or of all runs, in their order.
 
         Args:
             after: only those behind the event of this id.
@@ -188,7 +188,7 @@ class Home:
                 caught_up_at = now
 
     def checkpoints(self, run_id: str) -> tuple[Checkpoint, ...]:
-        """What it has saved, and where each lies, as far as this home knows."""
+        """Return its checkpoints and their places, as far as this home knows."""
         return checkpoints_of(self._context, find_run(self._context, run_id))
 
     def curves(self, run_id: str, *, points: int = 800) -> Curves:
@@ -202,13 +202,13 @@ class Home:
         return drawn(state, [file.phase for file in files], points)
 
     def health(self, run_id: str) -> dict[str, tuple[Finding, ...]]:
-        """What its own numbers say is wrong with it, by phase; nothing where nothing is."""
+        """Return its own numbers' symptoms, by phase; empty where there are none."""
         from trmcloud.app.trainings import unwell
 
         return unwell(self._context, find_run(self._context, run_id))
 
     def catch_up(self) -> None:
-        """Bring runs that nobody drives up to date, and end pods that nobody owns, as every command
+        """Bring runs without a driver up to date, and end pods without an owner, as every command
         does first."""
         from trmcloud.app.context import is_quiet
         from trmcloud.app.reconciling import reconcile
@@ -243,8 +243,9 @@ class Home:
     # -- steering --------------------------------------------------------------------------------
 
     def foresee(self, verb: str, run_id: str, *, cap: Usd | str | None = None) -> Foreseen:
-        """What ``land``, ``save``, ``stop``, ``fetch`` or ``raise`` would cost at most, or why it
-        cannot be done now. ``cap``: the whole run's budget that a raise would set."""
+        """Return the most that ``land``, ``save``, ``stop``, ``fetch`` or ``raise`` would cost, or
+        the reason why it cannot be done now. ``cap``: the whole run's budget that a raise would
+        set."""
         context, state = self._context, find_run(self._context, run_id)
         offers, disk_rate = self._offers(state) if verb == FETCH else ((), Usd(0))
         whole = parse_money("cap", cap)
@@ -374,7 +375,7 @@ class Home:
         return self._facts(request_stop(self._context, run_id, because(kind)))
 
     def _offers(self, state: RunState) -> tuple[Sequence[Any], Usd]:
-        """What could be rented to bring checkpoints home, where that is what it takes."""
+        """Return the offers for fetching checkpoints, where that needs a rented machine."""
         from trmcloud.app.volume_fetch import is_needed
 
         if not is_needed(self._context, state):

@@ -174,8 +174,8 @@ _KEPT, _RENTING, _LEAVING = "Checkpoints", "Renting", "Launching"
 # fmt: off
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What a user typed of a run, by the names of the options: money is still text, and nothing is
-    checked. ``spec_of`` checks it, once, into a RunSpec."""
+    """A user's request, by the names of the options: money is still text, and nothing is checked.
+    ``spec_of`` checks it, once, into a RunSpec."""
 
     hardware: str = option(
         "hardware", "",

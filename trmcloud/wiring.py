@@ -82,7 +82,7 @@ def chain_if_any() -> SqliteLedger | None:
 
 
 def signature_check(path: Path, signers: Path | None) -> Check:
-    """What is known of the signature beside a receipt."""
+    """Check the signature beside a receipt."""
     from trmcloud.adapters.ssh.keys import SUFFIX, signature_of
     from trmcloud.app.receipts import Check, Verdict
 
@@ -205,7 +205,8 @@ class WhenAsked(Mapping[str, _Adapter | OutOfReach]):
 
 
 def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:
-    """What can be rented now for minutes, and the USD/h of such a pod's own disks.
+    """Return the offers that can be rented now for minutes, and the USD/h of such a pod's own
+    disks.
 
     Raises:
         AuthError: there is no key.
@@ -241,7 +242,7 @@ def _folder_on_pod(kind: str, folder: Path) -> str:
 
 
 def event_files(folder: Path) -> Board:
-    """What TensorBoard reads, below ``folder``."""
+    """Return the board of TensorBoard's event files below ``folder``."""
     from trmcloud.adapters.boards import EventFiles
 
     return EventFiles(folder)
@@ -273,7 +274,7 @@ def wandb_run(home: Path, run: RunState, *, project: str, entity: str | None) ->
 
 
 def run_files(root: Path) -> LocalRunFiles:
-    """What lies below ``root``/runs, wherever that is on this machine."""
+    """Return the files below ``root``/runs, wherever that is on this machine."""
     return LocalRunFiles(root)
 
 
@@ -284,7 +285,7 @@ def trainer_package() -> Path:
 
 
 def python_path() -> list[str]:
-    """Where a subprocess imports ``trmcloud`` and ``model`` from."""
+    """Return the paths from which a subprocess imports ``trmcloud`` and ``model``."""
     package = Path(__file__).resolve().parent.parent
     own = os.environ.get(ENV_TRAINER)
     if own:
@@ -313,8 +314,8 @@ def reaper_timer() -> ReaperTimer:
 def account_checks(
     environ: Mapping[str, str], rates: Mapping[str, Usd], bucket: str = ""
 ) -> list[Callable[[], Sequence[Finding]]]:
-    """What ``doctor`` asks of each provider, and of a bucket; ``rates`` are USD/h of what is meant
-    to be rented."""
+    """Return ``doctor``'s checks of each provider, and of a bucket; ``rates`` are USD/h of planned
+    rents."""
     from trmcloud.adapters.s3.checkup import check_bucket
     from trmcloud.app.doctor import check_needs
 
@@ -340,7 +341,8 @@ def _rents(providers: Providers) -> bool:
 
 
 def telling_thread(context: Context, words: Words) -> Telling | None:
-    """What tells others while ``context`` is used; None where nobody is to be told."""
+    """Return the background sender of notices while ``context`` is used; None without a
+    destination."""
     teller = build_teller(context, words)
     if teller is None:
         return None
@@ -350,7 +352,8 @@ def telling_thread(context: Context, words: Words) -> Telling | None:
 
 
 def build_teller(context: Context, words: Words) -> Teller | None:
-    """What is to be told of this home, and whom. Its ledger is its own: another thread's to read.
+    """Return the sender of this home's notices to their destinations. Its ledger is its own:
+    another thread's to read.
 
     None where nobody is to be told, or where that cannot be read, which a command that is about
     something else is not held up by.

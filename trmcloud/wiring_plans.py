@@ -88,7 +88,7 @@ class Inputs:
 
 
 def build_planner(home: Path | None = None, clock: Callable[[], float] = time.time) -> Planner:
-    """Whoever makes plans for one command, under ``home`` or the user's own."""
+    """Return the planner of one command, under ``home`` or the user's own."""
     where = home_dir(os.environ) if home is None else home
     return Planner(Inputs(where), where, clock)
 
@@ -117,7 +117,7 @@ def data_set(name: str) -> DataSet:
 
 
 def check_data_files(found: DataSet, *, whole: bool) -> Iterator[Checked]:
-    """Whether its files can be had from their hosts; ``whole``: every one of them."""
+    """Check that its files can be had from their hosts; ``whole``: every one of them."""
     from trmcloud.adapters.data_hosts import check_files
 
     return check_files(found, whole=whole)
@@ -155,7 +155,7 @@ def price_tables() -> PriceTables:
 
 
 def price_sources(environ: Mapping[str, str]) -> list[Source]:
-    """Where live prices come from, the best first."""
+    """Return the sources of live prices, the best first."""
     providers = _providers(home_dir(environ), environ)
     return [source for provider in providers.each() for source in provider.price_sources()]
 

@@ -1,4 +1,4 @@
-"""What a model is given at once: rows of ids, and by which numbers it is to draw what it draws."""
+"""A model's input: rows of ids, and the numbers that seed its random draws."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Draws(NamedTuple):
 
     seed: int
     group: int
-    """What tells this group of rows from all others: the sample that a step begins with."""
+    """The number that identifies this group of rows: the sample that a step begins with."""
     rows: Sequence[int]
     """Each row's number within the group, from 0 on."""
     of: int
@@ -30,7 +30,7 @@ class Draws(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a model is given at once."""
+    """A model's input."""
 
     ids: Tensor
     targets: Tensor

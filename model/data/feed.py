@@ -197,7 +197,8 @@ class _Pinned:
 
 
 class Arrival:
-    """Whether a folder may be trained on yet. One that is not growing is not waited for.
+    """A check that a folder may be trained on. One that is not growing is not waited for. One that
+    is not growing is not waited for.
 
     ``expected``: it is to grow, though nothing of it may be there yet.
     """

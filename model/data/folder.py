@@ -40,14 +40,15 @@ from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 WHOLE_VERSION, GROWING_VERSION = 1, 2
 DTYPES = {"uint16": "<u2", "uint32": "<u4"}
 GONE_FOR_S = 30.0
-"""How long a preparer has to be gone before it is given up: an agent may start it again."""
+"""The time that a preparer must be gone before it is given up: an agent may start it again."""
 
 _AGAIN = "prepare the data again"
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """What ``model.prepare`` made: the validation tokens mapped, the training shards by name."""
+    """The folder made by ``model.prepare``: the validation tokens mapped, the training shards by
+    name."""
 
     folder: Path
     meta: Mapping[str, Any]
@@ -224,7 +225,7 @@ class Supply:
 
 
 class Preparer:
-    """Whoever fills a growing folder, as its ``progress.json`` tells of it."""
+    """The process that fills a growing folder, by its ``progress.json``."""
 
     def __init__(
         self,
@@ -237,7 +238,7 @@ class Preparer:
         self._gone_since: float | None = None
 
     def progress(self) -> DataProgress | None:
-        """What it said last; None where it said nothing that can be read."""
+        """Return its last progress; None where that cannot be read."""
         try:
             return load_progress((self._folder / PROGRESS_NAME).read_bytes())
         except (OSError, ContractError):

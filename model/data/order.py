@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 class Order:
-    """Where each sample of a run lies, as far as blocks are known.
+    """The place of each sample of a run, as far as blocks are known.
 
     Blocks are added in their order; with ``finish`` it is known that no further one comes, and
     so where the first epoch ends.
@@ -120,7 +120,7 @@ def batch_samples(first: int, micro: int, rank: int, world_size: int, batch: int
 
 
 def permuted(index: int, size: int, seed: int, epoch: int) -> int:
-    """Where ``index`` goes in a pseudo-random permutation of range(size).
+    """Return the place of ``index`` in a pseudo-random permutation of range(size).
 
     A balanced Feistel network over the next even number of bits, walked until it lands inside
     (Black & Rogaway 2002, "Ciphers with arbitrary finite domains"): constant memory for any size,

@@ -46,7 +46,7 @@ class PackedRows:
 
 
 def document_starts(tokens: npt.NDArray[np.unsignedinteger], bos: int) -> Ints:
-    """Where documents begin: at every ``bos``, and at 0 whatever stands there."""
+    """Return the starts of documents: every ``bos``, and 0 in any case."""
     starts = np.flatnonzero(tokens == bos).astype(np.int64)
     if len(tokens) and (not len(starts) or starts[0] != 0):
         starts = np.concatenate([np.zeros(1, np.int64), starts])

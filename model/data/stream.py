@@ -55,9 +55,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class Cut:
-    """How tokens become rows: ``kind`` is one of ``recipe.ROWS``, ``bos`` what a document begins
-    with, ``block`` what a padded row's end fills a multiple of, ``segments`` the lengths of the
-    parts of a row in segments."""
+    """The division of tokens into rows: ``kind`` is one of ``recipe.ROWS``, ``bos`` the token that
+    begins a document, ``block`` the length whose multiple a padded row fills, ``segments`` the
+    lengths of the parts of a row in segments."""
 
     kind: str
     sequence: int
@@ -166,7 +166,7 @@ class Stream:
 
     @property
     def rows(self) -> int:
-        """That can be read by now; all of an epoch's once finished."""
+        """Return the number of rows that can be read by now; all of an epoch's once finished."""
         return self._order.rows
 
     @property

@@ -27,7 +27,7 @@ Ids = npt.NDArray[np.uint32]
 
 
 class TextTokenizer(Protocol):
-    """What preparing, training and sampling need of a tokenizer."""
+    """The interface of a tokenizer to preparing, training and sampling."""
 
     @property
     def kind(self) -> str: ...

@@ -20,7 +20,7 @@ _compiled: dict[str, Callable[..., Any]] = {}
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, causal: bool, dropout: float) -> Tensor:
-    """What each query sees, mixed: (B, heads, queries, head_dim).
+    """Return each query's mix of the values that it sees: (B, heads, queries, head_dim).
 
     Args:
         q, k, v: (B, heads, …, head_dim); keys and values may have fewer heads, each serving as many

@@ -115,7 +115,7 @@ _PRODUCTS = [
     _aten._scaled_dot_product_cudnn_attention.default,
     _aten._scaled_dot_product_flash_attention_for_cpu.default,
 ]
-"""What costs most to compute again, for its memory."""
+"""The operations that cost most to compute again, for their memory."""
 _keeping_products = partial(create_selective_checkpoint_contexts, _PRODUCTS)
 GATE_INPUTS = 32
 """Of a token's state that decide how much of its value embedding is let in."""

@@ -31,7 +31,8 @@ class NextToken(Protocol):
 def generate(
     model: NextToken, start: Sequence[int], sampling: Sampling, device: torch.device
 ) -> Iterator[int]:
-    """What ``model`` says after ``start``, until it ends the text or ``max_tokens`` are drawn."""
+    """Generate the text of ``model`` after ``start``, until it ends the text or ``max_tokens`` are
+    drawn."""
     sequence = model.sequence
     generator = torch.Generator(device).manual_seed(sampling.seed)
     context = list(start[-sequence:])
@@ -93,7 +94,7 @@ class Text:
 
     sampling: Sampling
     context: list[int]
-    """What the model goes on from."""
+    """The ids that the model continues."""
     drawn: int = 0
     ended: bool = False
     failed: Exception | None = None
@@ -115,7 +116,7 @@ class Drawing(Protocol):
         ...
 
     def remove(self, text: Text) -> None:
-        """A text that nobody waits for any more, whether it is there or not."""
+        """A text that no request waits for any more, whether it is there or not."""
         ...
 
     def clear(self) -> None:
@@ -129,8 +130,9 @@ def drawing(
     device: torch.device,
     report: Callable[[Exception], None] | None = None,
 ) -> Drawing:
-    """What draws up to ``rows`` texts from ``model``. ``report`` is given what a pass of several
-    texts failed by, though each may go on alone."""
+    """Return the drawing of up to ``rows`` texts from ``model``. ``report`` is called with the
+    error of a pass of several texts, after which each may continue alone. ``report`` is given what
+    a pass of several texts failed by, though each may go on alone."""
     if isinstance(model, NextToken):
         return Together(model, rows, device, report)
     return InTurns(model)

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 NORM_EPS = 1e-6
 _WIDE = (torch.float32, torch.float64)
-"""Whose squares may be added up as they are."""
+"""The types whose squares may be added up as they are."""
 
 
 def rms(h: Tensor) -> Tensor:

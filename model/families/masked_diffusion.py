@@ -104,8 +104,8 @@ def blocks_of(lengths: Sequence[int]) -> Tensor:
 
 
 class Places(NamedTuple):
-    """What goes in: S places, each with the number of its block (S,), the first ``noisy`` of them
-    out of noise."""
+    """The places of a row: S places, each with the number of its block (S,), the first ``noisy`` of
+    them noise."""
 
     block_of: Tensor
     noisy: int
@@ -117,8 +117,8 @@ def beside(block_of: Tensor) -> Places:
 
 
 def rule(places: Places) -> Rule:
-    """Whether the token at one place sees the one at another. As FlexAttention asks it: of any
-    batch and head."""
+    """Return the rule whether the token at one place sees the one at another. As FlexAttention asks
+    it: of any batch and head."""
     block_of, first_clean = places
 
     def sees(batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
@@ -173,8 +173,8 @@ class InBlocks(Denoiser, Protocol):
 def generate(
     model: InBlocks, start: Sequence[int], sampling: Sampling, device: torch.device
 ) -> Iterator[int]:
-    """What ``model`` says after ``start``, until it ends the text or ``max_tokens`` are drawn. A
-    row begins with its text: the id that ends one does not stand before it, too."""
+    """Generate the text of ``model`` after ``start``, until it ends the text or ``max_tokens`` are
+    drawn. A row begins with its text: the id that ends one does not stand before it, too."""
     size, sequence = model.block, model.sequence
     generator = torch.Generator(device).manual_seed(sampling.seed)
     context = list(start[1:] if start[:1] == [sampling.stop] else start)

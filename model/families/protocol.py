@@ -1,4 +1,4 @@
-"""What every family of models gives the trainer; the trainer knows no more of any of them.
+"""The interface of every family of models to the trainer, which knows no more of any of them.
 
 A family is a folder beside this file. Its ``plan.py`` has ``Settings``, its ``model.py`` has
 ``build(settings, device)``, which makes a ``LanguageModel``; ``registry`` finds both by the
@@ -23,7 +23,7 @@ MATRIX, EMBEDDING, HEAD, SCALAR = "matrix", "embedding", "head", "scalar"
 
 
 class Objective(NamedTuple):
-    """What one batch gives to be minimised, and what there is to tell of it."""
+    """The loss of one batch, and the figures to report of it."""
 
     loss: Tensor
     """Scalar."""
@@ -35,7 +35,7 @@ class Objective(NamedTuple):
 
 
 class Group(NamedTuple):
-    """How a parameter is to be optimised."""
+    """The group of a parameter, which decides its optimisation."""
 
     kind: str
     """``MATRIX`` in the blocks, ``EMBEDDING``, ``HEAD``, or ``SCALAR`` for anything small."""
@@ -45,7 +45,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a text is drawn from a model."""
+    """The settings of drawing a text from a model."""
 
     max_tokens: int
     temperature: float
@@ -70,13 +70,13 @@ class LanguageModel(nn.Module, ABC):
     margin: float = 1e-4
     """By which share what ``evaluate`` comes to may be above what it stands for."""
     parts: tuple[str, ...] = ()
-    """Where a prompt is a question by itself: what is said to it, by name, with the id that ends a
-    text between them. The last one answers it."""
+    """The names of a prompt's parts, where a prompt is a question by itself, with the id that ends
+    a text between them. The last one answers it."""
 
     @property
     def judged(self) -> tuple[str, ...]:
-        """What ``Objective.nats`` and ``evaluate`` are the nats of, by name, in order. Where there
-        are several, each is to be better than the one before."""
+        """The names of the nats in ``Objective.nats`` and ``evaluate``, in order. Where there are
+        several, each is to be better than the one before."""
         return ("the text",)
 
     @property
@@ -112,7 +112,7 @@ class LanguageModel(nn.Module, ABC):
 
     @abstractmethod
     def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:
-        """What follows ``start``, id by id."""
+        """Generate the text after ``start``, id by id."""
 
     @abstractmethod
     def parameter_groups(self) -> Mapping[str, Group]:
@@ -133,7 +133,7 @@ class LanguageModel(nn.Module, ABC):
         return ()
 
     def diagnostics(self, nats: Sequence[float]) -> Mapping[str, float]:
-        """What else there is to log of the losses after each pass."""
+        """Return further figures to log of the losses after each pass."""
         return {}
 
 

@@ -15,7 +15,7 @@ DTYPES = {
     "float16": torch.float16,
     "float8": torch.bfloat16,
 }
-"""What everything is computed in but the products that ``float8`` takes."""
+"""The types of all computation except the products that ``float8`` takes."""
 
 
 class Left(NamedTuple):

@@ -7,8 +7,8 @@ from types import FrameType
 
 
 class SignalFlag:
-    """Whether this process was told to land (SIGTERM, SIGINT), to save now (SIGUSR1), and
-    that it no longer pays (SIGUSR2)."""
+    """Flags of signals: this process must land (SIGTERM, SIGINT), save now (SIGUSR1), or end
+    because it no longer pays (SIGUSR2)."""
 
     def __init__(self) -> None:
         self.raised = False

@@ -28,7 +28,7 @@ class Span(NamedTuple):
         return self.stop - self.start
 
     def within(self, start: int, stop: int) -> Span:
-        """What it has in common with another; empty where that is nothing."""
+        """Return its overlap with another; empty where there is none."""
         low = min(max(self.start, start), stop)
         return Span(low, max(low, min(self.stop, stop)))
 
@@ -69,7 +69,7 @@ def span_of(tensor: Tensor) -> Span:
 
 
 def piece_of(tensor: Tensor) -> Piece:
-    """What this rank holds of ``tensor``."""
+    """Return this rank's piece of ``tensor``."""
     return Piece(local(tensor), tuple(tensor.shape), span_of(tensor).start)
 
 
@@ -126,7 +126,7 @@ class Stored:
 
 
 def open_tensors(folder: Path, names: Sequence[str]) -> Mapping[str, Stored]:
-    """What these files hold together, by name; nothing but their headers is read yet.
+    """Open the tensors of these files together, by name; only their headers are read yet.
 
     Raises:
         CheckpointError: a file is missing, is not safetensors, or they do not make up whole

@@ -1,4 +1,4 @@
-"""What GPU and torch are known to do wrong together, each with its remedy."""
+"""Known faults of GPU and torch together, each with its remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KNOWN = (
     "GPUs that are not alike: all wait for the slowest",
     "memory that others have taken",
 )
-"""What ``traps_of`` looks for, in its order."""
+"""The faults that ``traps_of`` looks for, in its order."""
 
 
 def traps_of(devices: Sequence[Mapping[str, Any]], torch_version: str) -> list[str]:

@@ -54,14 +54,14 @@ class Cache:
         self.root = root
 
     def raw(self, file: ShardFile) -> Path:
-        """Where a shard is downloaded to, or lies already."""
+        """Return the path of a shard's download, or of its local file."""
         if file.path is not None:
             return file.path
         key = hashlib.sha256(file.address.encode()).hexdigest()[:16]
         return self.root / "raw" / key / file.name.replace("/", "_")
 
     def tokens(self, corpus: Corpus, file: ShardFile, tokenizer_sha256: str, part: str) -> Path:
-        """Where a shard's tokens belong.
+        """Return the path of a shard's tokens.
 
         Args:
             part: which of its documents, where it is not all of them.

@@ -78,7 +78,7 @@ def is_token_file(path: Path) -> bool:
 
 
 def count_tokens(path: Path) -> int:
-    """How many tokens a token file holds.
+    """Return the number of tokens in a token file.
 
     Raises:
         DataError: it is none, or is cut.
@@ -118,7 +118,7 @@ class ShardFile:
 
     @property
     def identity(self) -> str:
-        """What tells it from every other one, before anything of it was read."""
+        """The file's identity, known before any of it was read."""
         if self.path is not None:
             stat = self.path.stat()
             return f"{self.path} {stat.st_size} {stat.st_mtime_ns}"

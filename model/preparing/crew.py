@@ -54,7 +54,7 @@ class Crew:
         self._running[self._downloads.submit(task)] = then
 
     def chore(self, task: Callable[[], _Result], then: Callable[[_Result], None]) -> None:
-        """What reads or writes much, and computes little."""
+        """Submit a task that reads or writes much, and computes little."""
         self._running[self._chores.submit(task)] = then
 
     def work(
@@ -113,7 +113,8 @@ class Crew:
 
 
 def cores() -> int:
-    """How many cores this process may use: those it is bound to, or its container's share."""
+    """Return the number of cores that this process may use: those it is bound to, or its
+    container's share."""
     there = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -172,7 +173,7 @@ class Telling:
         self._folder.tell(peaks={**peaks, "worker": largest})
 
     def now(self, *, may_begin: bool, encodes: bool, planned_shards: int) -> None:
-        """How far it is."""
+        """Report the progress."""
         done = sum(each[0] for each in self._bytes.values())
         total = sum(each[1] for each in self._bytes.values())
         self._told("download", done, total)

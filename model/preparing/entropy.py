@@ -1,4 +1,4 @@
-"""How well bytes can be told from their own counts: what a model must beat to know anything."""
+"""The entropy of bytes by their own counts: a model must beat it to have learned anything."""
 
 from __future__ import annotations
 

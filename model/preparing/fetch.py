@@ -27,13 +27,13 @@ from trmcloud.io.hashing import file_sha256
 
 
 class PassingError(DataError):
-    """What the same command may overcome later, with nothing changed but time or room."""
+    """An error that the same command may overcome later, with nothing changed but time or room."""
 
     again = True
 
 
 class DamagedFile(DataError):
-    """What was downloaded is not what its name says: ``where`` is to be fetched anew."""
+    """A download that does not match its name: ``where`` must be fetched again."""
 
 
 class Stopped(Exception):
@@ -66,7 +66,7 @@ class Fetched:
 
 @dataclass(frozen=True)
 class Pauses:
-    """How time passes between two tries. ``sleep`` may raise, to end a wait."""
+    """The clock between two tries. ``sleep`` may raise, to end a wait."""
 
     sleep: Callable[[float], None]
     monotonic: Callable[[], float]
@@ -429,7 +429,7 @@ class _Part:
 
 
 def _whole(target: Path, record: Path, address: str, sha256: str) -> Fetched | None:
-    """What was downloaded before, if it still is what it was."""
+    """Return the earlier download, if it is unchanged."""
     try:
         said = json.loads(record.read_text())
         if said["address"] != address or target.stat().st_size != said["bytes"]:

@@ -37,7 +37,7 @@ _TOLD_EVERY_S = 2.0
 
 
 class GrowingFolder:
-    """One process at a time writes here; whoever reads may come at any moment."""
+    """One process at a time writes here; readers may come at any moment."""
 
     def __init__(
         self,

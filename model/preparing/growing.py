@@ -31,7 +31,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class Means:
-    """What a preparation works with."""
+    """The resources of a preparation."""
 
     environment: Mapping[str, str]
     cache: Path

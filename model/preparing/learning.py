@@ -20,7 +20,7 @@ class KeptTokenizer:
     def __init__(
         self, corpus: Corpus, settings: PhaseRecipe, cache: Cache, *, is_own: bool
     ) -> None:
-        """``is_own``: nobody but this machine writes into the cache."""
+        """``is_own``: only this machine writes into the cache."""
         import tokenizers
 
         self._is_own, self._settings = is_own, settings

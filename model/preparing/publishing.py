@@ -1,4 +1,5 @@
-"""What of the shards is in the folder: in the list's order, as soon as all before it are."""
+"""The publication of shards in the folder: in the list's order, as soon as all before it are
+there."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ VALIDATION = -1
 
 @dataclass
 class Shard:
-    """Where one file of a corpus stands on its way to tokens.
+    """The state of one file of a corpus on its way to tokens.
 
     ``jobs`` is in how many parts it is tokenized, 0 before anything was begun; ``made`` the parts
     that are done; ``record`` and ``tokens`` are set at the end. ``doubted`` are records of tokens
@@ -59,7 +60,7 @@ class Publisher:
         self._tokenizer: dict[str, Any] = {}
         self._bos = 0
         self.may_begin = False
-        """Whether training may."""
+        """Whether training may begin."""
 
     def place_tokenizer(self, tokenizer: TextTokenizer, text: str, sha256: str) -> None:
         self._tokenizer = {

@@ -147,7 +147,7 @@ class Unit:
 
 
 def units_of(data_set: DataSet, name: str, path: Path | None) -> list[Unit]:
-    """How a shard is divided: the same way every time.
+    """Divide a shard into units: the same way every time.
 
     Raises:
         DataError: the file is damaged, or has no such column.
@@ -281,7 +281,7 @@ def _damaged(path: Path, error: Exception) -> DataError:
 
 
 def _json_lines(path: Path, unit: Unit, data_set: DataSet, in_parts: bool) -> Iterator[list[str]]:
-    """A line belongs to the unit that its first byte lies in."""
+    """A line belongs to the unit that holds its first byte."""
     batch: list[str] = []
     size = 0
     with open(path, "rb") as file:

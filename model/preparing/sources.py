@@ -1,4 +1,4 @@
-"""Where training text comes from: one file, a folder of text files, or Python's own library.
+"""The sources of training text: one file, a folder of text files, or Python's own library.
 
 A source is a list of documents in a fixed order. A document is read in pieces, so that a text
 larger than memory can be prepared; pieces end after a line break where there is one.

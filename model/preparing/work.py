@@ -1,4 +1,4 @@
-"""What worker processes do: divide a shard, tokenize a part of it, train a tokenizer.
+"""The tasks of worker processes: divide a shard, tokenize a part of it, train a tokenizer.
 
 A worker has one thread and one core: the tokenizer's own threads would fight over cores with the
 other workers. It holds a few megabytes of text at a time, whatever the corpus.
@@ -55,7 +55,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Made:
-    """What came of a job: figures of ``out``, of ``held_out``, and the worker's own."""
+    """The result of a job: figures of ``out``, of ``held_out``, and the worker's own."""
 
     tokens: int = 0
     documents: int = 0
@@ -207,7 +207,7 @@ def join(parts: list[Path], target: Path) -> str:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a tokenizer is trained on: of each shard, one document in ``every``."""
+    """The sample that a tokenizer is trained on: of each shard, one document in ``every``."""
 
     data_set: DataSet
     shards: tuple[tuple[ShardFile, Path | None], ...]

@@ -53,7 +53,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Served:
-    """What the pages need of the checkpoint and its engine."""
+    """The pages' access to the checkpoint and its engine."""
 
     engine: Engine
     tokenizer: TextTokenizer

@@ -54,7 +54,7 @@ class Engine:
         waiting: int,
         report: Callable[[str], None],
     ) -> None:
-        """``report`` is told, in a line, of a step that failed."""
+        """``report`` is called with a line about a step that failed."""
         self._drawing, self._rows, self._most = drawing, rows, waiting
         self._report = report
         self._changed = threading.Condition()
@@ -98,7 +98,7 @@ class Engine:
         return ticket
 
     def give_up(self, ticket: Ticket) -> None:
-        """Nobody waits for it any more; nothing is delivered from the next step on."""
+        """The request is given up; nothing is delivered from the next step on."""
         with self._changed:
             ticket.given_up = True
             self._changed.notify()

@@ -1,4 +1,5 @@
-"""Who may ask the model. Pure ASGI, in front of every page.
+"""The access control of the model. Pure ASGI, in front of every page. Pure ASGI, in front of every
+page.
 
 At loopback every program of this machine may, and no page that a browser has from elsewhere; at any
 other address a request needs the token, too.

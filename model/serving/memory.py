@@ -1,4 +1,4 @@
-"""Whether what a server is to hold fits the device, before anything is read."""
+"""The check that a server's needs fit the device, before anything is read."""
 
 from __future__ import annotations
 

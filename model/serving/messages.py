@@ -1,4 +1,4 @@
-"""What is asked and answered, and the OpenAPI document that says so."""
+"""The requests and answers, and their OpenAPI document."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Question(BaseModel):
 
 
 class Answer(BaseModel):
-    """What follows the prompt, which is not repeated."""
+    """The text after the prompt, which is not repeated."""
 
     text: str
     prompt_tokens: int
@@ -48,13 +48,13 @@ class Piece(BaseModel):
 
 
 class Failure(BaseModel):
-    """What is wrong, in one line."""
+    """An error, in one line."""
 
     error: str
 
 
 class Health(BaseModel):
-    """Whether requests can be answered, and how many there are."""
+    """The server's state, and its number of requests."""
 
     status: Literal["ok", "failed"]
     drawn: int
@@ -62,7 +62,7 @@ class Health(BaseModel):
 
 
 class Info(BaseModel):
-    """What is served, and its limits."""
+    """The model that is served, and its limits."""
 
     family: str
     recipe: str

@@ -13,8 +13,8 @@ class Decodes(Protocol):
 
 
 class TextStream:
-    """What the ids say. A character that is spread over several ids is held back until it is whole,
-    or until the end."""
+    """The text of a stream of ids. A character that is spread over several ids is held back until
+    it is whole, or until the end."""
 
     def __init__(self, tokenizer: Decodes, stop: int | None = None) -> None:
         """
@@ -25,7 +25,7 @@ class TextStream:
         self._held: list[int] = []
 
     def add(self, token: int) -> str:
-        """What is certain now and was not before."""
+        """Return the text that has become certain with this id."""
         if token == self._stop:
             return self.end() + PARTED
         self._held.append(token)
@@ -36,7 +36,7 @@ class TextStream:
         return text
 
     def end(self) -> str:
-        """What was held back."""
+        """Return the text that was held back."""
         text = self._tokenizer.decode(self._held)
         self._held = []
         return text

@@ -59,7 +59,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Contents:
-    """What goes into a checkpoint besides the manifest."""
+    """A checkpoint's content besides the manifest."""
 
     weights: Mapping[str, Piece]
     optimizer: Mapping[str, Piece]
@@ -162,7 +162,7 @@ class CheckpointFolder:
             raise
 
     def making(self, step: int) -> Path:
-        """Where this process makes the checkpoint of ``step``."""
+        """Return the folder where this process makes the checkpoint of ``step``."""
         return self.root / f"{_MAKING}{step_dir_name(step)}-{os.getpid()}"
 
     def begin(self, making: Path) -> None:
@@ -360,7 +360,7 @@ def write_contents(making: Path, contents: Contents) -> tuple[CheckpointFile, ..
 
 
 def write_rest(making: Path, contents: Contents) -> tuple[CheckpointFile, ...]:
-    """What is no tensor.
+    """Write the files that are no tensors.
 
     Raises:
         OSError: it could not be written.

@@ -1,4 +1,4 @@
-"""How good the model is: the loss after every judged pass, and bits per byte of the last one."""
+"""The model's evaluation: the loss after every judged pass, and bits per byte of the last one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Evaluation:
     tokens: int
     bytes: int
     tallies: tuple[float, ...] = ()
-    """What the family may adapt to: see ``LanguageModel.tallied``."""
+    """The values that the family may adapt to: see ``LanguageModel.tallied``."""
 
 
 def validation_rows(there: int, sequence: int, eval_tokens: int) -> list[int]:

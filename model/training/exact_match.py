@@ -1,4 +1,4 @@
-"""Whether a worked answer comes to the right number: what stands behind ``####``, compared exactly.
+"""Scoring of worked answers: the number behind ``####``, compared exactly.
 
 Numbers are compared by their value, so ``1,000``, ``$1000`` and ``1000.00`` are one answer. Of
 several marks the first one that a number follows counts, as in GSM8K's own scoring.

@@ -23,7 +23,7 @@ from model.families.protocol import MATRIX, LanguageModel
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 TILE = 16
-"""What each side of a factor must be a multiple of."""
+"""The number that each side of a factor must be a multiple of."""
 _LEAST_SCALED = 1e-12
 _TORCHAO_RECIPES = {"torchao-tensorwise": "tensorwise", "torchao-rowwise": "rowwise"}
 

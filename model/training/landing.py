@@ -42,7 +42,8 @@ _OUTCOMES = {
 }
 _RECENT_STEPS = 64
 _LATEST_STEPS = 16
-"""What a cooldown that has begun goes by: its end is near, and a change is to be felt at once."""
+"""The number of latest steps that a running cooldown is timed by: its end is near, and it must
+react to a change at once."""
 #: A deadline moved by less than this is the same one, told by another clock.
 _SAME_DEADLINE_S = 30.0
 
@@ -62,7 +63,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Limits:
-    """What may end this training apart from its steps: a deadline, or a replayed one."""
+    """The limits of this training apart from its steps: a deadline, or a replayed one."""
 
     deadline_at: float | None = None
     replay: Replay | None = None
@@ -85,7 +86,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What all ranks agreed on before a step."""
+    """The decision of all ranks before a step."""
 
     outcome: str | None
     """Set where the training ends here."""
@@ -219,7 +220,7 @@ class Landing:
         self._saved_at = now
 
     def saved(self) -> None:
-        """What was asked for until now is saved."""
+        """Note that a save has answered the requests until now."""
         self._flag.save = False
 
     def leaves_time_for(self, pause_s: float, now: float) -> bool:
@@ -233,8 +234,8 @@ class Landing:
     def _judge(
         self, step: int, cooldown: Cooldown | None, now: float, elapsed_s: float
     ) -> tuple[int, int]:
-        """What is to happen, and how many steps a cooldown takes that begins, or is changed, here;
-        0: none is."""
+        """Decide the outcome, and the number of steps of a cooldown that begins, or is changed,
+        here; 0: none is."""
         if step >= self._settings.steps:
             return _FINISHED, 0
         replay, deadline = self._limits.replay, self._limits.deadline_at

@@ -38,7 +38,7 @@ def has_gpu() -> bool:
 
 
 def settings_of(folder: Path) -> PhaseRecipe:
-    """What a checkpoint was trained with, nothing else of it being read.
+    """Return the settings that a checkpoint was trained with, without reading anything else of it.
 
     Raises:
         CheckpointError: its manifest is none, or does not say.

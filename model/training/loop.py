@@ -39,7 +39,7 @@ _DATA_POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Outlets:
-    """Where a run tells of itself."""
+    """The outputs of a run."""
 
     checkpoints: CheckpointFolder
     reporter: Reporter
@@ -284,8 +284,8 @@ class Trainer:
         self._save_and_evaluate() if save else self._timed_evaluation()
 
     def _save_before_cooldown(self) -> None:
-        """What a run that is topped up goes on from, where that step is not saved anyway; a
-        deadline too near leaves no time for it."""
+        """Save the step that a run with a raised budget continues from, where it is not saved
+        anyway; a deadline too near leaves no time for it."""
         progress, cooldown, landing = self._progress, self._cooldown(), self._landing
         begins = cooldown is not None and cooldown.first == progress.step > 0
         if not begins or progress.saved_step == progress.step:
@@ -446,7 +446,7 @@ class Trainer:
             self._evaluate(landing)
 
     def _news(self) -> dict[str, Any]:
-        """What the next heartbeat says."""
+        """Return the content of the next heartbeat."""
         progress, last = self._progress, self._last
         cooldown = self._cooldown()
         saved_step, best_bpb, best_step = self._saver.told

@@ -41,7 +41,7 @@ BACKENDS = tuple(each for each in FLOAT8_BACKENDS if each not in ("any", "emulat
 """Of float8, in the ladder's order."""
 PLAIN = ("bfloat16", "float16", "float32")
 BESIDE_FLOAT8 = "bfloat16"
-"""What everything beside float8's own products is computed in."""
+"""The format for everything beside float8's own products."""
 _FIRST_FLOAT8, _FIRST_BFLOAT16 = (8, 9), (8, 0)
 """Compute capabilities."""
 _ROWS, _DEPTH, _COLUMNS = 32, 64, 48
@@ -85,8 +85,8 @@ class Chip:
 
 @dataclass(frozen=True)
 class Descent:
-    """How far down the ladder it is: ``float8`` is the backend that could be taken, empty where
-    there is none; ``plain`` the format for everything else."""
+    """The place on the ladder: ``float8`` is the backend that could be taken, empty where there is
+    none; ``plain`` the format for everything else."""
 
     float8: str
     plain: str
@@ -137,7 +137,8 @@ def descend(settings: PhaseRecipe, chip: Chip, attempt: Try) -> Descent:
 
 
 def proven(device: torch.device, world: World, prove: Callable[[str, torch.device], None]) -> Try:
-    """What ``prove`` finds, all ranks together; each rung is tried once."""
+    """Return a function that tries a rung with ``prove``, all ranks together; each rung is tried
+    once."""
     known: dict[str, str] = {}
 
     def attempt(rung: str) -> str:
@@ -267,7 +268,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Trial:
-    """What the steps of a trial are taken with."""
+    """The objects that the steps of a trial are taken with."""
 
     model: LanguageModel
     together: nn.Module
@@ -382,7 +383,7 @@ def _verdict(made: Decision, backend: str, plain_s: float, float8_s: float) -> D
 
 
 def recorded_in(checkpoints: Iterable[Found]) -> Decision | None:
-    """What the newest of them was decided to be trained in; None where that is not known."""
+    """Return the number format decided in the newest of them; None where that is unknown."""
     newest = max(checkpoints, key=lambda each: each.manifest.step, default=None)
     content = newest.manifest.extra.get(EXTRA) if newest is not None else None
     try:

@@ -212,7 +212,7 @@ class Average:
         }
 
     def trained(self) -> dict[str, Piece]:
-        """The weights that training goes on with, by names of their own: what a checkpoint must
+        """The weights that training continues with, by names of their own: what a checkpoint must
         hold beside the average."""
         return {_PREFIX + name: piece_of(p) for name, p in self._named.items()}
 
@@ -249,7 +249,7 @@ _CLIP_FLOOR = 1e-6
 
 @dataclass(frozen=True)
 class Rules:
-    """How weights follow their gradients. Rates are those before the schedule's factor."""
+    """The optimizer's settings. Rates are those before the schedule's factor."""
 
     optimizer: str = "muon"
     """muon: block matrices by Muon, the rest by AdamW; adamw: everything by AdamW."""

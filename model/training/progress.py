@@ -64,7 +64,7 @@ class Progress:
             self.best_bpb, self.best_step = self.val_bpb, self.step
 
     def note_metric(self, val_bpb: float | None, step_losses: Sequence[float]) -> None:
-        """What the evaluation of this step came to; None where it was not finite."""
+        """Note the result of this step's evaluation; None where it was not finite."""
         self.evaluated_step, self.val_bpb = self.step, val_bpb
         self.val_step_losses = list(step_losses)
         if self.saved_step == self.step:
@@ -154,7 +154,7 @@ class CurveTaken:
             del progress.evaluations[: -worth.MOST_POINTS]
 
     def take(self, attempt_s: float, *, cools: bool) -> worth.Curve | None:
-        """What the heartbeats tell from here on: nothing once the rate falls to its end.
+        """Update the curve that the heartbeats report: none once the rate falls to its end.
 
         Args:
             attempt_s: how long this attempt has trained, pauses included: a moment's load on the

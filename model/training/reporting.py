@@ -1,4 +1,4 @@
-"""What a training says of itself, for programs (``metrics.jsonl``) and for people (the log).
+"""The output of a training, for programs (``metrics.jsonl``) and for people (the log).
 
 Only rank 0 speaks; on the others every method returns at once.
 """
@@ -30,9 +30,9 @@ class StepReport:
     step: int
     tokens: int
     loss: float
-    """What was minimised."""
+    """The value that was minimised."""
     parts: Mapping[str, float]
-    """What it is made of, by the family's own names."""
+    """The parts of the loss, by the family's own names."""
     step_losses: Sequence[float]
     """Nats per token after each judged pass."""
     diagnostics: Mapping[str, float]
@@ -60,7 +60,7 @@ class SaveReport:
     size_bytes: int
     """0 on the ranks that are not the first."""
     bpb: float | None
-    """Where it was evaluated before it was saved."""
+    """The score, where it was evaluated before it was saved."""
     seconds: float
     """From its begin until it stood on disk."""
     stall_s: float
@@ -259,7 +259,7 @@ def say(text: str) -> None:
 
 
 def _beside(report: StepReport) -> str:
-    """What of a step is no training, where that is worth a look."""
+    """Describe the part of a step that is no training, where that is notable."""
     share = report.overhead_s / report.step_seconds if report.step_seconds > 0 else 0.0
     return f" · {share:.0%} beside training" if share >= _TOLD_SHARE else ""
 

@@ -45,8 +45,8 @@ _CHUNK_BYTES = 1 << 26
 
 
 def share(folder: Path, world: World) -> None:
-    """Where a machine lacks the checkpoint that rank 0 has in ``folder``, its first rank writes it
-    there, verified. A collective call.
+    """Copy the checkpoint that rank 0 has in ``folder`` to each machine that lacks it: its first
+    rank writes it there, verified. A collective call.
 
     Raises:
         CheckpointError: what arrived is not what its manifest says.

@@ -52,7 +52,7 @@ from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import replace
 from trmcloud.io.hashing import tree_sha256
 
-# Work that goes on beside training: writing, hashing and syncing, which wait for the disk.
+# Work that runs beside training: writing, hashing and syncing, which wait for the disk.
 
 Work = Callable[[], tuple[CheckpointFile, ...]]
 
@@ -62,7 +62,7 @@ class Job:
 
     def __init__(self, work: Work | None) -> None:
         self.made: tuple[CheckpointFile, ...] = ()
-        """What it returned, once it is done."""
+        """Its result, once it is done."""
         self.error: OSError | None = None
         self._thread: threading.Thread | None = None
         if work is not None:
@@ -95,8 +95,8 @@ SUFFIXES = (".py", ".toml", ".txt", ".csv")
 
 @cache
 def provenance() -> dict[str, str]:
-    """What a manifest says of it. ``code_sha256`` is that of the trainer's package wherever it
-    lies, ``packages_sha256`` of the sorted lines ``name==version`` of all that is installed.
+    """Return the manifest's entry of it. ``code_sha256`` is that of the trainer's package wherever
+    it lies, ``packages_sha256`` of the sorted lines ``name==version`` of all that is installed.
     Computed once; takes about a tenth of a second."""
     return {
         "python": platform.python_version(),
@@ -119,7 +119,7 @@ def packages_sha256() -> str:
 
 
 class Route(NamedTuple):
-    """Who writes which shard."""
+    """The ranks that write the shards."""
 
     rank: int
     size: int
@@ -195,7 +195,7 @@ class Route(NamedTuple):
 
 
 def as_bytes(files: tuple[CheckpointFile, ...]) -> bytearray:
-    """What one rank tells another of its files; blanks may follow."""
+    """Encode the list of a rank's files for another one; blanks may follow."""
     return bytearray(json.dumps([asdict(file) for file in files]).encode())
 
 
@@ -213,7 +213,7 @@ TALLIES = "tallies"
 
 @dataclass
 class Trained:
-    """What a run changes: weights, optimizer, loss scale, and where it stands.
+    """The state that a run changes: weights, optimizer, loss scale, and progress.
 
     ``shards`` are the hashes of those that the checkpoint it goes on from had before it.
     """
@@ -242,7 +242,8 @@ class Trained:
         return {**own, **averaged}
 
     def beside(self) -> dict[str, Piece]:
-        """What the optimizer's file holds: every other tensor that a resumed run needs."""
+        """Return the content of the optimizer's file: every other tensor that a resumed run
+        needs."""
         trained = self.average.trained() if self.average is not None else {}
         return {**self.optimizer.pieces(), **trained}
 

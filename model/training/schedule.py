@@ -43,8 +43,8 @@ class Cooldown:
     deadline_at: float | None = None
     """The deadline (epoch seconds) it was decided for; None where steps alone decide."""
     done: float = 0.0
-    """How much of the whole cooldown was behind it at its start: 0, unless it took the place of
-    one that had begun."""
+    """The share of the whole cooldown that was done at its start: 0, unless it replaced one that
+    had begun."""
     began: int | None = None
     """The step at which the first of those began; None: this is the first."""
     asked: bool = False
@@ -170,7 +170,7 @@ class Schedule:
 
     @property
     def own_cooldown(self) -> Cooldown | None:
-        """Where steps alone decide."""
+        """Return the cooldown where steps alone decide."""
         return cooldown_of_steps(self.steps, self.fraction) if self.kind == WSD else None
 
     def factor(self, step: int, cooldown: Cooldown | None, warm_from: int = 0) -> float:

@@ -1,7 +1,7 @@
-"""Whether a step is sound enough to be taken: its loss and its gradients' norm beside those of the
-steps before it.
+"""The check that a step is sound enough to be taken: its loss and its gradients' norm are compared
+with those of the steps before it.
 
-A step that is not finite, or that stands out of the last 128 (``core.contract.trainer_contract``), is left
+A step that is not finite, or that stands out of the last 128 (``trainer_contract``), is left
 out: no update, and the data go on. What stands out and is finite counts from then on, so a level
 that has changed for good is taken after a few steps. All ranks judge the same two numbers, and
 these are kept with the checkpoint: a replay leaves out the same steps.
@@ -45,7 +45,7 @@ class Soundness:
     not_finite: int = 0
     """Of the last steps, in a row."""
     limit: float | None = None
-    """What the loss must come back under, after a spike of it."""
+    """The value that the loss must fall below after a spike of it."""
     above: list[float] = field(default_factory=list)
     """The losses since that spike."""
 

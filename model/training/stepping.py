@@ -58,7 +58,7 @@ class Pace:
 
 
 class Paces:
-    """All ranks' seconds, step by step, until they are told."""
+    """All ranks' seconds, step by step, until they are reported."""
 
     def __init__(self) -> None:
         self._sums: list[float] = []
@@ -86,7 +86,7 @@ def needs_warm_up(settings: PhaseRecipe, world: World) -> bool:
 
 
 def compiled_graphs() -> int:
-    """How many graphs torch.compile has made here; 0 where it was told to do nothing."""
+    """Return the number of graphs that torch.compile has made here; 0 where it is disabled."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
@@ -136,7 +136,7 @@ def warm_up(
 
 
 class Told(NamedTuple):
-    """What a step came to: means over the tokens of its micro-batches, on all ranks."""
+    """The result of a step: means over the tokens of its micro-batches, on all ranks."""
 
     loss: float
     nats: list[float]
@@ -144,7 +144,7 @@ class Told(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one step was: the gradients' norm before clipping, and why it was left out."""
+    """A step's facts: the gradients' norm before clipping, and the reason why it was left out."""
 
     norm: float
     loss: float

@@ -38,23 +38,20 @@ class Target:
 CHIEF = (
     *("core.control.controller", "core.control.renting", "core.control.actions"),
     "core.control.pod_liveness",
-    *("core.control.governance", "core.control.budget", "core.control.governance"),
-    *("core.control.renting", "core.contract.supervisor", "core.contract.phase_account"),
+    *("core.control.governance", "core.control.budget"),
+    *("core.contract.supervisor", "core.contract.phase_account"),
 )
 
 CONTROL = {
-    "core.control.governance": Target(("test_strays*.py",)),
     "core.control.governance": Target(("test_controller_govern.py", "test_strays*.py")),
     "core.control.budget": Target(
-        ("test_budget*.py", "test_strays*.py", "test_controller_govern.py")
+        ("test_budget*.py", "test_strays*.py", "test_controller_govern.py", "test_lease*.py")
     ),
-    "core.control.renting": Target(("test_lease*.py",)),
     "core.control.bookkeeping": Target(
         ("test_bookkeeping*.py", "test_budget*.py", "test_strays*.py")
     ),
-    "core.control.budget": Target(("test_lease*.py",)),
     "core.control.controller": Target(("test_controller*.py", "test_strays.py")),
-    "core.control.renting": Target(("test_controller*.py",)),
+    "core.control.renting": Target(("test_controller*.py", "test_lease*.py")),
     "core.control.actions": Target(("test_controller*.py",)),
     "core.control.pod_liveness": Target(("test_controller*.py",)),
     "core.contract.supervisor": Target(("test_supervisor*.py", "test_recovery.py")),
@@ -75,13 +72,13 @@ READERS = {
         ("load_grants", "_is_inside", "load_uploads"),
     ),
     "core.contract.bucket_layout": Target(
-        ("test_bucket*.py", "test_pod_contract.py"), ("parse_place", "is_slot", "is_oversized")
+        ("test_bucket*.py", "test_pod_contract.py", "test_datasets.py"),
+        ("parse_place", "is_slot", "is_oversized", "is_token_slot", "entry_of", "load_entry",
+         "load_offered", "unpinned", "token_slots_for"),
     ),
     "core.contract.data_progress": Target(
         ("test_datasets.py",), ("DataProgress", "ShardRecord", "load_progress", "load_shard")
     ),
-    "core.contract.bucket_layout": Target(("test_datasets.py",)),
-    "core.contract.pod_contract": Target(("test_pod_contract.py",)),
     "core.plain_text": Target(("test_pod_contract.py",)),
     "adapters.ssh.sync": Target(("unit/ssh/test_sync.py",), ("Mirror", "_decoded")),
     "adapters.ssh.forward": Target(("unit/ssh/test_sync.py",), ("_frames", "_exactly")),

@@ -1,4 +1,4 @@
-"""Whether a data set's files can be had: asked of their hosts without downloading them.
+"""Availability of a data set's files: asked of their hosts without downloading them.
 
 A few bytes of each file are asked for, and of the first one so much as shows its columns. A host's
 token goes to that host and nowhere else: redirects are followed by hand, without it.
@@ -38,7 +38,7 @@ class _Answer(NamedTuple):
     content: bytes
     size: int
     sha256: str
-    """As Hugging Face tells it with its redirect; empty where nobody says."""
+    """As Hugging Face tells it with its redirect; empty where no source says."""
 
 
 def check_files(
@@ -131,7 +131,7 @@ def _json(file: _RemoteFile) -> tuple[Any, str]:
     """(what the host answers, its ``Link`` header)
 
     Raises:
-        _Unusable: it is no JSON, or nobody answers.
+        _Unusable: it is no JSON, or no host answers.
     """
     text, link = file.read_whole(datasets.MAX_ANSWER_BYTES)
     try:
@@ -158,7 +158,7 @@ class _RemoteFile:
     def read_at(self, start: int, count: int) -> _Answer:
         """
         Raises:
-            _Unusable: it is not there, or nobody answers.
+            _Unusable: it is not there, or no host answers.
         """
         url, token, sha256, size = self._url, self._token, "", 0
         for _ in range(_MOST_REDIRECTS):
@@ -213,7 +213,7 @@ class _RemoteFile:
 
 
 def _moved(url: str, to: str) -> str:
-    """Where a redirect leads: to a server, and not to a file of this machine."""
+    """Return the target of a redirect: it must be a server, and not a file of this machine."""
     with contextlib.suppress(ValueError):
         address = urljoin(url, to)
         if urlsplit(address).scheme in ("http", "https"):
@@ -232,7 +232,7 @@ def _number(text: str | None) -> int:
 
 
 def _content(data_set: DataSet, file: _RemoteFile, size: int) -> str:
-    """What the file's own words say of its layout.
+    """Describe the file's layout by its own header.
 
     Raises:
         _Unusable: it has another one, or lacks what is trained on.

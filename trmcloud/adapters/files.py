@@ -55,7 +55,7 @@ def all_data_sets() -> list[DataSet]:
 
 
 def source_of(name: str) -> DataSource:
-    """What a resolved source stands for: a data set, an address, or files of this machine.
+    """Return the data source of a resolved name: a data set, an address, or files of this machine.
 
     Raises:
         UsageError: an address that ends in no file's name.

@@ -1,4 +1,4 @@
-"""What was seen of each pod of ours: its rate and times, for when its provider shows it no more.
+"""Sightings of each pod of ours: its rate and times, for when its provider shows it no more.
 
 RunPod forgets a pod at once when it ends, and bills it by the hour some time later; SkyPilot tells
 no rate at all. A controller that comes after a crash must still know when the pod was made, when it

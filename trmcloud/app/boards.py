@@ -33,7 +33,7 @@ class BoardFeed:
         self._names: set[str] = set()
 
     def look(self) -> int:
-        """How many lines were told."""
+        """Send new lines to the board and return their number."""
         run = find_run(self._context, self._run_id)
         folder, told = Path(self._context.files.folder(run.run_id)), 0
         for phase in self._context.files.phases(run.run_id):
@@ -99,7 +99,8 @@ def need_metrics(context: Context, run: RunState) -> None:
 
 
 def about(run: RunState) -> dict[str, Any]:
-    """What a board is told of the run beside its figures: what was asked for, what was rented."""
+    """Return the run's facts for a board beside its figures: the request and the rented
+    hardware."""
     told: dict[str, Any] = {
         "run": run.run_id,
         "project": run.project,

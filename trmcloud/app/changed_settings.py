@@ -1,4 +1,5 @@
-"""What a run is to go on with, held against what it was trained with, before anything is rented."""
+"""Comparison of a run's new settings with those that it was trained with, before anything is
+rented."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def changed_settings(
     accept: bool,
     processes: int = 0,
 ) -> Changed:
-    """What a closed run is to go on with: its plan's settings, and what was ``typed``. Other
+    """Return the settings with which a closed run continues: its plan's, and those ``typed``. Other
     ``processes`` share the same global batch.
 
     The newest checkpoint of each phase is looked up on this machine and in the run's bucket. One
@@ -180,7 +181,7 @@ def _phases_ahead(
 
 
 def _new(before: PhaseRecipe, after: PhaseRecipe) -> Mapping[str, Any]:
-    """What ``after`` says otherwise, by key."""
+    """Return the settings that differ in ``after``, by key."""
     told = before.to_json()
     return {key: value for key, value in after.to_json().items() if value != told[key]}
 
@@ -188,7 +189,8 @@ def _new(before: PhaseRecipe, after: PhaseRecipe) -> Mapping[str, Any]:
 def _trained(
     context: Context, run: RunState, phases: Sequence[str], *, must_know: bool
 ) -> Mapping[str, CheckpointManifest]:
-    """What each phase would go on from, by phase, as far as that is known from here."""
+    """Return the checkpoint that each phase would continue from, as far as that is known from
+    here."""
     found: list[CheckpointManifest] = []
     for source in sources_of(context, run):
         listing = source.list()

@@ -28,7 +28,7 @@ from trmcloud.options import LaunchRequest, Parser, checked, option, parse_money
 
 _MOST_WORDS = 1000
 _ANY = re.compile(r"(?:([1-9][0-9]?)x)?any")
-"""What is cheapest, of that many GPUs."""
+"""The cheapest hardware with that many GPUs."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _MOST_GB = 4000.0
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]{0,237}")
@@ -289,7 +289,7 @@ def prepare(
 
 
 def tree_of(spec: RunSpec, root: Path) -> WorkingTree:
-    """What is sent of ``root``: ``--data`` goes another way.
+    """Return the files of ``root`` to send, without ``--data``, which is sent apart.
 
     Raises:
         DataError: there is nothing, or more than is sent.
@@ -299,7 +299,7 @@ def tree_of(spec: RunSpec, root: Path) -> WorkingTree:
 
 
 def _name_in(root: Path, data: str) -> str:
-    """What ``--data`` is called in the working tree; empty where it lies elsewhere."""
+    """Return the name of ``--data`` in the working tree; empty where it is elsewhere."""
     if not data:
         return ""
     name = os.path.relpath(Path(data).expanduser().absolute(), root.absolute())

@@ -52,13 +52,13 @@ class Context:
     project: str
     workers: Workers
     stage_items: Callable[[RunState], Sequence[StageItem]]
-    """What a pod of the run needs of this machine before it can train."""
+    """Returns the items that a pod of the run needs from this machine before it can train."""
     folder_on_pod: Callable[[str, Path], str]
-    """Where a folder of this machine lies on a rented pod, by what it is for (data, weights)."""
+    """Returns a local folder's path on a rented pod, by its kind (data, weights)."""
     needs: Callable[[str], Sequence[Need]] = lambda provider: ()
-    """What renting from a provider needs of this machine, and what of that is missing."""
+    """Returns a provider's needs of this machine for renting, the missing ones marked."""
     was_used: Callable[[str], bool] = lambda provider: True
-    """Whether this home has traces of a provider's pods, whatever its ledger says."""
+    """Whether this home has traces of a provider's pods, independent of its ledger."""
     bucket_items: Callable[[RunState], Sequence[StageItem]] = lambda run: ()
     """Of what a pod needs, the part that it fetches from the run's bucket by itself."""
     bucket: Callable[[str], Bucket] | None = None
@@ -66,19 +66,20 @@ class Context:
     notes: MutableMapping[str, Mapping[str, Any]] | None = None
     """Launch notes by their runs' ids, where they are not kept below ``home``."""
     trainer_path: Callable[[], Sequence[str]] = list
-    """Where a process of this machine imports ``trmcloud`` and the trainer from."""
+    """Returns the paths from which a process of this machine imports ``trmcloud`` and the
+    trainer."""
     pod_webhook: Callable[[], str] = lambda: ""
     """``webhook.json``, for a pod whose agent is to tell somebody by itself; '' for none."""
     backup_trouble: Callable[[], str] = lambda: ""
     """Why a loss of the ledger's file would lose a run that has ended; empty where it would not."""
     listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
-    """What each provider's list said when ``list_pods`` asked for it last."""
+    """The last answer of each provider's list to ``list_pods``."""
     troubles: dict[str, Exception] = field(default_factory=dict)
     """Why a run, by its id, could not be brought up to date by the last ``reconcile``."""
     unasked: frozenset[str] = frozenset()
     """Providers that this command leaves alone: what is known of their pods is what was heard."""
     intents: Intents | None = None
-    """What persons had ended while the ledger could not be written."""
+    """The stops that users requested while the ledger could not be written."""
     unswept: dict[str, float] = field(default_factory=dict)
     """When this process asked a bucket in vain: one that is down is not asked for every run."""
 
@@ -95,8 +96,8 @@ def bucket_at(context: Context, place: str) -> Bucket:
 def list_pods(
     context: Context, provider: str, at_most_s: float = 0.0
 ) -> Maybe[tuple[PodSeen, ...]]:
-    """What the provider lists now, or told this process less than ``at_most_s`` ago; why it cannot
-    be known, where it does not."""
+    """List the provider's pods now, or return the list of less than ``at_most_s`` ago; or the
+    reason why they are unknown."""
     at = context.wall()
     if provider in context.unasked:
         return Unknown(at, "it was not asked")
@@ -133,7 +134,7 @@ def _ever_used(context: Context) -> list[str]:
 
 
 def is_unasked(context: Context, run: RunState) -> bool:
-    """Whether nobody is asked about the run's present pod."""
+    """Whether no provider is asked about the run's present pod."""
     return run.generation is not None and run.generation.provider in context.unasked
 
 

@@ -33,9 +33,9 @@ class MetricsLines:
         self._path = path
         self._offset, self._count, self._inode = 0, 0, -1
         self.is_first_slice = False
-        """Whether the slice that was given last is the first of its file."""
+        """Whether the slice returned last is the first of its file."""
         self.is_whole = False
-        """Whether it was read to what its end was then."""
+        """Whether the file was read to its end at that time."""
 
     @property
     def unread_bytes(self) -> int:
@@ -52,9 +52,10 @@ class MetricsLines:
         return False
 
     def read_on(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """What has come since, a slice of lines at a time. What was begun anew is read anew, and
-        its first slice may be empty: a trainer that goes back to a checkpoint drops what it had
-        logged since."""
+        """Yield the new lines, a slice at a time. A file that was begun again is read again, and
+        its first slice may be empty: a trainer that goes back to a checkpoint drops the lines that
+        it had logged since. What was begun anew is read anew, and its first slice may be empty: a
+        trainer that goes back to a checkpoint drops what it had logged since."""
         try:
             file = open(open_metrics(self._path), "rb")  # noqa: SIM115  # closed below
         except OSError:
@@ -111,7 +112,7 @@ _WINDOWS = 400
 _WINDOW_BYTES = 1 << 14
 """Of a sample: all lines of a file of up to 6.5 MB are looked at, and a part of a longer one's."""
 _MARKS = tuple(f'"kind": "{kind}"'.encode() for kind in (_EVAL, _SAVE))
-"""How the bundled trainer writes what is rare, and would be missed by a sample."""
+"""The marks of rare lines by the bundled trainer, which a sample would miss."""
 
 
 @mutable
@@ -141,7 +142,7 @@ class Rows:
 
 @mutable
 class Phase:
-    """What one phase's metrics say. ``whole``: they were read to their end, not sampled."""
+    """One phase's metrics. ``whole``: they were read to their end, not sampled."""
 
     name: str
     train: Rows = field(default_factory=Rows)

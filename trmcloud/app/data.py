@@ -228,7 +228,7 @@ def prepare_data(
 def growing_folder(
     home: Path, source: DataSource, settings: PhaseRecipe, tokenizer: Path | None = None
 ) -> Path:
-    """Where data that is made shard by shard grows on this machine."""
+    """Return the folder of this machine in which data grows shard by shard."""
     more = [] if tokenizer is None else [str(tokenizer)]
     return home / DATA_DIR / growing_key(source, settings, *more)
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a machine before any money is at stake."""
+"""The checks of a machine before any money is at stake."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def examine(
 
 
 def check_needs(needs: Sequence[Need], *, rents: bool) -> list[Finding]:
-    """What a launch looks at before it reserves anything. ``rents``: machines are rented here."""
+    """Check the needs of a launch before it reserves anything. ``rents``: machines are rented
+    here."""
     bad = "bad" if rents else "warn"
     return [
         Finding(need.name, bad, f"{need.detail}: nothing can be rented", need.fix)

@@ -84,7 +84,7 @@ class RunDriver:
     errands: bool = True
     """Whether this process stays long enough to send and pull files."""
     list_age_s: float = 0.0
-    """How old a list that this process has may be, for one that looks at many runs in turn."""
+    """The greatest age of a list that this process reuses, when it looks at many runs in turn."""
     _beaten_at: float = 0.0
     _governed_at: float = 0.0
     _swept_at: float | None = None
@@ -101,7 +101,7 @@ class RunDriver:
     _listed_at: float = 0.0
     _missed_at: float | None = None
     _done: list[WorkDone] = field(default_factory=list)
-    """What workers have done and is not on record yet."""
+    """Work that is done by workers and not on record yet."""
     _watch: Watcher = lambda run: None
     _observer: Observer = field(init=False)
 
@@ -279,7 +279,7 @@ class RunDriver:
         return self.run() if events else run
 
     def _hear(self, run: RunState) -> RunState:
-        """On an errand: how the machine that was here before had ended, if nobody knows."""
+        """On an errand: how the machine that was here before had ended, if that is unknown."""
         if self._heard or run.state not in (State.RUNNING, State.ENDING):
             return run
         earlier, here = unreported(run), run.generation
@@ -451,8 +451,8 @@ class RunDriver:
                 self.context.links[generation.provider].give_webhook(generation.pod_name, text)
 
     def _require_timely(self, decided: Instant) -> None:
-        """Whoever has slept since it decided on a pod's end decides anew: another one may drive the
-        run by now, and have heard what gave up hope.
+        """Refuse an order to end a pod that was decided too long ago, as after a sleep of this
+        machine: another controller may drive the run by now, and may have heard from the pod.
 
         Raises:
             ProviderRefused: nothing was asked for.

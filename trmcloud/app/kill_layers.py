@@ -1,4 +1,4 @@
-"""What would end a run's pod, layer by layer, and what could be spent beyond its cap if not."""
+"""The layers that would end a run's pod, and the possible spending beyond its cap if they fail."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LIMITS = {
 }
 _NOT_ASKED = "it was not asked whether it is set: trmcloud status --live"
 _SHOWN_S = 60.0
-"""How old a list may be that is shown: whoever asks has just looked at every run."""
+"""The greatest age of a list that is shown: the caller has just looked at every run."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class MaxOverspend:
-    """What could be spent beyond the cap if all failed that may: ``amount`` is None where nothing
-    bounds it but time."""
+    """The most that could be spent beyond the cap if all failed that may: ``amount`` is None where
+    only time bounds it."""
 
     amount: Usd | None
     text: str
@@ -57,7 +57,7 @@ class MaxOverspend:
 
 @dataclass(frozen=True)
 class Guards:
-    """How a run is guarded now. ``layers`` is empty for a run that has no pod."""
+    """The present protection of a run. ``layers`` is empty for a run that has no pod."""
 
     layers: tuple[Layer, ...]
     overshoot: MaxOverspend
@@ -112,7 +112,8 @@ def guards_of(context: Context, run: RunState) -> Guards:
 
 
 def _settled_by(traits: ProviderTraits) -> str:
-    """What takes seconds to ask is not asked by a look alone."""
+    """Return the command that asks questions which take seconds, and which a look alone does not
+    ask."""
     return "trmcloud status --live" if traits.via else "any trmcloud command"
 
 
@@ -130,7 +131,7 @@ def _own_limits(context: Context, provider: str, pod_name: str) -> dict[str, Lay
 
 
 def _with_record(layer: Layer, record: str | None, *, heard: bool) -> Layer:
-    """What the account's record adds: nothing to one that should be heard of and is not."""
+    """Add the account's record to the layer: nothing to one that should be heard of and is not."""
     if record is None or (heard and layer.state not in WORKING):
         return layer
     detail = f"{layer.detail}; {record}" if layer.detail else record
@@ -166,7 +167,8 @@ def _pod_side(
     traits: ProviderTraits,
     detail: str,
 ) -> Layer:
-    """What only the pod's own report tells of; ``first_at`` is when it was first heard."""
+    """Make a layer that only the pod's own report shows; ``first_at`` is when it was first
+    heard."""
     if report is None and first_at is not None:
         return Layer(name, SILENT, "it was heard, and cannot be asked now", first_at)
     return _heart(name, report.at if report else None, now, traits.silence_s, detail)

@@ -92,7 +92,7 @@ def resume(
     accept_change: bool = False,
     processes: int = 0,
 ) -> RunDriver:
-    """Go on with a run: take a live one over if nobody drives it, reopen a closed one.
+    """Continue a run: take a live one over if it has no driver, reopen a closed one.
 
     Args:
         cap: the whole run's budget from now on; None: as it is.
@@ -217,8 +217,8 @@ def follow_or_drive(
 
 
 class OverButForItsBill:
-    """Whether nothing is left of a run to wait for: it is closed, or its pod is proven gone and
-    only the provider's bill is late."""
+    """A condition that a run is over except for its bill: it is closed, or its pod is proven gone
+    and only the provider's bill is late."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -245,7 +245,7 @@ class OverButForItsBill:
 
 
 def ends_as(run: RunState) -> ev.Closed | None:
-    """How a run will be closed of which nothing is left but its bill; None where more is."""
+    """Return the closing event of a run that only waits for its bill; None where more is open."""
     generation = run.generation
     if generation is None or run.state is not State.SETTLING:
         return None

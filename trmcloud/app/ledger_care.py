@@ -24,7 +24,7 @@ def forgotten_runs(home: Path, ledger: LedgerState) -> list[str]:
 
 
 def restored_lines(home: Path, ledger: LedgerState, done: Restoration) -> Sequence[str]:
-    """What was done to the ledger, what was lost by it, and what to type next."""
+    """Describe the restoration of the ledger, the loss by it, and the next command to type."""
     made = dt.datetime.fromtimestamp(done.backup.at, dt.timezone.utc)
     kept = f"; the damaged file is kept as {done.aside}" if done.aside is not None else ""
     lines = [

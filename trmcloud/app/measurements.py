@@ -193,7 +193,8 @@ class KeptProbe:
 
 
 def probed_in(context: Context, run: RunState) -> Probed | None:
-    """What ``run`` measured of its command; None where it was no probe, or saw too few steps."""
+    """Return the measurements of ``run``'s command; None where it was no probe, or saw too few
+    steps."""
     command, candidate = run.spec.command, run.chosen
     if command is None or not command.probe_steps or candidate is None:
         return None

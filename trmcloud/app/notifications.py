@@ -140,7 +140,7 @@ class Teller:
         return Observed(reports, seen, self._symptoms)
 
     def _found(self, ledger: LedgerState) -> list[Symptom]:
-        """What the numbers of trainings say that go on now."""
+        """Return the symptoms in the numbers of running trainings."""
         found = []
         for run in ledger.runs.values():
             if not trains_now(run):

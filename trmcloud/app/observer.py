@@ -16,7 +16,7 @@ from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError, ProviderError, TrmcloudError
 from trmcloud.core.spec.plan import Plan
 
-# Final bills of pods that are gone: they come when nobody waits for them any more.
+# Final bills of pods that are gone: they come when no command waits for them any more.
 
 
 def final_bills(context: Context, run: RunState) -> tuple[ev.Billed, ...]:
@@ -168,7 +168,7 @@ class Observer:
         pods: Maybe[tuple[PodSeen, ...]],
         found: AgentReport | None,
     ) -> AgentReport | None:
-        """What the agent left in the bucket: asked for where it cannot be heard itself."""
+        """Read the report that the agent left in the bucket, where it cannot be heard itself."""
         now = self.context.wall()
         if found is not None and found.pod_name == generation.pod_name:
             self._heard_at = now
@@ -185,7 +185,7 @@ class Observer:
         return link.trouble(generation.pod_name)
 
     def _boot_trouble(self, generation: Generation) -> BootTrouble | None:
-        """What the provider's own log says, of a pod whose agent was not heard."""
+        """Read the provider's own log about a pod whose agent was not heard."""
         if generation.pod_id is None or generation.provider in self.context.unasked:
             return None
         return self.context.computes[generation.provider].boot_trouble(generation.pod_id)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from trmcloud.app.planning import Planner
 
 HOST_W = 150
-"""What the rest of a machine draws beside its GPUs: board, processor, disks, fan and losses."""
+"""The power of a machine beside its GPUs: board, processor, disks, fan and losses."""
 _CPUS_PER_GPU, _RAM_GB_PER_GPU = 8, 64.0
 _MOST_PER_KWH = Usd(10)
 
 
 @dataclass(frozen=True)
 class OwnHardware:
-    """What a plan would take on one's own machine, and what renting instead comes to.
+    """The cost of a plan on one's own machine, compared with renting.
 
     ``rented`` is the plan's recommendation where it is the quicker one, else None; ``dearer`` is
     what it costs beyond the power, ``sooner_h`` how much earlier it is done.
@@ -56,7 +56,7 @@ class OwnHardware:
 
     @property
     def rent_per_own_hour(self) -> Usd:
-        """What that which an hour of one's own trains costs where it is rented."""
+        """The rent for the training that an hour on one's own machine does."""
         assert self.rented is not None
         return Usd.from_micros(round(self.rented.cost_p50.micros / self.candidate.hours.p50))
 

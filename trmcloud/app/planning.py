@@ -257,7 +257,7 @@ class Planner:
         return [*offers, *renamed], told
 
     def _probed(self, spec: RunSpec) -> Probed | None:
-        """What a probe measured of the very command that is to run."""
+        """Return a probe's measurements of the same command."""
         if spec.command is None:
             return None
         from trmcloud.app.measurements import probe_of  # with what reads runs
@@ -265,7 +265,7 @@ class Planner:
         return probe_of(self._home, spec.command.words)
 
     def _source(self, spec: RunSpec, recipe: Recipe) -> DataSource | None:
-        """What it is to train on; None where that is still to be named, or is not there."""
+        """Return the training data; None where that is still to be named, or does not exist."""
         if spec.command is not None:
             size = _bytes_in(Path(spec.data)) if spec.data else 0
             return DataSource(spec.data, sent_bytes=size)

@@ -46,14 +46,15 @@ class LaunchData:
 
     folder: str = ""
     source: DataSource | None = None
-    """What is made there; None: ``folder`` is brought."""
+    """The source of data that the machine makes; None: ``folder`` is sent."""
     hosts: str = ""
     """``TRMCLOUD_DATA_HOSTS`` of the launch."""
     code: str = ""
-    """Where a command's ``code.tar`` lies on this machine; empty for a recipe."""
+    """The path of a command's ``code.tar`` on this machine; empty for a recipe."""
 
     def to_json(self) -> dict[str, Any] | None:
-        """What a launch note says of data that is made there; None of data that is brought."""
+        """Return the launch note's entry for data that is made there; None for data that is
+        sent."""
         if self.source is None:
             return None
         data_set = self.source.data_set
@@ -65,7 +66,7 @@ class LaunchData:
 
     @classmethod
     def of_note(cls, note: Mapping[str, Any]) -> LaunchData:
-        """What a launch note says; notes of earlier versions know brought data alone."""
+        """Read a launch note; notes of earlier versions know only data that is sent."""
         made = note.get("data")
         if not made:
             return cls(str(note["data_dir"]), code=str(note.get("code", "")))
@@ -76,7 +77,8 @@ class LaunchData:
 def write_launch_note(
     context: Context, run_id: str, *, data: LaunchData, initial_weights: str
 ) -> None:
-    """What a controller after a crash must know that is not in the plan: where the data lies."""
+    """Write the facts beside the plan that a controller needs after a crash: the place of the
+    data."""
     note: dict[str, Any] = {"data_dir": data.folder, "initial_weights": initial_weights}
     if made := data.to_json():
         note["data"] = made
@@ -218,8 +220,8 @@ def _require_wanted(
 
 
 def tokens_of(context: Context, run: RunState, candidate: Candidate) -> CacheRequest | None:
-    """What a rented machine is to keep in the run's bucket of the tokens it makes; None where it
-    makes none, or none that are worth keeping."""
+    """Return the request for the tokens that a rented machine makes and keeps in the run's bucket;
+    None where it makes none, or none that are worth keeping."""
     source = LaunchData.of_note(_note(context, run)).source
     data_set = source.data_set if source is not None else None
     if source is None or data_set is None or not candidate.phases:
@@ -243,7 +245,7 @@ def _note(context: Context, run: RunState) -> Mapping[str, Any]:
 def _data(
     context: Context, run: RunState, candidate: Candidate, data: LaunchData, weights: str
 ) -> tuple[str, DataJob | None]:
-    """Where the trainer finds its data, and what is to be made there, if anything.
+    """Return the trainer's data folder, and the job that makes it there, if any.
 
     ``weights`` is the folder, there, that the first phase starts from, if any.
     """
@@ -292,7 +294,7 @@ def _volume_gb(candidate: Candidate, room_gb: int) -> int:
 
 
 def pod_check(candidate: Candidate) -> dict[str, Any]:
-    """What the agent must find before it trains: see ``pod.hardware``."""
+    """Return the hardware that the agent must find before it trains: see ``pod.hardware``."""
     check: dict[str, Any] = {"count": candidate.gpus, "idle": True, "min_cuda": MIN_CUDA}
     gpu = GPUS.get(candidate.sku)
     if gpu is None:

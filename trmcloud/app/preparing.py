@@ -1,4 +1,4 @@
-"""What comes before a launch: the plan, made or loaded and then checked, and its data made ready.
+"""The steps before a launch: the plan, made or loaded and then checked, and its data made ready.
 
 Prices are asked for once, and the plan is made once; where only the data that is made ready here
 tells how many tokens there are, it is made anew of the same prices. What was checked of the first
@@ -174,7 +174,7 @@ def upload_data(context: Context, ready: Prepared, progress: Progress) -> None:
 
 
 def next_best(planner: Planner, plan: Plan) -> str:
-    """What to try where nothing of the plan's hardware could be rented: another plan, saved."""
+    """Suggest a plan, and save it, where none of the plan's hardware could be rented."""
     refused = {candidate.sku for candidate in plan.candidates}
     providers = plan.spec.providers or direct()[:1]
     anything = replace(plan.spec, hardware="", gpus=0, providers=providers)
@@ -242,7 +242,7 @@ def check_launch(
 
 
 def _machines(plan: Plan) -> list[tuple[object, ...]]:
-    """What checks look at: who is asked for which machines, in which order, at which rates."""
+    """Return the facts that checks look at: providers, machines, their order and their rates."""
     tried = [plan.candidate(name) for name in plan.launchable]
     return [
         (c.provider, c.region, c.hardware, c.spot, c.rate, c.reserved_rate, plan.recommended_id)

@@ -1,4 +1,4 @@
-"""The reaper: ends what no live run owns. It is the layer that works when nobody is looking."""
+"""The reaper: ends what no live run owns. It is the layer that works without the user."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ GUARD_NOTE_NAME = "guard.json"
 
 @dataclass(frozen=True)
 class Found:
-    """What one look at every provider showed; ``unreachable`` names providers that gave no list."""
+    """The result of one look at every provider; ``unreachable`` names providers that gave no
+    list."""
 
     orphans: tuple[tuple[str, Orphan], ...]
     unreachable: tuple[tuple[str, str], ...]
     charges: tuple[ev.StrayCharged, ...] = ()
-    """What those of this ledger cost, as far as it is not on record."""
+    """The costs of this ledger's orphans, as far as they are not on record."""
     listed: Mapping[str, tuple[PodSeen, ...]] = field(default_factory=dict)
     """By provider that gave a list."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A pod of nobody's was told to end."""
+    """A pod without an owner that was ordered to end."""
 
     provider: str
     orphan: Orphan

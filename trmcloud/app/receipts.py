@@ -135,11 +135,13 @@ class Check:
 
 
 Signed = Callable[[Path, Path | None], Check]
-"""Who signed a file: by its own signature beside it, and a file of known signers, or none."""
+"""Checks a file's signature: by its own signature beside it, and a file of known signers, or
+none."""
 
 
 def check_contents(receipt: Receipt) -> list[Check]:
-    """Whether its hashes match its parts, and its account its sources: all of it the file's own."""
+    """Check that its hashes match its parts, and its account its sources: all from the file
+    itself."""
     checks = []
     changed = changed_parts(receipt)
     sealed = f"sealed {receipt.data['seal'][:16]}…, every part as it was"
@@ -197,7 +199,7 @@ def _first_difference(ours: Any, theirs: Any, at: str = "") -> str:
 
 
 def check_ledger(receipt: Receipt, chain: Chained | None) -> Check:
-    """Whether the ledger itself, where this home has it, holds the same records."""
+    """Check that the ledger, where this home has it, holds the same records."""
     part = receipt.sources.ledger
     if chain is None or chain.ledger_id != part.ledger_id:
         return Check(
@@ -216,7 +218,7 @@ def check_ledger(receipt: Receipt, chain: Chained | None) -> Check:
 
 
 def check_checkpoint(receipt: Receipt, folder: Path) -> list[Check]:
-    """Whether a checkpoint is one that the receipt names, and its files what its hashes say.
+    """Check that the receipt names a checkpoint, and that the hashes of its files match.
 
     Raises:
         NotFoundError: there is no checkpoint. CheckpointError: its manifest is none.
@@ -267,7 +269,7 @@ def _check_files(folder: Path, told: CheckpointManifest) -> Iterable[Check]:
 
 
 def unchecked(receipt: Receipt, checkpoint: Path | None) -> list[Check]:
-    """What no receipt proves by itself."""
+    """Return the facts that no receipt proves by itself."""
     made = []
     if checkpoint is None:
         made.append(

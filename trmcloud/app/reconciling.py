@@ -1,4 +1,4 @@
-"""Runs that nobody drives, brought up to what is true now: by whatever command is typed next."""
+"""Runs without a driver, brought up to what is true now: by whatever command is typed next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PASS_S = 60.0
 
 
 def reconcile(context: Context) -> list[reap.Did]:
-    """Bring every run nobody drives up to what is true now, and end pods of ours nobody owns.
+    """Bring every run without a driver up to date, and end pods of ours without an owner.
 
     Every command calls it first, so that a killed controller's money is settled by whatever the
     user types next. Returns each thing that it found and did.
@@ -70,7 +70,7 @@ def _reconcile(context: Context) -> list[reap.Did]:
 
 
 def _look_after(context: Context, run: RunState) -> RunState:
-    """The run once it is brought up to date, if nobody drives it."""
+    """The run once it is brought up to date, if it has no driver."""
     run_id = run.run_id
     facts: tuple[ev.RunEvent, ...] = () if run.live else final_bills(context, run)
     beyond = beyond_grants(context, run)

@@ -61,7 +61,7 @@ def rent_from(
 
 
 def _through(via: str, provider: str) -> str:
-    """What the same machines are called where the program rents them."""
+    """Return the program's name for the same machines."""
     of_it = (traits_of(name) for name in brokered())
     others = (t.name for t in of_it if t.via.lower() == via and t.prices_of == provider)
     return next(others, provider)

@@ -30,7 +30,7 @@ from trmcloud.core.values import dataclass, replace
 
 @dataclass(frozen=True)
 class Money:
-    """What a run has cost of its ``cap``: ``proven`` by bills and by what is known of its pods,
+    """A run's cost of its ``cap``: ``proven`` by bills and by what is known of its pods,
     ``at_most`` while that is not final. ``reserved`` is held for what may still come; ``left`` is
     what of the cap cannot have been spent yet."""
 
@@ -48,7 +48,7 @@ class Money:
 
 @dataclass(frozen=True)
 class Training:
-    """What the trainer said last, at ``at`` (epoch s). ``loss`` and ``passes`` (after each
+    """The trainer's last heartbeat, of ``at`` (epoch s). ``loss`` and ``passes`` (after each
     supervision step) are nats a token, ``next_usd_buys`` and ``next_hour_buys`` bits per byte."""
 
     phase: str
@@ -93,7 +93,7 @@ class Run:
     layers: tuple[Layer, ...]
     max_overspend: MaxOverspend
     driven: bool
-    """Whether some process drives it now; a pod goes on, and ends, without one."""
+    """Whether some process drives it now; a pod runs, and ends, without one."""
     landing: bool
     """Whether it was told to land, or to end."""
     lands_at: float | None
@@ -220,7 +220,7 @@ def report_run(
 
 
 def spending(context: Context, run: RunState) -> Spending:
-    """What the run has cost by now: as far as it is proven, and at most."""
+    """Return the run's cost by now: the proven part, and the most."""
     now = context.wall()
     ledger = context.ledger.read()
     strays = ledger.strays_of(run.run_id)

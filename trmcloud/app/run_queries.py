@@ -1,4 +1,4 @@
-"""What may be known of a run's pod without asking it anything: whoever drives the run asks."""
+"""Facts about a run's pod without a request to it: the driver of the run asks."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ BOOT_PATIENCE_S = 30.0
 
 @dataclass(frozen=True)
 class Errand:
-    """What a worker of this process carries now. ``what`` is stage, grant or a checkpoint's label;
-    ``size`` is 0 while it is not known."""
+    """A worker's present transfer in this process. ``what`` is stage, grant or a checkpoint's
+    label; ``size`` is 0 while it is not known."""
 
     key: ActionKey
     what: str
@@ -52,12 +52,12 @@ def told_by(run: RunState, value: _T) -> Reported[_T]:
 
 
 def last_report(context: Context, run: RunState) -> AgentReport | None:
-    """What the present pod's agent last said to any process of this home."""
+    """Return the last report of the present pod's agent to any process of this home."""
     return report_of(context, run.generation) if run.generation is not None else None
 
 
 def report_of(context: Context, generation: Generation) -> AgentReport | None:
-    """What a pod's agent last said to any process of this home."""
+    """Return the last report of a pod's agent to any process of this home."""
     path = context.home / contract.PODS_DIR / generation.pod_name / contract.REPORT_NAME
     try:
         text = read_small(path)
@@ -67,8 +67,8 @@ def report_of(context: Context, generation: Generation) -> AgentReport | None:
 
 
 def data_told(context: Context, run: RunState) -> str:
-    """How far the present pod is with the data that it makes, in its agent's words; empty where it
-    makes none."""
+    """Return the present pod's progress with the data that it makes, in its agent's words; empty
+    where it makes none."""
     report = last_report(context, run)
     return one_line(report.notes.get(contract.DATA_NOTE, "")) if report is not None else ""
 
@@ -81,8 +81,8 @@ def waits_for_data(run: RunState, beat: Heartbeat | None) -> bool:
 
 
 def told_uploaded(context: Context, run: RunState) -> tuple[CheckpointManifest, ...]:
-    """What the run's agents have told to be in its bucket, as this home heard it last: the bucket
-    itself is not asked."""
+    """Return the checkpoints in the run's bucket by its agents' last reports to this home: the
+    bucket itself is not asked."""
     if not run.bucket:
         return ()
     found: dict[tuple[str, int, str], Kept] = {}
@@ -138,7 +138,7 @@ def link_trouble(context: Context, run: RunState) -> LinkError | None:
 
 
 def boot_trouble(context: Context, run: RunState) -> str:
-    """What the provider's own log says is wrong with the run's booting pod, in its words; empty
+    """Return the trouble of the run's booting pod in the provider's own log, in its words; empty
     where it says nothing, or the pod is being ended."""
     generation = run.generation
     if run.state is not State.BOOTING or generation is None or generation.pod_id is None:
@@ -182,7 +182,7 @@ def bucket_trouble(context: Context, run: RunState) -> str:
 
 
 def waits_for(context: Context, run: RunState) -> Waiting | None:
-    """What a live run waits for, by what its provider said last to this process."""
+    """Return the event that a live run waits for, by its provider's last answer to this process."""
     generation = run.generation
     if generation is None or not run.live:
         return None
@@ -217,7 +217,8 @@ def is_driven(context: Context, driver: Driver | None) -> bool:
 
 
 def as_told(run_id: str, kept: Kept) -> CheckpointManifest:
-    """What an agent said of a checkpoint that it uploaded: the manifest itself is in the bucket."""
+    """Make a manifest from an agent's report of an uploaded checkpoint: the manifest itself is in
+    the bucket."""
     weights = CheckpointFile("weights.safetensors", "weights", kept.size_bytes, kept.sha256)
     return CheckpointManifest(
         run_id=run_id,

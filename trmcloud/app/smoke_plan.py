@@ -40,7 +40,7 @@ _NOTHING = Interval(0.0, 0.0, 0.0)
 
 
 def meaning_of(run: RunState, outcome: Outcome) -> str:
-    """What an outcome means for this run, in a sentence."""
+    """Describe an outcome of this run in a sentence."""
     own = _MEANINGS.get(outcome) if run.spec.recipe == RECIPE else None
     if run.spec.command is not None:
         own = _OF_A_COMMAND.get(outcome)

@@ -1,4 +1,4 @@
-"""What can be done to a run, and what each of it costs at most: to be told before it is done."""
+"""The actions on a run and the most that each costs, shown before it is done."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESUMABLE = (
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What one of ``VERBS`` would do to a run, as of now.
+    """The forecast of one of ``VERBS`` on a run, as of now.
 
     ``at_most`` is the most that it spends from now on, all of it within ``cap``; ``freed`` is what
     of the reservation it gives back at least. ``lost_steps`` were trained and are not saved, at a

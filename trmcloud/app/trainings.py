@@ -33,7 +33,8 @@ _LONGEST = 240
 
 @dataclass(frozen=True)
 class Taken:
-    """What one phase said last. Texts come from a pod: they are cut, and one line each."""
+    """The last number format that one phase reported. Texts come from a pod: they are cut, and one
+    line each."""
 
     phase: str
     step: int

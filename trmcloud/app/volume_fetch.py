@@ -24,7 +24,7 @@ from trmcloud.core.spec.plan import Candidate, candidate_to_json
 from trmcloud.core.values import replace
 
 _BOOT_S = 300.0
-"""What a pod may take to boot and answer, before anything is copied."""
+"""The time that a pod may take to boot and answer, before anything is copied."""
 _SLOWEST_BYTES_PER_S = 4e6
 _LEAST_S = 900.0
 _ANYWHERE = ("", "any")

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 GRACE_S = 5.0
-"""How long a command that is done stays for what is due; what is not told by then is told by
-whoever is awake next."""
+"""The time that a finished command stays to send due notices; the next process sends the rest."""
 _running: list[tuple[Telling, float]] = []
 
 

@@ -41,7 +41,7 @@ class _Field:
 
 
 def to_json(record: Any) -> dict[str, Any]:
-    """What ``from_json`` makes the same record of."""
+    """Return the JSON object from which ``from_json`` restores the record."""
     made = {}
     for item in _layout(type(record)):  # type: ignore[arg-type]
         value = getattr(record, item.name)
@@ -99,7 +99,7 @@ def _plain(value: Any) -> Any:
 
 
 def _reader(declared: Any) -> _Reader:
-    """What makes a field's value of what JSON has for it."""
+    """Return the function that converts a field's JSON value to its declared type."""
     origin, inner = get_origin(declared), get_args(declared)
     if type(None) in inner:
         (some,) = (_reader(each) for each in inner if each is not type(None))

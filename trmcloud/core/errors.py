@@ -23,20 +23,20 @@ from enum import Enum
 #     ├── ConflictError (8)         something is in the way: a running run, a folder in use
 #     ├── DataError (9)             the training data cannot be used
 #     ├── CheckpointError (10)      a checkpoint is damaged, incomplete or hostile
-#     ├── ProviderError (11)        whoever rents the hardware refused or could not be understood
+#     ├── ProviderError (11)        the provider refused or could not be understood
 #     │   ├── NoCapacity            nothing was created; try the next candidate
 #     │   ├── AmbiguousCreate       something may have been created; list before trying again
 #     │   └── ProviderRefused       nothing was created or changed; the same request fails again
-#     │       └── FinalRefusal          and so would any other create: no candidate is tried after it
+#     │       └── FinalRefusal          so would any other create: no candidate is tried after it
 #     │           ├── PaymentRequired (14)  the account's balance or spend limit does not allow it
 #     │           └── AuthError (15)        the key is missing, wrong or revoked
 #     │               └── AccessDenied (16) the key is right and may not do this
 #     ├── NotSupported (12)         a known wish that this version cannot fulfil yet
 #     ├── NotVerified (17)          a kill layer was tried for real and was not seen to work
 #     ├── ReceiptError (18)         a receipt was changed, or is not that of the checkpoint
-#     ├── NotifyError (19)          somebody who was to be told did not take it
+#     ├── NotifyError (19)          a destination did not accept a notice
 #     │   └── OutboxError           what is to be told cannot be kept
-#     └── LinkError (13)            a pod cannot be reached over SSH, or does not do as it is told
+#     └── LinkError (13)            a pod cannot be reached over SSH, or does not do as asked
 #         ├── HostKeyChanged        something else answers at the pod's address: nothing was sent
 #         ├── LoginRefused          the pod does not take the key it was made with
 #         └── Dropped               the connection ended, or never came about; trying again may help
@@ -215,7 +215,7 @@ class NoAddress(Dropped):
 
 
 class Outcome(str, Enum):
-    """How a run ended, and the exit code that ``launch``, ``resume`` and ``stop`` give for it."""
+    """A run's outcome, with the exit code that ``launch``, ``resume`` and ``stop`` give for it."""
 
     FINISHED = "finished"
     LANDED = "landed"

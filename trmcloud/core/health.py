@@ -1,5 +1,5 @@
-"""What a training's own numbers say is wrong with it: rules over the lines of ``metrics.jsonl``,
-and over what its machine's GPUs say of themselves.
+"""Diagnosis of a training from its own numbers: rules over the lines of ``metrics.jsonl``, and over
+the counters of its machine's GPUs.
 
 A rule is a symptom with a threshold; ``findings`` gives those that hold now, with the facts that
 they were judged by. What to do about each is the reader's, and stands with its words. The
@@ -62,7 +62,7 @@ _FLAT_BELOW = 0.005
 
 
 class Rule(str, Enum):
-    """What can be wrong; its value is the word in JSON."""
+    """A symptom; its value is the word in JSON."""
 
     NOT_FINITE = "not_finite"
     SPIKES = "spikes"
@@ -96,8 +96,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the plan says of a phase. ``slowest_step_s``: the P90 of one step; 0: nothing is known.
-    ``warmup_steps`` are judged by no rule about losses; ``accumulation``: micro-batches a step."""
+    """The plan's expectations of a phase. ``slowest_step_s``: the P90 of one step; 0: nothing is
+    known. ``warmup_steps`` are judged by no rule about losses; ``accumulation``: micro-batches a
+    step."""
 
     steps: int
     warmup_steps: int = 0
@@ -178,7 +179,7 @@ def _not_finite(trained: Sequence[Trained]) -> Finding | None:
 
 
 def _spikes(judged: Sequence[Trained]) -> Finding | None:
-    """Losses that stand out of the 128 before them; those of the last 128 are told."""
+    """Losses that stand out of the 128 before them; those of the last 128 are reported."""
     rows = [(row.step, row.loss) for row in judged if row.loss is not None]
     found = []
     for at in range(max(_SPIKE_LEAST, len(rows) - trainer_contract.OVER), len(rows)):

@@ -1,4 +1,4 @@
-"""What a training's own lines say, before anything is judged by it: ``metrics.jsonl`` as rows.
+"""A training's own lines, before anything is judged by them: ``metrics.jsonl`` as rows.
 
 The lines come from a pod: whatever is no finite number counts as not measured. A training that went
 back to a checkpoint has logged some steps twice: the later word counts.
@@ -15,7 +15,7 @@ from trmcloud.core.values import dataclass
 
 @dataclass(frozen=True)
 class Trained:
-    """What a line of ``kind`` train says; None: not measured."""
+    """A line of ``kind`` train; None: not measured."""
 
     step: int
     loss: float | None
@@ -29,15 +29,16 @@ class Trained:
     """Of each rank's own forward passes; empty where there is one alone."""
     finite: bool
     span: tuple[float | None, float | None]
-    """Where masks are drawn: between which times. Losses under different ones are not alike."""
+    """The range of times in which masks are drawn. Losses under different ones are not alike.
+    Losses under different ones are not alike."""
     plan: float | None
-    """What of the loss is the plan's and the execution's, where there are such."""
+    """The shares of the plan and of the execution in the loss, where there are such."""
     execution: float | None
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What a line of ``kind`` eval says; ``nats``: of each supervision step."""
+    """A line of ``kind`` eval; ``nats``: of each supervision step."""
 
     step: int
     bpb: float

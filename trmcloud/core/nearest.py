@@ -18,7 +18,7 @@ def nearest(typed: str, known: Iterable[str], *, likeness: float = _LIKENESS) ->
 
 
 def what_instead(typed: str, known: Iterable[str]) -> str:
-    """What to type instead: the nearest of ``known``, or any of them."""
+    """Suggest a replacement: the nearest of ``known``, or any of them."""
     names = list(known)
     found = nearest(typed, names)
     return f"did you mean {found}?" if found else f"one of: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Text that steers no terminal, whoever wrote it."""
+"""Text that steers no terminal, from any author."""
 
 from __future__ import annotations
 

@@ -97,7 +97,8 @@ class _InitWhenUsed:
 
 
 def _written_init(cls: type[Any]) -> Any:
-    """What the standard library would write: each field by its name, defaults as they stand."""
+    """Write the ``__init__`` of the standard library: each field by its name, defaults as they
+    are."""
     known: dict[str, Any] = {"_set": object.__setattr__, "_given": _GIVEN}
     required: list[str] = ["self"]
     items: list[str] = []
@@ -182,7 +183,7 @@ def _methods(cls: type[Any], has_own_init: bool) -> dict[str, Any]:
 
 
 def _key(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """What two equal values have in common, as a tuple."""
+    """Return a function that gives the tuple by which values are compared."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda value: tuple(getattr(value, name) for name in names)

@@ -1,5 +1,5 @@
-"""What an exported script trained, taken home: its best checkpoint, and what it cost as counted by
-its own clock."""
+"""Import of an exported script's training: its best checkpoint, and its cost as counted by its own
+clock."""
 
 from __future__ import annotations
 

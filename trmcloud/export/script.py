@@ -125,7 +125,8 @@ def _data_set_lines(pinned: PinnedData | None) -> list[str]:
 
 
 def spec_text(plan: Plan, candidate: Candidate, *, slurm: bool = False) -> str:
-    """What ``trmcloud.export.standalone`` reads: the plan with ``candidate`` alone, as JSON."""
+    """Return the input of ``trmcloud.export.standalone``: the plan with ``candidate`` alone, as
+    JSON."""
     alone = replace(
         plan, candidates=(candidate,), launchable=(candidate.id,), recommended_id=candidate.id
     )
@@ -162,7 +163,7 @@ def _slurm_lines(candidate: Candidate) -> list[str]:
 def estimate(
     plan: Plan, chosen: Candidate, data: str, pinned: PinnedData | None = None
 ) -> list[str]:
-    """What stands at a script's head: hardware, price, time, cost and stops."""
+    """Return the lines at a script's head: hardware, price, time, cost and stops."""
 
     def day(at: float) -> str:
         return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d")
@@ -246,9 +247,9 @@ _INDENT = "    "
 
 @dataclass(frozen=True)
 class SkyNames:
-    """How SkyPilot calls what is exported: its ``clouds`` by our names of those that need no key of
-    theirs on the pod, a GPU at one of them by ``accelerator`` (provider, sku), and by how many
-    minutes its own limit lies behind the hard stop."""
+    """SkyPilot's names for an export: its ``clouds`` by our names of those that need no key of
+    theirs on the pod, a GPU at one of them by ``accelerator`` (provider, sku), and the minutes by
+    which its own limit comes after the hard stop."""
 
     clouds: Mapping[str, str]
     accelerator: Callable[[str, str], str]

@@ -73,8 +73,8 @@ _DONE_FOR_GOOD = (Outcome.FINISHED.value, Outcome.GATE_FAILED.value)
 
 @dataclass(frozen=True)
 class Spec:
-    """What the script was made from: the plan as it was frozen, what must be found on the machine,
-    and which clock its time is counted by."""
+    """The sources of the script: the plan as it was frozen, the hardware that must be found on the
+    machine, and the clock that counts its time."""
 
     plan: Plan
     check: Mapping[str, Any]
@@ -357,7 +357,7 @@ class Standalone:
         return self.watchdog(life) is None
 
     def outcome(self, life: Life) -> Outcome:
-        """How a life that is over ended."""
+        """Return the outcome of a life that is over."""
         if life.gave_up:
             return Outcome.FAILED
         report = report_of(self.root, life)
@@ -406,8 +406,8 @@ def _span(seconds: float) -> str:
 
 
 ENV_AT_END = "TRMCLOUD_AT_END"
-"""What becomes of the machine once nothing more will happen: none, shutdown, or the provider whose
-way to end it is used."""
+"""The action on the machine once everything is done: none, shutdown, or the provider whose way to
+end it is used."""
 UNTIL_HARD_STOP = "hard-stop"
 """In place of seconds to linger: what was saved may be fetched until then. Where nothing was, the
 machine is of no more use."""
@@ -437,7 +437,7 @@ def guard(root: Path, pod_name: str) -> None:
 
 
 def linger_s(root: Path, pod_name: str, environment: Mapping[str, str], now: float) -> float:
-    """Seconds in which the end can still be read by whoever looks on, and its results fetched."""
+    """Seconds in which the end can still be read by the user, and its results fetched."""
     wanted = environment.get(contract.ENV_LINGER_S, "")
     if wanted == UNTIL_HARD_STOP:
         with contextlib.suppress(ValueError):

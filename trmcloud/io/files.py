@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 SMALL_BYTES = 1 << 20
-"""What a small file holds at most; no larger one is written for anybody to read whole."""
+"""The most bytes of a small file; no larger one is written for reading whole."""
 
 
 def write_atomic(

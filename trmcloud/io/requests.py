@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def pause_s(failures: int, first_s: float, longest_s: float) -> float:
-    """How long to wait after so many failures in a row, the first of them counted as 0."""
+    """Return the pause after so many failures in a row, the first of them counted as 0."""
     return min(longest_s, first_s * 2.0 ** min(failures, 32))
 
 
@@ -46,7 +46,8 @@ def patiently(
     longest_s: float,
     sleep: Callable[[float], object],
 ) -> T:
-    """What ``act`` returns; its error is raised where it is final, or came ``tries`` times."""
+    """Return the result of ``act``; its error is raised where it is final, or came ``tries``
+    times."""
     for failures in range(tries - 1):
         try:
             return act()

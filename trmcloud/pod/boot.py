@@ -47,14 +47,14 @@ from trmcloud.pod.machine.sshd import Sshd
 
 _LINGER_S = 15.0
 _SHOWN_S = 2.0
-"""Where nothing is trained, the pod is there to show which way of ending it works."""
+"""The lifetime of a pod that trains nothing: it shows which way of ending it works."""
 _WRITE_TRIES = 3
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True)
 class Given:
-    """What the provider handed over, understood."""
+    """The provider's settings for this pod, parsed."""
 
     root: Path
     lease: contract.Lease
@@ -193,7 +193,7 @@ class Pod:
         threading.Thread(target=look, name="head", daemon=True).start()
 
     def _note_below_root(self) -> None:
-        """Where only the pod's name can be trusted, leave an account of its end all the same."""
+        """Leave an account of the pod's end where only its name can be trusted."""
         name = self._environment.get(contract.ENV_POD, "")
         root = Path(self._environment.get(contract.ENV_ROOT, contract.POD_ROOT))
         if contract.parse_pod_name(name) is not None and root.is_absolute():

@@ -30,7 +30,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Shelf:
-    """What a bucket holds of a run. ``half``: (where, why) of what is no whole checkpoint."""
+    """A bucket's content for a run. ``half``: (where, why) of what is no whole checkpoint."""
 
     whole: tuple[Stored, ...] = ()
     half: tuple[tuple[str, str], ...] = ()
@@ -68,7 +68,7 @@ class GrantRequest:
 
 
 class Bucket(Protocol):
-    """Where checkpoints survive without a pod or this machine.
+    """Object storage in which checkpoints survive without a pod or this machine.
 
     All may raise ``AuthError``, ``NotFoundError`` (no such bucket), ``ProviderError``.
     """
@@ -107,8 +107,8 @@ class Bucket(Protocol):
         """Delete what ``oversized`` named."""
 
     def last_report(self, run_id: str, generation: int) -> bytes | None:
-        """What a generation's agent said last, as it left it there: hostile text. None where it
-        left nothing that could be such a report. Fails rather than waits for long."""
+        """Return the last report that a generation's agent left: hostile text. None where it left
+        nothing that could be such a report. Fails rather than waits for long."""
 
     def fetch(
         self,

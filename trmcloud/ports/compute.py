@@ -1,4 +1,4 @@
-"""Whoever gives machines, and what may be asked of one beyond that."""
+"""The port to machines: renting, and optional services of a provider."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 MIN_CUDA = "12.8"
-"""What the trainer's pinned torch is built for."""
+"""The version of CUDA that the trainer's pinned torch is built for."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class PodRequest:
     image: str = ""
 
     def agent_words(self, keys: PodKeys, provider: str, check: Mapping[str, Any]) -> dict[str, str]:
-        """What a rented pod's agent is told by variables. ``provider`` names the ways to end it."""
+        """Return the environment of a rented pod's agent. ``provider`` names the ways to end it."""
         packed = {
             contract.ENV_LEASE: contract.dump(self.lease),
             contract.ENV_JOBS: "[" + ",".join(contract.dump(job) for job in self.jobs) + "]",
@@ -110,7 +110,7 @@ class VolumeSeen:
 
 
 class Compute(ABC):
-    """Whoever rents machines. Provider words stop here.
+    """A source of machines, rented or local. Provider words stop here.
 
     What not every provider has does nothing unless an adapter says otherwise.
     """
@@ -168,7 +168,7 @@ class Compute(ABC):
         return ()
 
     def boot_trouble(self, pod_id: str) -> BootTrouble | None:
-        """What the provider's own log says is wrong with a pod that boots.
+        """Return the trouble of a booting pod in the provider's own log.
 
         None where it says nothing, cannot be read, or the provider has no such log. It may be asked
         at any time: an adapter reads no more often than the provider allows.

@@ -37,7 +37,8 @@ class Intents(Protocol):
     """Intents of this home that no ledger has yet. None of the methods raises for a full disk."""
 
     def keep(self, intent: Intent) -> str:
-        """Where it is kept now, in place of an earlier one of its run; empty where it cannot be."""
+        """Keep the intent in place of an earlier one of its run, and return its path; empty on
+        failure."""
 
     def kept(self) -> Sequence[Intent]: ...
 
@@ -59,7 +60,7 @@ class ControllerId:
 
 @dataclass(frozen=True)
 class Driver:
-    """Who drives a run now; ``beat_at`` is when it last said so."""
+    """The present driver of a run; ``beat_at`` is the time of its last heartbeat."""
 
     epoch: int
     controller: ControllerId | None
@@ -126,10 +127,10 @@ class Ledger(Protocol):
     def reopen_run(
         self, run_id: str, reopened: ev.Reopened, amount: Usd, who: ControllerId, at: float
     ) -> int:
-        """Likewise for a closed run that goes on: ``Reopened`` and ``Reserved``."""
+        """Likewise for a closed run that continues: ``Reopened`` and ``Reserved``."""
 
     def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
-        """Become the run's driver under a new epoch; whoever drove it before can write no more."""
+        """Become the run's driver under a new epoch; the earlier driver can write no more."""
 
     def release(self, run_id: str, epoch: int) -> None:
         """Stop driving; the next command may take over at once."""

@@ -43,7 +43,8 @@ class PodLink(ABC):
 
     @abstractmethod
     def report(self, pod_name: str) -> AgentReport | None:
-        """What the agent last said; None where it cannot be asked now, or has said nothing."""
+        """Return the agent's last report; None where it cannot be asked now, or has said
+        nothing."""
 
     @abstractmethod
     def send_orders(self, pod_name: str, orders: Orders) -> None: ...
@@ -116,8 +117,8 @@ class PodLink(ABC):
         return None
 
     def left_behind(self, pod_name: str, earlier: str) -> AgentReport | None:
-        """What the agent of an ``earlier`` pod said last on a disk that this one has now; None
-        where there is no word of it."""
+        """Return the last report that the agent of an ``earlier`` pod left on a disk that this one
+        has now; None where there is none."""
         return None
 
     def delete(self, pod_name: str, run_id: str, manifest: CheckpointManifest) -> None:

@@ -18,8 +18,8 @@ class Board(Protocol):
     """Told one phase after the other, each in the order of its steps."""
 
     def begin(self, phase: str, step: int) -> None:
-        """What is told of this phase begins now, at this step: for the first time, or anew, where
-        its trainer went back to a checkpoint."""
+        """Begin this phase at this step: for the first time, or again, where its trainer went back
+        to a checkpoint."""
 
     def tell(
         self, phase: str, step: int, on_axis: int, at: float, values: Mapping[str, float]
@@ -52,8 +52,8 @@ class Destination:
 
 @dataclass(frozen=True)
 class Told:
-    """What came of one try. ``again_in_s``: when the receiver says that it may be asked again; None
-    where it says nothing of that."""
+    """The result of one try. ``again_in_s``: when the receiver says that it may be asked again;
+    None where it says nothing of that."""
 
     taken: bool
     why: str = ""
@@ -80,14 +80,14 @@ returns within a deadline of its own, and raises nothing."""
 
 
 class Outbox(Protocol):
-    """What is to be told, durable: every method is one transaction, and any number of processes may
-    use it. All may raise ``OutboxError``."""
+    """The durable queue of notices: every method is one transaction, and any number of processes
+    may use it. All may raise ``OutboxError``."""
 
     def cursor(self) -> int | None:
         """Up to which of the ledger's records notices were derived; None before the first time."""
 
     def known(self, prefix: str) -> int:
-        """How many notices were ever put here whose id begins so."""
+        """Return the number of notices ever put here whose id begins so."""
 
     def take(
         self,
@@ -118,7 +118,7 @@ class Outbox(Protocol):
 
 
 class Telling(Protocol):
-    """What tells while something else is done."""
+    """A background sender of notices."""
 
     def start(self) -> None: ...
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RunFiles(Protocol):
-    """What a run leaves behind, wherever it survives."""
+    """A run's files, wherever they survive."""
 
     def phases(self, run_id: str) -> Sequence[str]: ...
 
@@ -88,7 +88,7 @@ class PlanInputs(Protocol):
     def machine(self) -> LocalMachine: ...
 
     def data_source(self, name: str) -> DataSource:
-        """What a resolved source stands for.
+        """Return the data source that a resolved name stands for.
 
         Raises:
             UsageError: an address that ends in no file's name.

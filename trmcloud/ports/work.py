@@ -20,7 +20,7 @@ class Clock(Protocol):
 
 
 Progress = Callable[[int, int], None]
-"""Told (bytes done, bytes in all) as a copy goes on; raises where the copy is not wanted."""
+"""Called with (bytes done, bytes in all) during a copy; raises where the copy is not wanted."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class WorkDone:
 
 
 class Workers(Protocol):
-    """Who carries what takes long, while the controller goes on looking and deciding."""
+    """Workers for long actions, while the controller continues to look and decide."""
 
     def start(self, key: ActionKey, work: Callable[[Progress], None]) -> None: ...
 
     def running(self) -> frozenset[ActionKey]: ...
 
     def finished(self) -> Sequence[WorkDone]:
-        """What has ended since this was last asked."""
+        """Return the work that has ended since the last call."""
 
     def progress(self, key: ActionKey) -> tuple[int, int] | None:
         """(bytes done, bytes in all) of work that is going on."""

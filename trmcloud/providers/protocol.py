@@ -1,4 +1,4 @@
-"""What a provider must do, and what it gets of this machine.
+"""The protocol of a provider: its duties, and its view of this machine.
 
 It stands here and not among the ports, since it names what use cases and the simulator ask of a
 provider beyond renting; only ``wiring`` calls it. A provider's folder, here or in another package,
@@ -64,7 +64,8 @@ class Provider(ABC):
     every provider has does nothing unless it says otherwise."""
 
     variables: tuple[str, ...] = ()
-    """What says how it is reached, and is no secret: handed on to the reaper's timer."""
+    """The variables that say how it is reached, and are no secret: handed on to the reaper's
+    timer."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -93,7 +94,7 @@ class Provider(ABC):
         return (self.site.home / name).is_dir()
 
     def needs(self) -> Sequence[Need]:
-        """What renting needs of this machine."""
+        """Return the needs of renting on this machine."""
         from trmcloud.adapters.ssh.checks import ssh_needs
 
         return ssh_needs(self.site.home)
@@ -104,7 +105,7 @@ class Provider(ABC):
         return ()
 
     def checks(self, rates: Mapping[str, Usd]) -> Sequence[Callable[[], Sequence[Finding]]]:
-        """What ``doctor`` asks; ``rates`` are USD/h of what is meant to be rented, by name."""
+        """Return ``doctor``'s checks; ``rates`` are USD/h of planned rents, by name."""
         return ()
 
     def enabled(self) -> Sequence[str]:
@@ -121,11 +122,12 @@ class Provider(ABC):
         return (), ""
 
     def price_sources(self) -> Sequence[Source]:
-        """Where ``prices refresh`` reads, the best first."""
+        """Return the sources of ``prices refresh``, the best first."""
         return ()
 
     def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
-        """What a smoke run asks beyond the ports. ``known`` gives every offer of the tables.
+        """Return the interface of a smoke run beyond the ports. ``known`` gives every offer of the
+        tables.
 
         Raises:
             UsageError: nothing is rented. AuthError, ProviderError: as ``compute``.

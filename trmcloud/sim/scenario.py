@@ -58,7 +58,7 @@ class Scenario:
     """none, laptop (cron), or server (another machine)."""
     foreign: bool
     looks_every_s: float
-    """How often the user types a command."""
+    """The time between two commands of the user."""
     faults: tuple[str, ...]
     fault_seeds: tuple[int, ...]
     off: frozenset[str] = frozenset()

@@ -269,7 +269,7 @@ class UserActions:
             self.world.queue.after(wait_s, partial(self._rescue, rescue))
 
     def judge(self) -> None:
-        """Where nothing went wrong, the money must have been used well."""
+        """Check that the money was used well where nothing went wrong."""
         world, check = self.world, self.world.check
         if world.fired or world.off or check.violation is not None:
             return

@@ -77,7 +77,7 @@ def supervise(step_losses: Tensor, weight_base: float, reward_scale: float) -> S
 
 
 def refinement_percent(step_losses: Sequence[float]) -> float:
-    """How much lower the last step's loss is than the first's, in percent of the first."""
+    """Return the decrease of the last step's loss from the first's, in percent of the first."""
     first, last = step_losses[0], step_losses[-1]
     return 100.0 * (first - last) / first if first > 0 else 0.0
 
@@ -116,7 +116,7 @@ def build(settings: Settings, device: torch.device) -> TRM:
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides the weights' sizes and the arithmetic of one forward pass."""
+    """The settings that decide the weights' sizes and the arithmetic of one forward pass."""
 
     vocab_size: int
     depth: int

@@ -52,7 +52,8 @@ class LedgerBackups:
         return [self._read(number, path) for number, path in reversed(self._named())]
 
     def newest_seq(self) -> int | None:
-        """How far the newest one goes that can be opened; it is not verified anew."""
+        """Return the last record of the newest backup that can be opened; it is not verified
+        again."""
         for _, path in reversed(self._named()):
             with suppress(LedgerError, OSError), _reading(str(path)) as conn:
                 row = conn.execute("SELECT max(seq) FROM events").fetchone()

@@ -139,7 +139,7 @@ class LedgerFile:
         return conn
 
     def _create(self) -> None:
-        """Make an empty ledger under another name, then link it into place: whoever looks sees
+        """Make an empty ledger under another name, then link it into place: a reader sees
         a whole ledger or none, and of two creators one wins."""
         import sqlite3
 

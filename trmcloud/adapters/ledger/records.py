@@ -1,4 +1,4 @@
-"""What is inside the ledger's file: its schema, its hash chain, and what damage looks like.
+"""The content of the ledger's file: its schema, its hash chain, and the signs of damage.
 
 Every record's hash covers the record before it, so that a changed, missing or reordered one is
 seen. Who drives a run is rewritten in place, so each such row bears a hash of its own.
@@ -86,12 +86,13 @@ class Head:
 
 
 class NeedsAll(Exception):
-    """What is new is damaged, or hangs on what is: to be read together with all before it."""
+    """The new part is damaged, or depends on damage: it must be read together with all before
+    it."""
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What the ledger says up to record ``seq``; every hash up to there was checked."""
+    """The ledger's content up to record ``seq``; every hash up to there was checked."""
 
     state: LedgerState
     records: tuple[ev.Record, ...]
@@ -107,7 +108,7 @@ class Verified:
 
 @dataclass(frozen=True)
 class Rows:
-    """What one snapshot of the file holds beyond what was verified before."""
+    """A snapshot of the file, beyond the part that was verified before."""
 
     known: Verified
     rows: list[tuple[Any, ...]]
@@ -281,8 +282,10 @@ class LedgerRecords:
         return Verified(state, (*before.records, *stored), seq, chain, counts, before.lost)
 
     def driver(self, conn: sqlite3.Connection, run_id: str) -> Driver | None:
-        """Who drives a run. Of a row that is damaged or lost nothing is believed: nobody drives the
-        run, under an epoch beyond all that are known, so that every controller is fenced."""
+        """Return the driver of a run. A row that is damaged or lost is not trusted: the run has no
+        driver, under an epoch beyond all that are known, so that every controller is fenced. Of a
+        row that is damaged or lost nothing is believed: nobody drives the run, under an epoch
+        beyond all that are known, so that every controller is fenced."""
         self._meta(conn)  # A newer version's drivers are none of ours to read or to rewrite.
         row = conn.execute(
             "SELECT epoch, host, pid, pid_started, beat_at, released, seal FROM drivers"
@@ -352,7 +355,8 @@ class LedgerRecords:
         raise damaged(self._path, "its first page is not what was written")
 
     def _first(self, conn: sqlite3.Connection) -> Callable[[str], bool] | None:
-        """Whether an id is the one that the first record's hash covers; None without a record."""
+        """Return a test whether an id is the one that the first record's hash covers; None without
+        a record."""
         row = conn.execute(
             "SELECT seq, run_id, n, epoch, at, kind, body, chain FROM events ORDER BY seq LIMIT 1"
         ).fetchone()
@@ -407,7 +411,7 @@ def _placed(path: str, fetched: Rows, head: Head | None) -> Iterator[_Place]:
 
 
 def _own_hash(row: tuple[Any, ...], before: str) -> str | None:
-    """What the row's hash is, None where it is no record at all."""
+    """Return the row's hash, None where it is no record at all."""
     if tuple(map(type, row[:7])) != _EVENT_TYPES[:7]:
         return None
     return link_hash(before, *row[:7])

@@ -337,7 +337,7 @@ class SqliteLedger:
             return self._records.verify(self._records.fetch(conn, None, head), head)
 
     def _written(self, write: Callable[[_Write], _Answer]) -> _Answer:
-        """What ``write`` returns, committed."""
+        """Return the result of ``write``, committed."""
 
         def use() -> _Answer:
             with self._writing() as into:

@@ -27,7 +27,7 @@ _POD = re.compile(r"[a-z0-9-]{1,80}")
 
 
 def intent_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where they may be kept, best first: memory outlives a full disk."""
+    """Return the folders where they may be kept, best first: memory outlives a full disk."""
     named = (environ.get("XDG_RUNTIME_DIR"), "/dev/shm", environ.get("TMPDIR"), "/tmp")
     folders = (Path(name) for name in named if name and os.path.isabs(name))
     return tuple(dict.fromkeys(folders))

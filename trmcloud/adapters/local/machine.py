@@ -1,4 +1,4 @@
-"""What this machine is: its CPUs, memory and GPUs, found without importing torch."""
+"""This machine's CPUs, memory and GPUs, found without importing torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs leave behind on this machine: metrics, logs and checkpoints below the home folder."""
+"""Files of runs on this machine: metrics, logs and checkpoints below the home folder."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ class ReaperTimer:
 def timer_environment(
     environ: Mapping[str, str], home: Path, variables: Sequence[str] = ()
 ) -> dict[str, str]:
-    """What the timer sets for the reaper: ``variables`` say how providers are reached. None of them
-    holds a key."""
+    """Return the timer's environment for the reaper: ``variables`` say how providers are reached.
+    None of them holds a key."""
     kept = {name: environ[name] for name in (*_HANDED_ON, *variables) if environ.get(name)}
     return {"TRMCLOUD_HOME": str(home), **kept}
 
@@ -128,7 +128,7 @@ def try_out(command: str, environment: Mapping[str, str]) -> Trial:
 def plan_guard(
     *, kind: str, every_min: int, command: str, environment: dict[str, str], user_home: Path
 ) -> Guard:
-    """What ``install`` will write. ``kind`` "" chooses what this machine has.
+    """Plan the files that ``install`` will write. ``kind`` "" chooses what this machine has.
 
     Raises:
         UsageError: an interval that no timer can keep.

@@ -211,7 +211,7 @@ class TellingThread:
         self._workers: dict[str, threading.Thread] = {}
         self._loop = threading.Thread(target=self._run, name="telling", daemon=True)
         self.trouble: Exception | None = None
-        """What kept the last look from being put into the outbox."""
+        """The error that kept the last look from being put into the outbox."""
 
     def start(self) -> None:
         self._loop.start()

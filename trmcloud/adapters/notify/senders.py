@@ -193,7 +193,7 @@ class AppriseSender:
 
 
 class _Kept(logging.Handler):
-    """The last thing that the library said, for whoever asks why it did not work."""
+    """The last thing that the library said, for a caller that asks why it did not work."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -34,7 +34,7 @@ Told = tuple[list[dict[str, str]], list[str]]
 
 
 class Source(NamedTuple):
-    """Where live prices come from. ``read`` takes an instant (epoch s) and raises nothing."""
+    """A source of live prices. ``read`` takes an instant (epoch s) and raises nothing."""
 
     name: str
     read: Callable[[float], Told]
@@ -156,7 +156,7 @@ def refresh(
 
 
 def _read_all(sources: Sequence[Source], now: float, within_s: float) -> list[Told | None]:
-    """What each source told, None where that took too long: a name that is being looked up has no
+    """Read every source; None where one took too long: a name that is being looked up has no
     timeout of its own."""
     told: list[Told | None] = [None] * len(sources)
 

@@ -103,8 +103,8 @@ def stored_files(
     pods: Collection[str],
     pins: Sequence[CachedFile],
 ) -> tuple[CachedFile, ...]:
-    """What ``pods`` say that they have stored, as far as nothing is pinned yet: hostile text, of
-    which what is no entry is left out."""
+    """Return the files that ``pods`` claim to have stored, as far as nothing is pinned yet: hostile
+    text, of which invalid entries are left out."""
 
     def read(slot: str) -> CachedFile | None:
         at = place.key(tc.TOKENS_DIR, of_key, tc.entry_of(slot))
@@ -473,7 +473,7 @@ class S3Bucket:
 
 
 def _sources(at: str, file: CheckpointFile) -> tuple[Source, ...]:
-    """Where a checkpoint's file lies."""
+    """Return the objects of a checkpoint's file."""
     try:
         pieces = pieces_of(file.name, file.size_bytes)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What ``doctor`` says of a bucket."""
+"""The checks of a bucket for ``doctor``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_SKEW_S = 300.0
 
 
 def check_bucket(environ: Mapping[str, str], named: str) -> list[Finding]:
-    """Whether the bucket (or the environment's) can be used; nothing where none is named."""
+    """Check that the bucket (or the environment's) can be used; empty where none is named."""
     text = named or environ.get(settings.ENV_BUCKET, "")
     if not text:
         return []

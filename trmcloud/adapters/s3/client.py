@@ -122,7 +122,7 @@ def _until(credentials: Any) -> float | None:
 
 @contextlib.contextmanager
 def told(place: Place, doing: str = "") -> Iterator[None]:
-    """What boto3 raises within, as an error of ours."""
+    """Convert errors of boto3 in the block to errors of ours."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -235,7 +235,8 @@ def _no_credentials(place: Place) -> AuthError:
 
 
 def clock_skew_s(client: Client) -> float | None:
-    """How far this machine's clock is ahead of the store's; None where it tells no time."""
+    """Return the seconds by which this machine's clock is ahead of the store's; None without a
+    time."""
     from email.utils import parsedate_to_datetime
 
     with told(client.place):

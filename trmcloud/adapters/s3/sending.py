@@ -19,7 +19,7 @@ UP_PART_BYTES = 8 << 20
 UP_LANES = 10
 _MOST_PARTS = 10_000
 _IS_THERE = ("PreconditionFailed", "412", "ConditionalRequestConflict")
-"""What a store answers where an object is not to be written over."""
+"""The error codes of a store where an object must not be overwritten."""
 _LARGEST_PUT_BYTES = 5 * 10**9
 """By S3's own limit for one request, 5 GB."""
 
@@ -95,7 +95,7 @@ def put_pieces(
 
 
 def put_file(client: Client, path: Path, key: str, sha256: str, meter: Meter) -> None:
-    """Store a file of any size as one object; a multipart upload that was cut goes on.
+    """Store a file of any size as one object; a multipart upload that was cut is continued.
 
     Raises:
         DataError: it is not what ``sha256`` says, or cannot be read.

@@ -45,7 +45,7 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}|[0-9a-fA-F:]{2,45}")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command on the pod wrote and how it ended. ``said`` is the end of its stderr."""
+    """The output of a command on the pod, and its exit code. ``said`` is the end of its stderr."""
 
     code: int
     out: bytes
@@ -184,8 +184,8 @@ class SshConnection:
         return Answer(done.returncode, done.stdout, done.stderr.decode("utf-8", "replace").strip())
 
     def misconfigured(self, timeout_s: float) -> str:
-        """What ssh has against the options of a connection, or the user's own; "" if nothing. It
-        connects to nothing."""
+        """Return ssh's complaint about the options of a connection, or the user's own; "" if none.
+        It connects to nothing."""
         try:
             done = subprocess.run(
                 self._argv(True, "-G", "--", self._host),
@@ -202,7 +202,7 @@ class SshConnection:
         return text.partition("\n")[0][:200] or f"it ends with {done.returncode}"
 
     def close(self) -> None:
-        """End the shared connection, for whoever uses it; the next command makes a new one."""
+        """End the shared connection, for all its users; the next command makes a new one."""
         if self._socket.exists():
             with contextlib.suppress(LinkError):
                 self.control("exit")

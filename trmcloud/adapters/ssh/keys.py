@@ -31,7 +31,7 @@ _KEYGEN_TIMEOUT_S = 30.0
 
 class KeyStore:
     """Keys below ``<home>/keys``, readable by their owner alone. Safe to use from many processes
-    at once: whoever makes a key first wins."""
+    at once: the first process to make a key wins."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / _KEYS_DIR
@@ -128,7 +128,7 @@ def _keygen(*arguments: str) -> None:
 # Who signed a file, by the user's own ``ssh-keygen -Y``: keys that they have anyway.
 
 NAMESPACE = "trmcloud-receipt"
-"""What the signature is for: one made for anything else is none of a receipt."""
+"""The signature's purpose: one made for anything else is not valid for a receipt."""
 SUFFIX = ".sig"
 _WITHIN_S = 20.0
 _GOOD = re.compile(r'Good "[^"]*" signature (?:for (?P<who>.+) )?with (?P<key>\S+ key \S+)')
@@ -146,7 +146,7 @@ class Signature:
 
 
 def signature_of(path: Path, signers: Path | None) -> Signature | None:
-    """What is known of the signature beside ``path``; None where there is none.
+    """Check the signature beside ``path``; None where there is none.
 
     Args:
         signers: a file as ``ssh-keygen`` calls ``allowed_signers``.

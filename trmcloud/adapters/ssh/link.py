@@ -38,7 +38,7 @@ _SAFE_PATH = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}){1,12}")
 
 @dataclass
 class _Asked:
-    """What came of asking a pod last."""
+    """The result of the last question to a pod."""
 
     at: float
     report: contract.AgentReport | None = None
@@ -91,7 +91,7 @@ class SshPodLink(PodLink):
     # -- words --------------------------------------------------------------------------------
 
     def report(self, pod_name: str) -> contract.AgentReport | None:
-        """What the agent last said; on the way, the run's files here are brought up to date.
+        """Return the agent's last report, and bring the run's files here up to date.
 
         Asks at most twice a second until training begins, then every two seconds, less often while
         a pod that was heard does not answer, and never waits for more than a few seconds.
@@ -353,7 +353,7 @@ class SshPodLink(PodLink):
 
 
 def _inside(manifest: CheckpointManifest) -> str:
-    """Where it lies below its run's folder, here and there."""
+    """Return its path below its run's folder, here and there."""
     return f"{manifest.phase}/{contract.CHECKPOINTS_DIR}/{mf.step_dir_name(manifest.step)}"
 
 

@@ -68,7 +68,7 @@ class Parcel:
 
 
 def parcel_of(local: Path, sha256: Mapping[str, str]) -> Parcel:
-    """What a file or a folder holds of the names.
+    """Return the named files of a file or a folder.
 
     Raises:
         LinkError: a name is not a plain relative path, or there is no such file.
@@ -311,7 +311,7 @@ def _send_large(
 
 
 class _Pipe:
-    """What tarfile wants of a stream."""
+    """The stream that tarfile writes to."""
 
     def __init__(self, session: Session) -> None:
         self._stdin = session.stdin

@@ -164,7 +164,7 @@ class Session:
         return self._process.poll() is not None
 
     def interrupt(self) -> None:
-        """From another thread: whoever reads comes to the end."""
+        """From another thread: a reader comes to the end."""
         with contextlib.suppress(OSError):
             self._process.terminate()
 
@@ -244,12 +244,12 @@ def no_ssh() -> LinkError:
 
 
 def nothing_answers(where: str) -> Dropped:
-    """For whoever gave up before ssh itself did."""
+    """For a caller that gave up before ssh itself did."""
     return Dropped(NOTHING_ANSWERS, where=where, next_step=_LET_OUT)
 
 
 def explain(said: str, where: str) -> LinkError:
-    """What ssh's last words mean for the user."""
+    """Explain ssh's last words to the user."""
     if any(sign in said for sign in _CHANGED):
         return HostKeyChanged(
             "another machine answers at the pod's address: its host key is not the pod's own, "

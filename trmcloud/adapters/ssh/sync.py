@@ -69,8 +69,8 @@ class Others:
         )
 
     def instead(self, pod_name: str, folder: str, silent_s: float) -> contract.AgentReport | None:
-        """What another machine says once the first one has been silent for so long that it is lost:
-        that its own part has failed, as all of theirs must have. None where there is no such word.
+        """Return another machine's report once the first one has been silent for so long that it is
+        lost: its own part has failed, as all of theirs must have. None where there is no such word.
 
         Nothing is left to be pulled: checkpoints lay on the first one's disk.
         """

@@ -38,8 +38,8 @@ from trmcloud.ports.work import Progress
 def pinned_request(
     context: Context, bucket: Bucket, run: RunState, candidate: Candidate
 ) -> CacheRequest | None:
-    """What a rented machine is to keep in the run's bucket of the tokens it makes, with the hashes
-    of all that earlier pods of this ledger stored; None where it makes none.
+    """Return the request for the tokens that a rented machine makes and keeps in the run's bucket,
+    with the hashes of all that earlier pods of this ledger stored; None where it makes none.
 
     Raises:
         AuthError, ProviderError: the bucket cannot be read.
@@ -116,8 +116,9 @@ def beyond_grants(context: Context, run: RunState) -> tuple[tuple[str, int], ...
 
 
 def swept(run: RunState, found: Sequence[tuple[str, int]], now: float) -> ev.BucketSwept:
-    """That so much was found. It is put on record before it is deleted: whoever dies in between
-    leaves it to be found again, and never a bill that is on no record."""
+    """Return the record of excess objects that were found. It is put on record before it is
+    deleted: whoever dies in between leaves it to be found again, and never a bill that is on no
+    record."""
     size_bytes, number = sum(size for _, size in found), run.generations[-1].number
     # When each of them came nobody knows: not before the first pod was asked for. What was found
     # before, and is there still since whoever found it died, is counted up to then.
@@ -140,7 +141,7 @@ def drop_beyond(context: Context, run: RunState, found: Sequence[tuple[str, int]
 
 
 def bucket_rent(size_bytes: int, hours: float) -> Usd:
-    """What a bucket takes for holding so much for so long, rounded up."""
+    """Return the price of holding so much in a bucket for so long, rounded up."""
     micros = size_bytes * BUCKET_MICROS_PER_GB_MONTH * ceil(max(0.0, hours) * 3600)
     return Usd.from_micros(-(-micros // (HOURS_PER_MONTH * 3600 * 10**9)))
 
@@ -159,9 +160,9 @@ def to_go_on_from(run: RunState, shelf: Shelf) -> tuple[Stored, ...]:
 
 
 def furthest(manifests: Iterable[CheckpointManifest]) -> tuple[CheckpointManifest, ...]:
-    """What a new pod goes on from: of each phase the latest step that has its optimizer's state,
-    after it the one before, for where the store has not got the first as it was promised, and what
-    was saved before the cooldown that the latest is in."""
+    """Return the checkpoints that a new pod continues from: of each phase the latest step that has
+    its optimizer's state, after it the one before, for where the store has not got the first as it
+    was promised, and the last one before the cooldown that the latest is in."""
     by_phase: dict[str, dict[int, CheckpointManifest]] = {}
     for made in manifests:
         steps = by_phase.setdefault(made.phase, {})
@@ -178,7 +179,7 @@ def furthest(manifests: Iterable[CheckpointManifest]) -> tuple[CheckpointManifes
 
 
 def _place_on_pod(root: str, manifest: CheckpointManifest) -> str:
-    """Where its own trainer would have kept it."""
+    """Return the folder where its own trainer would have kept it."""
     phase = f"{root}/{contract.RUNS_DIR}/{manifest.run_id}/{manifest.phase}"
     return f"{phase}/{contract.CHECKPOINTS_DIR}/{mf.step_dir_name(manifest.step)}"
 

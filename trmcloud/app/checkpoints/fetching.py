@@ -360,7 +360,7 @@ def default_folder(manifest: CheckpointManifest, cwd: Path) -> Path:
 
 
 def plan_pruning(context: Context, run: RunState, keep_best: int | None) -> Pruning:
-    """What ``prune`` would delete here: all but the best of each phase and its latest."""
+    """Return the deletions of ``prune`` here: all but the best of each phase and its latest."""
     return what_to_prune(context.files.manifests(run.run_id), keep_best)
 
 
@@ -480,7 +480,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
 
 
 def check_same_shape(folder: Path, settings: PhaseRecipe) -> None:
-    """Whether a training with ``settings`` can start from the weights in ``folder``.
+    """Check that a training with ``settings`` can start from the weights in ``folder``.
 
     Raises:
         CheckpointError: they have another shape.

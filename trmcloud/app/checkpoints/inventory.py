@@ -108,8 +108,8 @@ def _chosen(
 
 @dataclass(frozen=True)
 class SourcePruning:
-    """What goes and what stays in one place. ``dropped``: of what stays, those that lose the
-    optimizer's state."""
+    """The deletions in one place. ``dropped``: of what stays, those that lose the optimizer's
+    state."""
 
     source: CheckpointSource
     pruning: Pruning

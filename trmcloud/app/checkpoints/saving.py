@@ -26,7 +26,7 @@ class Asked:
     number: int
 
     def answer(self, context: Context, run: RunState) -> Saves | None:
-        """What came of it, by the agent's word; None as long as there is none."""
+        """Return the answer to the request, by the agent's report; None while there is none."""
         if run.generation is None or run.generation.number != self.generation:
             return None
         report = last_report(context, run)
@@ -50,7 +50,7 @@ class Place:
 
 
 def request_save(context: Context, run_id: str | None, by: str) -> Asked:
-    """Put the wish on record; whoever drives the run passes it on.
+    """Put the wish on record; the run's driver passes it on.
 
     Raises:
         ConflictError: the run is not training. NotSupported: its pod cannot be asked.

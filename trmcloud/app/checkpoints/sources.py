@@ -69,7 +69,7 @@ def wanted_names(manifest: CheckpointManifest, *, weights_only: bool) -> set[str
 
 
 def pod_keeping_cost(context: Context, run: RunState, pruning: Pruning) -> str:
-    """What stays on the pod, and what that costs by the day; in words."""
+    """Describe the checkpoints that stay on the pod, and their price by the day."""
     size_mb = sum(manifest.size_bytes for manifest in pruning.kept) / 1e6
     plan = run.plan
     generation = run.generation
@@ -107,7 +107,7 @@ class InBucket:
 
 
 def in_bucket(context: Context, run: RunState) -> InBucket:
-    """What the run's bucket holds, asked now."""
+    """List the run's checkpoints in its bucket, asked now."""
     place = run.bucket
     if not place:
         return InBucket()
@@ -119,8 +119,8 @@ def in_bucket(context: Context, run: RunState) -> InBucket:
 
 
 def known_in_bucket(context: Context, run: RunState) -> tuple[CheckpointManifest, ...]:
-    """What lies in the bucket, as far as this home knows: while the run lives by its agents' own
-    words, then by the bucket's, which is asked once."""
+    """Return the checkpoints in the bucket, as far as this home knows: while the run lives by its
+    agents' reports, then by the bucket's list, which is asked once."""
     told = told_uploaded(context, run)
     if not run.bucket or run.live or not any(g.up_at is not None for g in run.generations):
         return told
@@ -259,7 +259,7 @@ def _relay(
 
 @dataclass(frozen=True)
 class Listing:
-    """What a source has: ``whole`` checkpoints, and (where, why) of what is ``half`` a one.
+    """A source's checkpoints: ``whole`` ones, and (where, why) of each ``half`` one.
 
     ``trouble``: it could not be asked; ``missed`` says that to somebody who goes on without it.
     """
@@ -309,7 +309,8 @@ class CheckpointSource(Protocol):
         """
 
     def daily_cost(self, pruning: Pruning) -> str:
-        """What stays, and what that costs by the day, in words; empty where it costs nothing."""
+        """Describe the price by the day of the checkpoints that stay; empty where it costs
+        nothing."""
 
 
 def sources_of(context: Context, run: RunState) -> tuple[CheckpointSource, ...]:
@@ -325,7 +326,7 @@ def sources_of(context: Context, run: RunState) -> tuple[CheckpointSource, ...]:
 
 
 class ThisMachine:
-    """The home of whoever drove the run."""
+    """The home of the run's driver."""
 
     name, place, durable = "", "", True
 

@@ -52,8 +52,8 @@ _LOOK_S = 0.5
 _HANDS_OFF_S = 2.0
 """From here to the hard stop nobody here acts: the pod's end must be its own."""
 LIMIT_AHEAD_S = 300.0
-"""How far before its hard stop a pod's own limit is to have ended it: the limit counts whole
-minutes, is looked at once a minute, and ending takes a while."""
+"""The time before its hard stop at which a pod's own limit must have ended it: the limit counts
+whole minutes, is looked at once a minute, and ending takes a while."""
 _LAST_LOOK_S = 15.0
 """Before the hard stop, when nobody but that limit can have ended it."""
 _NOT_RENTED = "it could not be rented"
@@ -427,7 +427,8 @@ class Smoke:
         )
 
     def _show_bill(self) -> None:
-        """What the provider says by now, which may still grow; the ledger settles on the rest."""
+        """Show the provider's present bill, which may still grow; the ledger settles on the
+        rest."""
         until = self._context.wall() + _BILL_WAIT_S
         runs = [driver.step() for driver in self._drivers]
         while any(self._bill(run) is None for run in runs) and self._context.wall() < until:

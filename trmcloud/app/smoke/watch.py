@@ -23,7 +23,7 @@ from trmcloud.core.values import dataclass
 
 @dataclass(frozen=True)
 class AccountFigures:
-    """What a provider says of the account's money: USD, and USD/h. None: it did not say, for the
+    """A provider's figures of the account's money: USD, and USD/h. None: it did not say, for the
     reason in ``why``."""
 
     balance: Usd | None
@@ -43,7 +43,7 @@ class RoundTrip:
 
 @dataclass(frozen=True)
 class SmokeSetting:
-    """What a smoke run asks beyond the ports.
+    """The interface of a smoke run beyond the ports.
 
     ``offers`` is what can be had now, ``disk_rate`` the USD/h of the pod's own disks. ``answers``
     says why a pod's SSH server does not let us in ("" where it does); ``termination`` is the text
@@ -142,7 +142,7 @@ class PodWatch:
             self._context.clock.sleep(_PAUSE_S)
 
     def listed(self) -> bool | None:
-        """Whether the provider's list has it now; None where there is no list."""
+        """Return whether the provider's list has it now; None where there is no list."""
         try:
             pods = self._context.computes[self._provider].list_pods()
         except ProviderError:

@@ -25,17 +25,17 @@ _UNSEEN = (tokenize.COMMENT, tokenize.NL)
 _INSTEAD = {
     f"{_NAME}.core.values": "from dataclasses import dataclass as dataclass, replace as replace\n"
 }
-"""What a machine gets instead of a module: what starts once and runs for days has no use for
-classes that are cheap to import, and the agent's room is small."""
+"""The replacement of a module on a machine: a process that starts once and runs for days does not
+need classes that are cheap to import, and the agent's room is small."""
 
 
 POD_ENTRY = "trmcloud.pod.boot"
 """A pod's first process."""
 LATER = ("trmcloud.pod.storage.upload", "trmcloud.pod.notify.process")
-"""What a pod starts only once the trainer's sources are there, and has with them: see
+"""The modules that a pod starts only once the trainer's sources are there, and gets with them: see
 ``trainers_share``."""
 JOB = "trmcloud.pod.job.process"
-"""What a pod starts in place of a trainer for a command: sent with its code, see
+"""The module that a pod starts for a command in place of a trainer: sent with its code, see
 ``commands_share``."""
 
 
@@ -78,9 +78,9 @@ def own_sources(
 
 
 def trainers_share(trainer: Path) -> Mapping[str, bytes]:
-    """What the trainer's package imports of trmcloud, what uploads its checkpoints and what tells
-    somebody of it: sent with it, not with the agent, whose room is small. Takes most of a second,
-    once as long as the trainer's sources stay the same.
+    """Return the modules of trmcloud that the trainer's package imports, and those that upload its
+    checkpoints and send notices: sent with it, not with the agent, whose room is small. Takes most
+    of a second, once as long as the trainer's sources stay the same.
 
     Raises:
         DataError: see ``own_sources``.
@@ -96,8 +96,8 @@ def _share(trainer: Path, signature: tuple[tuple[str, int, int], ...]) -> Mappin
 
 @lru_cache(maxsize=1)
 def commands_share() -> Mapping[str, bytes]:
-    """What is sent beside a command's code: what starts it, what uploads its checkpoints and what
-    tells somebody of it."""
+    """Return the modules sent beside a command's code: those that start it, upload its checkpoints
+    and send notices."""
     return own_sources(*LATER, JOB)
 
 

@@ -1,5 +1,6 @@
-"""What a rented pod needs of this machine: code, data, weights to start from, and what it goes on
-from. Each lies in a folder on the pod that is named by its content, so that it is sent once.
+"""The items that a rented pod needs from this machine: code, data, weights to start from, and
+checkpoints to continue from. Each lies in a folder on the pod that is named by its content, so that
+it is sent once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _KEY_CHARS = 24
 
 
 def remote_folder(kind: str, local: Path) -> str:
-    """Where a folder of this machine lies on a pod: by its content."""
+    """Return a local folder's path on a pod: by its content."""
     return f"{contract.POD_ROOT}/{kind}/{content_key(hashes_of(local))}"
 
 
@@ -107,7 +108,7 @@ def through_bucket(run: RunState, items: Sequence[StageItem]) -> tuple[StageItem
 
 
 def data_items(data_dir: str, weights: str) -> tuple[StageItem, ...]:
-    """What a launch with a bucket uploads before anything is rented."""
+    """Return the items that a launch with a bucket uploads before anything is rented."""
     named = ((DATA_DIR, data_dir), (WEIGHTS_DIR, weights))
     return tuple(_item(kind, Path(folder)) for kind, folder in named if folder)
 

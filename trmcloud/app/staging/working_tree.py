@@ -77,7 +77,7 @@ _TEXT_SUFFIXES = _DATA_SUFFIXES | {".py", ".md", ".ipynb", ".js", ".ts", ".env",
 
 @dataclass(frozen=True)
 class WorkingTree:
-    """What is sent of ``root``: relative names, their bytes in all, and what was left out."""
+    """The files of ``root`` to send: relative names, their bytes in all, and those left out."""
 
     root: Path
     names: tuple[str, ...]
@@ -89,7 +89,8 @@ class WorkingTree:
 
 
 def look_at(root: Path, also_out: Sequence[str] = ()) -> WorkingTree:
-    """What of ``root`` would be sent; only sizes are read, but for files that might be keys.
+    """Select the files of ``root`` to send; only sizes are read, except of files that might be
+    keys.
 
     Args:
         also_out: relative folders that go another way.
@@ -188,7 +189,7 @@ def _by_git(root: Path) -> list[str] | None:
 
 
 def _walked(root: Path) -> Iterable[str]:
-    """Where there is no git: all that is not hidden, nor a cache, nor an environment."""
+    """List the files where there is no git: all except hidden files, caches and environments."""
     count = 0
     for folder, folders, files in os.walk(root):
         here = Path(folder)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trmcloud.app.context import Context
 
 GUARD_GRACE_S = 30.0
-"""How long the guard stays to tell what is due."""
+"""The time that the guard stays to send due notices."""
 
 
 def reap(

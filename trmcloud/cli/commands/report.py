@@ -277,7 +277,7 @@ def _predicted_row(r: RunReport) -> tuple[str, ...]:
 
 
 def _time_row(r: RunReport) -> tuple[str, ...]:
-    """Where the time that it paid for went."""
+    """Return the row of the time that it paid for, by use."""
     from trmcloud.cli.views.text import duration
 
     def share(*names: str) -> str:
@@ -296,7 +296,7 @@ def _time_row(r: RunReport) -> tuple[str, ...]:
 
 
 def _data_line(report: RunReport, *, verbose: bool) -> str:
-    """How long training waited for data that its machine made, and how long it was expected to;
+    """Describe the time that training waited for data that its machine made, and the planned time;
     where it did not wait, that is a detail."""
     from trmcloud.cli.views.text import duration
 

@@ -127,7 +127,7 @@ def checkpoint_json(found: Checkpoint) -> dict[str, Any]:
 
 
 def lies(place: Place) -> str:
-    """Where, as the end of a sentence."""
+    """Return the place, as the end of a sentence."""
     known = {"pod": "on its pod alone, so far", "volume": "on its network volume"}
     return known.get(place.kind, f"in {_where(place)}")
 
@@ -323,7 +323,8 @@ def _mark(event: ev.Event, at: float, rates: dict[int, Usd], *, saved: bool) -> 
 
 
 def _evals_of_ledger(context: Context, state: RunState) -> Series | None:
-    """Where nothing else is left: what was pulled, and how phases ended."""
+    """Return the evaluations of the ledger, where no other source is left: pulled checkpoints, and
+    the ends of phases."""
     rows: dict[int, tuple[float, float]] = {}
     for record in context.ledger.records(state.run_id):
         event = record.event

@@ -465,7 +465,7 @@ def _check(receipt: Receipt) -> str:
 
 
 def _by(account: Mapping[str, Any]) -> str:
-    """Whose word its metrics and gates are, where a machine was rented."""
+    """Return the source of its metrics and gates, where a machine was rented."""
     rented = any(each["provider"] != LOCAL for each in account["machines"])
     return f" {BY_POD}" if rented else ""
 

@@ -52,7 +52,7 @@ def losses_words(told: Reported[Heartbeat]) -> str:
 
 
 def training_rows(command: Command | None, told: Reported[Heartbeat]) -> list[tuple[str, str]]:
-    """How far it is, and by what it is judged, with whose word it is."""
+    """Return the rows of the progress and the metric, each with its source."""
     done = told.as_reported(lambda b: f"{b.phase} step {steps_words(b, ' of ')} · {b.state}")
     if command is not None:
         scored = told.checked(lambda beat: beat.val_bpb is not None)

@@ -315,7 +315,7 @@ def _by_phase(rows: Sequence[Candidate]) -> list[str]:
 
 
 def age_days(plan: Plan, candidate: Candidate) -> int:
-    """How old the quote was when the plan was made."""
+    """Return the quote's age in days when the plan was made."""
     return int(max(0.0, plan.created_at - candidate.priced_at) // 86_400)
 
 

@@ -131,7 +131,7 @@ def look_on(context: Context, run_id: str) -> int:
 
 
 def outcome_of(run: RunState) -> Outcome:
-    """How a run ended, or will have ended once its bill is final."""
+    """Return a run's outcome, or the expected one once its bill is final."""
     foreseen = None if run.outcome is not None else ends_as(run)
     if foreseen is not None:
         return Outcome(foreseen.outcome)

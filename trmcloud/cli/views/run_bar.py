@@ -113,7 +113,7 @@ def stage_of(
 
 @dataclass
 class Speed:
-    """How fast each errand goes, over the last few seconds."""
+    """The speed of each errand, over the last few seconds."""
 
     _seen: dict[ActionKey, deque[tuple[float, int]]] = field(default_factory=dict)
 
@@ -159,7 +159,8 @@ def where(run: RunState) -> str:
 
 
 def absence(run: RunState, now: float) -> str:
-    """How long the pod has been off its provider's list, and how long that must last."""
+    """Describe the time that the pod has been off its provider's list, and the time that it must
+    last."""
     generation = run.generation
     if generation is None or generation.missed_at is None:
         return ""
@@ -496,7 +497,8 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
 
 
 def share_done(run: RunState, beat: Heartbeat, now: float) -> float:
-    """How far the phase is, 0 to 1: by steps or by time, whichever is further."""
+    """Return the share of the phase that is done, 0 to 1: by steps or by time, whichever is
+    further."""
     by_steps = beat.step / beat.steps if beat.steps else 0.0
     generation = run.generation
     if generation is None:

@@ -138,7 +138,7 @@ def show_table(context: Context, runs: Sequence[RunState]) -> None:
 
 
 def _via(run: RunState) -> str:
-    """What would be asked about the run's present pod."""
+    """Return the service that would be asked about the run's present pod."""
     return traits_of(run.generation.provider).via if run.generation is not None else ""
 
 

@@ -109,7 +109,7 @@ def as_is() -> TextIO:
 
 
 def columns() -> int:
-    """How wide the terminal is; a hundred where there is none."""
+    """Return the terminal's width; 100 where there is none."""
     return shutil.get_terminal_size((100, 24)).columns
 
 

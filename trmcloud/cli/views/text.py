@@ -91,7 +91,7 @@ def not_evaluated(latest: CheckpointManifest) -> str:
 
 
 def on_volume(run_id: str) -> str:
-    """Where the checkpoints are of a run of which nothing was brought here yet."""
+    """Return the place of a run's checkpoints that were not fetched yet."""
     return f"on its network volume; trmcloud fetch-best {run_id} brings it"
 
 

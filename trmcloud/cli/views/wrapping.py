@@ -22,8 +22,8 @@ _QUANTITY = re.compile(
 
 
 def width(text: str) -> int:
-    """How many columns a terminal gives ``text``: two to each wide character (Unicode TR 11), none
-    to what is set above or below another."""
+    """Return the number of columns that a terminal gives ``text``: two to each wide character
+    (Unicode TR 11), none to what is set above or below another."""
     if text.isascii():
         return len(text)
     return sum(

@@ -57,7 +57,7 @@ class HubFiles:
 
 
 def hub_files(data_set: DataSet) -> HubFiles | None:
-    """Where on Hugging Face a data set's files are; None where they are elsewhere."""
+    """Return a data set's place on Hugging Face; None where its files are elsewhere."""
     found = _FILES.fullmatch(urlsplit(data_set.base_url).path)
     if found is None or not data_set.base_url.startswith(HUB + "/"):
         return None
@@ -159,7 +159,7 @@ class DataSet:
     layout: str
     licence: str = ""
     page: str = ""
-    """Where people read about it."""
+    """The address of its public page."""
     base_url: str = ""
     shards: str = ""
     """A file's name, with ``{:05d}`` where its number stands."""
@@ -179,7 +179,7 @@ class DataSet:
     shard_text_bytes: int = 0
     shard_tokens: int = 0
     tokenizer_shards: int = 1
-    """How many of the first shards a tokenizer is trained on."""
+    """The number of leading shards that a tokenizer is trained on."""
     tokenizer_text_bytes: int = 256 << 20
     """At most so much text of them is looked at, evenly chosen: with 65,536 ids that took 725 MB of
     memory and 111 s of one core, measured on sources and documentation, 2026-11-22."""
@@ -299,7 +299,7 @@ def parse_hosts(text: str) -> dict[str, str]:
 
 
 def rehosted(address: str, hosts: Mapping[str, str]) -> str:
-    """Where an address is really fetched from."""
+    """Return the address that replaces ``address`` where its host has a mirror."""
     parts = urlsplit(address)
     base = hosts.get(parts.netloc.lower())
     if base is None:
@@ -345,7 +345,7 @@ def one_file(address: str) -> DataSet:
 
 
 def nearest_name(name: str, names: list[str]) -> str:
-    """What to type instead of a name that no data set has."""
+    """Return a suggestion for a name that no data set has."""
     return what_instead(name, sorted(names))
 
 

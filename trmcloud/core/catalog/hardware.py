@@ -29,7 +29,7 @@ class Gpu(NamedTuple):
 
     sku: str
     name: str
-    """What people call it: the part behind the ``x`` of ``8xA100``."""
+    """The common name: the part behind the ``x`` of ``8xA100``."""
     bf16_tflops: float
     fp8_tflops: float
     """0 where the chip has none."""
@@ -101,8 +101,8 @@ _ALIASES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class HardwareRequest:
-    """What the user asked for: ``text`` is canonical, ``count`` GPUs a machine, ``skus`` are
-    acceptable, best first; ``nodes`` machines like that."""
+    """The hardware that the user asked for: ``text`` is canonical, ``count`` GPUs a machine,
+    ``skus`` are acceptable, best first; ``nodes`` machines like that."""
 
     text: str
     count: int
@@ -123,7 +123,7 @@ def hardware_name(sku: str, gpus: int, nodes: int = 1) -> str:
 
 
 def nodes_of(text: str) -> int:
-    """How many machines canonical hardware asks for; one where nothing is asked for."""
+    """Return the number of machines in canonical hardware text; 1 where the text is empty."""
     return parse_hardware(text).nodes if text else 1
 
 

@@ -109,7 +109,7 @@ class Offer(NamedTuple):
 
 
 def age_margin_percent(age_s: float) -> int:
-    """How much dearer a quote of this age is planned where no newer one is known."""
+    """Return the percentage that planning adds to a quote of this age if no newer one is known."""
     for days, percent in AGE_MARGINS:
         if age_s > days * DAY_S:
             return percent
@@ -338,7 +338,7 @@ def _odd_rate(text: str, where: str) -> Usd:
 
 
 def identity(offer: Offer) -> tuple[object, ...]:
-    """What makes two prices those of one offer."""
+    """Return the fields that two prices of one offer have in common."""
     return offer.provider, offer.region, offer.instance, offer.sku, offer.gpus, offer.spot
 
 
@@ -368,7 +368,7 @@ _TOLD = Offer._fields.index("newer")
 
 
 class _Ask(NamedTuple):
-    """What a machine of ``gpus`` was planned at, by GPU: micro-dollars an hour."""
+    """The price per GPU at which a machine of ``gpus`` was planned, in micro-dollars an hour."""
 
     priced_at: float
     gpus: int

@@ -25,12 +25,12 @@ class StoragePrices:
     kept: int
     """A network volume's first 1,000 GB."""
     kept_beyond: int
-    """What is above 1,000 GB."""
+    """The price above 1,000 GB."""
 
 
 UNKNOWN_STORAGE = StoragePrices(70, 0, 100_000, 100_000, 70_000, 50_000)
-"""Where disk prices are not on record, as of SkyPilot's clouds: planned at RunPod's. SkyPilot makes
-one disk of both, cannot stop a machine and keep it, and rents no network volume there."""
+"""The disk prices where none are on record, as of SkyPilot's clouds: planned at RunPod's. SkyPilot
+makes one disk of both, cannot stop a machine and keep it, and rents no network volume there."""
 
 
 OUR_LAYERS = ("trainer", "agent", "watchdog", "controller", "reap")
@@ -59,11 +59,12 @@ class ProviderTraits:
     rate_tolerance: float = 0.0
     kill_layers: tuple[str, ...] = OUR_LAYERS
     bill_wait_s: float = 20.0
-    """How long a command waits for the bill of a pod that is gone."""
+    """The longest time that a command waits for the bill of a pod that is gone."""
     hang_after_s: float = 300.0
     """A trainer that shows no step for so long is started again."""
     absent_s: float = 0.0
-    """Where lists lag: how long a pod must be missing from all of them before it counts as gone."""
+    """The time that a pod must be missing from all lists before it counts as gone, where lists
+    lag."""
     absent_deleted_s: float = 0.0
     """Likewise, once the provider has taken its deletion."""
     independent_layers: tuple[str, ...] = ()
@@ -80,7 +81,7 @@ class ProviderTraits:
     title: str = ""
     """Its name as it writes it itself, where it is rented without such a program."""
     prices_of: str = ""
-    """Whose offers are its own, where they are listed under another name."""
+    """The provider under whose name its offers are listed, where that is another one."""
     live_prices: bool = False
     """Whether its prices are asked for as a plan is made, where there is a key."""
     network_volumes: bool = False
@@ -89,7 +90,7 @@ class ProviderTraits:
     """Whether its pods hold a key to the whole account, and that must be allowed each time: there
     is a way without, or the host is a private person."""
     beware: str = ""
-    """What whoever plans it is to know."""
+    """A warning shown to the user who plans it."""
     can_be_named: bool = True
     """Whether a user may name it with ``--provider``."""
     has_spot: bool = False
@@ -107,7 +108,8 @@ class ProviderTraits:
 
 
 def local_terminate_wait_s(*, watchdog_stopped: bool) -> float:
-    """How long a command lets a pod's watchdog on this machine end it, before it does so itself.
+    """Return the time that a command leaves to a pod's local watchdog before it ends the pod
+    itself.
 
     With the time until it looks again (half a second) that is well within the kill latency. A
     watchdog that is stopped (SIGSTOP) is not waited for.
@@ -174,7 +176,7 @@ def is_brokered(provider: str) -> bool:
 
 
 def in_no_catalogue() -> str:
-    """What is to be said of a provider that is not known."""
+    """Return the message about a provider that is not known."""
     titles = " nor ".join(TRAITS[name].title for name in direct())
     vias = dict.fromkeys(TRAITS[name].via for name in brokered())
     return " nor in ".join((f"neither {titles}", *vias))

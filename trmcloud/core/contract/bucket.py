@@ -25,7 +25,7 @@ from trmcloud.core.contract.records import (
 from trmcloud.core.values import dataclass, replace
 
 RENEW_BEFORE_S = 3600.0
-"""How long before its end a grant that ends before the hard stop is renewed."""
+"""The time before its end at which a grant that ends before the hard stop is renewed."""
 
 GRANTS_NAME = "grants.json"
 UPLOADS_NAME = "uploads.json"
@@ -46,7 +46,7 @@ def worth_saving(kept: Sequence[Kept]) -> tuple[Kept, ...]:
 def unstored(
     kept: Sequence[Kept], uploaded: Sequence[Kept], given_up: Sequence[Kept] = ()
 ) -> tuple[Kept, ...]:
-    """What is worth saving of all that is not ``given_up`` as damaged, and not stored.
+    """Return the kept checkpoints worth saving that are neither stored nor ``given_up`` as damaged.
 
     One that was stored before it was evaluated is owed again, for its metric: see ``lacks_metric``.
     A best one is not owed where the bucket has one as good: a pod that lost its disk and trains

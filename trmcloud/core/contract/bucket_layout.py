@@ -72,7 +72,7 @@ CHECKPOINT_NAMES: Mapping[str, int] = {
     MANIFEST_NAME: 0,
 }
 SHARDED_KINDS = ("weights", "optimizer")
-"""What each rank of a sharded training saves of its own."""
+"""The kinds of files that each rank of a sharded training saves for itself."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _SEGMENT = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]{0,120}")
@@ -143,12 +143,13 @@ class Piece:
 
     @property
     def length(self) -> int | None:
-        """What its grant is bound to; None for the rest of a file, of which none was known."""
+        """The length that its grant is bound to; None for the last piece, whose length was not
+        known."""
         return self.end - self.start if ".part-" in self.name else None
 
 
 def pieces_of(name: str, size_bytes: int) -> tuple[Piece, ...]:
-    """How a file of this size is cut.
+    """Cut a file of this size into pieces.
 
     Raises:
         ValueError: it is too large for any cut.
@@ -255,7 +256,7 @@ _FILE = re.compile(r"tokens/[0-9a-f]{32}\.(bin|json)|tokenizers/[0-9a-f]{64}\.js
 
 
 def load_entry(text: bytes, slot: str, size_bytes: int) -> CachedFile:
-    """What a pod says of the ``size_bytes`` in ``slot``, which is ``<pod>/slot-0000``.
+    """Read a pod's entry about the ``size_bytes`` in ``slot``, which is ``<pod>/slot-0000``.
 
     Raises:
         ContractError: it is no entry, that of another slot, or names what no cache holds.

@@ -14,7 +14,7 @@ from trmcloud.core.contract.records import within
 from trmcloud.core.values import dataclass
 
 RECIPE = "command"
-"""What a plan of a command has for a recipe, a family, and in its manifests."""
+"""The recipe and family name in the plan and the manifests of a command."""
 PHASE = "train"
 
 STOP_SIGNALS = ("TERM", "INT", "USR1", "USR2", "HUP", "QUIT")
@@ -33,7 +33,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 
 @dataclass(frozen=True)
 class Command:
-    """What is run, how it is told to stop, and where its checkpoints and its metric are found.
+    """A user's command, the way to stop it, and the places of its checkpoints and its metric.
 
     ``words`` are run in a copy of the working tree. Names of files are relative to it. ``resume``
     takes the place of ``words`` in an attempt that finds a checkpoint, whose path is
@@ -60,9 +60,9 @@ class Command:
     checkpoint_bytes: Annotated[int, within(1, 1 << 42)] = 2_000_000_000
     """The most that one checkpoint may hold: room and money are reserved for it."""
     data: str = ""
-    """What --data named, where that is a name in the working tree: there it stands again."""
+    """The value of --data, if it is a name in the working tree; the data is laid there again."""
     image: str = ""
-    """What its container is made of, where the provider starts one; empty: the usual."""
+    """The image of its container, where the provider starts one; empty: the default image."""
     probe_steps: Annotated[int, within(0, 10_000_000)] = 0
     """Steps to measure, and to end with; 0: it is no probe."""
     pip: str = ""

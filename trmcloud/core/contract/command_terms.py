@@ -1,4 +1,4 @@
-"""What a command of the user's own may rely on, and what is read of it: the one source of both.
+"""The terms for a user's own command: what it may rely on, and what is read of it.
 
 Names in its environment and lines of a file (``trmcloud_job.py`` does both for a script in Python),
 how it is told to stop, what its end means, and what bounds its log and its checkpoints.
@@ -24,7 +24,7 @@ ENVIRONMENT: Mapping[str, str] = {
     ENV_DATA: "The folder or file that --data named, on the machine that runs the command.",
     "TRMCLOUD_ATTEMPT": "1, 2, …: how often the command has been started.",
 }
-"""What a command finds in its environment, by name; beside them those that --env named."""
+"""The environment variables of a command and their meaning; those of --env are added to them."""
 
 # -- lines of the file of reports -----------------------------------------------------------------
 REPORT_LINES: Mapping[str, str] = {
@@ -33,7 +33,7 @@ REPORT_LINES: Mapping[str, str] = {
         "A file or folder is whole now: it is taken at once. step and metric may be left out."
     ),
 }
-"""What a line of reports may be, and what it says."""
+"""The forms of a line of reports, each with its meaning."""
 
 # -- how it is told to stop, and how it ends -----------------------------------------------------
 STOPPING: tuple[str, ...] = (
@@ -42,13 +42,13 @@ STOPPING: tuple[str, ...] = (
     "Then, or at once where it has neither, --stop-signal goes to it and to all its children.",
     "After --grace it is killed, and every process that it has started, in whichever session.",
 )
-"""What a command is told, in order."""
+"""The steps of stopping a command, in order."""
 ENDS: Mapping[str, str] = {
     "code 0": "finished, by itself",
     "any other code, or a signal": "failed; with --resume it goes on from its last checkpoint",
     "any, once it was told to stop": "landed: what it had saved is kept",
 }
-"""What its end means, by how it ended."""
+"""The meaning of a command's end, by how it ended."""
 
 # -- bounds ---------------------------------------------------------------------------------------
 MOST_FILES = 1024
@@ -64,7 +64,7 @@ PATTERN_STRIKES = 3
 MOST_LOG_BYTES = 64 << 20
 """Of train.log: what a command writes beyond is left out, but for its end."""
 SETTLED_S = 2.0
-"""How long a file or folder must not have changed before it is taken for whole."""
+"""The time that a file or folder must stay unchanged before it counts as complete."""
 OWN_DIR = "own"
 """Within a fetched checkpoint: its files under their own names."""
 TREE_NAME = "tree.json"
@@ -84,9 +84,9 @@ MEASURED = "measured"
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """What a probe has seen: seconds of a step, of which a tenth took less than ``fast_s`` and a
-    tenth more than ``slow_s``; the most bytes of memory that its processes held together, what they
-    share counted for each; and how many cores they kept busy."""
+    """A probe's measurements: seconds of a step, of which a tenth took less than ``fast_s`` and a
+    tenth more than ``slow_s``; the most bytes of memory that its processes held together, shared
+    memory counted for each; and how many cores they kept busy."""
 
     steps: Annotated[int, within(1, 100_000_000)]
     fast_s: Annotated[float, within(0.0, 1e9)]

@@ -1,4 +1,4 @@
-"""What a growing folder of prepared data says of itself; see docs/decisions (0014).
+"""The progress record of a growing folder of prepared data; see docs/decisions (0014).
 
 Written by the trainer's ``model.prepare``; read by the trainer, by the agent that started both, and
 by whoever shows it. Like everything that may come from a pod it is read strictly.
@@ -55,7 +55,7 @@ class DataProgress:
     pid: int
     pid_started: str
     host: str = ""
-    """Whose process ``pid`` is."""
+    """The host on which process ``pid`` runs."""
     stage: str = ""
     wanted_tokens: int = 0
     tokens: int = 0
@@ -68,7 +68,7 @@ class DataProgress:
     next_step: str = ""
     again: bool = False
     note: str = ""
-    """What else there is to tell: of kept tokens that are damaged, and are made anew."""
+    """A note for the user: kept tokens that are damaged and are made again."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds since the start by what had been reached: tokenizer, ready, done."""
     peaks: Mapping[str, float] = field(default_factory=dict)

@@ -89,7 +89,7 @@ GATHERED = "gathered_from"
 KINDS = ("weights", "optimizer", "state", "tokenizer")
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(safetensors|json|bin)")
 _ANY_FORMAT = ".bin"
-"""What files of a command's checkpoint end in, whatever they hold: none of ours opens them."""
+"""The suffix of files in a command's checkpoint; this package opens none of them."""
 _STEP_DIR = re.compile(r"step-([0-9]{8})")
 
 
@@ -120,7 +120,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True)
 class CheckpointManifest:
-    """What a checkpoint holds and how good it is.
+    """A checkpoint's content and quality.
 
     ``val_bpb`` is the final supervision step's validation bits per byte at ``step`` (None where it
     was not evaluated, or not finite); ``step_losses`` are validation nats per token of every
@@ -251,7 +251,8 @@ def pick_best(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest | N
 
 
 def goodness(made: CheckpointManifest | Kept) -> tuple[float, int]:
-    """What is best is least by this, wherever that is asked: in a folder, a bucket or a report."""
+    """Return the sort key of a checkpoint in a folder, a bucket or a report; the best is the
+    least."""
     return made.val_bpb if made.val_bpb is not None else math.inf, -made.step
 
 
@@ -272,7 +273,7 @@ def is_before_cooldown(
 
 @dataclass(frozen=True)
 class Pruning:
-    """What may be deleted: whole checkpoints, and files of checkpoints that stay."""
+    """The deletable parts of a run: whole checkpoints, and files of checkpoints that stay."""
 
     checkpoints: tuple[CheckpointManifest, ...]
     kept: tuple[CheckpointManifest, ...]

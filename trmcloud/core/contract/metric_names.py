@@ -18,7 +18,7 @@ KNOWN_AS: Mapping[str, tuple[str, float]] = {
 }
 """``kind/field`` → (its name there, what its value is divided by)."""
 SPENT_USD, PAID_HOURS = "cost/usd", "cost/hours"
-"""What the run had cost by then, of which its trainer knows nothing."""
+"""The run's cost at the time of a line; its trainer does not know it."""
 MOST_VALUES = 64
 """Of one list: a longer one is no row of losses."""
 _NO_FIGURES = frozenset({"kind", "step", "at"})

@@ -1,5 +1,4 @@
-"""What is worth a word to somebody who does not look: notices, and those that follow from what an
-agent reports. Pure.
+"""Notices to the user, and their derivation from an agent's report. Pure. Pure.
 
 The same fact has the same id whoever tells it, controller, reaper or the agent on its pod, and
 however often: a receiver that keeps the ids it has seen drops what comes twice.
@@ -32,7 +31,7 @@ Fact = str | int | float | bool
 
 
 class NoticeKind(str, Enum):
-    """What somebody may want to be told; its value is the word in JSON and in ``--only``."""
+    """The kind of a notice; its value is the word in JSON and in ``--only``."""
 
     STARTED = "started"
     GATE = "gate"

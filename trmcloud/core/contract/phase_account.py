@@ -45,8 +45,8 @@ class Level(NamedTuple):
 
 
 LEVELS = (Level("aggressive", 1.5, 110 / 141), Level("extreme", 2.0, 130 / 141))
-"""What was planned is the guide's ``recommended``; half of it, where memory runs out, is
-``conservative``."""
+"""The levels above the plan, which is the guide's ``recommended``; half of it, where memory runs
+out, is ``conservative``."""
 _TRUSTED_GAIN = 0.01
 """Of the time that is left, what fewer passes are trusted to save: the planner's own threshold."""
 _TIMES_ITS_COST = 2.0
@@ -175,7 +175,7 @@ def with_skips(recoveries: tuple[Recovery, ...], beat: Heartbeat) -> tuple[Recov
 
 
 def next_try(lease: Lease, last: PhaseReport) -> Recovery | None:
-    """What to do about an attempt that ended badly; None: nothing helps, or was tried enough.
+    """Return the recovery for an attempt that ended badly; None if none helps or all were tried.
 
     A phase on several machines is not started again: the others' trainers are gone by then.
     """

@@ -38,7 +38,7 @@ _POD_NAME = re.compile(r"trmc-([0-9a-f]{8})-([a-z0-9]{1,20})-g([0-9]{1,4})-([0-9
 
 @dataclass(frozen=True)
 class PodName:
-    """Whose pod this is and when it must be gone: readable by a reaper without the ledger."""
+    """The owner and the hard stop of a pod: readable by a reaper without the ledger."""
 
     ledger: str
     run_id: str
@@ -94,8 +94,8 @@ class GpuWindow:
     gpus: tuple[GpuCounters, ...]
 
     def memory_share(self) -> float | None:
-        """What is in use of the fullest GPU's memory; None where none says so, or too little was
-        sampled."""
+        """The used share of the fullest GPU's memory; None where no GPU reports it, or too little
+        was sampled."""
         if self.samples < LEAST_SAMPLES:
             return None
         shares = [
@@ -203,20 +203,20 @@ ENV_HOST_KEY = "TRMCLOUD_HOST_KEY"
 ENV_AUTHORIZED_KEY = "TRMCLOUD_AUTHORIZED_KEY"
 """The one public key, as a line of ``authorized_keys``, that may log in."""
 ENV_SSH_PORT = "TRMCLOUD_SSH_PORT"
-"""Where the pod's SSH server listens; 22 where it is not set."""
+"""The port of the pod's SSH server; 22 where it is not set."""
 
 ENV_SSH_LISTEN = "TRMCLOUD_SSH_LISTEN"
 """The address the pod's SSH server listens at; all of them where it is not set."""
 
 ENV_INSTALL_PREFIX = "TRMCLOUD_INSTALL_"
-"""What follows it is set for what installs packages on the pod: UV_DEFAULT_INDEX, HTTPS_PROXY, …;
+"""The prefix of settings for the package installer on the pod: UV_DEFAULT_INDEX, HTTPS_PROXY, …;
 TRMCLOUD_INSTALL_TORCH is the version of torch."""
 ENV_NODES = "TRMCLOUD_NODES"
-"""Where a pod has several machines: how many, which one this is (0 is the first) and the first
-one's address, with a space between."""
+"""The machines of a pod that has several: their number, this one's index (0 is the first) and the
+first one's address, with a space between."""
 ENV_PROVIDER = "TRMCLOUD_PROVIDER"
-"""How the pod may end itself: none, or one or more of runpod, skypilot (its autodown, at once) and
-shutdown (power the machine off), joined by +."""
+"""The ways in which the pod may end itself: none, or one or more of runpod, skypilot (its autodown,
+at once) and shutdown (power the machine off), joined by +."""
 ENV_LINGER_S = "TRMCLOUD_LINGER_S"
 """Seconds a pod whose work is done stays, so that its last report can be read; its hard stop and
 whoever ends it cut that short."""
@@ -228,7 +228,7 @@ ENV_HEAD_LOST_S = "TRMCLOUD_HEAD_LOST_S"
 POD_ROOT = "/workspace/trmcloud"
 POD_SSH_PORT = 22
 INNER_SSH_PORT = 10022
-"""Where a pod's SSH server listens beside a machine's own, on its loopback."""
+"""The port of a pod's SSH server beside the machine's own server, on its loopback."""
 
 # -- names of files -------------------------------------------------------------------------
 JOB_NAME = "job.json"
@@ -279,7 +279,7 @@ class PhaseLease:
     expected_s: float
     flops: float
     settings: Plain = field(default_factory=dict)
-    """What recovery may change of the phase's settings; empty: nothing of them."""
+    """The phase's settings that recovery may change; empty: none."""
     stop: StopRules = field(default_factory=StopRules)
 
 
@@ -314,7 +314,8 @@ class Lease:
     """Checkpoints go from here to a bucket: training waits for the grants, and the result for what
     is best and what is latest, as long as bytes arrive and the hard stop is not there."""
     ready_within_s: float = 0.0
-    """How long after the agent's start code and data may take to arrive; 0: they are in place."""
+    """The time after the agent's start within which code and data must arrive; 0: they are in
+    place."""
     version: int = CONTRACT_VERSION
 
 
@@ -349,7 +350,7 @@ class Staged:
 
 
 class PhaseState(str, Enum):
-    """How a phase stands."""
+    """The state of a phase."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -359,7 +360,7 @@ class PhaseState(str, Enum):
 
 @dataclass(frozen=True)
 class PhaseReport:
-    """How one phase stands, as the agent sees it."""
+    """The progress of one phase, as the agent sees it."""
 
     name: Label
     state: PhaseState = PhaseState.WAITING
@@ -378,7 +379,8 @@ class PhaseReport:
     message: str = ""
     lost_steps: Step = 0
     lost_s: Seconds = 0.0
-    """What the attempt that ended last had trained, and taken, since its last checkpoint."""
+    """Seconds that the attempt that ended last had trained, and spent, since its last
+    checkpoint."""
     recoveries: Recoveries = ()
     stopping: str = ""
     """Why it no longer pays, once its trainer was told to come to an end."""
@@ -400,7 +402,8 @@ class Kept:
 
     @property
     def bits(self) -> tuple[str, int, str]:
-        """What it is, whether or not it was evaluated yet, or has lost its optimizer since."""
+        """The checkpoint's identity, the same before and after an evaluation or the loss of its
+        optimizer."""
         return self.phase, self.step, self.sha256
 
 
@@ -439,8 +442,7 @@ class AgentReport:
     message: str = ""
     restarts: int = 0
     notes: Mapping[str, str] = field(default_factory=dict)
-    """What else there is to tell: of the pod's ``ssh``, of its own ``termination``, of the ``data``
-    that it makes."""
+    """Further notes: the pod's ``ssh``, its own ``termination``, the ``data`` that it makes."""
     waiting: str = ""
     kept: tuple[Kept, ...] = ()
     uploaded: tuple[Kept, ...] = ()
@@ -452,7 +454,7 @@ class AgentReport:
     trouble: str = ""
     """Why the last upload failed; empty since one succeeded."""
     saves: Saves | None = None
-    """What came of requests to save; None: an agent that knows of none."""
+    """The answers to requests to save; None: an agent that does not know such requests."""
     version: int = CONTRACT_VERSION
 
 

@@ -52,9 +52,10 @@ Sha256 = Annotated[str, formed(r"[0-9a-f]{64}")]
 Instant = Annotated[float, within(0.0, _LATEST_AT)]
 Step = Annotated[int, within(0, 99_999_999)]
 Asks = Annotated[int, within(0, 1_000_000)]
-"""How often something was asked for."""
+"""The number of requests for one thing."""
 Restarts = Annotated[int, within(-1, 1_000)]
-"""How often a trainer may be started again; -1: not even after a try that came to nothing."""
+"""The number of times a trainer may be restarted; -1: not even after an attempt without
+progress."""
 
 
 # -- text -------------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ def instant(value: Any) -> float | None:
 
 
 def parse(text: str | bytes, most: int = MAX_JSON_BYTES, items: int = MAX_ITEMS) -> Any:
-    """What JSON text holds. ``most``: its length; ``items``: of one list or object.
+    """Return the value of JSON text. ``most``: its length; ``items``: of one list or object.
 
     Raises:
         ContractError: it is no JSON in UTF-8, or more of anything than a real one has.
@@ -210,7 +211,7 @@ def _reader(declared: Any) -> Callable[[Any], Any]:
 
 
 def _rules_of(declared: Any) -> tuple[Callable[[Any], bool], ...]:
-    """What holds of a value that is taken as it is; none where something is made of it."""
+    """Return the rules for a value that is stored unchanged; none where the value is converted."""
     origin = get_origin(declared)
     if origin is Annotated:
         plain, *rules = get_args(declared)

@@ -1,4 +1,4 @@
-"""What may help a phase that ended badly: in which order, how often, and what it came to.
+"""Recovery of a phase that ended badly: the measures, their order and number, and their result.
 
 ``LADDER`` is the whole table: an outcome's rungs are tried from the top, each as often as it says.
 A rung changes settings of the phase, and never what a step learns from: the sequences of a step
@@ -25,9 +25,10 @@ from trmcloud.core.values import dataclass, replace
 
 OUT_OF_MEMORY, NON_FINITE, DIVERGED = "out_of_memory", "non_finite", "diverged"
 SPARE = "memory_spare"
-"""What nothing went wrong at: the micro-batch climbs, see ``climbing``."""
+"""The reason of a recovery when nothing went wrong: the micro-batch climbs, see ``climbing``."""
 AGAIN, SKIPPED = "again", "skipped"
-"""What is no rung: the same settings once more, and steps that the trainer left out by itself."""
+"""The names of recoveries that are no rung: the same settings again, and steps that the trainer
+left out by itself."""
 RATE = "rate"
 """The one override that is no setting: a factor on every learning rate, above 0 and at most 1."""
 PRESET = "preset"
@@ -61,7 +62,7 @@ Brief = Annotated[str, lambda text: len(text) <= _LONGEST_WHY]
 
 @dataclass(frozen=True)
 class Recovery:
-    """What happened to a phase, what was done about it, and what that cost.
+    """A phase's trouble, the recovery from it, and its cost.
 
     Those that changed nothing are told together: ``times`` of them, ``step`` and ``at`` the last.
     """
@@ -93,7 +94,7 @@ class Rung:
     outcomes: tuple[str, ...]
     most: int
     change: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """What it makes of the settings as they are; empty where there is nothing to change."""
+    """Returns the changed settings for the given ones; empty where there is nothing to change."""
 
 
 def _smaller_batch(now: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +230,7 @@ _OVERRIDES: Mapping[str, Callable[[Any], bool]] = {
 
 
 def read_overrides(text: str) -> dict[str, Any]:
-    """What ``TRMCLOUD_OVERRIDES`` holds.
+    """Return the settings in ``TRMCLOUD_OVERRIDES``.
 
     Raises:
         ContractError: it is nothing that any rung gives.

@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What stands in a file, in the order of its bytes; its data begin at ``data_at``."""
+    """A file's parts in the order of their bytes; its data begin at ``data_at``."""
 
     parts: tuple[Part, ...]
     data_at: int
@@ -122,7 +122,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 class Place(NamedTuple):
-    """Where some rows of a tensor lie: in which file, and which part of it."""
+    """The file, and the part of it, that holds some rows of a tensor."""
 
     file: int
     part: Part

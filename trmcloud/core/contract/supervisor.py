@@ -24,11 +24,11 @@ _LAND_REPEAT_S = 15.0
 REPRICED_P90 = 1.1
 """P90 ÷ P50 of a phase that was repriced by a measured one: what steps of one machine scatter."""
 _GRANTS_WITHIN_S = 300.0
-"""How long a machine that has its files waits for the right to upload."""
+"""The time that a machine with its files waits for the right to upload."""
 _LAST_WORD_S = 3.0
 """Before the hard stop, for the result to be told at all."""
 _TEARDOWN_S = 30.0
-"""How long a trainer that has said its last word may take to leave."""
+"""The time that a trainer has to exit after its last heartbeat."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class TrainerView:
     share_left_s: float = math.inf
     """Of what its phase may take, by the wall clock."""
     memory_share: float | None = None
-    """What is in use of the fullest GPU's memory, where that is known well enough."""
+    """The used share of the fullest GPU's memory, where that is known well enough."""
     waiting: str = ""
-    """What must still be done before a phase can start: see ``AgentReport.waiting``."""
+    """The steps to be done before a phase can start: see ``AgentReport.waiting``."""
     refusal: str = ""
     """Why this machine is not the one that was rented."""
     age_s: float = 0.0
@@ -254,7 +254,8 @@ def _no_longer_pays(lease: Lease, phase: PhaseReport, beat: Heartbeat | None) ->
 
 
 def _patience_s(lease: Lease, beat: Heartbeat | None, *, told: bool) -> float:
-    """How long a trainer may show no progress: compiling and saving take longer than a step.
+    """Return the time that a trainer may show no progress: compiling and saving take longer than a
+    step.
 
     One that was ``told`` to land has as long as is reserved for that, as whoever gave the order
     has; one that has come to its own end may take longer, and still save what it was rented for.
@@ -273,7 +274,8 @@ def _patience_s(lease: Lease, beat: Heartbeat | None, *, told: bool) -> float:
 def _after(
     lease: Lease, phases: tuple[PhaseReport, ...], last: PhaseReport, trainer: TrainerView
 ) -> Act | None:
-    """What follows a phase that has ended; None means: go on to the next one, if any."""
+    """Return the act that follows a phase that has ended; None: continue with the next one, if
+    any."""
     outcome = last.outcome or "lost"
     mend = next_try(lease, last)
     climbs = outcome == "landed_signal" and mend is not None

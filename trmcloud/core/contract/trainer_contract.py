@@ -27,7 +27,7 @@ LEAST_OF_LOSS = 0.005
 
 
 def spike_limit(before: Sequence[float], least: float) -> float:
-    """What lies above this is a spike after ``before``, which is not empty.
+    """Return the value above which a step is a spike after ``before``, which is not empty.
 
     ``least``: a deviation is at least so much of the mean.
     """
@@ -122,13 +122,13 @@ class PhaseJob:
     processes: int
     initial_weights: str = ""
     data: DataJob | None = None
-    """How ``data_dir`` comes to be where this machine is to make it; None: it was brought."""
+    """The job that makes ``data_dir`` on this machine; None: the data was brought."""
     accept_change: bool = False
     """Go on though settings have changed that decide what is trained."""
     command: Command | None = None
     """A trainer of the user's own, in place of the bundled one: see ``command``."""
     code_dir: str = ""
-    """Where its ``code.tar`` lies."""
+    """The folder of its ``code.tar``."""
     version: int = CONTRACT_VERSION
 
 
@@ -162,7 +162,7 @@ class Heartbeat:
     val_bpb: float | None = None
     step_losses: tuple[float, ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
-    """What the loss is made of, by the family's own names, as far as it is finite."""
+    """The parts of the loss, by the family's own names, as far as they are finite."""
     best_bpb: float | None = None
     best_step: int | None = None
     saved_step: int | None = None
@@ -170,7 +170,7 @@ class Heartbeat:
     finite: bool = True
     seconds: Mapping[str, float] = field(default_factory=dict)
     saves: int | None = None
-    """How often this attempt has saved because it was asked to; None where it cannot be asked."""
+    """The number of saves on request in this attempt; None where it cannot be asked."""
     skipped: Step = 0
     """Steps of this attempt whose update was left out: their gradients or loss were not sound."""
     skipped_step: Step | None = None

@@ -1,4 +1,4 @@
-"""What the next dollar buys of bits per byte, and the rules that end a training by it.
+"""The value of the next dollar in bits per byte, and the rules that end a training by it.
 
 Between warm-up and cooldown, bits per byte fall about linearly in the logarithm of the steps. A
 line through the newest half of the evaluations, by least squares, gives what more steps are
@@ -32,7 +32,7 @@ Rate = Annotated[float, within(0.0, 1e9)]
 
 @dataclass(frozen=True)
 class Curve:
-    """How a training stands: bits per byte change by ``slope`` for each e-fold of ``step``, which
+    """The trend of a training: bits per byte change by ``slope`` for each e-fold of ``step``, which
     has a standard error of ``scatter``. ``since_best``: evaluations in a row without a better one.
     """
 

@@ -85,7 +85,8 @@ def next_attempt(
 
 
 def last_try(run: RunState, verb: str, item: str = "") -> tuple[int, ActionState | None]:
-    """How often an action of the current generation was tried, and how the last try stands."""
+    """Return the number of tries of an action in the current generation, and the last try's
+    state."""
     tried = run.tries(current_generation(run), verb, item)
     return len(tried), tried[-1] if tried else None
 
@@ -170,7 +171,7 @@ def is_held(run: RunState, plan: Plan, generation: Generation) -> bool:
 
 
 def unsaved(run: RunState, report: AgentReport) -> tuple[Kept, ...]:
-    """What the pod holds of worth and this run has no copy of: best ones first.
+    """Return the checkpoints on the pod that are worth a copy and have none here: best ones first.
 
     One that was evaluated since it was copied is among them, for its manifest. A checkpoint that
     came damaged ``MOST_PULLS`` times is passed over, and the next best or latest is wanted in its

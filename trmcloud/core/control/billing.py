@@ -23,7 +23,7 @@ _S_PER_HOUR = 3600.0
 
 
 def spent_at(run: RunState, at: float) -> Usd:
-    """What the run's machines had accrued by an instant (epoch s), exactly."""
+    """Return the run's accrued cost by an instant (epoch s), exactly."""
     return total(cost(_rate(run, machine), _lived_s(machine, at)) for machine in run.generations)
 
 
@@ -81,8 +81,8 @@ def settle(
     now: float,
     disks: Usd = ZERO,
 ) -> ev.Settled | None:
-    """What the generation is settled at now; None while its bill may still come in time, and where
-    nothing but the bill can tell how long its pod lived."""
+    """Settle the generation's cost now; None while its bill may still come in time, and where only
+    the bill can tell how long its pod lived."""
     if isinstance(bill, Seen) and bill.value.final:
         amount = bill.value.amount
         return ev.Settled(generation.number, amount, amount)

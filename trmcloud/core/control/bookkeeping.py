@@ -1,4 +1,4 @@
-"""What may be written to a ledger, whatever keeps it.
+"""The rules for writing to a ledger, whatever its storage.
 
 Pure: every ledger asks here, under its own lock, and then stores the records it is given. Money
 cannot be reserved past a cap by any way of writing, since each ``Reserved`` is judged here.

@@ -48,7 +48,7 @@ class Exposure:
 def exposure_of(
     traits: ProviderTraits, verified: Mapping[tuple[str, str], float], now: float
 ) -> Exposure:
-    """How a provider's independent layers stand at ``now``.
+    """Return the state of a provider's independent layers at ``now``.
 
     ``verified`` is (provider, layer) → when it was last seen to work, in epoch seconds.
     """
@@ -63,7 +63,7 @@ def exposure_of(
 
 @dataclass(frozen=True)
 class Unaccepted:
-    """What a launch would expose and nobody has accepted: ``rate`` USD/h at ``provider``.
+    """The exposure of a launch that was not accepted: ``rate`` USD/h at ``provider``.
 
     ``verified``: the layers that count, where they are too few; None where they are enough.
     """
@@ -123,7 +123,7 @@ class Line:
     settled: Usd
     reserved: Usd
     strays: Usd = ZERO
-    """What pods that nobody asked for hold of both."""
+    """The share of both that is held by pods without an owner."""
     unproven: Usd = ZERO
     """Of both, what stands there at most: bills that are not final yet."""
     volumes: Usd = ZERO
@@ -137,7 +137,7 @@ class Line:
 
     @cached_property
     def over(self) -> Usd:
-        """How much more than its cap it holds."""
+        """The amount by which it exceeds its cap."""
         left = self.remaining
         return -left if left is not None and left < ZERO else ZERO
 
@@ -380,7 +380,7 @@ def _with_stray(
 
 
 def admit(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> Refusal | None:
-    """Whether ``amount`` may be reserved for ``run`` now; None means yes.
+    """Return the refusal to reserve ``amount`` for ``run`` now; None means that it may be reserved.
 
     The run's own open reservation, if any, is replaced by ``amount``, not added to it.
     """

@@ -127,8 +127,8 @@ def _is_listed(generation: Generation, pods: Maybe[tuple[PodSeen, ...]]) -> bool
 # may be issued again.
 
 _RESTAGE_S, _LOST_S = 30.0, 150.0
-"""How much younger than their arrival the agent's word that it lacks files must be; or how long ago
-they arrived by our own clock, since a pod's may be hours behind."""
+"""The least age of files when the agent says that it lacks them, for its report to count: by the
+pod's clock, which may be hours behind; or by our own clock."""
 _STRANGER_S = 60.0
 """An address may lead to its last tenant for a moment; for longer, it is not the pod's."""
 _ANYWHERE = ("", "any")
@@ -142,7 +142,7 @@ def decide(
     seen: Observation,
     now: float,
 ) -> Decision:
-    """What follows for one run, and what is to be done about it.
+    """Return the events of one run, and the actions that they need.
 
     The caller appends ``events`` and asks again until none are left, then carries out
     ``actions``. ``now`` is epoch seconds.
@@ -180,8 +180,8 @@ def decide(
 
 
 def _storage(plan: Plan, generation: Generation, traits: ProviderTraits) -> tuple[Usd, Usd]:
-    """What the plan keeps for storage that is billed on after the pod's end; and for a network
-    volume, which has bills of its own and is held apart from the pod: see ``kept_volumes``."""
+    """Return the price of storage that is billed after the pod's end; and that of a network volume,
+    which has bills of its own and is reserved apart from the pod: see ``kept_volumes``."""
     candidate = plan.candidate(generation.candidate_id)
     beside = storage_beside_disks(candidate)
     if not candidate.volume_rate:
@@ -209,7 +209,7 @@ def _previous_pod_may_exist(run: RunState, ledger_id: str, seen: Observation) ->
 
 
 def foreseen_end(run: RunState, plan: Plan, traits: ProviderTraits) -> ev.Closed | None:
-    """How a run will be closed whose pod is gone and whose bill is not final yet.
+    """Return the closing event of a run whose pod is gone and whose bill is not final yet.
 
     None where it is elsewhere in its life, or another candidate may be tried once the bill is in.
     """
@@ -291,8 +291,8 @@ def _errand(
     now: float,
     wanted: tuple[Kept, ...],
 ) -> Action | None:
-    """What a worker should carry now: files to a pod that waits for them, or the first of the
-    checkpoints that are ``wanted`` from it."""
+    """Return the transfer that a worker should do now: files to a pod that waits for them, or the
+    first of the checkpoints that are ``wanted`` from it."""
     if report.waiting == "files" and run.stop is None and report.result is None:
         sent_at = generation.staged_at
         if sent_at is None or _has_lost(report, sent_at, now):

@@ -56,7 +56,7 @@ class ActionKey:
 
 
 class FailureKind(str, Enum):
-    """How an action failed, and so what follows."""
+    """The kind of an action's failure, which decides what follows."""
 
     REFUSED = "refused"
     """Nothing happened."""
@@ -108,7 +108,7 @@ class PodIntended:
     hard_stop_at: float
     boot: float = 0.0
     boot_id: str = ""
-    """When it was put on record, by a clock that nobody sets: see ``clock.Instant``."""
+    """When it was put on record, by a clock that cannot be set: see ``clock.Instant``."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class PodMissed:
     generation: int
     boot: float = 0.0
     boot_id: str = ""
-    """When it was put on record, by a clock that nobody sets: see ``clock.Instant``."""
+    """When it was put on record, by a clock that cannot be set: see ``clock.Instant``."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class SaveRequested:
 
 @dataclass(frozen=True)
 class ResultKnown:
-    """How the run ended, in ``run_state.Outcome``'s words, before its pod is gone."""
+    """The run's result, in ``run_state.Outcome``'s words, before its pod is gone."""
 
     result: str
     reason: Reason | None = None
@@ -227,7 +227,7 @@ class ResultKnown:
 
 @dataclass(frozen=True)
 class LateReport:
-    """How a machine's work had ended, read after its end from what it left on its volume."""
+    """The result of a machine's work, read after its end from its volume."""
 
     generation: int
     result: str
@@ -242,13 +242,13 @@ class PodGone:
     ended_at: float
     boot: float = 0.0
     boot_id: str = ""
-    """When it was put on record, by a clock that nobody sets: see ``clock.Instant``."""
+    """When it was put on record, by a clock that cannot be set: see ``clock.Instant``."""
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What the generation cost; the reservation is released. ``billed`` is the provider's own
-    final figure, None while there is none: ``amount`` is then an estimate, until ``Billed``."""
+    """The generation's cost; the reservation is released. ``billed`` is the provider's own final
+    figure, None while there is none: ``amount`` is then an estimate, until ``Billed``."""
 
     generation: int
     amount: Usd

@@ -39,7 +39,7 @@ def orphan_charges(
     now: float,
     ending: Collection[str] = (),
 ) -> tuple[ev.StrayCharged, ...]:
-    """What is to be charged for pods that ``provider`` lists and nothing here owns.
+    """Make the charges for pods that ``provider`` lists and no run here owns.
 
     Those that are gone count too, as long as they are listed: they were made, and are billed.
     ``ending`` are ids of pods that are ended now. One of them that bears an awaited name may be
@@ -159,7 +159,7 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Governance:
-    """What the ledger as a whole asks for, each part worked out where it is asked for."""
+    """The ledger's demands as a whole, each part computed when it is asked for."""
 
     ledger: LedgerState
     pods: Maybe[tuple[PodSeen, ...]]

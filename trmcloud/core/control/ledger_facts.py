@@ -22,9 +22,9 @@ from trmcloud.core.values import dataclass, replace
 
 @dataclass(frozen=True)
 class Stray:
-    """What one such pod is charged with. ``run_id`` is empty where no run here is of its name;
-    ``since`` is the earliest that it can have been made, ``at`` when it was first charged and
-    ``charged_at`` when last."""
+    """The charge for one such pod. ``run_id`` is empty where no run here is of its name; ``since``
+    is the earliest that it can have been made, ``at`` when it was first charged and ``charged_at``
+    when last."""
 
     provider: str
     pod_id: str
@@ -126,7 +126,7 @@ class LedgerFacts:
 # agreed to that; else it goes on beyond every budget, which is said wherever money is shown.
 
 ERRAND = "fetch"
-"""How ids of candidates begin that are rented to bring checkpoints home."""
+"""The prefix of candidates' ids that are rented to fetch checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,8 @@ class Hold:
 
     @property
     def amount(self) -> Usd:
-        """What it takes of the budgets: all until its day, or until it was deleted before."""
+        """The amount that it takes of the budgets: all until its day, or until its deletion before
+        that."""
         end = self.until if self.deleted_at is None else min(self.until, self.deleted_at)
         return cost(self.rate, max(0.0, end - self.since))
 
@@ -176,7 +177,7 @@ class DueVolume:
     why_kept: Reason | None
 
     def beyond(self, now: float) -> Usd:
-        """What it has cost since its day, beyond every budget."""
+        """Return its cost since its day, beyond every budget."""
         return Usd.from_micros(round(self.per_day.micros * max(0.0, now - self.since) / DAY_S))
 
 

@@ -266,8 +266,8 @@ def _unread(records: Iterable[ev.Record], lost: Iterable[Lost]) -> tuple[Lost, .
 
 
 def _quarantine(run_id: str, records: Sequence[ev.Record], lost: Sequence[Lost]) -> Quarantine:
-    """What a run with damaged records may have cost: all that it ever reserved, where that can be
-    read; up to its cap, where a reservation cannot; else it is not known."""
+    """Return the most that a run with damaged records can have cost: all that it ever reserved,
+    where that can be read; up to its cap, where a reservation cannot; else it is unknown."""
     held: list[Usd] = []
     caps: list[Usd] = []
     settled: list[Usd] = []

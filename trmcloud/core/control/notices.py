@@ -62,8 +62,8 @@ class Symptom:
 
 @dataclass(frozen=True)
 class Observed:
-    """What is seen beside the ledger: agents' last reports by their pods' names, a reaper's last
-    visit, and what is found in the numbers of trainings that go on."""
+    """Observations beside the ledger: agents' last reports by their pods' names, a reaper's last
+    visit, and findings in the numbers of running trainings."""
 
     reports: Mapping[str, AgentReport] = field(default_factory=dict)
     visit: Visit | None = None
@@ -119,7 +119,7 @@ def _of_records(
 def _of_event(
     ledger: LedgerState, before: RunState, after: RunState, record: ev.Record
 ) -> Iterable[Notice]:
-    """What one event of a run tells, by how the run stood before and after it."""
+    """Make the notices of one event of a run, from the run's states before and after it."""
     event, at, generation = record.event, record.at, after.generation
     number = generation.number if generation is not None else 0
 
@@ -165,7 +165,7 @@ _LOST = (Outcome.LOST.value, Outcome.UNREPORTED.value)
 
 
 def _foreseen(run: RunState) -> str:
-    """How it will be closed once its bill is final; '' where that is open."""
+    """Return the outcome expected once its bill is final; '' while that is open."""
     generation = run.generation
     if generation is None:
         return ""
@@ -191,7 +191,8 @@ def _end_facts(run: RunState, outcome: str, at: float) -> dict[str, Fact | Usd]:
 
 
 def _by_pod(run: RunState) -> dict[str, Fact]:
-    """Whose word a fact is; nothing where the run trained on this machine."""
+    """Return the source of a fact that the pod reported; empty where the run trained on this
+    machine."""
     return {} if run.trained_here else {"reported_by": POD}
 
 
@@ -218,7 +219,7 @@ def _orphan(ledger: LedgerState, event: ev.StrayCharged, at: float) -> Notice:
 
 # -- how things stand -----------------------------------------------------------------------------
 def _of_report(ledger: LedgerState, run: RunState, observed: Observed) -> Iterable[Notice]:
-    """What its present pod's agent says: of this run and this pod alone, whatever it says."""
+    """Make the notices of its present pod's report: only about this run and this pod."""
     generation = run.generation
     report = observed.reports.get(generation.pod_name) if generation is not None else None
     if generation is None or report is None or run.errand is not None:

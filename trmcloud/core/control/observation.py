@@ -55,7 +55,7 @@ class Reported(Generic[T]):
 
     @property
     def by(self) -> str | None:
-        """Whose word it is, for programs; None where this machine measured it."""
+        """The source of the figure, for programs; None where this machine measured it."""
         return None if self.here else POD
 
     def checked(self, by: Callable[[T], R]) -> R:
@@ -84,7 +84,7 @@ class Reported(Generic[T]):
 
 
 class PodStatus(str, Enum):
-    """How a provider says that a pod stands."""
+    """A pod's status at its provider."""
 
     CREATING = "creating"
     RUNNING = "running"
@@ -125,7 +125,7 @@ class PodSeen:
 
 @dataclass(frozen=True)
 class Bill:
-    """What the provider says a pod cost; ``final`` once it will not change."""
+    """The cost of a pod by its provider's account; ``final`` once it will not change."""
 
     pod_id: str
     amount: Usd
@@ -134,7 +134,7 @@ class Bill:
 
 @dataclass(frozen=True)
 class BootTrouble:
-    """What the provider's own log says is wrong with a pod that boots, in its words: one line.
+    """The trouble of a booting pod in the provider's own log, in its words: one line.
 
     ``fatal``: by what is known of such lines, the pod will not come up. It is a reason to end a
     boot of which nothing was heard, and proves nothing else.
@@ -146,8 +146,8 @@ class BootTrouble:
 
 @dataclass(frozen=True)
 class Observation:
-    """What can be seen of one run now. ``absent_lists`` counts the fresh lists in a row that did
-    not hold the current generation's pod."""
+    """An observation of one run. ``absent_lists`` counts the fresh lists in a row that did not hold
+    the current generation's pod."""
 
     pods: Maybe[tuple[PodSeen, ...]]
     report: Maybe[AgentReport]
@@ -163,7 +163,7 @@ class Observation:
     boot_trouble: BootTrouble | None = None
     """Of a pod that boots and has not reported."""
     clock: Instant | None = None
-    """What both clocks of whoever looks said then."""
+    """Both clocks of the observer at that time."""
     word: AgentReport | None = None
-    """What the generation's agent left in the bucket, where the agent itself cannot be asked any
-    more."""
+    """The report that the generation's agent left in the bucket, where the agent itself cannot be
+    asked any more."""

@@ -24,7 +24,7 @@ from trmcloud.core.control.run_state import Generation, RunState
 _SOON_GONE_S = 60.0
 """A deletion that was taken shows in the list by then."""
 _SOON_GONE_TWICE_S = 30.0
-"""Where further ones were taken too, of a pod that never booted."""
+"""The time after which a later deletion counts too, of a pod that never booted."""
 
 
 def proven_end(
@@ -72,8 +72,8 @@ def _missing_s(seen: Observation, generation: Generation, missed_at: float) -> f
 
 
 def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
-    """How long the run's present pod must be missing from lists that lag before it counts as gone:
-    less, where that began when its deletion had just been taken.
+    """Return the time that the run's present pod must be missing from lagging lists before it
+    counts as gone: less, where that began when its deletion had just been accepted.
 
     Until it was listed once, a list may lack it since it is new; an absence that was there before
     is not the deletion's. Where a second one was taken too, the first may have done nothing: then
@@ -128,7 +128,7 @@ def find_pod(seen: Observation, generation: Generation) -> PodSeen | None:
 def failed_late(
     run: RunState, seen: Observation, generation: Generation
 ) -> tuple[ev.RunEvent, ...]:
-    """What follows where the provider took the create and found later that it has nothing: it
+    """Return the events of a create that the provider accepted and could not fulfil later: it
     counts as if it had been refused.
 
     Where some machines may have been there until others were not found, which a rate says, the

@@ -37,7 +37,8 @@ Fact = str | int | float
 
 
 class ReasonKind(str, Enum):
-    """What a ledger knows it by: no member's value changes, and none that was written goes."""
+    """The kind of a reason in the ledger: no member's value changes, and none that was written
+    goes."""
 
     # In somebody else's words.
     SAID = "said"
@@ -149,5 +150,5 @@ def because(kind: ReasonKind, more: Reason | None = None, **facts: Fact | Usd) -
 
 
 def said(kind: ReasonKind, text: str) -> Reason | None:
-    """What somebody said; None where that was nothing."""
+    """Make a reason of quoted text; None where the text is empty."""
     return because(kind, text=text) if text else None

@@ -163,8 +163,8 @@ def records_of(sources: Sources) -> list[ev.Record]:
 
 
 def broken_link(sources: Sources, genesis: str) -> str:
-    """What is wrong with the chain, of which only the run's own records are here; '' where nothing
-    is. ``genesis`` is what the ledger's first record follows."""
+    """Return the first fault in the chain, of which only the run's own records are here; '' where
+    there is none. ``genesis`` is what the ledger's first record follows."""
     before: ChainedRecord | None = None
     for row in sources.ledger.records:
         if not row.link.is_whole:
@@ -215,7 +215,8 @@ SOURCES = ("ledger", "checkpoints", "curves", "mended")
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a file holds. ``data`` is its JSON; ``sources`` the part that all follows from."""
+    """A receipt file's content. ``data`` is its JSON; ``sources`` the part that all follows
+    from."""
 
     run_id: str
     made_at: float
@@ -255,7 +256,7 @@ def make_receipt(run_id: str, sources: Sources, made_at: float, made_by: str) ->
 
 
 def read_receipt(text: str | bytes) -> Receipt:
-    """What a file's JSON stands for; nothing of it has been checked yet.
+    """Read a receipt from its JSON; nothing of it has been checked yet.
 
     Raises:
         ReceiptError: it is no receipt, or one of a newer version.

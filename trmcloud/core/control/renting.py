@@ -54,7 +54,7 @@ def make_lease(
     last_rungs: Collection[str] = (),
     command: Command | None = None,
 ) -> Lease:
-    """What generation's agent may do, and until when.
+    """Make the lease of a generation's agent: its permissions and their end.
 
     Where two phases share the time, the first may take 1.5 × its P90, or what is left beside the
     second's P90 if that is more; where the budget ends before the recipe, each gets its share of
@@ -124,7 +124,7 @@ def _trained_s(phase: PhasePlan) -> float:
 
 HOUR_S = 3600.0
 _NOT_MADE = (FailureKind.REFUSED, FailureKind.NO_CAPACITY, FailureKind.FINAL)
-"""How a create failed of which no pod can come any more."""
+"""The failures of a create after which no pod can appear any more."""
 
 
 def intend(
@@ -185,7 +185,7 @@ def _came_to_nothing(generation: Generation) -> bool:
 def try_next(
     run: RunState, plan: Plan, traits: ProviderTraits, settled: Usd | None = None
 ) -> ev.Reserved | None:
-    """What is left of the reservation, for the next candidate; None where the run is over.
+    """Reserve the rest of the reservation for the next candidate; None where the run is over.
 
     ``settled``: what the last generation would be settled at, where it is not yet.
     """
@@ -272,8 +272,8 @@ def await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: flo
 
 
 def _waited_s(seen: Observation, generation: Generation, asked_at: float) -> float:
-    """How long after its create was sent the newest list was taken: no longer than since the
-    intent, by a clock that nobody sets."""
+    """Return the age of the newest list since its create was sent: no longer than since the intent,
+    by a clock that cannot be set."""
     if not isinstance(seen.pods, Seen):
         return -inf
     by_wall = seen.pods.at - asked_at

@@ -59,8 +59,7 @@ class RunReport:
     bucket: str = ""
     """s3://… of the folder in which what it uploaded lies; '' for none."""
     on_volume: bool = False
-    """What it saved lies on its network volume; nobody here knows what that is until it is
-    fetched."""
+    """Its files are on its network volume; their content is unknown here until they are fetched."""
     planned_data_s: float = 0.0
     """P50 of the wait for data, where that was planned."""
     planned_hours: float | None = None
@@ -68,7 +67,7 @@ class RunReport:
     tokens_per_s: float | None = None
     """Of the whole machine; None where nothing was chosen yet, or too little was logged."""
     data_told: str = ""
-    """What its last pod said of the data that it made; '' where it made none, or said nothing."""
+    """The last pod's note about the data that it made; '' where it made none, or said nothing."""
     before_cooldown: CheckpointManifest | None = None
     """With what the cooldown began that the latest is in."""
     here: bool = False
@@ -81,7 +80,7 @@ class RunReport:
 
     @property
     def data_usd(self) -> Usd:
-        """What the seconds in which training stood still for its data came to."""
+        """The cost of the seconds in which training waited for its data."""
         return self._share(self.seconds.get("data", 0.0))
 
     @property
@@ -232,8 +231,8 @@ def report_on(
 
 @dataclass(frozen=True)
 class Spending:
-    """What a run has cost: ``proven`` by final bills and by what is known of its pod's life, and
-    ``at_most`` while a bill is not final, or nobody knows since when a pod has cost money."""
+    """A run's cost: ``proven`` by final bills and by what is known of its pod's life, and
+    ``at_most`` while a bill is not final, or the start of a pod's cost is unknown."""
 
     proven: Usd
     at_most: Usd
@@ -246,7 +245,7 @@ class Spending:
 def spending_of(
     run: RunState, now: float, *, shown_at: float | None = None, strays: Sequence[Stray] = ()
 ) -> Spending:
-    """What the run, and pods that were made in its name, have cost by ``now`` (epoch s).
+    """Return the cost by ``now`` (epoch s) of the run and of pods that were made in its name.
 
     ``shown_at`` is when its present pod was last seen; None: now.
     """
@@ -258,7 +257,7 @@ def spending_of(
 
 
 def _open_at_most(run: RunState, now: float) -> Usd:
-    """What its present generation can have cost, as long as it is not settled.
+    """Return the most that its present generation can have cost while it is not settled.
 
     A pod that no list shows any more may live on unseen, but not beyond its hard stop, where its
     own guard ends it: what is counted ends at the later of the two.
@@ -331,8 +330,9 @@ NO_RUN = "no run of this ledger"
 
 @dataclass(frozen=True)
 class Share:
-    """What one project, provider or kind took of a month. ``at_most``: of both, what stands there
-    at most, until bills are final. ``cap`` and ``left`` are a project's, of all its months."""
+    """The share of one project, provider or kind in a month. ``at_most``: of both, what stands
+    there at most, until bills are final. ``cap`` and ``left`` are a project's, of all its
+    months."""
 
     name: str
     runs: int

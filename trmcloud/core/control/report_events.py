@@ -1,4 +1,5 @@
-"""What an agent's report says of phases and of the end, as facts for the ledger. Pure."""
+"""Conversion of an agent's report of phases and of the end into facts for the ledger. Pure.
+Pure."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def _gate_failed(run: RunState, account: ev.PhaseEnded) -> bool:
 
 
 def result_of(run: RunState, name: str, message: str) -> ev.ResultKnown:
-    """What the agent says, which may be newer than we are, or nobody's friend. One that was told to
+    """Convert the agent's result, which may be of a newer version or hostile. One that was told to
     stop did it for the reason that is on record, whatever it adds."""
     known = {outcome.value for outcome in Outcome}
     told = said(ReasonKind.AGENT_SAID, message)
@@ -95,7 +96,7 @@ def result_of(run: RunState, name: str, message: str) -> ev.ResultKnown:
 def last_word(
     run: RunState, plan: Plan, generation: Generation, word: AgentReport | None
 ) -> tuple[ev.RunEvent, ...]:
-    """What follows from a report that an agent left in the bucket: nothing where it is another's,
+    """Return the events from a report that an agent left in the bucket: none where it is another's,
     or says what is known.
 
     One without a result may be a minute old: what had crashed by then may have been tried again.
@@ -109,7 +110,7 @@ def last_word(
 
 
 def unreported(run: RunState) -> Generation | None:
-    """The machine whose agent's last report nobody has read, while another one is on its volume."""
+    """The machine whose agent's last report was not read, while another one is on its volume."""
     if run.errand is None or run.kept_outcome not in (Outcome.UNREPORTED, Outcome.LOST):
         return None
     before = [g for g in run.generations[: run.first_generation - 1] if g.agent_at is not None]
@@ -119,7 +120,7 @@ def unreported(run: RunState) -> Generation | None:
 def late_report(
     run: RunState, plan: Plan, generation: Generation, report: AgentReport
 ) -> tuple[ev.RunEvent, ...]:
-    """What its report, found on the volume, says of a machine that is gone.
+    """Return the events from the report, found on its volume, of a machine that is gone.
 
     Nothing where it had not ended by itself: then it was lost indeed.
     """

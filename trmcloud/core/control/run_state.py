@@ -129,17 +129,17 @@ class Generation:
     """Since when every fresh list has lacked the pod."""
     missed_boot: float = 0.0
     missed_boot_id: str = ""
-    """The same, by a clock that nobody sets."""
+    """The same, by a clock that cannot be set."""
     ended_at: float | None = None
     gone_at: float | None = None
-    """When its end was put on record, by the clock of whoever did."""
+    """When its end was put on record, by the clock of the process that did."""
     boot: float = 0.0
     boot_id: str = ""
-    """When its intent was put on record, by a clock that nobody sets."""
+    """When its intent was put on record, by a clock that cannot be set."""
     lived_s: float | None = None
     """From intent to end on record by that clock; None where no one machine saw both."""
     saves_asked: int = 0
-    """How often its pod was asked for a checkpoint."""
+    """The number of checkpoints that were requested of its pod."""
     not_made: Reason | None = None
     settled: Usd | None = None
     billed: Usd | None = None
@@ -152,7 +152,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run is now: a fold of its events and nothing else."""
+    """A run's state: a fold of its events and nothing else."""
 
     run_id: str
     state: State = State.NEW
@@ -168,7 +168,7 @@ class RunState:
     reserved: Usd = ZERO
     reserved_at: float = 0.0
     reservation: Usd = ZERO
-    """What the latest reservation was when it was made."""
+    """The latest reservation at the time when it was made."""
     first_generation: int = 1
     """The first one since the run was opened, or reopened."""
     settled: Usd = ZERO
@@ -188,10 +188,10 @@ class RunState:
     errand: str | None = None
     """The candidate that is rented only to bring checkpoints home; None while it trains."""
     resumed: ev.Reopened | None = None
-    """How it was last told to go on training."""
+    """The last request to continue training."""
     kept_outcome: Outcome | None = None
     kept_reason: Reason | None = None
-    """What became of the training, while an errand is run."""
+    """The reason of the training's end, kept while an errand runs."""
     pulled: Mapping[tuple[str, int], ev.Pulled] = field(default_factory=dict)
     """By (phase, step): each checkpoint that was copied here from its pod, verified."""
     fetched: tuple[ev.Fetched, ...] = ()
@@ -248,8 +248,8 @@ class RunState:
     def tries(
         self, generation: Generation, verb: str = "", item: str | None = None
     ) -> tuple[ActionState, ...]:
-        """How what was tried for one of its pods stands: all of it, or of one verb, or of one verb
-        and item. The first try is first."""
+        """Return the states of all tries for one of its pods: of all actions, of one verb, or of
+        one verb and item. The first try is first."""
         return tuple(self._tries.get((generation.number, verb, item), ()))
 
     @cached_property
@@ -290,13 +290,13 @@ class RunState:
 
     @property
     def unbilled(self) -> Usd:
-        """What is settled at an estimate, until the provider's final figure."""
+        """The amount settled by estimate, until the provider's final figure."""
         late = (g.settled for g in self.generations if g.billed is None and g.settled is not None)
         return total(late)
 
     @property
     def billed(self) -> Usd | None:
-        """What providers billed; None while any generation's bill is not known."""
+        """The amount that providers billed; None while any generation's bill is unknown."""
         made = [g for g in self.generations if g.not_made is None]
         amounts = [g.billed for g in made]
         if not made or any(amount is None for amount in amounts):

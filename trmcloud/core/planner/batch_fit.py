@@ -86,7 +86,7 @@ def _in_fewer_passes(
 
 
 _ROOMY_SHARE = 0.6
-"""Of a GPU's memory: a micro-batch that nobody asked for must not be the one that does not fit."""
+"""Of a GPU's memory: a micro-batch that was not asked for must not be the one that does not fit."""
 _FEWER_PASSES = 1.01
 """By how much fewer passes must win."""
 
@@ -128,7 +128,7 @@ def why_untrained(settings: PhaseRecipe) -> str:
 
 
 def _ways(asked: PhaseRecipe, processes: int) -> Iterator[PhaseRecipe]:
-    """What may be tried, those that a trainer can run first."""
+    """Yield the settings that may be tried, those that a trainer can run first."""
     largest = asked.batch
     was_asked = tuple(getattr(asked, key) for key in _CHOSEN)
     yield asked

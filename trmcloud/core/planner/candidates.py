@@ -19,13 +19,13 @@ from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.storage import HOURS_PER_MONTH, pod_disks_price, price_per_hour, work_gb
 
 FREE_HARD_STOP_S = 24 * HOUR_S
-"""Where nothing costs anything, time alone ends a run: this, or four times its P90."""
+"""The hard stop where nothing costs anything: this, or four times the run's P90."""
 STOP_SLACK = 1.1
 """Hard stop of a run without budget, relative to its P90."""
 
 SPOT_NOTE = "spot: price × (1 + hazard × (half a checkpoint interval + restart)), a prior hazard"
 STORAGE_AFTER_S = 7 * DAY_S
-"""How long a checkpoint may lie before it is fetched; reserved from the start."""
+"""The time that a checkpoint may be kept before it is fetched; reserved from the start."""
 
 TENTH = Decimal("0.1")
 _ROUNDING = Usd.from_micros(4)
@@ -81,7 +81,7 @@ def planned_work_gb(outlook: Estimates) -> int:
 
 
 def after_s(outlook: Estimates) -> float:
-    """How long after the run what is kept is paid for from its reservation."""
+    """Return the time after the run for which its reservation pays kept storage."""
     return STORAGE_AFTER_S if outlook.volume_days is None else outlook.volume_days * DAY_S
 
 
@@ -98,7 +98,7 @@ def storage_micros_per_hour(outlook: Estimates, provider: str) -> int:
 
 
 class Storage(NamedTuple):
-    """What storage costs one outlook."""
+    """The storage price of one outlook."""
 
     hourly: Usd
     """While the run lasts."""
@@ -116,7 +116,7 @@ def storage_of(outlook: Estimates, provider: str) -> Storage:
 
 
 def seconds_of_budget(budget: Usd, rate: Usd, outlook: Estimates, provider: str) -> float:
-    """How long ``budget`` lasts at ``rate`` with storage and the week after it paid."""
+    """Return the time that ``budget`` lasts at ``rate`` with storage and the week after it paid."""
     hourly, after = storage_of(outlook, provider)
     if not hourly:
         return affordable_seconds(budget, rate)
@@ -279,7 +279,7 @@ def _of_the_price(row: Ranked, rent: Usd, now: float) -> list[str]:
 
 
 def _of_a_command(row: Ranked, spec: RunSpec) -> list[str]:
-    """What is known of one: how many hours a dollar buys."""
+    """Return a command's reason: the hours that a dollar buys."""
     hourly = row.rate + storage_of(row.outlook, row.offer.provider).hourly
     if not hourly:
         return []
@@ -291,7 +291,7 @@ def _of_a_command(row: Ranked, spec: RunSpec) -> list[str]:
 
 
 def _limits_met(row: Ranked, spec: RunSpec, soft_s: float, now: float) -> list[str]:
-    """What budget, deadline and hours do to the run."""
+    """Return the limits that budget, deadline and hours set to the run."""
     outlook = row.outlook
     if not row.useful:
         whole = cost(row.most, outlook.useful_s) + storage_of(outlook, row.offer.provider).cost(

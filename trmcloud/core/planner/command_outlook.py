@@ -41,7 +41,7 @@ PROBED = "not known: how good it gets; --hours ends it earlier"
 
 
 def recipe_of(command: Command) -> Recipe:
-    """What stands for a recipe where a plan of ``command`` is made."""
+    """Return the recipe that stands for ``command`` in a plan."""
     return Recipe(
         name=RECIPE,
         family=RECIPE,
@@ -53,7 +53,7 @@ def recipe_of(command: Command) -> Recipe:
 
 
 def settings_of(spec: RunSpec) -> CommandSettings:
-    """The settings of a command's one phase; steps are 0 where nobody said how many there are."""
+    """The settings of a command's one phase; steps are 0 where their number is unknown."""
     assert spec.command is not None
     return CommandSettings(
         recipe=RECIPE,
@@ -141,7 +141,7 @@ def command_outlook(
 def _known(
     spec: RunSpec, machine: Machine, probed: Probed | None, there: Elsewhere | None
 ) -> tuple[Remark, ...]:
-    """What its probe tells of ``machine``, and what nobody can."""
+    """Return the remarks on ``machine`` from its probe, and on what stays unknown."""
     if probed is None:
         return (Remark(About.SETTINGS, UNKNOWN),)
     measured_on = "this machine" if probed.here else f"{probed.gpus} × {probed.sku}"
@@ -174,7 +174,8 @@ def _sized(command: Command) -> CommandSettings:
 # nothing is known of what it computes.
 
 HOST_FACTOR = 2.0
-"""How much faster or slower another host's processors may do what no GPU does."""
+"""The factor by which another host's processors may be faster or slower in work that no GPU
+does."""
 MEMORY_ROOM = 1.05
 """Of what was in use, what must be there to hold it."""
 
@@ -191,9 +192,9 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class Probed:
-    """What the probe ``run_id`` measured of a command on ``gpus`` × ``sku``; ``here``: that was
-    this machine, whose processors count as its GPUs where it has none. ``busy`` and ``used_gb`` are
-    as ``elsewhere`` takes them."""
+    """A probe's measurements of a command on ``gpus`` × ``sku``; ``here``: that was this machine,
+    whose processors count as its GPUs where it has none. ``busy`` and ``used_gb`` are as
+    ``elsewhere`` takes them."""
 
     run_id: str
     sku: str
@@ -209,8 +210,8 @@ class Probed:
         return (self.used_gb or 0.0) * MEMORY_ROOM
 
     def on(self, machine: Machine) -> Elsewhere | None:
-        """What it tells of ``machine``: nothing where that has another number of GPUs, or one of
-        the two is none of the catalogue's."""
+        """Return the expectation for ``machine``: None where that has another number of GPUs, or
+        one of the two is not in the catalogue."""
         if machine.processes != self.gpus:
             return None
         if self.here and machine.local is not None and machine.name == self.sku:

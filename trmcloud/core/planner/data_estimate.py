@@ -1,4 +1,4 @@
-"""How long training waits for its data, and what that takes: bytes, cores, room on the disk.
+"""The time that training waits for its data, and the needs of that: bytes, cores, room on the disk.
 
 First principles: downloads at the machine's line, a tokenizer trained on one core, text tokenized
 on all cores beside training. What is assumed and what was measured stands at each constant.
@@ -26,7 +26,7 @@ VCPUS_PER_GPU = 12
 CPU_SHARE = 0.8
 """Of a host's cores, what tokenizing gets beside the ranks and their loaders."""
 CPU_SHARE_BESIDE_CPU_TRAINING = 0.5
-"""Where training itself is on the CPUs."""
+"""The share where training itself is on the CPUs."""
 TOKENIZE_BYTES_PER_CPU_S = 1.0e6
 """Text one core tokenizes a second: 1.03 MB of Python sources measured on a developer's machine
 (tokenizers 0.23, 65,536 ids), 2026-11-22. Prose was not measured, nor a server's cores."""
@@ -44,10 +44,10 @@ _TOLD_FROM_S = 0.5
 
 
 class DataEstimate(NamedTuple):
-    """What a run's data costs it. ``wait`` is the time that the ranks stand still for it."""
+    """The cost of a run's data. ``wait`` is the time that the ranks stand still for it."""
 
     where: str
-    """Where it is made, and why, in words."""
+    """The place where it is made, and why, in words."""
     wait: Interval
     """All of it: before the first step, and for shards that come too late."""
     begins_after_s: float = 0.0
@@ -84,7 +84,7 @@ class DataEstimate(NamedTuple):
 
 
 class _Need(NamedTuple):
-    """What so many tokens are made of."""
+    """The needs of so many tokens."""
 
     download_bytes: int
     tokenized_s: float

@@ -46,7 +46,7 @@ SPOT_HAZARD_PER_HOUR = 0.10
 
 
 class Estimates(NamedTuple):
-    """What the recipe would do on ``machine``: seconds and GB, no dollars."""
+    """An outlook of the recipe on ``machine``: seconds and GB, no dollars."""
 
     machine: Machine
     hardware: str
@@ -71,7 +71,7 @@ class Estimates(NamedTuple):
     volume_days: float | None = None
     """For how many days after the run its network volume is kept; None where it has none."""
     data: DataEstimate | None = None
-    """What the data takes; None where nothing is said of it."""
+    """The data's cost; None where it is unknown."""
     sent_gb: float = 0.0
     """A command's folder, sent as it is."""
 
@@ -82,7 +82,7 @@ class Estimates(NamedTuple):
 
     @property
     def tokens_gb(self) -> float:
-        """What a bucket keeps of it, from a rented machine."""
+        """The size of its tokens in a bucket, from a rented machine."""
         rented = self.data is not None and self.machine.local is None
         return self.data.tokens_bytes / 1e9 if self.data is not None and rented else 0.0
 
@@ -209,7 +209,7 @@ def _with_startup(
     times: Sequence[PhaseTime],
     landing_s: float,
 ) -> _Whole:
-    """What of an outlook hangs on how long its machine takes to be there."""
+    """Compute the part of an outlook that depends on its machine's start-up time."""
     seconds = start
     for phase in phases:
         seconds = seconds + phase.seconds
@@ -362,7 +362,7 @@ def _landing_s(
 
 
 def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> list[str]:
-    """How often each phase reads the data; many is warned of."""
+    """Return the number of times each phase reads the data, and a warning where it is large."""
     whose = "the data's"
     # Rows of one text each take more tokens than the texts have: the recipe counts rows.
     in_rows = recipe.data_tokens and phases[0].settings.row_is_text

@@ -27,8 +27,9 @@ KV_VALUES = 4.0
 """Of these, the keys' three and the values, which are fewer where heads share them."""
 AUTOCAST_VALUES = 4.0
 SELECTED_VALUES = 5.0
-"""What selective checkpointing keeps of one beside keys, values and the MLP's first products: its
-input, queries, attention's output, and what the two last products of each half made."""
+"""The values that selective checkpointing keeps of one beside keys, values and the MLP's first
+products: its input, queries, attention's output, and the results of the two last products of each
+half."""
 KEPT_MLP_TENSORS = {3: 4 / 3, 2: 1.5}
 """MLP tensors kept per hidden tensor computed, by the number of MLP matrices."""
 LOGIT_BYTES = 8
@@ -55,7 +56,7 @@ class Memory(NamedTuple):
     logits: float
     workspace: float
     snapshot: float = 0.0
-    """Copy of what it saves; a GPU's lies in its host's memory."""
+    """Copy of what it saves; a GPU's is in its host's memory."""
 
     @property
     def total(self) -> float:

@@ -86,7 +86,7 @@ def make_plan(
 
     Raises:
         UsageError: unknown hardware, objective or phase, or more processes than is sane.
-        NotFoundError: nobody offers the hardware.
+        NotFoundError: no provider offers the hardware.
         DoesNotFit: the recipe fits none of the machines asked for, at any micro-batch.
         BudgetRefused: the budget does not buy start-up, one step and a checkpoint.
     """
@@ -353,7 +353,7 @@ def _refuse_budget(
 
 
 def untrained(recipe: str, why: str = "its trainer is not there yet") -> str:
-    """What is said of a recipe that cannot be trained."""
+    """Return the message about a recipe that cannot be trained."""
     return f"{recipe} can be planned, not launched: {why}"
 
 

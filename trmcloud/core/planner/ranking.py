@@ -39,7 +39,7 @@ _Test = Callable[[Offer], bool]
 def nearest_offer(
     spec: RunSpec, request: HardwareRequest | None, offers: Sequence[Offer], now: float
 ) -> tuple[str, str]:
-    """(what nobody offers, and what is offered instead; what to type for it).
+    """(what no provider offers, and what is offered instead; what to type for it).
 
     Each limit is dropped in turn, the one that changes least first: private sellers, spot, region,
     provider, and last the number of GPUs.
@@ -94,7 +94,8 @@ def _nobody(spec: RunSpec, request: HardwareRequest | None) -> str:
 def _distance(
     offer: Offer, spec: RunSpec, request: HardwareRequest | None, now: float
 ) -> tuple[bool, bool, int, int]:
-    """Who cannot be rented from and old quotes last; then the nearest count, then the price."""
+    """Return the sort key of nearness: providers out of reach and old quotes last; then the nearest
+    count, then the price."""
     wanted = request.count if request is not None else spec.gpus
     count = abs(offer.gpus - (wanted or offer.gpus))
     rate = offer.planned_rate(now)
@@ -211,7 +212,7 @@ def rank(
 
 
 class _Fill(NamedTuple):
-    """How many tokens money buys where a run fills its budget."""
+    """The number of tokens that money buys where a run fills its budget."""
 
     outlook: Estimates
     room: float
@@ -232,7 +233,8 @@ class _Fill(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """What all offers of one (SKU, count, way to rent) share: judging one is a few multiplications.
+    """The common part of all offers of one (SKU, count, way to rent): judging one is a few
+    multiplications.
 
     ``storage`` is micro-dollars per hour; an hour may cost at most ``useful_most`` to buy a start,
     a step and a checkpoint, and ``within_most`` for P90 to keep all limits; the objective's keys

@@ -136,7 +136,8 @@ PRECISIONS: Mapping[str, str] = {"float32": "fp32", "float8": "fp8"}
 
 
 class Parameters(NamedTuple):
-    """What the calibration fits. The mappings hold factors of time, 1 for what they do not name."""
+    """The parameters that the calibration fits. The mappings hold factors of time, 1 for what they
+    do not name."""
 
     sustained: float
     """Share of the dense peak that a matmul would reach on a board of unlimited power."""
@@ -179,7 +180,8 @@ class TokenTime(NamedTuple):
     attention: float
     traffic: float
     lost: float
-    """What the chip and the software take beyond the ideal sum; negative where they beat it."""
+    """The seconds that the chip and the software take beyond the ideal sum; negative where they
+    beat it."""
 
     @property
     def total(self) -> float:
@@ -295,7 +297,8 @@ def token_seconds(
 
 
 def filled_share(width: int, rows: float, parameters: Parameters) -> float:
-    """How full a matmul of depth ``width`` keeps the GPU, where a pass has ``rows``."""
+    """Return the share of the GPU that a matmul of depth ``width`` fills, where a pass has
+    ``rows``."""
     return width / (width + parameters.fill) * rows / (rows + parameters.pass_fill)
 
 
@@ -424,7 +427,7 @@ class Measured(NamedTuple):
     tokens_per_step: int
     flops_per_token: float
     predicted_s: float = 0.0
-    """What the model says of such a step; 0: nothing is known of its settings but the FLOPs."""
+    """The model's prediction for such a step; 0: of its settings only the FLOPs are known."""
     at: float = 0.0
     """When, in epoch s; 0: a version that did not say."""
     run_id: str = ""
@@ -442,7 +445,7 @@ class Measured(NamedTuple):
 
 
 def reach_of(gpu: Gpu) -> Reach:
-    """What ``gpu`` reaches under our software before it was probed."""
+    """Return the share of its peak that ``gpu`` reaches under our software before it was probed."""
     share = FITTED.reached(gpu.sku, SOFTWARE)
     if gpu.sku in FITTED.chip:
         return Reach(share, math.hypot(FITTED_SIGMA, RECURSION_SIGMA), "published trainings on it")

@@ -1,4 +1,4 @@
-"""How long a phase takes on a machine: named parts in seconds, each with its assumption.
+"""The duration of a phase on a machine: named parts in seconds, each with its assumption.
 
 On a known GPU a step's time is the roofline's. On CPUs, and on GPUs not in the table, it is FLOPs ÷
 (processes × peak × MFU). The rest of a paid hour is start-up, compilation, evaluation and saving,
@@ -31,7 +31,7 @@ ANOTHER_MACHINE_SIGMA = 0.1
 """Beside that, where another machine of the kind was measured: eight H100s ran one script of
 modded-nanogpt's in 125 to 154 ms a step."""
 SEVERAL_NODES_SIGMA = 0.3
-"""What is not known of a network between rented machines: a prior, never measured here."""
+"""The uncertainty of a network between rented machines: a prior, never measured here."""
 
 BOOT_S = Interval(40, 90, 240)
 """A rented pod from the request to a shell: image pull included."""
@@ -68,7 +68,7 @@ CPU_COPY_BYTES_PER_S = 3e9
 
 
 class Machine(NamedTuple):
-    """What a phase runs on: ``processes`` equal processes, one per GPU or sharing the CPUs."""
+    """The machine of a phase: ``processes`` equal processes, one per GPU or sharing the CPUs."""
 
     name: str
     processes: int
@@ -130,7 +130,7 @@ class PhaseTime(NamedTuple):
     landing: Interval
     """The last evaluation and save."""
     detail: StepTime | None
-    """Where a step's P50 goes; None off the roofline."""
+    """The parts of a step's P50; None off the roofline."""
     data: Interval = Interval(0.0, 0.0, 0.0)
     """Standing still for data that is still being made."""
 

@@ -15,14 +15,14 @@ SOURCE = "training guides, historic"
 
 
 class Target(NamedTuple):
-    """What a guide promises of a recipe, in validation nats a token on its own data."""
+    """A guide's claim for a recipe, in validation nats a token on its own data."""
 
     nats: float
     hours: float
     data: str
     tokenizer: str
     why_not: tuple[str, ...]
-    """What its arithmetic asks for that no machine gives."""
+    """The demands of its arithmetic that no machine meets."""
 
 
 class BatchRow(NamedTuple):
@@ -54,7 +54,7 @@ class Claim(NamedTuple):
 
     @property
     def arithmetic_minutes(self) -> tuple[float, float]:
-        """What its own steps and seconds per step come to."""
+        """The minutes from its own steps and seconds per step."""
         return self.steps * self.step_s[0] / 60, self.steps * self.step_s[1] / 60
 
 

@@ -60,7 +60,7 @@ def checked_patience(patience: int) -> int:
 
 
 def rules_of(spec: RunSpec, rate: Usd) -> StopRules:
-    """What a pod at ``rate`` (USD/h) is told."""
+    """Return the stop rules for a pod at ``rate`` (USD/h)."""
     if not (spec.stop_at_gain or spec.patience):
         return StopRules()
     return StopRules(spec.stop_at_gain, spec.patience, float(rate))
@@ -111,7 +111,7 @@ _DECISIVE = (
 """Another value of these makes another training, though the weights may still fit; and of those
 that a family calls ``decisive``."""
 _PLANNED_KEYS = ("tokenizer", "characters", "data", "validation_fraction", "keep_best")
-"""What a run's data was made with, and its storage reserved for."""
+"""The settings that a run's data was made with, and its storage reserved for."""
 SEQUENCES = "sequences a step"
 
 
@@ -130,7 +130,8 @@ class Change:
 def decisive_changes(
     before: PhaseRecipe, after: PhaseRecipe, *, world_before: int, world_after: int
 ) -> tuple[Change, ...]:
-    """What differs that decides what is trained; the worlds are numbers of GPUs, or processes."""
+    """Return the changed settings that decide what is trained; the worlds are numbers of GPUs, or
+    processes."""
     changed = [
         Change(name, getattr(before, name), getattr(after, name))
         for name in (*_DECISIVE, *before.decisive)
@@ -146,7 +147,7 @@ def decisive_changes(
 
 
 def with_overrides(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> PhaseRecipe:
-    """What a phase goes on with where it is resumed with ``overrides``.
+    """Return a phase's settings where it is resumed with ``overrides``.
 
     Raises:
         UsageError: naming a key that cannot change within a run, or settings that cannot be.
@@ -174,7 +175,7 @@ _RATES = ("matrix_lr", "embedding_lr", "head_lr")
 def recoverable(
     settings: PhaseRecipe, set_by_hand: Collection[str] = (), last_rungs: Collection[str] = ()
 ) -> dict[str, Any]:
-    """What a lease says of a phase's settings: see ``recovery.NEEDED``.
+    """Return a lease's copy of a phase's settings for recovery: see ``recovery.NEEDED``.
 
     Args:
         set_by_hand: keys that the user has set: a micro-batch among them does not climb.

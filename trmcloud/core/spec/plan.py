@@ -63,10 +63,10 @@ class Interval:
 
 
 class About(str, Enum):
-    """What a reason is about; its value is the word in JSON."""
+    """The subject of a reason; its value is the word in JSON."""
 
     NEED = "need"
-    """What would have to be more, or less, for it to fit."""
+    """The need that would have to be more, or less, for it to fit."""
     SETTINGS = "settings"
     DATA = "data"
     PRICE = "price"
@@ -75,7 +75,7 @@ class About(str, Enum):
     OFFER = "offer"
     """Which kind of offer was taken: a detail."""
     OTHER = "other"
-    """What it was in a version that did not say."""
+    """The subject in a version that did not record it."""
 
 
 class Remark(NamedTuple):
@@ -144,8 +144,8 @@ class Candidate:
     most_rate: Usd | None = None
     """USD/h that it may be billed at, as far as is known: what is reserved."""
     storage: Usd = ZERO
-    """What disks cost while the run lasts (P50), and checkpoints for seven days after it, or those
-    for which a network volume is kept."""
+    """The price of disks while the run lasts (P50), and of checkpoints for seven days after it, or
+    for as long as a network volume is kept."""
     volume_rate: Usd = ZERO
     """USD/h of the network volume that it keeps its checkpoints on; of this, ``worst_case`` holds
     what it costs until its day."""
@@ -170,8 +170,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be done, frozen. ``candidates`` stand best first; ``launchable`` are tried in
-    order, and ``reservation`` is the largest worst case among them."""
+    """A frozen plan of a run. ``candidates`` stand best first; ``launchable`` are tried in order,
+    and ``reservation`` is the largest worst case among them."""
 
     id: str
     created_at: float
@@ -184,7 +184,7 @@ class Plan:
     recommended_id: str | None
     reservation: Usd
     survives: str
-    """Where checkpoints outlive the pod: "this machine's disk", a volume, a bucket."""
+    """The place where checkpoints outlive the pod: "this machine's disk", a volume, a bucket."""
     limits: Mapping[str, str]
     """Every limit and switch by name, as a user reads it, "off" included."""
     offers_total: int = 0

@@ -1,4 +1,4 @@
-"""What is trained: a recipe file's content, and how it becomes the settings of one phase.
+"""A recipe file's content, and its conversion into the settings of one phase.
 
 ``parse_recipe`` reads the mapping of a ``model/recipes/*.toml`` file. ``Recipe.resolve`` joins
 shape, phase and hardware tables and the user's ``--set`` into one ``PhaseRecipe``. A ``[small]``
@@ -32,7 +32,7 @@ from trmcloud.core.spec.settings import parse_setting as parse_setting
 from trmcloud.core.values import dataclass, replace
 
 SMALL = "-small"
-"""What a name ends in that means a recipe's ``[small]`` table."""
+"""The suffix of a name that means a recipe's ``[small]`` table."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Recipe:
     hardware: Mapping[str, Mapping[str, Mapping[str, Any]]]
     """``hardware[name][phase]``: the settings of the guide's row for that hardware."""
     reference_hardware: str = ""
-    """Whose global batch every hardware without a row of its own keeps."""
+    """The hardware whose global batch every hardware without a row of its own keeps."""
     aspect_ratio: int = 0
-    """Where the user sets a depth and no width, the width is so many times the depth, brought up to
-    whole heads; 0: the two are set apart."""
+    """The ratio of width to depth where the user sets a depth and no width, rounded up to whole
+    heads; 0: the two are set apart."""
     small: Mapping[str, Any] = field(default_factory=dict)
-    """What takes the place of all else in ``in_small``."""
+    """The tables that replace all else in ``in_small``."""
     hours: float = 0.0
     """Of training, where the user sets no length: then these are its deadline; 0: its steps are."""
     rates: Mapping[int, float] = field(default_factory=dict)

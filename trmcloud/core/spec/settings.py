@@ -75,7 +75,7 @@ EMA_DECAY = 0.999
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateKeys:
-    """How weights follow their gradients."""
+    """The settings of the optimizer's update."""
 
     optimizer: str = "muon"
     """muon: block matrices by Muon, the rest by AdamW; adamw: everything by AdamW."""
@@ -181,7 +181,7 @@ DTYPES = ("float32", "bfloat16", "float16", FLOAT8, AUTO)
 """auto: the highest rung of the trainer's ladder that the machine has, float8 only where a trial
 finds it faster."""
 FLOAT8_BACKENDS = ("any", "torchao-tensorwise", "torchao-rowwise", "native", "emulated")
-"""Who takes float8's products; any: the first of the others but the last that works."""
+"""The backends of float8's products; any: the first of the others but the last that works."""
 PRECISIONS: Mapping[str, str] = {
     "auto": AUTO,
     "fp8": FLOAT8,
@@ -189,7 +189,7 @@ PRECISIONS: Mapping[str, str] = {
     "fp16": "float16",
     "fp32": "float32",
 }
-"""What ``--precision`` takes, and the ``dtype`` it stands for."""
+"""The values of ``--precision``, and the ``dtype`` that each stands for."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,8 @@ class PhaseRecipe(UpdateKeys):
     data: str = ""
     """Default source where ``--data`` is not given; empty means the user must name one."""
     rows: str = "stream"
-    """How tokens become rows, in training and validation; losses of different ones differ."""
+    """The arrangement of tokens in rows, in training and validation; losses of different ones
+    differ."""
     loader_workers: int = 1
     """Threads that read batches ahead; 0 reads each one when it is needed."""
     validation_fraction: float = 0.01
@@ -232,7 +233,7 @@ class PhaseRecipe(UpdateKeys):
     # machine
     dtype: str = "bfloat16"
     float8: str = "any"
-    """Who takes its products, where dtype is float8 or auto."""
+    """The backend of its products, where dtype is float8 or auto."""
     compile: bool = True
     activation_checkpointing: bool = False
     """Keep each block's input alone, and compute the rest again in the backward pass."""
@@ -646,6 +647,6 @@ def check_choice(name: str, value: Any, known: Iterable[str], where: str) -> Non
 
 
 def nearest_of(word: str, words: Any) -> str:
-    """What to type instead of ``word``."""
+    """Suggest a replacement for ``word``."""
     found = nearest(word, words, likeness=0.5)
     return f"did you mean {found!r}?" if found else f"one of: {', '.join(sorted(words))}"

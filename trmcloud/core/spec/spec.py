@@ -93,7 +93,7 @@ KEY_CHARS = 16
 
 @dataclass(frozen=True)
 class DataSource:
-    """What a run trains on. ``data_set`` is None for files of this machine."""
+    """The training data of a run. ``data_set`` is None for files of this machine."""
 
     name: str
     """A data set's name, an address, or an absolute path."""
@@ -147,8 +147,8 @@ def growing_key(source: DataSource, settings: PhaseRecipe, *more: str) -> str:
 
 KEEP, DELETE_FETCHED, DELETE = "keep", "delete-fetched", "delete"
 THEN = (KEEP, DELETE_FETCHED, DELETE)
-"""What becomes of a volume after its day: nothing; it is deleted once what is best and what is
-latest are here, verified; it is deleted with whatever lies there."""
+"""The actions on a volume after its day: none; deletion once the best and the latest checkpoints
+are here, verified; deletion with all its content."""
 
 OBJECTIVES = ("value", "cheapest", "fastest", "most-training")
 
@@ -185,7 +185,8 @@ class RunSpec:
     patience: int = 0
     """The most evaluations in a row without a better one; 0: any number."""
     last_rungs: tuple[str, ...] = ()
-    """What else may be cut where memory runs out and nothing is saved yet: depth, sequence."""
+    """Further settings that may be cut where memory runs out and nothing is saved yet: depth,
+    sequence."""
     objective: str = "value"
     hour_value: Usd = field(default=GUIDE_HOUR_VALUE, metadata=codec.kept_as("hour_value_usd"))
     """USD that an hour of waiting is worth."""
@@ -203,11 +204,11 @@ class RunSpec:
     community: bool = False
     """Hosts of private sellers, too."""
     volume: bool = False
-    """Keep checkpoints on a network volume, which outlives the pod with nobody there to pull."""
+    """Keep checkpoints on a network volume, which outlives the pod where no controller pulls."""
     volume_days: float = 7.0
     """For how many days after the run the volume's rent is reserved."""
     volume_then: str = "keep"
-    """What becomes of it then: see ``THEN``."""
+    """The action on it then: see ``THEN``."""
     bucket: str = ""
     """s3://bucket/prefix where checkpoints survive both the pod and this machine."""
     bucket_relayed: bool = False

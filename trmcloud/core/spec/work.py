@@ -43,11 +43,11 @@ class Work:
     table_parameters: int
     """Embeddings, head, gates and conditioning: what AdamW optimises."""
     block_applications: int
-    """How often a block runs on a token in one forward pass, all layers together."""
+    """The number of block applications to a token in one forward pass, all layers together."""
     positions: float
     """Positions that pass through the blocks per trained token: two in block diffusion."""
     head_applications: float
-    """How often the head turns a token's state into logits; in segments, on average."""
+    """The number of times the head turns a token's state into logits; in segments, on average."""
     matmul_flops: float
     attention_flops: float
     head_flops: float

@@ -1,4 +1,4 @@
-"""What a standalone run has used of its time: one record below its folder, a life for each start.
+"""The time that a standalone run has used: one record below its folder, a life for each start.
 
 A life is one pod: from a start of the script to the end of all its processes. The time that the
 budget buys is given once. A second start in the same folder gets what the first one left, whatever
@@ -21,7 +21,7 @@ from trmcloud.pod.agent.watchdog_process import UNSEEN_S, last_sign_of, noted_en
 
 RECORD_NAME = "standalone.json"
 WALL, PAID = "wall", "paid"
-"""What counts as used: all time since the first start (a machine that is rented goes on costing
+"""The ways to count used time: all time since the first start (a machine that is rented costs money
 while the script does not run), or only the time of each life (a queue bills nothing in between)."""
 
 

@@ -1,4 +1,4 @@
-"""What the pod's first process has to tell, for the agent's report to carry.
+"""Notes of the pod's first process for the agent's report.
 
 The report is the agent's own file while the agent lives. What its parent knows (whether sshd runs,
 how the pod tried to end itself) goes into ``notes.json``; the agent adds it to each report, and

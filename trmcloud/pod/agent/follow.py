@@ -1,4 +1,4 @@
-"""What watchdog, agent and trainer write, as it comes: for whoever looks on beside the run."""
+"""The output of watchdog, agent and trainer, as it comes: for a user who follows the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the agent has of its pod: a real one in ``process``, another one in the simulated world."""
+"""The agent's interface to its pod: a real one in ``process``, another one in the simulated
+world."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Trainer:
 
 
 class Host(Anchors, Protocol):
-    """What the agent has of its pod: small files that are whole or absent, and processes.
+    """The agent's interface to its pod: small files that are whole or absent, and processes.
 
     Whatever cannot be understood reads as None.
     """
@@ -95,7 +96,8 @@ class Host(Anchors, Protocol):
         """Look at their counters now and then; what they say goes into the report's notes."""
 
     def memory_share(self) -> float | None:
-        """What is in use of the fullest GPU's memory; None where that is not known well enough."""
+        """Return the used share of the fullest GPU's memory; None where that is not known well
+        enough."""
 
     def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
         """The checkpoints of the run that are whole on this pod."""

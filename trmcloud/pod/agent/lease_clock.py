@@ -17,7 +17,7 @@ from trmcloud.io.files import read_small, write_atomic
 
 @dataclass(frozen=True)
 class AnchorNote:
-    """What had passed of a lease of ``epoch`` when both of this pod's clocks said ``seen``.
+    """The elapsed time of a lease of ``epoch`` when both of this pod's clocks said ``seen``.
 
     ``known_s``: seconds since this pod first saw it. ``lost_s``: seconds that had passed by then
     since it was granted, by the wall clock.
@@ -45,7 +45,7 @@ class AnchorNote:
 
 
 class Anchors(Protocol):
-    """Where a pod keeps its ``AnchorNote`` across kills and restarts."""
+    """The storage of a pod's ``AnchorNote`` across kills and restarts."""
 
     def read_anchor(self) -> AnchorNote | None: ...
 
@@ -54,9 +54,9 @@ class Anchors(Protocol):
 
 
 def noted(anchors: Anchors, lease: contract.Lease, now: Instant) -> AnchorNote:
-    """What is noted of a lease of this epoch: noted down the first time it is asked for, and anew
-    by the clocks of a machine that was restarted. Counted from a reading before that, a deadline
-    would hang on the wall clock alone, which may still be set."""
+    """Return the note of a lease of this epoch: it is written the first time, and again by the
+    clocks of a machine that was restarted. Counted from a reading before that, a deadline would
+    hang on the wall clock alone, which may still be set."""
     note = anchors.read_anchor()
     if note is None or note.epoch != lease.epoch:
         note = AnchorNote(lease.epoch, now, lost_s=max(0.0, now.wall - lease.granted_at))

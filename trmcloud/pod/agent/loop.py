@@ -20,7 +20,7 @@ REPORT_EVERY_S = 2.0
 
 
 class Standing:
-    """Where one pod's agent stands, through its own deaths: what it kept is taken over."""
+    """The state of one pod's agent, restored after its own deaths."""
 
     def __init__(self, body: Host, pod_name: str) -> None:
         """
@@ -127,8 +127,8 @@ class Standing:
         return beat if beat is not None and beat.attempt == trainer.attempt else None
 
     def _last_beat(self, running: contract.PhaseReport) -> Heartbeat | None:
-        """What a trainer that is no more left, whether or not it is still noted down: an agent may
-        be killed between forgetting it and reporting its end."""
+        """Return the last heartbeat of a trainer that has ended, whether or not it is still noted:
+        an agent may be killed between forgetting it and reporting its end."""
         beat = self._body.read_heartbeat(running.name)
         return beat if beat is not None and beat.attempt == running.attempts else None
 
@@ -162,7 +162,7 @@ class Standing:
 # kill goes on where the last one stood, trainer included.
 
 LAST_REPORT_S = 15.0
-"""How long a pod whose work is done stays, at most, for its last report to reach the bucket."""
+"""The longest time that a pod whose work is done stays for its last report to reach the bucket."""
 
 
 class AgentLoop(Standing):
@@ -178,11 +178,11 @@ class AgentLoop(Standing):
             body.kill_trainer()  # one that a killed agent started and could not note down
         self._uploads = Uploads()
         self._owing: tuple[tuple[contract.Kept, ...], Uploads, bool] = (), self._uploads, False
-        """What is kept, what is uploaded, and whether something is owed of that."""
+        """The kept checkpoints, the uploads, and whether any upload is open."""
         self._owing_boot: float | None = None
         self._done_boot: float | None = None
         self.telling = False
-        """Whether it stays for nothing but its last report, which is on its way to the bucket."""
+        """Whether it stays only for its last report, which is on its way to the bucket."""
 
     def _take_up(self, trainer: Trainer) -> None:
         """One that a killed agent noted down and could not report is its phase's attempt now."""
@@ -266,7 +266,7 @@ class AgentLoop(Standing):
         return any(phase.attempts for phase in self.report.phases)
 
     def _note_saves(self) -> None:
-        """Whether the trainer has saved since it was asked to, or cannot be asked."""
+        """Note that the trainer has saved since the request, or cannot be asked."""
         asked, saves = self._orders.save, self.report.saves or contract.Saves()
         if asked <= saves.answered:
             return

@@ -88,7 +88,7 @@ MOST = 64
 _HANG_AFTER_S = 120.0
 """Every node is paid for while one of them is waited for."""
 HEAD_LOST_S = 120.0
-"""A first machine that answers nobody for so long is lost: what a restart of it may take."""
+"""A first machine that answers no other one for so long is lost: what a restart of it may take."""
 HEAD_LOOK_EVERY_S = 10.0
 HEAD_PORT = 22
 """SkyPilot reaches every machine there, from the others too."""
@@ -131,7 +131,7 @@ def for_nodes(lease: Lease, count: int) -> Lease:
 
 
 def parse_nodes(text: str) -> Nodes:
-    """What ``TRMCLOUD_NODES`` says; one node where it is empty.
+    """Parse ``TRMCLOUD_NODES``; one node where it is empty.
 
     Raises:
         ValueError: it says nothing that can be.
@@ -154,7 +154,7 @@ def lease_of_other(lease: Lease) -> Lease:
 
 
 class HeadWatch:
-    """Whether the first machine is still there, as another one sees it over their own network.
+    """A watch on the first machine by another one, over their own network.
 
     ``answers`` asks it once; ``now`` is a clock in seconds that nobody sets. A head that never
     answered is none that was lost: what lies between may let nothing else through.
@@ -207,8 +207,8 @@ def read_nodes(pod_dir: Path) -> Nodes:
 
 
 def network(nodes: Nodes, environment: Mapping[str, str]) -> dict[str, str]:
-    """What gloo and NCCL must be told: they would take the interface that the host's own name leads
-    to, which in a container is often the loopback."""
+    """Return the network settings of gloo and NCCL: without them they take the interface that the
+    host's own name leads to, which in a container is often the loopback."""
     if nodes.count == 1:
         return {}
     name = _interface_towards(nodes.head, nodes.port)

@@ -231,7 +231,7 @@ class DataMaking:
         self._child.kill()
 
     def notes(self) -> Mapping[str, str]:
-        """How far it is, for the report; nothing where this machine makes none."""
+        """Describe its progress for the report; empty where this machine makes none."""
         if self._job is None:
             return {}
         progress = self._progress(self._job)

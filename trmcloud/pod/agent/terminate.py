@@ -1,4 +1,5 @@
-"""How a pod ends itself: every way its provider leaves, one after another, again and again.
+"""The ways in which a pod ends itself: every way its provider leaves, one after another, again and
+again.
 
 Which ways there are is in the provider's own ``self_end.py``. A way that works ends this very
 process; each attempt is therefore written down before it is made, and the last one written down is
@@ -28,13 +29,13 @@ from trmcloud.pod.machine.environment import self_ends
 
 TERMINATION_NAME = "termination.json"
 SHUTDOWN = "shutdown"
-"""What a machine that ends by being shut down says for a provider."""
+"""The provider name of a machine that ends by being shut down."""
 
 #: Python's own name is turned away at RunPod's edge.
 _USER_AGENT = "trmcloud-pod/1"
 _TIMEOUT_S = 20.0
 _BELIEVE_S = 20.0
-"""How long a way that said yes is given to come true before the next one is tried."""
+"""The time that an accepted way has to take effect before the next one is tried."""
 _PAUSES_S = (10.0, 30.0, 60.0)
 _KEPT = 60
 _MAX_TEXT = 200
@@ -68,7 +69,7 @@ class Way:
 
 
 class Tools(NamedTuple):
-    """What a provider's ``self_end`` makes its ways of."""
+    """The functions from which a provider's ``self_end`` makes its ways."""
 
     command: Callable[..., Answer]
     request: Callable[..., Answer]

@@ -26,7 +26,7 @@ from trmcloud.pod.machine import processes
 
 POD_NAME = "pod.json"
 UNSEEN_S = 2.0
-"""How long a pod that nothing saw end may have lasted beyond its last sign."""
+"""The time that a pod whose end was not seen may have lasted beyond its last sign."""
 
 
 def spawn_watchdog(

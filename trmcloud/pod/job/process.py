@@ -137,7 +137,7 @@ def reap_children(own: int = -1) -> None:
 
 WORK_DIR, RESUME_DIR, ON_PATH_DIR = "work", "resume", "on-path"
 _MODULES = ("trmcloud_job.py", "trmcloud_job_transformers.py", "trmcloud_job_lightning.py")
-"""What a script may import; the last two need what is in their names."""
+"""The modules that a script may import; the last two need the packages in their names."""
 _TICK_S = 0.2
 _WATCH_EVERY_S = 1.0
 _LOOK_AGAIN_S = 10.0
@@ -258,7 +258,8 @@ class Job:
         self._log = LogPump(read, 1)
 
     def _command_environment(self) -> dict[str, str]:
-        """What the agent's own is but for what is ours, and what the command is promised."""
+        """Return the command's environment: the agent's own without our variables, and the promised
+        ones."""
         kept = {
             name: value
             for name, value in self._environment.items()
@@ -285,7 +286,7 @@ class Job:
         return {**kept, **given, **ours}
 
     def _given(self) -> dict[str, str]:
-        """What --env named, as it was given to this pod."""
+        """Return the variables of --env, as they were given to this pod."""
         pod = self._environment.get(contract.ENV_POD, "")
         root = self._folder.parents[2]  # runs/RUN/PHASE
         path = root / contract.PODS_DIR / pod / GIVEN_NAME

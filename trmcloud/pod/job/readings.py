@@ -36,7 +36,7 @@ _LET_GATHER_S = 0.1
 """After little was read the pipe, which holds 64 KiB, may take some more: who prints a line a step
 would wake this for each, which costs more than to read it."""
 _MOST_LINES = 20_000
-"""That wait to be looked at: older ones are let go."""
+"""The most lines that wait to be read: older ones are dropped."""
 _TAIL_BYTES = 1 << 16
 _ENDS = re.compile(rb"[\r\n]+")
 
@@ -56,7 +56,7 @@ class LogPump:
         self._tail = b""
         self._left_out = 0
         self.lines_seen = 0
-        """How many lines came, looked at or not."""
+        """The number of lines that came, read or not."""
         self._thread = threading.Thread(target=self._drain, daemon=True)
         self._thread.start()
 
@@ -157,7 +157,8 @@ _STEP = re.compile(
 
 @dataclass(frozen=True)
 class Reading:
-    """What a line says: a step where it names one, and numbers, NaN and infinity among them."""
+    """The content of a line: a step where it names one, and numbers, NaN and infinity among
+    them."""
 
     step: int | None
     metrics: Mapping[str, float]
@@ -211,7 +212,7 @@ class Readings:
 
 
 def of_json(line: bytes) -> Reading | None:
-    """What a line of JSON says; None where it is none, or no object."""
+    """Parse a line of JSON; None where it is none, or no object."""
     try:
         said = parse(line, MAX_LINE_BYTES)
     except ContractError:
@@ -284,10 +285,10 @@ class EventFiles:
         self._files = list(self._read)
         self._looked_at = -_LOOK_EVERY_S
         self.seen = 0
-        """How many events came: a sign that the command gets on."""
+        """The number of events: a sign that the command makes progress."""
 
     def take(self, now: float) -> list[Reading]:
-        """What was written since; ``now`` in seconds of a steady clock."""
+        """Return the readings written since the last call; ``now`` in seconds of a steady clock."""
         if now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now
             self._files = list(self._found())

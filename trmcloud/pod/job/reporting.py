@@ -73,7 +73,7 @@ class Telling:
             self.beat = replace(self.beat, signs=count)
 
     def read(self, reading: Reading, now: float) -> None:
-        """What a line of the log, or a report, said."""
+        """Note a reading of a line of the log, or of a report."""
         if reading.step is not None:
             self._note_step(reading.step, now)
         value = reading.metrics.get(self._command.metric_name)
@@ -97,7 +97,7 @@ class Telling:
         return early[-1] if early else None
 
     def step_at(self, saved_at: float) -> int | None:
-        """The step that was told last by then; None where no steps are told."""
+        """The step that was reported last by then; None where no steps are reported."""
         told = [step for at, step in self._steps if at <= saved_at + _JUST_AFTER_S]
         return (told[-1] if told else None) or None
 

@@ -175,7 +175,7 @@ class Shelf:
 
 
 def tree_of(folder: Path) -> CheckpointTree:
-    """What a checkpoint of a command holds, by its own names.
+    """Return the files of a command's checkpoint, by its own names.
 
     Raises:
         CheckpointError: it says so in no way that can be trusted.
@@ -283,7 +283,7 @@ class Taking:
 
     @property
     def left_out(self) -> str:
-        """What was left out last, and why; empty where nothing was."""
+        """Return the last one that was left out, and why; empty where there was none."""
         if not self._left_out:
             return ""
         name, why = next(reversed(self._left_out.items()))
@@ -300,7 +300,7 @@ class Taking:
             self._take(found, step, self._tell.metric_of(found.step, saved_at))
 
     def named(self, path: str, step: int | None, metric: float | None) -> None:
-        """What the command says is whole."""
+        """Take the checkpoint that the command reports as whole."""
         root = os.path.realpath(self._work)
         name = os.path.relpath(os.path.realpath(self._work / path), root)
         if name == "." or not is_inside(name):
@@ -321,7 +321,7 @@ class Taking:
             self._under_way[candidate] = work
 
     def collect(self, *, to_the_end: bool = False) -> None:
-        """What has come of those that were being taken; ``to_the_end``: of all of them."""
+        """Collect the copies that are done; ``to_the_end``: wait for all of them."""
         if to_the_end:
             wait(self._under_way.values())
         for candidate, work in list(self._under_way.items()):

@@ -9,7 +9,7 @@ from trmcloud.core.contract.command import Command
 
 
 class Act(Enum):
-    """What is to be done about a command that is to stop."""
+    """An act of stopping a command."""
 
     FILES = "make the files that tell it"
     SIGNAL = "send its signal to it and all its children"
@@ -28,11 +28,11 @@ class Stopping:
         self._signalled = False
 
     def acts(self, now: float, steady: float, *, asked: bool, listens: bool) -> tuple[Act, ...]:
-        """What is to be done now: asked several times a second.
+        """Return the acts that are due now: called several times a second.
 
         Args:
             now: epoch seconds, for the deadline.
-            steady: seconds of a clock that nobody sets, for the grace.
+            steady: seconds of a clock that cannot be set, for the grace.
             asked: whether somebody has asked for a stop.
             listens: whether the command has said that it looks for one.
         """

@@ -1,4 +1,5 @@
-"""What a training script may say to trmcloud, and hear from it. One file, standard library only.
+"""The interface of a training script to trmcloud. One file, standard library only. One file,
+standard library only.
 
 Every call also works where the script runs by itself: then nothing stops it and nobody listens.
 

@@ -22,7 +22,7 @@ _FORMATS = frozenset(
         *(".hdf5", ".keras", ".pkl", ".pickle", ".joblib", ".onnx", ".gguf", ".tar", ".distcp"),
     )
 )
-"""What files that may be checkpoints end in, where no pattern says which are."""
+"""The suffixes of files that may be checkpoints, where no pattern names them."""
 _IN_MAKING = re.compile(r"(^\.)|(^tmp)|(\.tmp$)|(\.part(ial)?$)|(~$)|(^__pycache__$)", re.I)
 _STEPPED = re.compile(
     r"(?:step|checkpoint|ckpt|iter|global_step)[-_=.]?([0-9]{1,8})(?![0-9])", re.I
@@ -31,7 +31,7 @@ _MOST_ENTRIES = 4096
 
 
 class Refused(ValueError):
-    """What cannot be taken; its text says why."""
+    """A candidate that cannot be taken; its text says why."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Candidate:
 
     source: str
     root: Path
-    """What its files' paths are below."""
+    """The folder that its files' paths are below."""
     files: tuple[Seen, ...]
     is_file: bool
 
@@ -114,7 +114,8 @@ class Watcher:
         self._done[candidate.source] = candidate.files
 
     def look(self, name: str) -> Candidate | None:
-        """What stands at ``name`` below the working folder; None where that is no checkpoint.
+        """Return the candidate at ``name`` below the working folder; None where that is no
+        checkpoint.
 
         Raises:
             Refused: it cannot be taken.

@@ -53,7 +53,7 @@ def unpack(code_dir: Path, work: Path) -> None:
 
 
 def lay_data(work: Path, data: str, named: str) -> None:
-    """Where ``--data`` named something of the working tree, it stands there under that name."""
+    """Put ``--data`` under its name in the working tree, where it named a part of that."""
     if not named or not is_inside(named) or not data:
         return
     place = work / named

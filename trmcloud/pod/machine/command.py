@@ -63,7 +63,7 @@ class Command:
                 os.killpg(self._child.pid, signal.SIGKILL)
 
     def output(self) -> str:
-        """What it printed, if not to a log; the beginning, where that is long."""
+        """Return its output, if not to a log; the beginning, where that is long."""
         if self._log is not None:
             return ""
         self._file.seek(0)

@@ -76,12 +76,12 @@ def self_ends() -> Mapping[str, Any]:
 
 
 def _said(name: str) -> tuple[str, ...]:
-    """What all of them say under a name."""
+    """Return the values of a name in every provider's ``self_end``."""
     return tuple(text for there in self_ends().values() for text in getattr(there, name, ()))
 
 
 def install_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the user says of installing on pods: told to them as it is."""
+    """Return the user's settings for installing on pods, unchanged."""
     return {name: text for name, text in environ.items() if _INSTALL_SETTING.fullmatch(name)}
 
 
@@ -106,7 +106,8 @@ def for_trainers(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def agent_environment(environment: Mapping[str, str], pod_name: str) -> dict[str, str]:
-    """What a pod's agent, and so its trainer, is started with; it imports from these sources."""
+    """Return the environment of a pod's agent, and so of its trainer; it imports from these
+    sources."""
     here = str(Path(__file__).resolve().parents[3])
     paths = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), here]
     return {

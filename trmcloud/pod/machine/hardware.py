@@ -193,7 +193,8 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What was found. ``complaints`` are nvidia-smi's sentences; ``mounts`` is /proc/mounts."""
+    """The hardware that was found. ``complaints`` are nvidia-smi's sentences; ``mounts`` is
+    /proc/mounts."""
 
     gpus: tuple[GpuSeen, ...] = ()
     complaints: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ LIST = Path(__file__).with_name("environment.txt")
 PYTHON = "3.12"
 """Of an environment of our own. uv's build of it brings the headers that Triton compiles with."""
 OLDEST_PYTHON = (3, 11)
-"""That the trainer runs on."""
+"""The oldest version that the trainer runs on."""
 
 _HASH = re.compile(r"  ([0-9a-f]{64})")
 _TOOL = "uv"
@@ -65,7 +65,8 @@ class Package(NamedTuple):
 
 
 def read_list(text: str, torch: str = "") -> tuple[Package, ...]:
-    """What a trainer imports. ``torch``: another version of it to be installed.
+    """Read the list of packages that a trainer imports. ``torch``: another version of it to be
+    installed.
 
     Raises:
         ValueError: a line that is neither ``name==pin  # bounds``, nor a hash below one, nor a
@@ -120,8 +121,8 @@ def needs_python(lacking: Iterable[Package]) -> bool:
 
 
 def folder_for(root: Path, packages: Sequence[Package], python: str = "") -> Path:
-    """Where just these packages belong: for just this Python on this kind of machine, or with the
-    ``python`` that comes with them."""
+    """Return the folder of just these packages: for just this Python on this kind of machine, or
+    with the ``python`` that comes with them."""
     words = [
         f"{python} {platform.machine()}" if python else sys.implementation.cache_tag or "",
         sys.platform,
@@ -199,8 +200,8 @@ def find_uv(environ: Mapping[str, str]) -> str:
 
 
 def install_environment(environ: Mapping[str, str], target: Path) -> dict[str, str]:
-    """What an installation runs in. The image's own settings of uv do not count, the user's do:
-    ``TRMCLOUD_INSTALL_UV_DEFAULT_INDEX`` becomes ``UV_DEFAULT_INDEX``, and so on."""
+    """Return the environment of an installation. The image's own settings of uv do not count, the
+    user's do: ``TRMCLOUD_INSTALL_UV_DEFAULT_INDEX`` becomes ``UV_DEFAULT_INDEX``, and so on."""
     made = {k: v for k, v in environ.items() if not k.startswith(("UV_", "VIRTUAL_ENV", "CONDA_"))}
     made.update(
         UV_PYTHON=PYTHON,
@@ -215,7 +216,7 @@ def install_environment(environ: Mapping[str, str], target: Path) -> dict[str, s
 
 
 def site_of(environment: Path) -> str:
-    """Where an environment's packages lie."""
+    """Return the folder of an environment's packages."""
     return str(next(environment.glob("lib/python3*/site-packages"), environment))
 
 

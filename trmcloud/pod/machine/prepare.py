@@ -61,8 +61,8 @@ class PreparingProgress:
 
 @dataclass(frozen=True)
 class TrainerSetup:
-    """What to run the trainer with. ``python_path`` comes before whatever is there; where both it
-    and ``environment`` are empty, the agent's own will do."""
+    """The interpreter and settings of the trainer. ``python_path`` comes before whatever is there;
+    where both it and ``environment`` are empty, the agent's own will do."""
 
     python: str
     python_path: tuple[str, ...] = ()
@@ -129,7 +129,8 @@ class Preparation:
         return PreparingProgress(self._state, self._message, self._spent(now))
 
     def trainer(self) -> TrainerSetup:
-        """What to run the trainer with, once ready; an agent started anew need not poll first."""
+        """Return the trainer's setup, once ready; an agent that was restarted need not poll
+        first."""
         staged = self._staged()
         python = self._python or sys.executable
         if staged is None:
@@ -199,7 +200,7 @@ class Preparation:
         self._enter("installing", now)
 
     def _answer(self, words: tuple[str, ...], now: float) -> str | None:
-        """What a query printed; None while it runs."""
+        """Return a query's output; None while it runs."""
         if self._command is None:
             self._command = Command(words, now + _QUERY_S)
         if self._command.poll(now) is None:
@@ -305,7 +306,8 @@ class Preparation:
         self._enter("ready", now)
 
     def _staged(self) -> contract.Staged | None:
-        """What was sent last; one that names anything outside the pod's own folder is none."""
+        """Return the last staging note; one that names anything outside the pod's own folder is
+        rejected."""
         try:
             text = read_small(self._pod_dir / contract.STAGED_NAME)
             staged = contract.load_staged(text) if text is not None else None
@@ -371,5 +373,5 @@ class Preparation:
 
 
 def _container() -> str:
-    """What tells this container's life from another one of the same pod."""
+    """Return an id of this container's life, which differs from other lives of the same pod."""
     return f"{processes.boot_id()}/{processes.started(1)}"

@@ -39,7 +39,7 @@ def clocks_here() -> Instant:
 
 @lru_cache(maxsize=1)
 def boot_id() -> str:
-    """What tells this boot of this machine (and this container) from another one."""
+    """Return the id of this boot of this machine (and this container)."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

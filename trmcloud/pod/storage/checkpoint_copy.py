@@ -34,11 +34,12 @@ class Keeper:
         self._target = folder / run_dir.name
         self._say = say
         self._kept: dict[Path, int] = {}
-        """What was copied, and the size of its manifest then: it changes with the metric."""
+        """The copied checkpoints, and the size of each manifest then: it changes with the
+        metric."""
         self._told: set[str] = set()
 
     def copy_new(self) -> int:
-        """How many checkpoints, or metrics of theirs, were copied."""
+        """Copy new checkpoints and metrics, and return their number."""
         found = self._run_dir.glob(f"*/{contract.CHECKPOINTS_DIR}/*/{MANIFEST_NAME}")
         return sum(self._copy(manifest.parent) for manifest in sorted(found))
 

@@ -220,7 +220,7 @@ _TRIES = 5
 
 
 class Damaged(StoreError):
-    """What came is not what its hash says."""
+    """An object that does not match its hash."""
 
 
 def fetch_folder(root: Path, folder: FolderGet, moved: Callable[[], None]) -> None:

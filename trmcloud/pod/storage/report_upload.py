@@ -77,7 +77,7 @@ class Teller:
         return True
 
     def _read(self) -> None:
-        """What the agent has written, where it is new."""
+        """Read the agent's report, where it is new."""
         path = self._pod_dir / contract.REPORT_NAME
         with contextlib.suppress(OSError, ValueError):
             about = os.stat(path)

@@ -1,4 +1,4 @@
-"""How this machine behaves as a provider in the simulator."""
+"""This machine's profile as a provider in the simulator."""
 
 from __future__ import annotations
 

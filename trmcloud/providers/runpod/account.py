@@ -23,7 +23,7 @@ from trmcloud.providers.runpod.models import usd, usd_exact
 _ACCOUNT = "query { myself { id clientBalance currentSpendPerHr spendLimit } }"
 _PODS = "query { myself { pods { id name desiredStatus costPerHr } } }"
 BOUND_S = 6.0
-"""What can be done without is not waited for long."""
+"""The time limit of a request that the caller can do without."""
 _CODES = {Gone: 410, NotThere: 404, Throttled: 429}
 _DENIED = ("unauthorized", "forbidden", "not authorized", "access denied")
 
@@ -48,7 +48,7 @@ class RunPodGraphql:
         self._url = url
 
     def account(self, bound_s: float = BOUND_S) -> Account:
-        """What it says of the account's money.
+        """Return the account's figures of its money.
 
         Raises:
             GraphqlUnavailable: it has been retired, or rations its answers.
@@ -144,11 +144,11 @@ class RunPodGraphql:
 
 FRESH_S = 300.0
 SCREEN_S = 3.0
-"""How long a screen waits for the balance, which it can do without."""
+"""The time that a screen waits for the balance, which it can do without."""
 
 
 class Prepaid:
-    """What is asked for a screen is kept for ``FRESH_S``."""
+    """The account's balance, kept for ``FRESH_S`` when it is asked for a screen."""
 
     def __init__(self, graphql: RunPodGraphql, now: Callable[[], float]) -> None:
         self._graphql = graphql
@@ -178,8 +178,7 @@ class Prepaid:
             )
 
     def limits(self) -> Sequence[OwnLimit]:
-        """Whether the balance bounds what is spent; nothing where that cannot be told for the
-        moment."""
+        """Return the balance as a limit of spending; empty where that is unknown for the moment."""
         asked_at, limit = self._limit
         if not 0 <= self._now() - asked_at < FRESH_S:
             limit = self._ask()

@@ -47,7 +47,7 @@ PAGE = 1000
 MOST_PAGES = 20
 """A list that is longer is not believed to end; RunPod allows 60 requests a minute in all."""
 LIST_S = 60.0
-"""How long a list may take with all its pages."""
+"""The time that a list may take with all its pages."""
 _Made = TypeVar("_Made")
 _NEVER_SENT = (
     httpx.ConnectError,

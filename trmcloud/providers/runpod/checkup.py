@@ -1,4 +1,4 @@
-"""What ``doctor`` asks of a RunPod account: the key, what it may do, its money, and the clocks."""
+"""The checks of a RunPod account for ``doctor``: the key, its scopes, its money, and the clocks."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _unknown(error: GraphqlUnavailable) -> Finding:
 
 
 def _second_look(api: RunPodApi) -> Finding:
-    """What else shows what runs, now that GraphQL does not."""
+    """Check the other sources of running pods, now that GraphQL does not answer."""
     try:
         pods, records = api.pods(cluster_members=True), api.billed_lately()
     except ProviderError as error:

@@ -46,9 +46,9 @@ NEW_S = 20.0
 LONGEST_HOLD_S = 60.0
 """For so long a list that was refused for asking too often is not asked for again, at most."""
 THROTTLED_S = 90.0
-"""How long a create may wait for RunPod to take requests again."""
+"""The time that a create may wait for RunPod to accept requests again."""
 UNTOLD_WAIT_S = 5.0
-"""How long to wait where RunPod does not say."""
+"""The pause where RunPod does not name one."""
 ADDRESS_FRESH_S = 60.0
 #: PodStatus in our words. RUNNING may be said from creation on, whether anything runs or not: a pod
 #: runs once its SSH address is known, and that it answers there is the link's to find out. EXITED
@@ -176,7 +176,8 @@ class RunPodCompute(Compute):
         return taken
 
     def bill(self, pod_id: str) -> Bill | None:
-        """What its records say, or its rate says where that is more, until they are complete."""
+        """Return the bill of its records, or of its rate where that is more, until they are
+        complete."""
         with self._lock:
             self._list()
         if contract.parse_pod_name(pod_id) is None:
@@ -234,7 +235,7 @@ class RunPodCompute(Compute):
         self._prepaid.require(rate)
 
     def address_of(self, pod_name: str) -> tuple[str, int] | None:
-        """Where the pod's own SSH server is reached; None until RunPod has said so.
+        """Return the address of the pod's own SSH server; None until RunPod has named it.
 
         One that is known serves for a minute: it changes only when a pod restarts, and
         ``status`` over many pods must not ask for each.

@@ -33,7 +33,7 @@ LIMIT_BODY_BYTES = 102_400
 """A create beyond this is answered with 413 before its key is looked at, and so is what RunPod
 makes of it."""
 MAX_BODY_BYTES = 95_000
-"""What we send at most: what RunPod makes of it is a little longer."""
+"""The most that we send: RunPod's own form of it is a little longer."""
 ANYWHERE = ("", "any")
 _SKU_IDS: Mapping[str, str] = {sku: gpu_id for gpu_id, sku in RUNPOD_IDS.items()}
 
@@ -107,7 +107,7 @@ class CreateRequests:
         return body
 
     def _check(self, request: PodRequest) -> dict[str, Any]:
-        """What the pod must be, and what its image must bring where that is known."""
+        """Return the required hardware, and the image's torch where that is known."""
         if not request.check or (request.image or self._image) != IMAGE:
             return dict(request.check)
         return {**request.check, "torch": IMAGE_TORCH}
@@ -186,5 +186,5 @@ def boot_environment(payload: bytes) -> dict[str, str]:
 
 
 def boot_command() -> list[str]:
-    """What follows ``ENTRYPOINT``: unpack, then become the agent's first process."""
+    """Return the arguments of ``ENTRYPOINT``: unpack, then become the agent's first process."""
     return [_SCRIPT, "trmcloud", _START, _ASK]

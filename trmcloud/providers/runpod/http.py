@@ -33,7 +33,7 @@ USER_AGENT = "trmcloud"
 CONNECT_S = 5.0
 REQUEST_S = 15.0
 READ_BOUND_S = 20.0
-"""How long one read may take with all its repetitions: a controller has more to look after."""
+"""The time that one read may take with all its repetitions: a controller has more to look after."""
 CREATE_S = 60.0
 STREAM_IDLE_S = 1.5
 STREAM_S = 2.0
@@ -246,7 +246,7 @@ class Http:
         return data
 
     def detail(self, response: httpx.Response) -> str:
-        """What an error says, in one line: RFC 9457's ``detail`` and the listed violations."""
+        """Return an error's text in one line: RFC 9457's ``detail`` and the listed violations."""
         try:
             data = response.json()
         except (ValueError, RecursionError):

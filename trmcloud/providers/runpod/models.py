@@ -81,7 +81,7 @@ class Pod(_Record):
 
     @property
     def disk_gb(self) -> int:
-        """What its own disks hold together: they are billed beside ``cost``."""
+        """The size of its own disks together: they are billed beside ``cost``."""
         return max(0, self.disk or 0) + self._work_gb
 
     @property

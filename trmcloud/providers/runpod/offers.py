@@ -65,7 +65,7 @@ class Listed(NamedTuple):
 def read_catalogue(
     ask: Ask, counts: Iterable[int] = (), *, community: bool = False
 ) -> list[Listed]:
-    """What RunPod rents, at its list prices.
+    """Return RunPod's offers, at its list prices.
 
     Without ``counts`` one question is asked: every count that a machine can have, stock as of one
     GPU, both clouds. With them, stock is asked for each count, in one cloud.
@@ -97,7 +97,7 @@ def live_offers(ask: Ask, now: float, counts: Iterable[int], *, community: bool 
 
 def live_prices(environ: Mapping[str, str], now: float) -> tuple[list[Offer], str]:
     """(what RunPod lists at ``now`` (epoch s), for any region; why it could not be read within a
-    few seconds, empty where it was). Without a key nobody is asked."""
+    few seconds, empty where it was). Without a key no request is sent."""
     key = secrets.account_key(environ)
     if key is None:
         return [], ""

@@ -1,4 +1,4 @@
-"""How RunPod behaves in the simulator."""
+"""RunPod's profile in the simulator."""
 
 from __future__ import annotations
 

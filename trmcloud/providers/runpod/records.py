@@ -1,4 +1,4 @@
-"""What RunPod tells of one pod beside its state: billing records, and the log of its boot.
+"""RunPod's records of one pod beside its state: billing records, and the log of its boot.
 
 Records come by the hour, late, and grow for a while. Until they are complete the bill is the larger
 of what they say and what rate × time says. They are complete once the pod is gone and either
@@ -45,7 +45,7 @@ NO_RECORDS_S = 6 * 3600.0
 TICK_S = 300.0
 """A list that omits a live pod for a moment must not make its bill final, either."""
 SHORT_S = 15.0
-"""What ended unseen within this time may lack that much rent in records that look whole."""
+"""The time within which an unseen end may lack that much rent in records that look complete."""
 _BEYOND_S = 2 * TICK_S
 """Records may bill so much of a pod's time beyond its end without its living on."""
 _HOUR_S = 3600.0
@@ -238,7 +238,7 @@ def log_lines(stream: Iterable[str]) -> list[LogLine]:
 
 
 def judge(lines: Sequence[LogLine], clean: Callable[[str], str]) -> BootTrouble | None:
-    """What is wrong by the newest line that says so; None where nothing does.
+    """Return the trouble in the newest line that reports one; None where no line does.
 
     A fatal line counts until something later shows that it was overcome: a line of the container,
     or, of an image that could not be had, that it was pulled after all.

@@ -1,4 +1,4 @@
-"""Where RunPod is reached, and with whose key.
+"""RunPod's address and key.
 
 Nothing heavy is imported here, so that a command can ask whether there is a key at all before it
 pays for an HTTP client.
@@ -24,7 +24,8 @@ API = "https://api.runpod.io"
 IMAGE = "runpod/pytorch:1.0.3-cu1281-torch291-ubuntu2404"
 """RunPod's own PyTorch image: torch 2.9.1 for CUDA 12.8, an SSH server and runpodctl."""
 IMAGE_TORCH = "2.9.1+cu128"
-"""What is in it. A tag can be given to another image: its torch is held against this on the pod."""
+"""The version of torch in it. A tag can be given to another image: its torch is held against this
+on the pod."""
 
 CONFIG = Path(".runpod") / "config.toml"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

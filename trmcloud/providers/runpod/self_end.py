@@ -1,4 +1,4 @@
-"""How a RunPod pod ends itself. Runs on the pod: standard library only, Python 3.10.
+"""The ways in which a RunPod pod ends itself. Runs on the pod: standard library only, Python 3.10.
 
 Which of RunPod's ways a pod-scoped key may use is documented nowhere, so all are tried. First comes
 the one that was seen to work, v2's action; v2 takes such keys, which its predecessor refused;
@@ -18,7 +18,7 @@ MARK = "RUNPOD_POD_ID"
 SECRETS = ("RUNPOD_API_KEY",)
 """Never in the environment of a trainer, of what it starts, or of a login."""
 TOLD_BY_PREFIX = ("RUNPOD_",)
-"""What RunPod tells a container's first process alone."""
+"""The prefixes of variables that RunPod sets for a container's first process alone."""
 
 _DEFAULT_API = "https://api.runpod.io"
 _ENV_API = "TRMCLOUD_RUNPOD_API"

@@ -310,7 +310,8 @@ CONNECT_TIMEOUT_S = 10
 
 
 def config_of(environ: Mapping[str, str], cluster: str) -> Path:
-    """Where SkyPilot keeps a cluster's SSH configuration; there only while it has an address."""
+    """Return the path of SkyPilot's SSH configuration of a cluster; it exists only while the
+    cluster has an address."""
     return Path(environ.get("HOME") or Path.home()) / ".sky" / "generated" / "ssh" / cluster
 
 

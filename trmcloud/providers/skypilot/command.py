@@ -29,7 +29,7 @@ _VERSION = re.compile(r"version ([0-9]{1,4})\.([0-9]{1,4})(?:\.\w{1,20})*")
 _MAX_TEXT = 300
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b")
 _ADVICE = ("Hint:", "To fix:", "To keep retrying")
-"""What SkyPilot says of a failure ends with what to try by its own commands: no reason."""
+"""The lines at the end of SkyPilot's error that advise its own commands: no reason."""
 _MOST_TRIES = 20
 """Lines before the answer that might be its beginning."""
 
@@ -82,7 +82,7 @@ class Sky:
         return match[0].removeprefix("version ")
 
     def run(self, *words: str, timeout_s: float = _TIMEOUT_S) -> str:
-        """What the command printed.
+        """Run the command and return its output.
 
         Raises:
             ProviderError: it failed, said in the last line that it printed, or did not end.
@@ -93,7 +93,7 @@ class Sky:
         return out
 
     def complaint(self, *words: str, timeout_s: float = _TIMEOUT_S) -> str:
-        """What the command complained of where it failed; '' where it did not.
+        """Run the command and return its error text where it failed; '' where it did not.
 
         Raises:
             ProviderError: it did not end, or did not get through to the server.
@@ -137,7 +137,7 @@ class Sky:
         return self.read_and_said(*words)[0]
 
     def read_and_said(self, *words: str) -> tuple[Any, str]:
-        """That, and whatever it says beside.
+        """Return the same, and the command's error text.
 
         Raises:
             ProviderError: likewise.

@@ -199,7 +199,8 @@ class SkyPilotCompute(Compute):
     # -- beyond Compute --------------------------------------------------------------------------
 
     def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
-        """What of SkyPilot's and the cloud's own would end the cluster, by its newest row."""
+        """Return the limits of SkyPilot and the cloud that would end the cluster, by its newest
+        row."""
         row = next((row for row in self._clusters.known() if row.get("name") == pod_name), None)
         if row is None or not self._is_mine(row):
             return ()
@@ -227,8 +228,8 @@ class SkyPilotCompute(Compute):
         self._clusters.forget()
 
     def address_of(self, pod_name: str) -> tuple[str, int] | None:
-        """Where the cluster's own machine reaches the pod's SSH server; None until there is a way
-        to that machine."""
+        """Return the address at which the cluster's own machine reaches the pod's SSH server; None
+        until there is a way to that machine."""
         with contextlib.suppress(ProviderError):
             self._pods()
         there = config_of(self._sky.environ, pod_name).is_file()
@@ -309,7 +310,7 @@ class SkyPilotCompute(Compute):
             self._home.back_up(self._now())
 
     def _note_credential(self, name: str) -> None:
-        """What is on a machine is what was there when it was made."""
+        """Note the credential that a machine has: the one that was there when it was made."""
         if self._home is None:
             return
         found = self._home.on_machine()

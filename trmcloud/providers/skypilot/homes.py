@@ -43,7 +43,7 @@ FIRST_PORT, LAST_PORT = 46581, 46980
 """SkyPilot's own default is 46580: the user's server may have it."""
 _IDENTITY = re.compile(r"\bremote_identity['\"]?\s*:\s*['\"]?([A-Za-z0-9_./@:-]+)")
 _KEPT_KEYS = (".sky/user_hash", ".sky/config.yaml", ".sky/clients", ".sky/generated", ".ssh")
-"""What ``sky`` in this home needs beside its tables to reach and end its clusters."""
+"""The files that ``sky`` in this home needs beside its tables to reach and end its clusters."""
 
 
 class SkyHome:
@@ -107,7 +107,7 @@ class SkyHome:
         return ""
 
     def environ(self) -> dict[str, str]:
-        """What ``sky`` runs in: variables of an allow-list, and this home's own."""
+        """Return the environment of ``sky``: variables of an allow-list, and this home's own."""
         allowed = {*COMMON_ENV, *REACH_ENV, *FILES[self.provider].environment}
         return {
             **{name: value for name, value in self._given.items() if name in allowed},
@@ -243,7 +243,7 @@ class SkyHome:
                 )
 
     def _section(self) -> str:
-        """What the user's own settings of SkyPilot say of this cloud, as text; '' for nothing."""
+        """Return the user's own settings of SkyPilot for this cloud, as text; '' for none."""
         try:
             text = (self._user_home / ".sky" / "config.yaml").read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):

@@ -331,7 +331,7 @@ BASES = (
 """As in SkyPilot 0.14.1 (``sky/skylet/constants.py``): the second where the first refuses."""
 CHANGES = "https://api.github.com/repos/skypilot-org/skypilot-catalog/commits"
 VERSIONS = ("v8", "v9")
-"""What 0.14.1 reads, and what its next versions will."""
+"""The versions of the catalogue that 0.14.1 reads, and that its next versions will read."""
 MOST_BYTES = 32 << 20
 MOST_CHANGES_BYTES = 1 << 20
 WITHIN_S = 60.0
@@ -345,7 +345,7 @@ BY_MACHINE = frozenset({"aws", "gcp", "runpod", "verda"})
 class _Version(NamedTuple):
     name: str
     changed_at: float | None
-    """Epoch seconds, None where nobody says."""
+    """Epoch seconds, None where no source says."""
     why: str
     """Why nobody does."""
 

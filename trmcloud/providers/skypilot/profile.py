@@ -1,4 +1,4 @@
-"""How a cloud rented through SkyPilot behaves in the simulator."""
+"""The profile in the simulator of a cloud rented through SkyPilot."""
 
 from __future__ import annotations
 

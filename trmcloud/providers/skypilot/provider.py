@@ -100,7 +100,7 @@ class SkyPilot(Provider):
         )
 
     def home_of(self, name: str) -> SkyHome:
-        """Where ``sky`` runs for a cloud."""
+        """Return the home of ``sky`` for a cloud."""
         return SkyHome(self.site.home, name, Path.home(), self.site.environ)
 
     def has_access(self) -> bool:

@@ -31,7 +31,7 @@ REACH_ENV = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
 )
-"""What says how the network is reached: no account's key is in them."""
+"""The variables for reaching the network: no account's key is in them."""
 
 
 class Made(NamedTuple):
@@ -55,9 +55,9 @@ class CloudFiles:
     first_of: tuple[str, ...] = ()
     identity: str = COPIED
     whose: str = ""
-    """What it opens, where it is copied to the machine."""
+    """The account that it opens, where it is copied to the machine."""
     identity_is: str = ""
-    """What a machine has instead, where it has an identity of its own."""
+    """The identity that a machine has instead, where it has one of its own."""
 
 
 FILES: Mapping[str, CloudFiles] = {
@@ -144,12 +144,12 @@ NEVER = (
     *(".cudo", ".hyperbolic", ".prime", ".shadeform", ".scp", ".seeweb", ".vsphere", ".yotta"),
     *(".slurm", ".mithril", ".config/cudo"),
 )
-"""Where credentials are kept: none of them is in a home but the one of its own cloud."""
+"""The places of credentials: none of them is in a home but the one of its own cloud."""
 
 
 @dataclass(frozen=True)
 class OnMachine:
-    """What of an account lies on a machine. ``until`` is epoch seconds: infinite where it holds
+    """An account's credential on a machine. ``until`` is epoch seconds: infinite where it holds
     until somebody revokes it, None where nothing tells."""
 
     what: str

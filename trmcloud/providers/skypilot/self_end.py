@@ -1,4 +1,5 @@
-"""How a machine that SkyPilot made ends itself. Runs there: standard library only, Python 3.10."""
+"""The ways in which a machine that SkyPilot made ends itself. Runs there: standard library only,
+Python 3.10."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ _TEARDOWN_NOW = (
     "c = yaml_utils.read_yaml(os.path.expanduser(u.SKY_CLUSTER_YAML_REMOTE_PATH)); "
     "provision.terminate_instances(u.get_provider_name(c), c['cluster_name'], c['provider'])"
 )
-"""What that daemon does, which runs on the first machine alone; what it needs lies on all of them.
-On AWS by the role of the machine, as there."""
+"""The action of that daemon, which runs on the first machine alone; all machines have the files
+that it needs. On AWS by the role of the machine, as there."""
 
 _Ways = list[tuple[str, Callable[[], Any]]]
 

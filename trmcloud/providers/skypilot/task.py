@@ -41,13 +41,13 @@ _NAMES: Mapping[str, str] = {
 _AZURE_NAMES: Mapping[str, str] = {"A100-80GB-PCIe": "A100-80GB", "H100-NVL": "H100"}
 _EVERYWHERE = ("B200", "L40S", "RTX4090", "RTX3090", "L4", "A10G")
 LIMIT_SLACK_MINUTES = 3
-"""How far behind the hard stop the cluster's own limit lies."""
+"""The time by which the cluster's own limit comes after the hard stop."""
 POD_LABEL = "trmcloud-pod"
 """The tag of an AWS instance that holds our name: SkyPilot shortens its own."""
 BOOT_ARCHIVE = "~/.trmcloud/boot.tar.gz"
 
 _SKY_WORDS = ("TRMCLOUD_SKY_HOME", "TRMCLOUD_SKY_USER", contract.ENV_NODES)
-"""What the job finds out by itself."""
+"""The variables that the job finds by itself."""
 
 #: The guard needs Python 3.10 alone: the image's, or SkyPilot's own, which it brings along where
 #: the image has none or an older one. It leaves the job's session at once: SkyPilot ends a job with
@@ -222,7 +222,7 @@ class ShutdownLimit:
 
 
 def _set(pod_name: str, region: str, instances: int) -> str:
-    """What is wrong; empty where every instance now says that it will be terminated."""
+    """Set every instance to be terminated at its shutdown; return the trouble, '' on success."""
     import boto3
     from botocore.config import Config
 

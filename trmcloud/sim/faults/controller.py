@@ -23,7 +23,7 @@ _LOOKING = (
     "Settled.after", "Closed.before", "Billed.before", "BucketSwept.before", "BucketSwept.after",
     "delete-volume.before", "delete-volume.after", "VolumeDeleted.before",
 )  # fmt: skip
-"""Where a process that drives nothing may be killed."""
+"""The points at which a process that drives no run may be killed."""
 
 
 def _kill_at(*points: str) -> Fault:

@@ -339,8 +339,9 @@ def _offer_metrics(arms: Arms) -> None:
 
 
 def _uploads_more(arms: Arms) -> None:
-    """Whoever has a signed request uses it as long as it is good, whether or not the pod lives; one
-    host does, or every one that is given any. Who finds that may be killed right there."""
+    """Let a host use its signed requests as long as they are valid, whether or not the pod lives;
+    one host does, or every one that is given any. The process that finds the excess may be killed
+    at that moment. Who finds that may be killed right there."""
     if arms.rng.random() < 0.3:
         point = arms.rng.choice(("BucketSwept.before", "BucketSwept.after", "bucket"))
         arms.trap(point, "kill", skip=arms.rng.choice((0, 0, 1)), kinds=LOOKING_AFTER)
@@ -369,8 +370,8 @@ def _uploads_more(arms: Arms) -> None:
 
 
 def _every_host_uploads_more(arms: Arms) -> None:
-    """That of a run which is resumed, too: now and then when it is over again, since the host has
-    ended its pod long before its requests do."""
+    """Let every host do so, that of a resumed run too: sometimes when the run is over again, since
+    the host has ended its pod long before its requests expire."""
     world, rng = arms.world, arms.rng
     vanishes = rng.random() < 0.5
 

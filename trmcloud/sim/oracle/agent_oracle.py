@@ -223,7 +223,7 @@ class AgentOracle:
 
     @staticmethod
     def _patience_s(pod: Pod, trainer: SimTrainer) -> float:
-        """How long the lease lets it show no progress, and until the agent's next look."""
+        """Return the time that the lease lets it show no progress, until the agent's next look."""
         frozen_at = trainer.frozen_at or 0.0
         most_s = 20 * trainer.shape.step_s
         if frozen_at < trainer.trains_at:

@@ -36,7 +36,7 @@ _OVERRIDABLE = {
 
 
 class PhaseTries:
-    """How often a phase has been started on one pod without a newer checkpoint, by the truth."""
+    """The number of starts of a phase on one pod without a newer checkpoint, by the truth."""
 
     def __init__(self) -> None:
         self.last: SimTrainer | None = None

@@ -24,7 +24,7 @@ _FOR_EVER_S = 1e9
 
 
 class Exposure:
-    """Who could act, and since when (true epoch s)."""
+    """The processes that could act, and since when (true epoch s)."""
 
     reap_every_s = 300.0
 
@@ -133,8 +133,9 @@ class Exposure:
         return max(0.0, min(until, able_at) - since)
 
     def late_s(self, rented: RentedMachine) -> float:
-        """How late a pod's own processes may be: a clock that was wrong when the lease was granted,
-        or is wrong on the pod, may cost the time between the two, and no more."""
+        """Return the delay that is allowed to a pod's own processes: a clock that was wrong when
+        the lease was granted, or is wrong on the pod, may cost the time between the two, and no
+        more."""
         wrong_s = max(-rented.pod.machine.offset_s, rented.granted_ahead_s)
         if rented.pod.wiped:
             return max(CLOCK_OFF_S, wrong_s)
@@ -242,7 +243,8 @@ class AgentLives:
         return self._agents.get(pod, 0)
 
     def late_s(self, pod: Pod) -> float:
-        """How late its processes may be, where clocks were wrong; see ``Exposure``.
+        """Return the delay that is allowed to its processes where clocks were wrong; see
+        ``Exposure``.
 
         After a restart the boot clock starts anew, and a wall clock that is wrong is all there is.
         """
@@ -251,8 +253,8 @@ class AgentLives:
         return self.world.check.exposure.late_s(pod.rented)
 
     def early_s(self, pod: Pod) -> float:
-        """How early its processes may stop: what its clock, or the one that its lease was granted
-        by, takes from the time between grant and boot."""
+        """Return the time by which its processes may stop early: its clock, or the one that its
+        lease was granted by, may shorten the time between grant and boot."""
         return max(self.late_s(pod), pod.machine.offset_s, -pod.rented.granted_ahead_s)
 
     def clock_wrong(self, pod: Pod) -> bool:

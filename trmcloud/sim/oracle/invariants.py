@@ -101,7 +101,7 @@ class Invariants:
         self.truth.undecidable.look()
 
     def _own(self, rented: RentedMachine, run: RunState | None, now: float) -> None:
-        """Whether the ledger still has an open generation for this pod."""
+        """Check that the ledger still has an open generation for this pod."""
         generation = run.generation if run is not None else None
         named = generation is not None and generation.open and generation.pod_name == rented.name
         # Of two that bear its name either may be the run's, until its driver has seen one listed.

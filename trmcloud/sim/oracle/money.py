@@ -126,7 +126,7 @@ class MoneyJudge:
 
 
 _SLACK_S = 900.0
-"""How far apart a pod's end in truth and on record may be."""
+"""The greatest difference between a pod's end in truth and on record."""
 _CLOCK_OFF_S = 900.0
 """A deleting process may be so far ahead of the truth where clocks are set."""
 

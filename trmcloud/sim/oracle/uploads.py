@@ -206,7 +206,7 @@ _USD_PER_GB_MONTH = 0.023
 """Amazon S3 Standard, the first 50 TB: https://aws.amazon.com/s3/pricing/."""
 _HOURS_PER_MONTH = 730.0
 _SLACK_S = 900.0
-"""How far apart the truth and what is on record may be."""
+"""The greatest difference between the truth and the record."""
 
 
 @dataclass

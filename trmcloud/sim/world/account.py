@@ -69,7 +69,7 @@ class RentedMachine:
         self.landing_s = request.lease.landing_s
         self.surplus = False
         self.may_be_owned = False
-        """Whether another pod bore this name before it."""
+        """Whether another pod had this name before it."""
         self.shown_at = 0.0
         """When its run's driver last found it in a list; 0: never."""
         self.came_too_late = False

@@ -100,7 +100,7 @@ class TimelineEntry:
 
 @dataclass
 class Truth:
-    """How a run's training really goes on this seed."""
+    """The true course of a run's training on this seed."""
 
     plan: Plan
     shapes: Mapping[str, Shape]

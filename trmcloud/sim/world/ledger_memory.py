@@ -22,7 +22,7 @@ class MemoryLedger:
         self._records: list[ev.Record] = []
         self._drivers: dict[str, Driver] = {}
         self.is_older = False
-        """Whether an older copy was put in its place, which nobody has accepted yet."""
+        """Whether an older copy was put in its place that is not accepted yet."""
         self._known_until = 0.0
         self._flipped: set[int] = set()
         self._seen = self._state

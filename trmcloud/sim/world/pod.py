@@ -71,7 +71,7 @@ class SimPod:
         self.agent_done = False
         self.staged = not lease.ready_within_s
         self.wiped = False
-        """Whether a restart took what its agent had noted of its own clock."""
+        """Whether a restart lost its agent's note of its own clock."""
         self.ready_at = 0.0
         self.cross: Callable[[str], None] = lambda point: None
         self._looks_again = False

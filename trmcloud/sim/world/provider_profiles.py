@@ -8,7 +8,7 @@ from __future__ import annotations
 from trmcloud.core.values import dataclass
 
 STALE_LIST_S = 240.0
-"""How long after its creation a flickering list may still omit a pod."""
+"""The time after its creation in which a flickering list may still omit a pod."""
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,12 @@ class Checkpoint:
     """Whether there is a copy where the run's files are kept."""
 
     slot: str = ""
-    """Where in the bucket it is whole; '' where it is not there."""
+    """The slot of the bucket where it is whole; '' where it is not there."""
     evaluated: bool = False
     """Whether its trainer is through with it: ``manifest`` has the metric then, if it came to one.
     """
     scored: set[str] = field(default_factory=set)
-    """Where the copy of the manifest has it, too: home, slot."""
+    """The places whose copy of the manifest has the metric, too: home, slot."""
 
     @cached_property
     def kept(self) -> Kept:
@@ -136,7 +136,7 @@ class SimFiles:
     def __init__(self) -> None:
         self.checkpoints: dict[str, list[Checkpoint]] = {}
         self.made = 0
-        """How many there ever were: what is trained anew has other bits."""
+        """The number of all that were ever made: those that are trained again have other bits."""
         self.words: dict[tuple[str, int], AgentReport] = {}
         """The last report that the agent of a run's generation put into the bucket."""
         self._word_texts: dict[tuple[str, int], tuple[AgentReport, bytes]] = {}

@@ -72,8 +72,9 @@ class Shape:
         return low
 
     def cooldown_from(self, step: int) -> int | None:
-        """Where the cooldown began that ``step`` was taken in; None: it had not. It begins at a
-        step that is saved anyway: a save of its own would delay what follows, and no more."""
+        """Return the step at which the cooldown began that ``step`` was taken in; None: it had not.
+        It begins at a step that is saved anyway: a save of its own would delay what follows, and no
+        more."""
         first = int(self.steps * _COOLS_AT) // self.save_every * self.save_every
         return first if 0 < first < step else None
 
@@ -101,7 +102,8 @@ class Illness:
 
 
 def asks_for(kind: str, own: PhaseRecipe, overrides: Mapping[str, Any]) -> float:
-    """How much of its own settings' memory, or of their rate and reward, a trainer asks for."""
+    """Return the share of its own settings' memory, or of their rate and reward, that a trainer
+    needs."""
     if kind == "out_of_memory":
         kept = float(overrides.get("batch", own.batch)) / own.batch
         kept *= 0.4 if overrides.get("activation_checkpointing") else 1.0
@@ -139,11 +141,11 @@ class SimTrainer:
         self.told_at: float | None = None
         self.tells_worth = tells_worth
         self.finish_step: int | None = None
-        """Where the cooldown ends that it was asked for."""
+        """The step at which the requested cooldown ends."""
         self.requested: list[tuple[float, int]] = []
         """Saves that it was asked for: when each pause begins, and the step that is saved in it."""
         self.told_times = 0
-        """How often what it will do has changed."""
+        """The number of times that its future has changed."""
         self._curve: tuple[int, worth.Curve | None] = 0, None
         self._replan()
 

@@ -133,7 +133,7 @@ class SimWorld:
             raise ProcessKilled
 
     def gate(self, process: Process, verb: str) -> None:
-        """Whether a call to the provider gets through now."""
+        """Let a call to the provider through, or raise its error."""
         knobs, now = self.knobs, self.queue.now
         if not process.machine.online:
             self.felt_any("offline")
