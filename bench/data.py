@@ -183,11 +183,11 @@ class _Bench:
 
 def download_share() -> Row:
     """Bytes per second of eight downloads, hashed, against what the host lets through."""
-    from model.preparing.fetch import Fetcher, Pauses
+    from model.preparing.fetch import Fetcher, RetryClock
 
     rate, size = 60e6, (8 << 20) if SHORT else (32 << 20)
     body = os.urandom(size)
-    pauses = Pauses(time.sleep, time.monotonic, time.time, lambda: 0.5)
+    pauses = RetryClock(time.sleep, time.monotonic, time.time, lambda: 0.5)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(8) as pool:
         served = Path(folder, "served/datasets/me/x/resolve/main")
         served.mkdir(parents=True)

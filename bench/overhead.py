@@ -98,12 +98,12 @@ def _cpu_of_guards(home: Path, launch: subprocess.Popen[bytes]) -> float:
 
 def _cost_of_telling() -> tuple[float, float, float]:
     """Seconds of a heartbeat not written, a heartbeat written, and a line of metrics."""
-    from model.machine.telemetry import Clock, Metrics, Pulse
+    from model.machine.telemetry import Clock, HeartbeatWriter, Metrics
     from trmcloud.core.contract.trainer_contract import PhaseJob
 
     with tempfile.TemporaryDirectory() as folder:
         job = PhaseJob("r-bench", "fast", {}, folder, folder, 1)
-        pulse = Pulse(job, 1, _CALLS, Clock())
+        pulse = HeartbeatWriter(job, 1, _CALLS, Clock())
         metrics = Metrics(Path(folder), Clock())
         news = {"loss": 1.0, "step_losses": (4.0, 3.0, 2.0, 1.0), "grad_norm": 1.0}
         begun = time.perf_counter()

@@ -26,7 +26,7 @@ from bench.row import Row
 from model.command import wait_asleep
 
 if TYPE_CHECKING:
-    from model.serving.app import Served
+    from model.serving.app import ServedModel
 
 CLIENTS = 8
 ROUNDS = 5
@@ -94,14 +94,14 @@ def _serving() -> Iterator[int]:
             thread.join()
 
 
-def _fresh() -> Served:
+def _fresh() -> ServedModel:
     """The recipe's model. It predicts every id alike; one costs what a trained model's does."""
     import torch
 
     from model.data.tokenizers import BpeTokenizer
     from model.families import registry
-    from model.families.drawing import drawing, is_batched
-    from model.serving.app import Served
+    from model.families.drawing import is_batched, make_sampler
+    from model.serving.app import ServedModel
     from model.serving.engine import Engine
     from model.serving.messages import MAX_BODY_BYTES, Info
     from trmcloud.core.spec.recipe import parse_recipe
@@ -112,7 +112,7 @@ def _fresh() -> Served:
     model = registry.build(settings, cpu)
     model.initialise(0)
     engine = Engine(
-        drawing(model.eval(), CLIENTS, cpu), rows=CLIENTS, waiting=CLIENTS, report=print
+        make_sampler(model.eval(), CLIENTS, cpu), rows=CLIENTS, waiting=CLIENTS, report=print
     )
     info = Info(
         family=settings.family, recipe=settings.recipe, run_id="", phase="fast", step=0, sha256="",
@@ -121,4 +121,4 @@ def _fresh() -> Served:
         batched=is_batched(model), batch=CLIENTS, queue=CLIENTS, max_body_bytes=MAX_BODY_BYTES,
     )  # fmt: skip
     tokenizer = BpeTokenizer.train([inspect.getsource(argparse)], settings.vocab_size)
-    return Served(engine, tokenizer, info, "0", model.most_given)
+    return ServedModel(engine, tokenizer, info, "0", model.most_given)

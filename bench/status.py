@@ -22,7 +22,7 @@ from tests.unit.skypilot.rig import stand_in
 from trmcloud.app import launching
 from trmcloud.app.drive import wish_to_stop
 from trmcloud.app.pod_request import LaunchData
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import State
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan
@@ -51,7 +51,9 @@ def _beside_skypilot() -> Row:
         with mock.patch.dict(os.environ, environment | {"TRMCLOUD_HOME": str(without)}):
             world = build_context()
             driver = launching.start(world, _plan(world.home, "aws"), data=LaunchData())
-            wish_to_stop(world, driver.run_id, by="user", reason=because(ReasonKind.STOP_COMMAND))
+            wish_to_stop(
+                world, driver.run_id, by="user", reason=make_reason(ReasonKind.STOP_COMMAND)
+            )
             assert driver.step().state is State.CLOSED
             world.ledger.release(driver.run_id, driver.epoch)
         shutil.copytree(without, beside)

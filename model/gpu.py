@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         missing = _why_none() if chosen.device == "cuda" else None
-        found = examined("cpu" if missing else chosen.device)
+        found = examine("cpu" if missing else chosen.device)
         if missing:
             found |= {"no_gpu": missing, "not_measured": list(_ON_A_GPU), "looked_for": list(KNOWN)}
         print(json.dumps(found) if chosen.json else as_text(found), flush=True)
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_command(command)
 
 
-def examined(kind: str) -> dict[str, Any]:
+def examine(kind: str) -> dict[str, Any]:
     """Every device of ``kind``, measured one after another.
 
     Returns: ``torch``, ``cuda``, ``devices`` and ``traps``; rates are in TFLOP/s and GB/s, a figure

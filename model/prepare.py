@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 from model.command import run_command
-from model.preparing.fetch import Stopped
+from model.preparing.fetch import PreparationStopped
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = _read_settings(Path(chosen.settings))
         try:
             meta = _make(chosen, settings)
-        except Stopped:
+        except PreparationStopped:
             stopped = True
             return
         print(json.dumps({"stage": "done", "done": 1, "total": 1, "meta": meta}), flush=True)
@@ -80,14 +80,19 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
     """Prepares what the arguments ask for, as a growing folder or a whole one."""
     from model.preparing import corpus as corpora
     from model.preparing.cache import Cache, with_published_hashes
-    from model.preparing.growing import Means, given_tokenizer, grow, stop_at_sigterm
+    from model.preparing.growing import (
+        PreparationOptions,
+        grow,
+        load_given_tokenizer,
+        stop_at_sigterm,
+    )
     from model.preparing.whole import prepare
 
     began = time.monotonic()
     if chosen.tokens < 0 or chosen.workers < 0 or chosen.patience_s <= 0:
         raise UsageError("--tokens and --workers are not below zero, --patience-s is above it")
     out = Path(chosen.out)
-    means = Means(
+    means = PreparationOptions(
         os.environ,
         Path(chosen.cache) if chosen.cache else out.absolute().parent / "cache",
         workers=chosen.workers,
@@ -129,7 +134,7 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
         text,
         settings,
         out,
-        tokenizer_json=given_tokenizer(chosen.tokenizer, "text", settings, cache, fetcher),
+        tokenizer_json=load_given_tokenizer(chosen.tokenizer, "text", settings, cache, fetcher),
         source_called=chosen.source,
         progress=_print_progress,
         seconds=lambda: time.monotonic() - began,

@@ -15,7 +15,7 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.plain_text import strip_control
 
 if TYPE_CHECKING:
-    from model.training.load import Loaded
+    from model.training.load import LoadedModel
 
 MAX_TOKENS = 100_000
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def sample(
-    loaded: Loaded,
+    loaded: LoadedModel,
     prompt: str,
     *,
     max_tokens: int,

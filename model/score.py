@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = score(Path(chosen.checkpoint), Path(chosen.data), chosen.tokens)
         if chosen.control:
             control = score(Path(chosen.control), Path(chosen.data), chosen.tokens)
-            result |= beside_control(result, control)
+            result |= compare_with_control(result, control)
         print(json.dumps(result) if chosen.json else _as_text(result))
 
     return run_command(command)
@@ -117,7 +117,7 @@ def token_unigram_bits(data: PreparedData, settings: PhaseRecipe) -> float:
     return float(-(shares * np.log2(shares)).sum())
 
 
-def beside_control(result: Mapping[str, Any], control: Mapping[str, Any]) -> dict[str, Any]:
+def compare_with_control(result: Mapping[str, Any], control: Mapping[str, Any]) -> dict[str, Any]:
     """Compare a recursive model's first step with a model that has only one.
 
     Refinement can be bought by making the first step worse: then it says nothing of the last.

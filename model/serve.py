@@ -23,8 +23,8 @@ from trmcloud.core.plain_text import one_line
 from trmcloud.io.web_server import LOOPBACK, listening, names_of, silent_server
 
 if TYPE_CHECKING:
-    from model.serving.app import Served
-    from model.training.load import Loaded
+    from model.serving.app import ServedModel
+    from model.training.load import LoadedModel
 
 HOST = "127.0.0.1"
 PORT = 8000
@@ -67,10 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_command(command)
 
 
-def served(loaded: Loaded, *, batch: int, queue: int) -> Served:
+def make_served_model(loaded: LoadedModel, *, batch: int, queue: int) -> ServedModel:
     """A loaded checkpoint with an engine of its own, which is not started yet."""
-    from model.families.drawing import drawing, is_batched
-    from model.serving.app import Served
+    from model.families.drawing import is_batched, make_sampler
+    from model.serving.app import ServedModel
     from model.serving.engine import Engine
     from model.serving.messages import MAX_BODY_BYTES, Info
 
@@ -83,7 +83,10 @@ def served(loaded: Loaded, *, batch: int, queue: int) -> Served:
 
     model, manifest = loaded.model, loaded.manifest
     engine = Engine(
-        drawing(model, batch, loaded.device, report_pass), rows=batch, waiting=queue, report=report
+        make_sampler(model, batch, loaded.device, report_pass),
+        rows=batch,
+        waiting=queue,
+        report=report,
     )
     info = Info(
         family=loaded.settings.family,
@@ -101,10 +104,10 @@ def served(loaded: Loaded, *, batch: int, queue: int) -> Served:
         queue=queue,
         max_body_bytes=MAX_BODY_BYTES,
     )
-    return Served(engine, loaded.tokenizer, info, _version(), model.most_given)
+    return ServedModel(engine, loaded.tokenizer, info, _version(), model.most_given)
 
 
-def server(what: Served, host: str = HOST, token: str = "") -> Any:
+def server(what: ServedModel, host: str = HOST, token: str = "") -> Any:
     """uvicorn's server of it, silent; ``run(sockets=[…])`` serves until it is told to end.
 
     Args:
@@ -161,7 +164,7 @@ def _serve(chosen: argparse.Namespace) -> None:
         settings = settings_of(Path(chosen.checkpoint))
         check_room(settings, chosen.batch, free_bytes(on_gpu=on_gpu), on_gpu=on_gpu)
         loaded = load_model(Path(chosen.checkpoint))
-        what = served(loaded, batch=chosen.batch, queue=chosen.queue)
+        what = make_served_model(loaded, batch=chosen.batch, queue=chosen.queue)
         token = new_token(chosen.host)
         made = server(what, chosen.host, token)
         host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host

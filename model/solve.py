@@ -13,11 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Sequence
 
 from model.command import run_command
-from model.training.exact_match import MARK, final_number, is_said, read_items, wilson
+from model.training.exact_match import (
+    MARK,
+    final_number,
+    is_final_number_complete,
+    read_items,
+    wilson,
+)
 from trmcloud.core.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from model.training.load import Loaded
+    from model.training.load import LoadedModel
 
 MAX_TOKENS = 512
 BATCH = 16
@@ -102,10 +108,10 @@ def solve(
     }
 
 
-def answer(loaded: Loaded, questions: Sequence[str], max_tokens: int) -> list[str | None]:
+def answer(loaded: LoadedModel, questions: Sequence[str], max_tokens: int) -> list[str | None]:
     """Return the model's answer to each question; None where it is not asked: the question fills
     its sequence, or holds a character without an id."""
-    from model.families.drawing import Text, drawing
+    from model.families.drawing import Text, make_sampler
     from model.families.protocol import Sampling
     from model.serving.text import TextStream
 
@@ -130,7 +136,7 @@ def answer(loaded: Loaded, questions: Sequence[str], max_tokens: int) -> list[st
     waiting.reverse()
     # Of several parts the last one answers: a plan that speaks of a number says none.
     begun = set() if loaded.model.parts else set(range(len(questions)))
-    drawn = drawing(loaded.model, BATCH, loaded.device)
+    drawn = make_sampler(loaded.model, BATCH, loaded.device)
     going: dict[Text, tuple[int, TextStream]] = {}
     while waiting or going:
         while waiting and len(going) < BATCH:
@@ -146,13 +152,13 @@ def answer(loaded: Loaded, questions: Sequence[str], max_tokens: int) -> list[st
                 said[number] = (said[number] or "") + stream.add(token)
         for text, (number, stream) in list(going.items()):
             said[number] = so_far = (said[number] or "") + (stream.end() if text.ended else "")
-            if text.ended or (number in begun and is_said(so_far)):
+            if text.ended or (number in begun and is_final_number_complete(so_far)):
                 drawn.remove(text)
                 del going[text]
     return [text if number in begun else text and "" for number, text in enumerate(said)]
 
 
-def _start(loaded: Loaded, question: str) -> list[int] | None:
+def _start(loaded: LoadedModel, question: str) -> list[int] | None:
     tokenizer = loaded.tokenizer
     asked = question if loaded.model.parts else f"{question}\n"
     try:

@@ -19,7 +19,13 @@ from typing import Mapping, Sequence
 
 from model.command import error_json, run_command
 from model.machine.signals import SignalFlag
-from model.machine.telemetry import Clock, Metrics, Pulse, end_for_another, ended_by_another
+from model.machine.telemetry import (
+    Clock,
+    HeartbeatWriter,
+    Metrics,
+    end_for_another,
+    ended_by_another,
+)
 from trmcloud.core.contract.pod_contract import CHECKPOINTS_DIR
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.contract.recovery import read_overrides
@@ -33,7 +39,7 @@ from trmcloud.core.contract.trainer_contract import (
     load_job,
 )
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError, UsageError
-from trmcloud.core.spec.overrides import overridden
+from trmcloud.core.spec.overrides import apply_overrides
 from trmcloud.core.spec.settings import AUTO, PhaseRecipe
 
 COMPILED_DIR = "compiled"
@@ -58,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nonlocal outcome
         job, settings, attempt = _read(os.environ)
         _keep_compiled(Path(job.out_dir), settings)
-        outcome = attend(job, settings, attempt, flag, os.environ, Clock())
+        outcome = run_attempt(job, settings, attempt, flag, os.environ, Clock())
 
     code = run_command(command)
     sys.stdout.flush()
@@ -76,7 +82,7 @@ def _keep_compiled(out_dir: Path, settings: PhaseRecipe) -> None:
             os.environ.setdefault(name, str(out_dir / COMPILED_DIR / folder))
 
 
-def attend(
+def run_attempt(
     job: PhaseJob,
     settings: PhaseRecipe,
     attempt: int,
@@ -94,7 +100,7 @@ def attend(
     speaks = environment.get("LOCAL_RANK", environment.get("RANK", "0")) == "0"
     out_dir = Path(job.out_dir)
     out_dir.mkdir(parents=True, exist_ok=True)
-    pulse = Pulse(job, attempt, settings.steps, clock, silent=not speaks)
+    pulse = HeartbeatWriter(job, attempt, settings.steps, clock, silent=not speaks)
     metrics = Metrics(out_dir, clock)
     message = ""
     try:
@@ -129,7 +135,7 @@ def _train(
     flag: SignalFlag,
     environment: Mapping[str, str],
     clock: Clock,
-    pulse: Pulse,
+    pulse: HeartbeatWriter,
     metrics: Metrics,
 ) -> str:
     from model.training.landing import Landing, Limits
@@ -144,7 +150,7 @@ def _train(
     from model.machine.telemetry import peak_flops
     from model.training import resume, sharding
     from model.training.checkpoint import CheckpointFolder
-    from model.training.loop import Outlets, Trainer
+    from model.training.loop import Trainer, TrainingOutputs
     from model.training.number_format import Decision, NumberFormat
     from model.training.optim import Optimizer, Rules
     from model.training.reporting import Reporter, say
@@ -213,7 +219,7 @@ def _train(
     landing = Landing(settings, limits, world, flag)
     trained = resume.begin(
         job,
-        resume.fresh(model, optimizer, settings),
+        resume.make_fresh_state(model, optimizer, settings),
         settings,
         world,
         data,
@@ -248,7 +254,7 @@ def _train(
     reporter = Reporter(settings, world, metrics, peak)
     reporter.takes(trained.progress.step, decision, number_format.descent.left)
     reporter.attends(trained.progress.step, attention)
-    outlets = Outlets(checkpoints, reporter, pulse, clock)
+    outlets = TrainingOutputs(checkpoints, reporter, pulse, clock)
     trainer = Trainer(job, settings, world, data, trained, together, landing, outlets)
     outcome = trainer.run()
     world.part()
@@ -263,7 +269,7 @@ def _read(environment: Mapping[str, str]) -> tuple[PhaseJob, PhaseRecipe, int]:
         job = load_job(Path(path).read_bytes())
         settings = PhaseRecipe.from_json(job.settings)
         overrides = read_overrides(environment.get(ENV_OVERRIDES) or "{}")
-        settings = overridden(settings, overrides)
+        settings = apply_overrides(settings, overrides)
         return job, settings, int(environment.get(ENV_ATTEMPT, "1"))
     except (OSError, ContractError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"the job cannot be read: {error}", where=path) from None

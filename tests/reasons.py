@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 
 __all__ = ["quoted", "sentence"]
 
 
 def quoted(text: str) -> Reason:
     """What somebody said, as it stands in a ledger."""
-    return because(ReasonKind.SAID, text=text)
+    return make_reason(ReasonKind.SAID, text=text)

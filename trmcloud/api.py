@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
 from trmcloud.app.context import Context, find_run
-from trmcloud.app.curves import Curves, Series, drawn, metrics_files
+from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
 from trmcloud.app.kill_layers import Layer, MaxOverspend
 from trmcloud.app.run_facts import Money, Run, Training, facts_of
 from trmcloud.app.steering import FETCH, VERBS, Foreseen, foresee
 from trmcloud.app.trainings import Event, events_since
 from trmcloud.core.control.budget import Line
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.errors import ConflictError, TrmcloudError, UsageError
 from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
@@ -199,13 +199,13 @@ class Home:
         for file in files:
             for _ in file.read_on():
                 pass
-        return drawn(state, [file.phase for file in files], points)
+        return draw_curves(state, [file.phase for file in files], points)
 
     def health(self, run_id: str) -> dict[str, tuple[Finding, ...]]:
         """Return its own numbers' symptoms, by phase; empty where there are none."""
-        from trmcloud.app.trainings import unwell
+        from trmcloud.app.trainings import find_symptoms
 
-        return unwell(self._context, find_run(self._context, run_id))
+        return find_symptoms(self._context, find_run(self._context, run_id))
 
     def catch_up(self) -> None:
         """Bring runs without a driver up to date, and end pods without an owner, as every command
@@ -226,10 +226,10 @@ class Home:
         """Stay with a run until it has ended but for a bill that is late, or ``until`` holds, or
         ``timeout_s`` have passed. Where nobody drives it, this does: it fetches checkpoints and
         ends the pod in time."""
-        from trmcloud.app.launching import OverButForItsBill, follow_or_drive
+        from trmcloud.app.launching import OnlyBillPending, follow_or_drive
 
         context, began = self._context, self._context.clock.now().boot
-        settling = OverButForItsBill(context)
+        settling = OnlyBillPending(context)
 
         def over(state: RunState) -> bool:
             late = timeout_s is not None and context.clock.now().boot - began >= timeout_s
@@ -369,10 +369,10 @@ class Home:
         return self.run(state.run_id)
 
     def _tell_to_end(self, run_id: str, kind: ReasonKind) -> Run:
-        from trmcloud.app.launching import request_stop, require_untold
+        from trmcloud.app.launching import request_stop, require_no_stop_order
 
-        require_untold(find_run(self._context, run_id), kind)
-        return self._facts(request_stop(self._context, run_id, because(kind)))
+        require_no_stop_order(find_run(self._context, run_id), kind)
+        return self._facts(request_stop(self._context, run_id, make_reason(kind)))
 
     def _offers(self, state: RunState) -> tuple[Sequence[Any], Usd]:
         """Return the offers for fetching checkpoints, where that needs a rented machine."""

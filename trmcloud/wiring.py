@@ -17,7 +17,7 @@ from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.local.workers import ThreadWorkers
 from trmcloud.app.context import Context
 from trmcloud.app.home import bundle_root, close_home, families_folder, home_dir
-from trmcloud.app.out_of_reach import OutOfReach
+from trmcloud.app.out_of_reach import UnreachableProvider
 from trmcloud.core.catalog.providers import (
     TRAITS,
     direct,
@@ -35,7 +35,7 @@ from trmcloud.providers.registry import Providers
 if TYPE_CHECKING:
     from trmcloud.adapters.local.timer import ReaperTimer
     from trmcloud.app.doctor import Finding
-    from trmcloud.app.notifications import Teller, Words
+    from trmcloud.app.notifications import Notifier, Words
     from trmcloud.app.receipts import Check
     from trmcloud.app.smoke.watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from trmcloud.core.money import Usd
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.link import StageItem
-    from trmcloud.ports.notices import Board, Destination, Outbox, Send, Telling
+    from trmcloud.ports.notices import BackgroundNotifier, Board, Destination, Outbox, Send
     from trmcloud.providers.protocol import Provider
 
 FAMILIES.provide(FamilyFolders(families_folder))
@@ -138,8 +138,8 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         home=home,
         clock=clock,
         ledger=ledger,
-        computes=WhenAsked(providers, lambda provider, name: provider.compute(name)),
-        links=WhenAsked(providers, lambda provider, name: provider.link(name)),
+        computes=LazyAdapters(providers, lambda provider, name: provider.compute(name)),
+        links=LazyAdapters(providers, lambda provider, name: provider.link(name)),
         files=files,
         who=who,
         is_alive=is_alive,
@@ -175,22 +175,22 @@ def _tell_restored(home: Path, ledger: SqliteLedger, done: Restoration) -> None:
 _Adapter = TypeVar("_Adapter")
 
 
-class WhenAsked(Mapping[str, _Adapter | OutOfReach]):
+class LazyAdapters(Mapping[str, _Adapter | UnreachableProvider]):
     """Adapters by provider, each made when it is first asked for: most commands need one of them.
     Where one cannot be made, ``OutOfReach`` says why to whoever asks it, and the others work."""
 
     def __init__(self, providers: Providers, make: Callable[[Provider, str], _Adapter]) -> None:
         self._providers, self._make = providers, make
-        self._made: dict[str, _Adapter | OutOfReach] = {}
+        self._made: dict[str, _Adapter | UnreachableProvider] = {}
 
-    def __getitem__(self, name: str) -> _Adapter | OutOfReach:
+    def __getitem__(self, name: str) -> _Adapter | UnreachableProvider:
         if name not in self._made:
             try:
                 self._made[name] = self._make(self._providers[name], name)
             except LedgerError:
                 raise
             except TrmcloudError as error:
-                self._made[name] = OutOfReach(error)
+                self._made[name] = UnreachableProvider(error)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -266,10 +266,10 @@ def wandb_run(home: Path, run: RunState, *, project: str, entity: str | None) ->
         UsageError: W&B refuses.
     """
     from trmcloud.adapters.boards import WandbRun
-    from trmcloud.app.boards import about
+    from trmcloud.app.boards import board_facts
 
     folder = home / "runs" / run.run_id
-    made = WandbRun(run.run_id, about(run), folder=folder, project=project, entity=entity)
+    made = WandbRun(run.run_id, board_facts(run), folder=folder, project=project, entity=entity)
     return made, made.where
 
 
@@ -340,18 +340,18 @@ def _rents(providers: Providers) -> bool:
     return used or any(provider.has_access() for provider in providers.each())
 
 
-def telling_thread(context: Context, words: Words) -> Telling | None:
+def notification_thread(context: Context, words: Words) -> BackgroundNotifier | None:
     """Return the background sender of notices while ``context`` is used; None without a
     destination."""
-    teller = build_teller(context, words)
+    teller = build_notifier(context, words)
     if teller is None:
         return None
-    from trmcloud.adapters.notify.outbox import TellingThread
+    from trmcloud.adapters.notify.outbox import NotificationThread
 
-    return TellingThread(teller)
+    return NotificationThread(teller)
 
 
-def build_teller(context: Context, words: Words) -> Teller | None:
+def build_notifier(context: Context, words: Words) -> Notifier | None:
     """Return the sender of this home's notices to their destinations. Its ledger is its own:
     another thread's to read.
 
@@ -361,7 +361,7 @@ def build_teller(context: Context, words: Words) -> Teller | None:
     if not (context.home / "notify.json").exists():
         return None
     from trmcloud.adapters.notify.senders import read_destinations
-    from trmcloud.app.notifications import Teller
+    from trmcloud.app.notifications import Notifier
     from trmcloud.core.errors import NotifyError
     from trmcloud.core.values import replace
 
@@ -372,7 +372,7 @@ def build_teller(context: Context, words: Words) -> Teller | None:
     if not destinations:
         return None
     own = replace(context, ledger=SqliteLedger(context.home / "ledger.db"))
-    return Teller(own, outbox_of(context.home), destinations, sender_of, words)
+    return Notifier(own, outbox_of(context.home), destinations, sender_of, words)
 
 
 def destinations_file() -> tuple[

@@ -20,7 +20,7 @@ from trmcloud.providers.registry import Providers, fill_profiles
 
 if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import PriceTables, Source
-    from trmcloud.app.data import Checked
+    from trmcloud.app.data import CheckedFile
     from trmcloud.core.catalog.datasets import DataSet
     from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FAMILIES.provide(FamilyFolders(families_folder))
 
 
-class Inputs:
+class LocalPlanInputs:
     """``PlanInputs`` of this machine and the home at ``home``."""
 
     def __init__(self, home: Path) -> None:
@@ -81,7 +81,7 @@ class Inputs:
     def pods_can_upload(self) -> bool:
         from trmcloud.adapters.s3 import settings
 
-        return settings.takes_presigned(settings.endpoint(os.environ))
+        return settings.supports_presigned(settings.endpoint(os.environ))
 
     def enabled_clouds(self) -> Sequence[str]:
         return [name for provider in self._providers.each() for name in provider.enabled()]
@@ -90,7 +90,7 @@ class Inputs:
 def build_planner(home: Path | None = None, clock: Callable[[], float] = time.time) -> Planner:
     """Return the planner of one command, under ``home`` or the user's own."""
     where = home_dir(os.environ) if home is None else home
-    return Planner(Inputs(where), where, clock)
+    return Planner(LocalPlanInputs(where), where, clock)
 
 
 def local_machine() -> LocalMachine:
@@ -116,7 +116,7 @@ def data_set(name: str) -> DataSet:
     return load_data_set(name)
 
 
-def check_data_files(found: DataSet, *, whole: bool) -> Iterator[Checked]:
+def check_data_files(found: DataSet, *, whole: bool) -> Iterator[CheckedFile]:
     """Check that its files can be had from their hosts; ``whole``: every one of them."""
     from trmcloud.adapters.data_hosts import check_files
 
@@ -137,7 +137,7 @@ def guides() -> list[Guide]:
 
 def known_offers(now: float) -> list[Offer]:
     """Every offer known at ``now`` (epoch s), no live ones among them."""
-    return Inputs(home_dir(os.environ)).offers(now, ())
+    return LocalPlanInputs(home_dir(os.environ)).offers(now, ())
 
 
 def shipped_offers(now: float) -> list[Offer]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model.data.stream import Cut, Rows, Shard, Stream, rows_of
+from model.data.stream import RowLayout, Rows, Shard, Stream, rows_of
 from model.data.tokenizers import TextTokenizer, load_tokenizer
 from trmcloud.core.contract.data_progress import (
     PROGRESS_NAME,
@@ -94,9 +94,11 @@ class PreparedData:
         """An empty stream; a ``Supply`` fills it."""
         return Stream(self._cut(settings), settings.seed)
 
-    def _cut(self, settings: PhaseRecipe) -> Cut:
+    def _cut(self, settings: PhaseRecipe) -> RowLayout:
         bos = self.tokenizer.bos
-        return Cut(settings.rows, settings.sequence, bos, settings.row_multiple, settings.segments)
+        return RowLayout(
+            settings.rows, settings.sequence, bos, settings.row_multiple, settings.segments
+        )
 
 
 def nothing_fits(left_out: int, settings: PhaseRecipe, where: Path) -> DataError:

@@ -148,7 +148,7 @@ def rows_of_documents(starts: Ints, total: int, sequence: int) -> PackedRows:
     )
 
 
-def fill_up(row: Ints, at: int, end: int, block: int) -> None:
+def pad_row(row: Ints, at: int, end: int, block: int) -> None:
     """Ends the text of which ``row`` holds the first ``at`` ids, the special one before it among
     them, and fills up the rest."""
     # Targets are shifted by one: the text's last target stands at at − 2, its end at at − 1.

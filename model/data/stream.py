@@ -21,9 +21,9 @@ from model.data.order import Order, Tokens, read_windows, window_count
 from model.data.packing import (
     PackedRows,
     document_starts,
-    fill_up,
     lay_out,
     pack,
+    pad_row,
     rows_in_segments,
     rows_of_documents,
 )
@@ -54,7 +54,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Cut:
+class RowLayout:
     """The division of tokens into rows: ``kind`` is one of ``recipe.ROWS``, ``bos`` the token that
     begins a document, ``block`` the length whose multiple a padded row fills, ``segments`` the
     lengths of the parts of a row in segments."""
@@ -81,7 +81,7 @@ class Cut:
     def finish(self, row: Tokens, at: int) -> None:
         """Fills what the pieces of a row left of it, from ``at`` on."""
         if self.kind == PADDED:
-            fill_up(row, at, self.bos, self.block)
+            pad_row(row, at, self.bos, self.block)
         elif self.kind == SEGMENTS:
             lay_out(row, at, self.segments)
 
@@ -121,7 +121,7 @@ class Windows:
 class Packed:
     """Rows of whole documents from an array."""
 
-    def __init__(self, tokens: npt.NDArray[Any], cut: Cut) -> None:
+    def __init__(self, tokens: npt.NDArray[Any], cut: RowLayout) -> None:
         self._tokens, self._cut = tokens, cut
         self._rows = cut.pieces(tokens)
 
@@ -144,7 +144,7 @@ class Packed:
         return made
 
 
-def rows_of(tokens: npt.NDArray[Any], cut: Cut) -> Rows:
+def rows_of(tokens: npt.NDArray[Any], cut: RowLayout) -> Rows:
     """An array's rows."""
     return Windows(tokens, cut.sequence) if cut.is_windows else Packed(tokens, cut)
 
@@ -152,7 +152,7 @@ def rows_of(tokens: npt.NDArray[Any], cut: Cut) -> Rows:
 class Stream:
     """The rows of all training shards that have come so far, by the run's sample numbers."""
 
-    def __init__(self, cut: Cut, seed: int) -> None:
+    def __init__(self, cut: RowLayout, seed: int) -> None:
         self._cut, self._sequence = cut, cut.sequence
         self._order = Order(seed)
         self._shards: list[Shard] = []

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from model.machine.precision import Left
+from model.machine.precision import RejectedOption
 
 Mask = Tensor | BlockMask | None
 """(queries, keys) bool, or a rule with the tiles it leaves out; None: no more than what ``causal``
@@ -101,7 +101,7 @@ def slower_sdpa(
     kv_heads: int = 0,
     masked: bool = False,
     dropout: float = 0.0,
-) -> list[Left]:
+) -> list[RejectedOption]:
     """The kernels that SDPA leaves for slower ones on this GPU, and why; nothing elsewhere."""
     if device.type != "cuda":
         return []
@@ -114,7 +114,7 @@ def slower_sdpa(
         asked = cuda.SDPAParams(q, k, k, mask, dropout, mask is None, shared)
     except (AttributeError, TypeError):
         return []  # a torch that is asked in other words: it takes what it takes
-    return left_of_sdpa(
+    return rejected_sdpa_kernels(
         [
             (FLASH, lambda: cuda.can_use_flash_attention(asked, True)),
             (EFFICIENT, lambda: cuda.can_use_efficient_attention(asked, True)),
@@ -122,7 +122,7 @@ def slower_sdpa(
     )
 
 
-def left_of_sdpa(kernels: list[tuple[str, Callable[[], bool]]]) -> list[Left]:
+def rejected_sdpa_kernels(kernels: list[tuple[str, Callable[[], bool]]]) -> list[RejectedOption]:
     """The first of ``kernels`` that are not to be had, with what torch warns of about each."""
     left = []
     for name, can_use in kernels:
@@ -131,5 +131,5 @@ def left_of_sdpa(kernels: list[tuple[str, Callable[[], bool]]]) -> list[Left]:
             if can_use():
                 break
         why = "; ".join(str(each.message).partition(" (Triggered")[0] for each in told)
-        left.append(Left(name, why or "torch does not say why"))
+        left.append(RejectedOption(name, why or "torch does not say why"))
     return left

@@ -31,7 +31,7 @@ from model.families.protocol import (
     check_heads,
     draw_weights,
 )
-from model.machine.precision import DTYPES, Left
+from model.machine.precision import DTYPES, RejectedOption
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.dense import (
     DENSE_CHOICES,
@@ -341,7 +341,7 @@ class Dense(Transformer):
         super().__init__(shape, compute_dtype)
         self._masks: dict[tuple[torch.device, int, int], Tensor] = {}
 
-    def settle_attention(self) -> Sequence[Left]:
+    def settle_attention(self) -> Sequence[RejectedOption]:
         shape = self.shape
         windows = {shape.window(layer) for layer in range(shape.depth)}
         for masked in sorted({0 < window < shape.sequence for window in windows}, reverse=True):

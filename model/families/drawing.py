@@ -16,7 +16,7 @@ from model.families.protocol import LanguageModel, Sampling
 
 
 @runtime_checkable
-class NextToken(Protocol):
+class NextTokenModel(Protocol):
     """A model that is asked token by token."""
 
     @property
@@ -29,7 +29,7 @@ class NextToken(Protocol):
 
 
 def generate(
-    model: NextToken, start: Sequence[int], sampling: Sampling, device: torch.device
+    model: NextTokenModel, start: Sequence[int], sampling: Sampling, device: torch.device
 ) -> Iterator[int]:
     """Generate the text of ``model`` after ``start``, until it ends the text or ``max_tokens`` are
     drawn."""
@@ -104,7 +104,7 @@ class Text:
         self.ended, self.failed = True, error
 
 
-class Drawing(Protocol):
+class TextSampler(Protocol):
     """Texts that are drawn at the same time, by one thread."""
 
     def add(self, start: Sequence[int], sampling: Sampling) -> Text:
@@ -124,23 +124,23 @@ class Drawing(Protocol):
         ...
 
 
-def drawing(
+def make_sampler(
     model: LanguageModel,
     rows: int,
     device: torch.device,
     report: Callable[[Exception], None] | None = None,
-) -> Drawing:
+) -> TextSampler:
     """Return the drawing of up to ``rows`` texts from ``model``. ``report`` is called with the
     error of a pass of several texts, after which each may continue alone. ``report`` is given what
     a pass of several texts failed by, though each may go on alone."""
-    if isinstance(model, NextToken):
-        return Together(model, rows, device, report)
-    return InTurns(model)
+    if isinstance(model, NextTokenModel):
+        return BatchedSampler(model, rows, device, report)
+    return SequentialSampler(model)
 
 
 def is_batched(model: LanguageModel) -> bool:
     """Whether its texts go through one pass together."""
-    return isinstance(model, NextToken)
+    return isinstance(model, NextTokenModel)
 
 
 @dataclass(eq=False)
@@ -148,13 +148,13 @@ class _Row(Text):
     generator: torch.Generator = field(default_factory=torch.Generator)
 
 
-class Together:
+class BatchedSampler:
     """One pass a step for all texts. A text's beginning goes through the model alone, so that it
     waits for nobody's padding; its generator is its own."""
 
     def __init__(
         self,
-        model: NextToken,
+        model: NextTokenModel,
         rows: int,
         device: torch.device,
         report: Callable[[Exception], None] | None = None,
@@ -255,7 +255,7 @@ class Together:
         return token
 
 
-class InTurns:
+class SequentialSampler:
     """One id of each text after the other, as the family's own ``generate`` gives it."""
 
     def __init__(self, model: LanguageModel) -> None:

@@ -17,7 +17,7 @@ from model.families.cache import Cache
 from model.families.dense import Block, Shape, Transformer
 from model.families.drawing import choose
 from model.families.protocol import Objective, Sampling
-from model.machine.precision import Left
+from model.machine.precision import RejectedOption
 
 # What block diffusion hides of a row: at which times, and which tokens.
 #
@@ -111,7 +111,7 @@ class Places(NamedTuple):
     noisy: int
 
 
-def beside(block_of: Tensor) -> Places:
+def noisy_and_clean_places(block_of: Tensor) -> Places:
     """A whole row as noise, and clean: 2·T places."""
     return Places(torch.cat((block_of, block_of)), len(block_of))
 
@@ -161,7 +161,7 @@ class Denoiser(Protocol):
         ...
 
 
-class InBlocks(Denoiser, Protocol):
+class BlockwiseModel(Denoiser, Protocol):
     """One whose texts are made of blocks of one length."""
 
     block: int
@@ -171,7 +171,7 @@ class InBlocks(Denoiser, Protocol):
 
 
 def generate(
-    model: InBlocks, start: Sequence[int], sampling: Sampling, device: torch.device
+    model: BlockwiseModel, start: Sequence[int], sampling: Sampling, device: torch.device
 ) -> Iterator[int]:
     """Generate the text of ``model`` after ``start``, until it ends the text or ``max_tokens`` are
     drawn. A row begins with its text: the id that ends one does not stand before it, too."""
@@ -189,7 +189,7 @@ def generate(
             block = context[cache.length : cache.length + size]
             model.denoise(torch.tensor([block], device=device), cache, keep=True)
         known = context[cache.length :]
-        block = uncovered(model, known, size, cache, sampling, generator, device)
+        block = uncover_block(model, known, size, cache, sampling, generator, device)
         made = block[len(known) :][:left]
         for token in made:
             if token == sampling.stop:
@@ -199,7 +199,7 @@ def generate(
         left -= len(made)
 
 
-def uncovered(
+def uncover_block(
     model: Denoiser,
     known: list[int],
     size: int,
@@ -256,13 +256,13 @@ class MaskedDiffusion(Transformer):
         self._seen: dict[torch.device, Mask] = {}
         self._has_flex = shape.head_dim >= LEAST_FLEX_HEAD
 
-    def settle_attention(self) -> Sequence[Left]:
+    def settle_attention(self) -> Sequence[RejectedOption]:
         shape, device = self.shape, self.embedding.weight.device
         if not self._wants_rule(device):
             return ()
         why = why_not_flex(shape.heads, shape.head_dim, self.compute_dtype, device)
         self._has_flex, self._seen = not why, {}
-        return (Left(FLEX, f"{why}; SDPA by a table takes its place"),) if why else ()
+        return (RejectedOption(FLEX, f"{why}; SDPA by a table takes its place"),) if why else ()
 
     def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
         nats = self._bound(targets, draws or Draws.alone(len(targets)), self.span)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from model.data.batch import Draws
-from model.machine.precision import Left
+from model.machine.precision import RejectedOption
 from model.machine.tensors import local, span_of
 from trmcloud.core.errors import UsageError
 
@@ -127,7 +127,7 @@ class LanguageModel(nn.Module, ABC):
     def compile_parts(self) -> None:
         """Compiles what is worth it."""
 
-    def settle_attention(self) -> Sequence[Left]:
+    def settle_attention(self) -> Sequence[RejectedOption]:
         """Tries the kernel of attention that it is made for, on the device that it is on, and takes
         the next one where that is not to be had: each that is left, and why."""
         return ()

@@ -140,7 +140,7 @@ def parallel(model: nn.Module, world: World) -> nn.Module:
     )
 
 
-def unreduced(model: nn.Module) -> AbstractContextManager[Any]:
+def skip_reduction(model: nn.Module) -> AbstractContextManager[Any]:
     """Backward passes in it leave the gradients on each rank as they are, to be added up.
 
     A sharded model reduces them all the same: kept whole, they would take what sharding saves.

@@ -18,7 +18,7 @@ DTYPES = {
 """The types of all computation except the products that ``float8`` takes."""
 
 
-class Left(NamedTuple):
+class RejectedOption(NamedTuple):
     """A number format, or a kernel, that is not taken, and why."""
 
     name: str

@@ -69,7 +69,7 @@ def process_started() -> str:
     return stat.rpartition(")")[2].split()[19]
 
 
-class Pulse:
+class HeartbeatWriter:
     """The heartbeat file, and the account of where the time went."""
 
     def __init__(

@@ -76,7 +76,7 @@ def piece_of(tensor: Tensor) -> Piece:
 # Tensors of a checkpoint, whole or in shards, of which no more than the wanted rows are read.
 
 
-class Saved(Protocol):
+class SavedTensor(Protocol):
     """A saved tensor; a plain one is one, too."""
 
     @property
@@ -86,12 +86,12 @@ class Saved(Protocol):
     def __getitem__(self, index: Any, /) -> Tensor: ...
 
 
-def rows_of(saved: Saved, span: Span) -> Tensor:
+def rows_of(saved: SavedTensor, span: Span) -> Tensor:
     """Some of its rows, on the CPU."""
     return saved[span.start : span.stop] if len(saved.shape) else saved[...]
 
 
-def whole_of(saved: Saved) -> Tensor:
+def whole_of(saved: SavedTensor) -> Tensor:
     return saved[...]
 
 

@@ -91,7 +91,7 @@ def write_record(path: Path, record: Tokens) -> None:
     write_atomic(record_path(path), json.dumps(asdict(record)), durable=False)
 
 
-def believed(path: Path, vocab_size: int) -> Tokens | None:
+def read_checked_record(path: Path, vocab_size: int) -> Tokens | None:
     """The record of a token file, if the file is what it says and holds ids of the vocabulary."""
     try:
         said = json.loads(record_path(path).read_text())
@@ -115,7 +115,7 @@ def believed(path: Path, vocab_size: int) -> Tokens | None:
 _AT_ONCE = 1 << 20
 
 
-def is_of_its_text(
+def matches_text(
     record: Tokens,
     path: Path,
     *,

@@ -18,9 +18,9 @@ from concurrent.futures import (
 from pathlib import Path
 from typing import Any, TypeVar
 
-from model.preparing.fetch import Stopped
+from model.preparing.fetch import PreparationStopped
 from model.preparing.folder import GrowingFolder
-from model.preparing.work import Lesson, Made, start, train
+from model.preparing.work import JobResult, TokenizerSample, start, train
 
 # Threads for downloads and checks, processes for tokenizing, and what follows on each result.
 #
@@ -70,7 +70,7 @@ class Crew:
 
         self._running[self._workers.submit(task, *arguments)] = done
 
-    def teach(self, lesson: Lesson, then: Callable[[tuple[str, int, int]], None]) -> None:
+    def teach(self, lesson: TokenizerSample, then: Callable[[tuple[str, int, int]], None]) -> None:
         """Trains a tokenizer, alone with all cores, in a process whose memory is given back."""
         self._school = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         self._running[self._school.submit(train, lesson)] = then
@@ -92,7 +92,7 @@ class Crew:
             Stopped: told to.
         """
         if self.stop.is_set():
-            raise Stopped
+            raise PreparationStopped
         done, _ = wait(self._running, _LOOK_EVERY_S, FIRST_COMPLETED)
         for future in done:
             self._running.pop(future)(future.result())
@@ -166,7 +166,7 @@ class Telling:
         self._told("tokenizer", text_bytes, text_bytes)
         self._folder.tell(peaks={**self._folder.now.peaks, "tokenizer": peak_bytes})
 
-    def made(self, made: Made) -> None:
+    def made(self, made: JobResult) -> None:
         """A worker's own figures."""
         peaks = self._folder.now.peaks
         largest = max(made.peak_bytes, int(peaks.get("worker", 0)))

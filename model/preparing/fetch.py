@@ -26,7 +26,7 @@ from trmcloud.io.hashing import file_sha256
 # How a preparation can end that the same command goes on from.
 
 
-class PassingError(DataError):
+class TransientError(DataError):
     """An error that the same command may overcome later, with nothing changed but time or room."""
 
     again = True
@@ -36,7 +36,7 @@ class DamagedFile(DataError):
     """A download that does not match its name: ``where`` must be fetched again."""
 
 
-class Stopped(Exception):
+class PreparationStopped(Exception):
     """Told to stop; what is done stays."""
 
 
@@ -56,7 +56,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedFile:
     """A whole file and what is in it."""
 
     path: Path
@@ -65,7 +65,7 @@ class Fetched:
 
 
 @dataclass(frozen=True)
-class Pauses:
+class RetryClock:
     """The clock between two tries. ``sleep`` may raise, to end a wait."""
 
     sleep: Callable[[float], None]
@@ -85,7 +85,7 @@ class Fetcher:
     def __init__(
         self,
         environment: Mapping[str, str],
-        pauses: Pauses,
+        pauses: RetryClock,
         *,
         patience_s: float = PATIENCE_S,
         waits: Callable[[str], None] = lambda why: None,
@@ -108,7 +108,7 @@ class Fetcher:
         *,
         sha256: str = "",
         told: Callable[[int, int], None] = lambda done, total: None,
-    ) -> Fetched:
+    ) -> FetchedFile:
         """``target`` with what stands at ``address``; what is there already is not asked for again.
 
         Args:
@@ -145,7 +145,7 @@ class Fetcher:
                 where=address,
                 next_step="run it again; if it stays so, the host's file has changed",
             )
-        made = Fetched(target, digest, part.size)
+        made = FetchedFile(target, digest, part.size)
         part.finish(record, digest)
         return made
 
@@ -222,7 +222,7 @@ class Fetcher:
                 raise self._judged(error, address, part) from None
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                raise PassingError(
+                raise TransientError(
                     f"no room left on the disk: {part.size:,} bytes of {part.path.name} are there",
                     where=str(part.path.parent),
                     next_step="make room and run the same command again; it goes on from there",
@@ -288,7 +288,7 @@ class Fetcher:
         pause = max(pause, busy.retry_after_s)
         if self._pauses.monotonic() + pause - heard_at > self._patience_s:
             waited = self._pauses.monotonic() - heard_at
-            raise PassingError(
+            raise TransientError(
                 f"the host gave nothing for {waited:,.0f} s: {busy}",
                 where=address,
                 next_step="run the same command again later; it goes on where it stopped",
@@ -428,7 +428,7 @@ class _Part:
         self._note.unlink(missing_ok=True)
 
 
-def _whole(target: Path, record: Path, address: str, sha256: str) -> Fetched | None:
+def _whole(target: Path, record: Path, address: str, sha256: str) -> FetchedFile | None:
     """Return the earlier download, if it is unchanged."""
     try:
         said = json.loads(record.read_text())
@@ -439,7 +439,7 @@ def _whole(target: Path, record: Path, address: str, sha256: str) -> Fetched | N
         return None
     if digest != said["sha256"] or (sha256 and digest != sha256):
         return None
-    return Fetched(target, digest, int(said["bytes"]))
+    return FetchedFile(target, digest, int(said["bytes"]))
 
 
 def _range_of(text: str) -> tuple[int, int]:

@@ -18,7 +18,13 @@ from model.preparing import readers
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus, is_merges, tokenizer_from_merges
 from model.preparing.crew import cores
-from model.preparing.fetch import PATIENCE_S, Fetcher, PassingError, Pauses, Stopped
+from model.preparing.fetch import (
+    PATIENCE_S,
+    Fetcher,
+    PreparationStopped,
+    RetryClock,
+    TransientError,
+)
 from model.preparing.folder import GrowingFolder
 from model.preparing.pipeline import Pipeline
 from model.preparing.whole import check_ids, check_size
@@ -30,7 +36,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
-class Means:
+class PreparationOptions:
     """The resources of a preparation."""
 
     environment: Mapping[str, str]
@@ -51,16 +57,22 @@ class Means:
             waits=lambda why: self.told(why, 0, 0),
         )
 
-    def _pauses(self) -> Pauses:
+    def _pauses(self) -> RetryClock:
         def sleep(seconds: float) -> None:
             if self.stop.wait(seconds):
-                raise Stopped
+                raise PreparationStopped
 
-        return Pauses(sleep, time.monotonic, time.time, random.random)
+        return RetryClock(sleep, time.monotonic, time.time, random.random)
 
 
 def grow(
-    corpus: Corpus, settings: PhaseRecipe, out: Path, means: Means, *, wanted: int, tokenizer: str
+    corpus: Corpus,
+    settings: PhaseRecipe,
+    out: Path,
+    means: PreparationOptions,
+    *,
+    wanted: int,
+    tokenizer: str,
 ) -> dict[str, Any]:
     """Fills ``out``; returns what its ``meta.json`` says.
 
@@ -81,7 +93,7 @@ def grow(
     pipeline = None
     try:
         fetcher = means.fetcher()
-        text = given_tokenizer(tokenizer, corpus.layout, settings, cache, fetcher)
+        text = load_given_tokenizer(tokenizer, corpus.layout, settings, cache, fetcher)
         pipeline = Pipeline(
             corpus,
             settings,
@@ -103,28 +115,28 @@ def grow(
         folder.reached("done")
         folder.end("done")
         return meta
-    except Stopped:
+    except PreparationStopped:
         folder.end("stopped")
         raise
     except TrmcloudError as error:
-        folder.end("failed", error, again=isinstance(error, PassingError))
+        folder.end("failed", error, again=isinstance(error, TransientError))
         raise
     except OSError as error:
         problem: DataError = DataError(f"the data cannot be written: {error}", where=str(out))
         if error.errno in _NO_ROOM:
-            problem = PassingError(
+            problem = TransientError(
                 "no room left on the disk for the tokens",
                 where=error.filename or str(out),
                 next_step="make room and run the same command again; it goes on from there",
             )
-        folder.end("failed", problem, again=isinstance(problem, PassingError))
+        folder.end("failed", problem, again=isinstance(problem, TransientError))
         raise problem from None
     finally:
         if pipeline is not None:
             pipeline.close()
 
 
-def given_tokenizer(
+def load_given_tokenizer(
     named: str, layout: str, settings: PhaseRecipe, cache: Cache, fetcher: Fetcher
 ) -> str:
     """``tokenizer.json`` of the tokenizer given or stated; empty where one is to be trained.

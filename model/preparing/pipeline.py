@@ -19,16 +19,29 @@ from typing import Any
 
 from model.data.tokenizers import TextTokenizer, load_tokenizer
 from model.preparing import readers, work
-from model.preparing.cache import Cache, Tokens, believed, is_of_its_text, record_path, write_record
+from model.preparing.cache import (
+    Cache,
+    Tokens,
+    matches_text,
+    read_checked_record,
+    record_path,
+    write_record,
+)
 from model.preparing.corpus import HEADER_BYTES, Corpus, count_tokens
 from model.preparing.crew import DOWNLOADS_AT_ONCE, Crew, Telling, Told
 from model.preparing.entropy import ByteCounts
-from model.preparing.fetch import DamagedFile, Fetched, Fetcher, PassingError, Stopped
+from model.preparing.fetch import (
+    DamagedFile,
+    FetchedFile,
+    Fetcher,
+    PreparationStopped,
+    TransientError,
+)
 from model.preparing.folder import GrowingFolder
 from model.preparing.learning import KeptTokenizer
 from model.preparing.publishing import VALIDATION, Publisher, Shard
 from model.preparing.readers import Unit
-from model.preparing.work import Job, Lesson, Made
+from model.preparing.work import Job, JobResult, TokenizerSample
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 from trmcloud.io.hashing import file_sha256
@@ -116,7 +129,7 @@ class Pipeline:
             self._drop(Path(error.where))
             raise
         except BrokenProcessPool:
-            raise PassingError(
+            raise TransientError(
                 "a worker process was killed, as the system does where memory runs out",
                 where=self._corpus.source,
                 next_step="run it again with fewer --workers",
@@ -173,7 +186,7 @@ class Pipeline:
             return
 
         def look() -> tuple[Tokens | None, Tokens | None]:
-            return believed(tokens, vocab_size), believed(
+            return read_checked_record(tokens, vocab_size), read_checked_record(
                 held_out, vocab_size
             ) if held_out else None
 
@@ -206,9 +219,9 @@ class Pipeline:
         def told(done: int, total: int) -> None:
             self._telling.downloaded(file.name, done, total)
             if self._crew.stop.is_set():
-                raise Stopped
+                raise PreparationStopped
 
-        def fetch() -> Fetched:
+        def fetch() -> FetchedFile:
             return self._fetcher.fetch(file.address, target, sha256=file.sha256, told=told)
 
         self._crew.download(fetch, lambda fetched: self._have(shard, fetched.path))
@@ -238,7 +251,7 @@ class Pipeline:
     def _learn(self, shards: list[Shard]) -> None:
         self._is_learning = True
         self._telling.trains_a_tokenizer()
-        lesson = Lesson(
+        lesson = TokenizerSample(
             self._corpus.data_set,
             tuple((shard.file, shard.path) for shard in shards),
             self._settings.tokenizer,
@@ -319,7 +332,7 @@ class Pipeline:
             job = replace(job, held_out=held_out, every=self._split)
         return job
 
-    def _tokenized(self, shard: Shard, number: int, made: Made) -> None:
+    def _tokenized(self, shard: Shard, number: int, made: JobResult) -> None:
         shard.made[number] = made
         self._telling.made(made)
         if len(shard.made) < shard.jobs:
@@ -332,7 +345,7 @@ class Pipeline:
         if self._split:
             self._join(self._validation, parts, [m.held_out for m in parts])
 
-    def _compare(self, shard: Shard, parts: list[Made]) -> None:
+    def _compare(self, shard: Shard, parts: list[JobResult]) -> None:
         """Believes tokens that others made where they are those of the text, as far as one unit
         tells, and their counts of all of it are right; otherwise makes them anew."""
         chosen, doubted = shard.chosen, shard.doubted
@@ -352,7 +365,7 @@ class Pipeline:
                 made = _part(target, chosen)
                 questions = self._in_segments and record is not doubted[0]
                 same.append(
-                    is_of_its_text(
+                    matches_text(
                         record,
                         target,
                         name=shard.file.name,
@@ -386,7 +399,9 @@ class Pipeline:
 
         self._crew.chore(compare, compared)
 
-    def _join(self, shard: Shard, parts: list[Made], figures: list[tuple[int, int, int]]) -> None:
+    def _join(
+        self, shard: Shard, parts: list[JobResult], figures: list[tuple[int, int, int]]
+    ) -> None:
         target = self._place(shard)
         files = [_part(target, number) for number in range(len(parts))]
         tokens, documents, _ = (sum(each) for each in zip(*figures, strict=True))
@@ -449,7 +464,7 @@ class Pipeline:
         if self._split:
             self._copy(path, cut, there)
 
-        def measured(made: Made) -> None:
+        def measured(made: JobResult) -> None:
             if made.largest >= self._known().vocab_size:
                 raise DataError("it holds ids that GPT-2 does not have", where=str(path))
             self._telling.made(made)
@@ -471,14 +486,14 @@ class Pipeline:
         shard = self._validation
         part = _part(self._place(shard), 0)
 
-        def copied(made: Made) -> None:
+        def copied(made: JobResult) -> None:
             self._telling.made(made)
             self._join(shard, [made], [(made.tokens, made.documents, made.largest)])
 
         self._crew.work(copied, work.copy_tokens, path, HEADER_BYTES, start, stop, part)
 
 
-def _merged(parts: list[Made]) -> ByteCounts:
+def _merged(parts: list[JobResult]) -> ByteCounts:
     """The counts of all parts, which stay as they are."""
     counts = ByteCounts()
     for made in parts:

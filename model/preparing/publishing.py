@@ -15,7 +15,7 @@ from model.preparing import readers
 from model.preparing.cache import Tokens
 from model.preparing.corpus import HEADER_BYTES, Corpus, ShardFile
 from model.preparing.folder import GrowingFolder
-from model.preparing.work import Made
+from model.preparing.work import JobResult
 from trmcloud.core.contract.data_progress import ShardRecord
 from trmcloud.core.contract.pod_contract import (
     DATA_META_NAME,
@@ -42,7 +42,7 @@ class Shard:
     path: Path | None = None
     fetched: bool = False
     jobs: int = 0
-    made: dict[int, Made] = field(default_factory=dict)
+    made: dict[int, JobResult] = field(default_factory=dict)
     record: Tokens | None = None
     tokens: Path | None = None
     doubted: tuple[Tokens, ...] = ()

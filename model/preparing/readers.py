@@ -64,7 +64,7 @@ Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
 
 
-def ledgers(seed: int, first: int, stop: int) -> list[str]:
+def generate_ledgers(seed: int, first: int, stop: int) -> list[str]:
     """The documents ``first`` up to ``stop`` of the text that ``seed`` stands for.
 
     A document depends on its number alone. Randomness is SplitMix64 over counters, so that no
@@ -182,7 +182,7 @@ def documents(
     if data_set.layout == "generated":
         at_once = _BATCH_BYTES // DOCUMENT_CHARACTERS
         for start in range(unit.start, unit.stop, at_once):
-            yield ledgers(seed, start, min(unit.stop, start + at_once))
+            yield generate_ledgers(seed, start, min(unit.stop, start + at_once))
     elif data_set.layout == "jsonl":
         assert path is not None
         yield from _json_lines(path, unit, data_set, in_parts)

@@ -54,7 +54,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Made:
+class JobResult:
     """The result of a job: figures of ``out``, of ``held_out``, and the worker's own."""
 
     tokens: int = 0
@@ -84,7 +84,7 @@ def divide(data_set: DataSet, file: ShardFile, path: Path | None) -> list[Unit]:
     return units_of(data_set, file.name, path)
 
 
-def tokenize(job: Job) -> Made:
+def tokenize(job: Job) -> JobResult:
     """
     Raises:
         DataError: the shard is damaged, or holds what the tokenizer does not know.
@@ -122,7 +122,7 @@ def tokenize(job: Job) -> Made:
             else:
                 _count(counts, texts, parts)
             out.write(kept.take(texts))
-    return Made(
+    return JobResult(
         kept.tokens,
         kept.documents // parts,
         kept.text_bytes,
@@ -134,7 +134,7 @@ def tokenize(job: Job) -> Made:
     )
 
 
-def measure_tokens(path: Path, offset: int, start: int, stop: int) -> Made:
+def measure_tokens(path: Path, offset: int, start: int, stop: int) -> JobResult:
     """Of ids that are there already, from ``start`` up to ``stop`` of a token file: documents and
     the largest id."""
     import numpy as np
@@ -142,10 +142,10 @@ def measure_tokens(path: Path, offset: int, start: int, stop: int) -> Made:
     ids = np.memmap(path, dtype="<u2", mode="r", offset=offset)[start:stop]
     bos = _state["tokenizer"].bos
     documents = int(np.count_nonzero(ids == bos))
-    return Made(len(ids), documents, 0, int(ids.max(initial=0)), peak_bytes=_peak_bytes())
+    return JobResult(len(ids), documents, 0, int(ids.max(initial=0)), peak_bytes=_peak_bytes())
 
 
-def copy_tokens(path: Path, offset: int, start: int, stop: int, out: Path) -> Made:
+def copy_tokens(path: Path, offset: int, start: int, stop: int, out: Path) -> JobResult:
     """Ids of a token file as a file of their own, their text's bytes counted."""
     import numpy as np
 
@@ -162,7 +162,7 @@ def copy_tokens(path: Path, offset: int, start: int, stop: int, out: Path) -> Ma
     for begin, end in zip(begins, [*begins[1:], len(ids)], strict=True):
         counts.end_document()
         counts.add(tokenizer.decode(ids[begin:end]).encode())
-    return Made(
+    return JobResult(
         len(ids), len(begins), counts.total, int(ids.max(initial=0)), counts=counts,
         peak_bytes=_peak_bytes(),
     )  # fmt: skip
@@ -206,7 +206,7 @@ def join(parts: list[Path], target: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TokenizerSample:
     """The sample that a tokenizer is trained on: of each shard, one document in ``every``."""
 
     data_set: DataSet
@@ -217,7 +217,7 @@ class Lesson:
     in_segments: bool = False
 
 
-def train(lesson: Lesson) -> tuple[str, int, int]:
+def train(lesson: TokenizerSample) -> tuple[str, int, int]:
     """A tokenizer's JSON, the bytes of text it learnt from, and the largest memory that took.
 
     Raises:

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from model.data.tokenizers import TextTokenizer
 from model.families.protocol import Sampling
-from model.serving.engine import End, Engine, Full, Ticket
+from model.serving.engine import EndOfText, Engine, QueueFull, Ticket
 from model.serving.messages import (
     MAX_BODY_BYTES,
     Answer,
@@ -34,7 +34,7 @@ from model.serving.page import page_of
 from model.serving.text import TextStream
 from trmcloud.core.errors import DataError
 from trmcloud.core.plain_text import one_line
-from trmcloud.io.web_server import BodyRefused, keep, read_body
+from trmcloud.io.web_server import BodyRefused, mark_trusted, read_body
 
 RETRY_AFTER_S = 1
 BODY_WITHIN_S = 30.0
@@ -43,7 +43,7 @@ _LONG = 4096
 _FAILED = "a step of the model failed; what serves it was told why"
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """A request that is answered with ``status`` and one line."""
 
     def __init__(self, status: int, what: str, headers: Mapping[str, str] | None = None) -> None:
@@ -52,7 +52,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """The pages' access to the checkpoint and its engine."""
 
     engine: Engine
@@ -63,7 +63,7 @@ class Served:
     """Ids that a text may begin with, the special one among them."""
 
 
-def application(served: Served) -> Starlette:
+def application(served: ServedModel) -> Starlette:
     """The ASGI application; it starts the engine, and closes it in the end."""
 
     @contextlib.asynccontextmanager
@@ -104,25 +104,25 @@ def application(served: Served) -> Starlette:
         ],
         lifespan=lifespan,
         exception_handlers={
-            Refused: _refused,
+            RefusedRequest: _refused,
             HTTPException: _not_here,
             Exception: _unexpected,
         },
     )
 
 
-async def _generate(served: Served, request: Request) -> Response:
+async def _generate(served: ServedModel, request: Request) -> Response:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         # So that no page of another site can make a browser ask.
-        raise Refused(415, "say that it is JSON: Content-Type: application/json")
+        raise RefusedRequest(415, "say that it is JSON: Content-Type: application/json")
     question = _question(await _body(request))
     if len(question.prompt) > _LONG:  # so that nobody else waits for it
         start = await asyncio.to_thread(_start, served, question.prompt)
     else:
         start = _start(served, question.prompt)
-    drawn = Drawn(served, question, start)
-    keep(request.scope)  # it has one of the places that there are
+    drawn = ActiveRequest(served, question, start)
+    mark_trusted(request.scope)  # it has one of the places that there are
     if question.stream:
         return StreamingResponse(
             drawn.events(),
@@ -141,9 +141,9 @@ async def _body(request: Request) -> bytes:
     try:
         return await read_body(request.stream(), MAX_BODY_BYTES, BODY_WITHIN_S)
     except BodyRefused as error:
-        raise Refused(error.status, error.what, _CLOSE) from None
+        raise RefusedRequest(error.status, error.what, _CLOSE) from None
     except ClientDisconnect:
-        raise Refused(400, "the client left before its body was here") from None
+        raise RefusedRequest(400, "the client left before its body was here") from None
 
 
 _CLOSE = {"Connection": "close"}
@@ -153,32 +153,32 @@ def _question(body: bytes) -> Question:
     try:
         return Question.model_validate_json(body)
     except ValidationError as error:
-        raise Refused(422 if is_json(error) else 400, line_of(error)) from None
+        raise RefusedRequest(422 if is_json(error) else 400, line_of(error)) from None
 
 
-def _start(served: Served, prompt: str) -> list[int]:
+def _start(served: ServedModel, prompt: str) -> list[int]:
     """The prompt's ids behind the one that begins a text."""
     try:
         [ids] = served.tokenizer.encode([prompt], ["prompt"])
     except DataError as error:
-        raise Refused(422, f"prompt: {error.what}") from None
+        raise RefusedRequest(422, f"prompt: {error.what}") from None
     room = served.most_given - 1
     if len(ids) > room:
-        raise Refused(422, f"prompt: {len(ids):,} tokens; the model has room for {room:,}")
+        raise RefusedRequest(422, f"prompt: {len(ids):,} tokens; the model has room for {room:,}")
     return [served.tokenizer.bos, *(int(each) for each in ids)]
 
 
-class Drawn:
+class ActiveRequest:
     """A question in the engine's hands, from its being taken in to its last piece."""
 
-    def __init__(self, served: Served, question: Question, start: list[int]) -> None:
+    def __init__(self, served: ServedModel, question: Question, start: list[int]) -> None:
         """
         Raises:
             Refused: as many requests wait as may.
         """
         self._served, self._question = served, question
         self._start = start
-        self._came: asyncio.Queue[int | End] = asyncio.Queue()
+        self._came: asyncio.Queue[int | EndOfText] = asyncio.Queue()
         self.tokens = 0
         self.why = ""
         self._ticket = self._submit()
@@ -187,7 +187,7 @@ class Drawn:
         """The text, as it becomes certain. The engine is let go whichever way this ends."""
         text = TextStream(self._served.tokenizer, self._served.tokenizer.bos)
         try:
-            while not isinstance(came := await self._came.get(), End):
+            while not isinstance(came := await self._came.get(), EndOfText):
                 self.tokens += 1
                 piece = text.add(came)
                 if self._question.stop_on_newline and "\n" in piece:
@@ -216,7 +216,7 @@ class Drawn:
             Refused: a step failed.
         """
         if self.why == "failed":
-            raise Refused(500, _FAILED)
+            raise RefusedRequest(500, _FAILED)
         return Answer(
             text=text,
             prompt_tokens=len(self._start) - 1,
@@ -234,13 +234,13 @@ class Drawn:
                 yield _event(Piece(text=piece))
         try:
             yield _event(self.answer(""))
-        except Refused as error:
+        except RefusedRequest as error:
             yield _event(Failure(error=error.what))
 
     def _submit(self) -> Ticket:
         loop = asyncio.get_running_loop()
 
-        def deliver(came: int | End) -> None:
+        def deliver(came: int | EndOfText) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens
                 loop.call_soon_threadsafe(self._came.put_nowait, came)
 
@@ -256,12 +256,12 @@ class Drawn:
         )
         try:
             return self._served.engine.submit(self._start, sampling, deliver)
-        except Full:
+        except QueueFull:
             headers = {"Retry-After": str(RETRY_AFTER_S)}
-            raise Refused(503, "as many requests wait as may: try again", headers) from None
+            raise RefusedRequest(503, "as many requests wait as may: try again", headers) from None
 
 
-async def _unless_gone(request: Request, drawn: Drawn) -> Answer | None:
+async def _unless_gone(request: Request, drawn: ActiveRequest) -> Answer | None:
     """The answer; None where the client left before it was there."""
 
     async def gone() -> None:
@@ -290,7 +290,7 @@ def _json(
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+    assert isinstance(error, RefusedRequest)
     return _json(Failure(error=error.what), error.status, error.headers)
 
 

@@ -11,24 +11,24 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Callable, Sequence
 
-from model.families.drawing import Drawing, Text
+from model.families.drawing import Text, TextSampler
 from model.families.protocol import Sampling
 from trmcloud.core.plain_text import one_line
 
 
 @dataclass(frozen=True)
-class End:
+class EndOfText:
     """After a request's last id. ``why``: ``stop`` (the model ended the text), ``length`` (as many
     as were asked for), or ``failed``."""
 
     why: str
 
 
-Deliver = Callable[[int | End], None]
+Deliver = Callable[[int | EndOfText], None]
 """Called by the engine's thread with every id, and at last with an ``End``."""
 
 
-class Full(Exception):
+class QueueFull(Exception):
     """As many requests wait as may."""
 
 
@@ -48,7 +48,7 @@ class Engine:
 
     def __init__(
         self,
-        drawing: Drawing,
+        drawing: TextSampler,
         *,
         rows: int,
         waiting: int,
@@ -92,7 +92,7 @@ class Engine:
         with self._changed:
             free = self._rows - len(self._going)
             if self._closed or len(self._waiting) >= self._most + max(0, free):
-                raise Full
+                raise QueueFull
             self._waiting.append(ticket)
             self._changed.notify()
         return ticket
@@ -137,7 +137,7 @@ class Engine:
                         ticket.text = self._drawing.add(ticket.start, ticket.sampling)
                     except Exception as error:
                         self._tell("a step failed", error)
-                        ticket.deliver(End("failed"))
+                        ticket.deliver(EndOfText("failed"))
                     else:
                         self._going.append(ticket)
                 if self._closed or self._going:
@@ -152,7 +152,7 @@ class Engine:
             assert ticket.text is not None
             full = ticket.text.drawn >= ticket.sampling.max_tokens
             own = "failed" if ticket.text.failed else "length" if full else "stop"
-            ticket.deliver(End(why or own))
+            ticket.deliver(EndOfText(why or own))
 
     def _tell(self, what: str, error: Exception) -> None:
         self._report(one_line(f"{what}: {type(error).__name__}: {error}"))

@@ -17,7 +17,7 @@ _SPARE = 0.1
 """Of what is free, for the allocator's fragments."""
 
 
-class Need(NamedTuple):
+class MemoryNeed(NamedTuple):
     """Bytes: of the weights, of each request, and of the one whose beginning is read."""
 
     weights: int
@@ -28,7 +28,7 @@ class Need(NamedTuple):
         return self.weights + batch * self.request + self.beginning
 
 
-def need_of(settings: PhaseRecipe, *, on_gpu: bool) -> Need:
+def need_of(settings: PhaseRecipe, *, on_gpu: bool) -> MemoryNeed:
     """Keys and values of a whole sequence at every place that attends, in float32.
 
     A processor holds the weights twice while they are read: the file's tensors and the model's.
@@ -37,7 +37,7 @@ def need_of(settings: PhaseRecipe, *, on_gpu: bool) -> Need:
     kept = work.kv_share * settings.width * 2 * work.block_applications
     logits = settings.vocab_size * _LOGITS
     hidden = settings.width * (_WIDTHS + 2 * work.mlp_values)
-    return Need(
+    return MemoryNeed(
         round(work.parameters * _FLOAT * (1 if on_gpu else 2)),
         round((kept * settings.sequence + logits) * _FLOAT),
         round((kept + hidden) * settings.sequence * _FLOAT),

@@ -8,7 +8,7 @@ _UNFINISHED = "\ufffd"
 PARTED = "\n\n"
 
 
-class Decodes(Protocol):
+class TokenDecoder(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
@@ -16,7 +16,7 @@ class TextStream:
     """The text of a stream of ids. A character that is spread over several ids is held back until
     it is whole, or until the end."""
 
-    def __init__(self, tokenizer: Decodes, stop: int | None = None) -> None:
+    def __init__(self, tokenizer: TokenDecoder, stop: int | None = None) -> None:
         """
         Args:
             stop: the id that stands between the parts of an answer; it is told as an empty line.

@@ -15,7 +15,7 @@ from model.data.folder import PreparedData
 from model.data.stream import Rows
 from model.families.protocol import LanguageModel
 from model.machine.distributed import World
-from model.training.sharding import dropped
+from model.training.sharding import free_gathered_rows
 
 _GROUP = 1 << 63
 """Of the rows of every evaluation: whatever is drawn is the same each time, and for no step."""
@@ -86,7 +86,7 @@ def evaluate(
         nats += (losses.double() * scored).sum(dim=(1, 2))
         counts += torch.stack([scored.sum(), bytes_each.sum()])
         between()
-    dropped(model)
+    free_gathered_rows(model)
     tallied = torch.stack(tallies).sum(dim=0)
     summed = world.total(torch.cat([nats, counts.double(), tallied.double()]))
     return _evaluation(summed, steps)

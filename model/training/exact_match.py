@@ -50,7 +50,7 @@ def final_number(text: str) -> Decimal | None:
     return value if found[1] in ("", "+") else -value
 
 
-def is_said(text: str) -> bool:
+def is_final_number_complete(text: str) -> bool:
     """Whether nothing that may follow changes ``final_number``: its line has ended."""
     found = _FOUND.search(text)
     return found is not None and "\n" in text[found.end() :]

@@ -45,7 +45,7 @@ def layer_of(backend: str) -> Layer:
     return lambda plain: Float8Linear(plain, multiply)
 
 
-def fitting(model: LanguageModel) -> dict[str, nn.Linear]:
+def fitting_layers(model: LanguageModel) -> dict[str, nn.Linear]:
     """The layers that may be put into float8, by name: matrices of the blocks that tiles divide.
     Embeddings, heads and gates stay as they are."""
     groups = model.parameter_groups()
@@ -60,13 +60,13 @@ def fitting(model: LanguageModel) -> dict[str, nn.Linear]:
     }
 
 
-def put_in(model: LanguageModel, backend: str) -> Callable[[], None]:
+def convert_layers(model: LanguageModel, backend: str) -> Callable[[], None]:
     """Puts the fitting layers into float8; gives what takes them out again.
 
     Raises:
         ValueError: no layer fits. And see ``layer_of``.
     """
-    plain, make = fitting(model), layer_of(backend)
+    plain, make = fitting_layers(model), layer_of(backend)
     if not plain:
         raise ValueError(f"no matrix has sides that are multiples of {TILE}")
 
@@ -82,7 +82,7 @@ def put_in(model: LanguageModel, backend: str) -> Callable[[], None]:
 @contextmanager
 def within(model: LanguageModel, backend: str) -> Iterator[None]:
     """The fitting layers in float8, for the block."""
-    take_out = put_in(model, backend)
+    take_out = convert_layers(model, backend)
     try:
         yield
     finally:

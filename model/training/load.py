@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """Weights in float32 on ``device``."""
 
     model: LanguageModel
@@ -46,7 +46,7 @@ def settings_of(folder: Path) -> PhaseRecipe:
     return _described(folder)[1]
 
 
-def load_model(folder: Path) -> Loaded:
+def load_model(folder: Path) -> LoadedModel:
     """The model and tokenizer of a checkpoint; only weights and tokenizer need to be there.
 
     Raises:
@@ -80,7 +80,7 @@ def load_model(folder: Path) -> Loaded:
     load_weights(folder, manifest, model)
     tokenizer = load_tokenizer(read_text(folder, manifest, "tokenizer"), where=str(folder))
     device = torch.device("cuda" if has_gpu() else "cpu")
-    return Loaded(model.to(device).eval(), tokenizer, described, manifest, device)
+    return LoadedModel(model.to(device).eval(), tokenizer, described, manifest, device)
 
 
 def _compare(

@@ -20,11 +20,11 @@ from model.data.feed import FAILED, READY, Feed
 from model.data.folder import PreparedData
 from model.machine.distributed import World
 from model.machine.precision import autocast
-from model.machine.telemetry import Clock, Pulse
+from model.machine.telemetry import Clock, HeartbeatWriter
 from model.training.checkpoint import CheckpointFolder
 from model.training.evaluate import evaluate
 from model.training.landing import Landing
-from model.training.progress import CurveTaken, generator_states
+from model.training.progress import CurveEstimator, generator_states
 from model.training.reporting import Reporter, StepReport
 from model.training.saver import Saver, Trained
 from model.training.schedule import Cooldown, Schedule
@@ -38,12 +38,12 @@ _DATA_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Outlets:
+class TrainingOutputs:
     """The outputs of a run."""
 
     checkpoints: CheckpointFolder
     reporter: Reporter
-    pulse: Pulse
+    pulse: HeartbeatWriter
     clock: Clock
 
 
@@ -59,7 +59,7 @@ class Trainer:
         trained: Trained,
         parallel_model: nn.Module,
         landing: Landing,
-        outlets: Outlets,
+        outlets: TrainingOutputs,
     ) -> None:
         self._settings, self._world, self._data = settings, world, data
         self._trained = trained
@@ -96,7 +96,7 @@ class Trainer:
         self._paces = Paces()
         self._global_batch = settings.global_batch(world.size)
         self._last: StepReport | None = None
-        self._curve = CurveTaken(trained.progress, settings.warmup_steps)
+        self._curve = CurveEstimator(trained.progress, settings.warmup_steps)
         self._trained_before_s = trained.progress.trained_s
         self._first_step = trained.progress.step
         self._began = self._mark = outlets.clock.monotonic()

@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from model.families.protocol import LanguageModel, Objective
-from model.machine.distributed import World, unreduced
-from model.machine.precision import Left, autocast
+from model.machine.distributed import World, skip_reduction
+from model.machine.precision import RejectedOption, autocast
 from model.machine.telemetry import Clock
 from model.training.checkpoint import Found
-from model.training.float8 import TILE, layer_of, put_in, within
+from model.training.float8 import TILE, convert_layers, layer_of, within
 from model.training.landing import Limits
 from model.training.optim import Optimizer
 from model.training.sharding import is_sharded
-from model.training.stepping import made_up
+from model.training.stepping import make_dummy_batch
 from trmcloud.core.errors import UsageError
 from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.settings import AUTO, FLOAT8, FLOAT8_BACKENDS, PhaseRecipe
@@ -84,33 +84,33 @@ class Chip:
 
 
 @dataclass(frozen=True)
-class Descent:
+class FormatChoice:
     """The place on the ladder: ``float8`` is the backend that could be taken, empty where there is
     none; ``plain`` the format for everything else."""
 
     float8: str
     plain: str
-    left: tuple[Left, ...] = ()
+    left: tuple[RejectedOption, ...] = ()
 
 
 Try = Callable[[str], str]
 """Why a rung is not to be had; empty where every rank has it."""
 
 
-def descend(settings: PhaseRecipe, chip: Chip, attempt: Try) -> Descent:
+def choose_format(settings: PhaseRecipe, chip: Chip, attempt: Try) -> FormatChoice:
     """The rungs that ``settings`` may be trained on, of those that ``attempt`` finds.
 
     Raises:
         UsageError: the format that was asked for by name is not to be had, or none at all is.
     """
     asked, backend = settings.dtype, settings.float8
-    left: list[Left] = []
+    left: list[RejectedOption] = []
 
     def first(rungs: tuple[str, ...], reason: Try) -> str:
         for rung in rungs:
             if not (why := reason(rung)):
                 return rung
-            left.append(Left(rung, why))
+            left.append(RejectedOption(rung, why))
         return ""
 
     def plain_or_none(rung: str) -> str:
@@ -125,18 +125,20 @@ def descend(settings: PhaseRecipe, chip: Chip, attempt: Try) -> Descent:
     if asked == FLOAT8:
         if not float8:
             raise UsageError(f"float8 is not to be had: {_told(left)}", next_step=_instead(chip))
-        return Descent(float8, BESIDE_FLOAT8, tuple(left))
+        return FormatChoice(float8, BESIDE_FLOAT8, tuple(left))
     if asked == AUTO:
         plain = first(PLAIN, plain_or_none)
         if not plain:
             raise UsageError(f"no number format is to be had: {_told(left)}")
-        return Descent(float8 if plain == BESIDE_FLOAT8 else "", plain, tuple(left))
+        return FormatChoice(float8 if plain == BESIDE_FLOAT8 else "", plain, tuple(left))
     if why := chip.lacks(asked) or attempt(asked):
         raise UsageError(f"{asked} is not to be had: {why}", next_step="--precision auto")
-    return Descent("", asked)
+    return FormatChoice("", asked)
 
 
-def proven(device: torch.device, world: World, prove: Callable[[str, torch.device], None]) -> Try:
+def make_prover(
+    device: torch.device, world: World, prove: Callable[[str, torch.device], None]
+) -> Try:
     """Return a function that tries a rung with ``prove``, all ranks together; each rung is tried
     once."""
     known: dict[str, str] = {}
@@ -199,7 +201,7 @@ def reason_of(error: BaseException) -> str:
     return told[:_LONGEST_WHY]
 
 
-def _told(left: list[Left]) -> str:
+def _told(left: list[RejectedOption]) -> str:
     return "; ".join(f"{each.name}: {each.why}" for each in left)
 
 
@@ -303,10 +305,13 @@ class Trial:
 
     def _step(self) -> torch.Tensor:
         settings, world = self.settings, self.world
-        cast, batch = autocast(settings.dtype, world.device), made_up(settings, world.device)
+        cast, batch = (
+            autocast(settings.dtype, world.device),
+            make_dummy_batch(settings, world.device),
+        )
         for micro in range(settings.accumulation):
             last = micro == settings.accumulation - 1
-            with nullcontext() if last else unreduced(self.together), cast():
+            with nullcontext() if last else skip_reduction(self.together), cast():
                 made: Objective = self.together(*batch)
                 (made.loss / settings.accumulation).backward()
         norm = self.optimizer.clip(settings.grad_clip)
@@ -319,7 +324,7 @@ class Trial:
 def decide(
     settings: PhaseRecipe,
     chip: str,
-    again: Callable[[], Descent],
+    again: Callable[[], FormatChoice],
     tried: Try,
     trial: Trial,
     *,
@@ -382,7 +387,7 @@ def _verdict(made: Decision, backend: str, plain_s: float, float8_s: float) -> D
     return replace(made, why=f"float8 ({backend}) has {told}; more than {PAYS} is asked of it")
 
 
-def recorded_in(checkpoints: Iterable[Found]) -> Decision | None:
+def read_decision(checkpoints: Iterable[Found]) -> Decision | None:
     """Return the number format decided in the newest of them; None where that is unknown."""
     newest = max(checkpoints, key=lambda each: each.manifest.step, default=None)
     content = newest.manifest.extra.get(EXTRA) if newest is not None else None
@@ -425,7 +430,7 @@ class NumberFormat:
         """
         self._asked, self._world = asked, world
         self._chip = chip or Chip.of(world.device)
-        self._attempt = proven(world.device, world, prove or prove_rung)
+        self._attempt = make_prover(world.device, world, prove or prove_rung)
         self._failed: dict[str, str] = {}
         self.descent = self._descend()
         self.settings = replace(asked, dtype=self.descent.plain)
@@ -459,13 +464,13 @@ class NumberFormat:
             Trial(model, together, optimizer, self.settings, self._world, clock.monotonic),
             steps_left=self._asked.steps - newest,
             left_s=math.inf if deadline_at is None else deadline_at - clock.epoch(),
-            recorded=recorded_in(checkpoints),
+            recorded=read_decision(checkpoints),
             failed=self._failed.__setitem__,
         )
         self.descent = self._descend()
         if decision.dtype == FLOAT8:
             try:
-                put_in(model, decision.backend)
+                convert_layers(model, decision.backend)
             except ValueError as error:
                 raise UsageError(
                     f"float8 is not to be had: {error}", next_step="--precision bf16"
@@ -473,8 +478,8 @@ class NumberFormat:
             self.settings = replace(self.settings, dtype=FLOAT8)
         return decision
 
-    def _descend(self) -> Descent:
-        return descend(self._asked, self._chip, self._tried)
+    def _descend(self) -> FormatChoice:
+        return choose_format(self._asked, self._chip, self._tried)
 
     def _tried(self, rung: str) -> str:
         if rung in self._failed:

@@ -12,7 +12,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from model.families.protocol import EMBEDDING, MATRIX, Group, LanguageModel
-from model.machine.tensors import Piece, Saved, Span, local, piece_of, rows_of, span_of, whole_of
+from model.machine.tensors import (
+    Piece,
+    SavedTensor,
+    Span,
+    local,
+    piece_of,
+    rows_of,
+    span_of,
+    whole_of,
+)
 from model.training.sharding import Peers, peers_of, total_norm
 from trmcloud.core.spec.settings import PhaseRecipe
 
@@ -80,7 +89,7 @@ def even_rows(updates: Tensor, variance: Tensor) -> Tensor:
     return evened * (before / after)
 
 
-def cautious(weights: Tensor, update: Tensor) -> Tensor:
+def cautious_decay_weights(weights: Tensor, update: Tensor) -> Tensor:
     """Cautious weight decay (Chen et al. 2025): those weights that the update shrinks anyway, the
     others as zeros."""
     return weights * (weights * update >= 0)
@@ -113,7 +122,7 @@ Update = Callable[[Tensor], Tensor]
 """(count, rows, columns) → the same shape."""
 
 
-def dealt(
+def share_updates(
     matrices: Sequence[Matrix], mine: Sequence[Tensor], peers: Peers, update: Update
 ) -> Iterator[Tensor]:
     """``update`` of every matrix in order, as the rows of it that this rank holds. A collective
@@ -228,7 +237,7 @@ class Average:
 
 
 @torch.no_grad()
-def restore_trained(model: nn.Module, tensors: Mapping[str, Saved]) -> None:
+def restore_trained(model: nn.Module, tensors: Mapping[str, SavedTensor]) -> None:
     """The model has just loaded an average; it gets back the weights that were trained.
 
     Raises:
@@ -377,7 +386,7 @@ class Optimizer:
                 made[f"{key}.{name}"] = Piece(value, shape, start) if is_like else Piece(value, ())
         return made
 
-    def load_state(self, tensors: Mapping[str, Saved]) -> None:
+    def load_state(self, tensors: Mapping[str, SavedTensor]) -> None:
         """Takes up what ``state`` gave, of whole tensors: the rows that this rank holds.
 
         Raises:
@@ -443,7 +452,7 @@ class Optimizer:
             for part, update in zip(parts, updates, strict=True):
                 weights = held[part.name][self._rows_here(part)]
                 if self._rules.cautious_decay:
-                    weights.sub_(cautious(weights, update), alpha=decay)
+                    weights.sub_(cautious_decay_weights(weights, update), alpha=decay)
                 weights.add_(update, alpha=-rate * muon_scale(*shape))
 
     def _updates(self, parts: list[Matrix], moved: Mapping[str, Tensor]) -> Iterable[Tensor]:
@@ -452,7 +461,7 @@ class Optimizer:
         if not self._rules.normuon:
             if self._peers is None:
                 return orthogonalise(torch.stack(mine))
-            return dealt(parts, mine, self._peers, orthogonalise)
+            return share_updates(parts, mine, self._peers, orthogonalise)
         there = [self._variances[part.name][self._rows_here(part)] for part in parts]
         if self._peers is not None:
             return self._evened_rows(parts, mine, there)
@@ -467,7 +476,7 @@ class Optimizer:
         """A row's variance travels with it, as one more column."""
         assert self._peers is not None
         wide = [torch.cat(pair, dim=1) for pair in zip(mine, there, strict=True)]
-        made = dealt(parts, wide, self._peers, _evened)
+        made = share_updates(parts, wide, self._peers, _evened)
         for variance, rows in zip(there, made, strict=True):
             variance.copy_(rows[:, -1:])
             yield rows[:, :-1]

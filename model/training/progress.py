@@ -136,7 +136,7 @@ def row_from_json(text: str) -> bytes:
 # The curve that tells what more steps would buy, fitted to a training's own evaluations.
 
 
-class CurveTaken:
+class CurveEstimator:
     """Of one attempt, which begins where ``progress`` stands now."""
 
     def __init__(self, progress: Progress, warmup_steps: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from model.machine.distributed import World
-from model.machine.precision import Left
+from model.machine.precision import RejectedOption
 from model.machine.telemetry import Metrics
 from model.training.evaluate import Evaluation
 from model.training.number_format import Decision
@@ -82,7 +82,7 @@ class Reporter:
         self._peak_flops = peak_flops
         self._flops_per_token = settings.work().train_flops
 
-    def takes(self, step: int, decision: Decision, left: Sequence[Left]) -> None:
+    def takes(self, step: int, decision: Decision, left: Sequence[RejectedOption]) -> None:
         """The number format, and each rung of the ladder that was left for it."""
         if not self._world.is_main or not (decision.is_told or left):
             return
@@ -97,7 +97,7 @@ class Reporter:
             say(f"precision: not {rung}: {why}")
         say(f"precision: {decision.words}: {decision.why}")
 
-    def attends(self, step: int, left: Sequence[Left]) -> None:
+    def attends(self, step: int, left: Sequence[RejectedOption]) -> None:
         """Kernels of attention that were left for slower ones."""
         if not self._world.is_main or not left:
             return

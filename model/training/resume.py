@@ -331,6 +331,6 @@ def _start_from(folder: Path, trained: Trained, data: PreparedData) -> None:
     load_weights(folder, manifest, trained.model)
 
 
-def fresh(model: LanguageModel, optimizer: Optimizer, settings: PhaseRecipe) -> Trained:
+def make_fresh_state(model: LanguageModel, optimizer: Optimizer, settings: PhaseRecipe) -> Trained:
     average = Average(model, settings.ema_decay) if settings.ema else None
     return Trained(model, optimizer, LossScale.of(settings.dtype), Progress(), average=average)

@@ -101,7 +101,7 @@ def provenance() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "code_sha256": tree_sha256(Path(__file__).resolve().parent, SUFFIXES),
+        "code_sha256": tree_sha256(Path(__file__).resolve().parents[1], SUFFIXES),
         "packages_sha256": packages_sha256(),
     }
 

@@ -104,7 +104,7 @@ def total_norm(gradients: Iterable[Tensor], peers: Peers) -> Tensor:
     return squared.sqrt()
 
 
-def dropped(model: nn.Module) -> None:
+def free_gathered_rows(model: nn.Module) -> None:
     """After passes that no backward pass followed: each rank holds its own rows alone again."""
     reshard = getattr(model, "reshard", None)
     if reshard is not None:

@@ -30,7 +30,7 @@ MENDS_WITHIN = 64
 """Steps after a spike by which the loss is back under what was a spike then."""
 
 
-class Diverged(Exception):
+class TrainingDiverged(Exception):
     """The loss has risen, and leaving out steps did not bring it down."""
 
 
@@ -84,7 +84,9 @@ class Soundness:
         self.norms.append(norm)
         self._follow(step, loss)
         if why:
-            self._skip(step, Diverged(f"step {step} is the {MOST_SKIPPED}th of {OVER}: {why}"))
+            self._skip(
+                step, TrainingDiverged(f"step {step} is the {MOST_SKIPPED}th of {OVER}: {why}")
+            )
         return why
 
     def _skip(self, step: int, too_often: Exception) -> None:
@@ -101,7 +103,7 @@ class Soundness:
             self.limit, self.above = None, []
         elif len(self.above) >= MENDS_WITHIN:
             mean = fmean(self.above)
-            raise Diverged(
+            raise TrainingDiverged(
                 f"the loss has been {mean:.3f} for {len(self.above)} steps, by step {step}: "
                 f"above {self.limit:.3f} ever since it rose"
             )

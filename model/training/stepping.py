@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from model.data.batch import Batch, Draws
 from model.families.protocol import LanguageModel, Objective
-from model.machine.distributed import World, unreduced
+from model.machine.distributed import World, skip_reduction
 from model.machine.precision import LossScale, autocast
 from model.training.optim import Optimizer
-from model.training.sharding import dropped
+from model.training.sharding import free_gathered_rows
 from model.training.soundness import Soundness
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -92,7 +92,7 @@ def compiled_graphs() -> int:
     return int(counters["stats"]["unique_graphs"])
 
 
-def made_up(settings: PhaseRecipe, device: torch.device) -> Batch:
+def make_dummy_batch(settings: PhaseRecipe, device: torch.device) -> Batch:
     """A micro-batch of no text: the data may still be on its way."""
     shape = (settings.batch, settings.sequence + 1)
     rows = torch.arange(math.prod(shape), device=device).view(shape) % settings.text_ids
@@ -115,7 +115,7 @@ def warm_up(
     Raises:
         UsageError: the model cannot be compiled.
     """
-    cast, batch = autocast(settings.dtype, world.device), made_up(settings, world.device)
+    cast, batch = autocast(settings.dtype, world.device), make_dummy_batch(settings, world.device)
     for _ in range(2):
         try:
             with cast():
@@ -123,7 +123,7 @@ def warm_up(
             made.loss.backward()
             with torch.no_grad(), cast():
                 model.evaluate(*batch)
-            dropped(model)
+            free_gathered_rows(model)
         except Exception as error:
             if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 raise UsageError(
@@ -280,4 +280,4 @@ class Stepper:
         """Gradients are reduced once a step, in its last micro-batch."""
         if micro == self._settings.accumulation - 1:
             return nullcontext()
-        return unreduced(self._model)
+        return skip_reduction(self._model)

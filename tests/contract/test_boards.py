@@ -18,7 +18,7 @@ import pytest
 
 from tests.standins.loopback import free_port, until
 from tests.unit.cli import told_home
-from trmcloud.app.boards import BoardFeed, about
+from trmcloud.app.boards import BoardFeed, board_facts
 from trmcloud.app.context import Context, find_run
 from trmcloud.core.errors import Outcome
 from trmcloud.wiring import board_server, build_context, event_files, wandb_run
@@ -195,7 +195,7 @@ def test_wandb_keeps_the_guides_names(context: Context, monkeypatch: pytest.Monk
     assert Path(where).is_relative_to(context.home)
     config, rows, whole = kept_offline(context.home)
     assert config["run"] == LANDED
-    assert config["asked"] == json.loads(json.dumps(about(run)["asked"]))
+    assert config["asked"] == json.loads(json.dumps(board_facts(run)["asked"]))
     assert [row["_step"] for row in rows] == [10, 20, 30, 40, 50]
     assert rows[0]["_timestamp"] == AT + 10
     assert set(rows[-1]) >= KNOWN

@@ -15,7 +15,7 @@ from tests.checkpoints import whole_checkpoint
 from tests.plans import a_generation
 from trmcloud.app.checkpoints import bucket_grants, fetching
 from trmcloud.app.checkpoints import sources as bc
-from trmcloud.app.checkpoints.bucket_grants import to_go_on_from
+from trmcloud.app.checkpoints.bucket_grants import checkpoints_to_resume
 from trmcloud.app.checkpoints.inventory import plan_pruning
 from trmcloud.app.context import Context, bucket_at, is_quiet
 from trmcloud.app.launch_checks import check_loss
@@ -89,13 +89,16 @@ def test_what_is_pulled_goes_on_to_a_store_without_pods(world: Context, bucketed
     run = run_of(bucketed)
     every = [saved(world, 10, 1.0), *(saved(world, step, 2.0) for step in (20, 30, 40, 50))]
     relayed(world, bucketed, run, *every, every[-1])
-    stored = {one.manifest.step for one in bc.in_bucket(world, run).shelf.whole}
+    stored = {one.manifest.step for one in bc.list_bucket(world, run).shelf.whole}
     assert {10, 50} <= stored, "the best and the latest are never written over"
     assert len(stored) == 4
-    on, before = to_go_on_from(run, bc.in_bucket(world, run).shelf)
+    on, before = checkpoints_to_resume(run, bc.list_bucket(world, run).shelf)
     assert on.manifest.step == 50 > before.manifest.step
     done = ev.PhaseEnded(1, "fast", "finished", 50, 1.0, {})
-    assert to_go_on_from(replace(run, phases={"fast": done}), bc.in_bucket(world, run).shelf) == ()
+    assert (
+        checkpoints_to_resume(replace(run, phases={"fast": done}), bc.list_bucket(world, run).shelf)
+        == ()
+    )
 
 
 def close_a_run(world: Context, bucketed: Plan) -> None:
@@ -135,7 +138,7 @@ def test_a_bucket_that_was_down_is_asked_again_by_who_lives(world: Context, buck
     run = world.ledger.read().runs["r1"]
     said = []
     for wall in (4000.0, 4001.0, 4599.0, 4600.0, 4300.0, 5199.0, 5200.0):  # noqa: B007
-        said.append(bucket_grants.beyond_grants(lives_on, run))
+        said.append(bucket_grants.oversized_objects(lives_on, run))
     # A clock that is set back does not put it off.
     assert asked == [4000.0, 4600.0, 4300.0, 5199.0, 5200.0]
     assert said == [None, None, None, None, (), (), ()]
@@ -168,8 +171,8 @@ def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
     )
     assert run.settled > Usd("0.5")
     # Since the pod was asked for, at $0.023 per GB and month.
-    assert run.settled == Usd("0.5") + bucket_grants.bucket_rent((64 << 20) + 1, 500 + 2900 / 3600)
-    assert bucket_grants.bucket_rent(10**9, 730.0) == Usd("0.023")
+    assert run.settled == Usd("0.5") + bucket_grants.storage_rent((64 << 20) + 1, 500 + 2900 / 3600)
+    assert bucket_grants.storage_rent(10**9, 730.0) == Usd("0.023")
     assert large not in s3.keys(BUCKET)
     assert fine in s3.keys(BUCKET)
     assert world.ledger.read().line("account", "").settled == run.settled
@@ -202,27 +205,27 @@ def test_what_was_found_before_is_counted_from_then_on(bucketed: Plan) -> None:
 
     def found(size_bytes: int, hours: float) -> None:
         nonlocal run
-        event = bucket_grants.swept(
+        event = bucket_grants.sweep_event(
             run, (("a/key", size_bytes),) if size_bytes else (), 3600 * hours
         )
         run = apply_event(run, ev.Record(9, run.run_id, 1, 3600 * hours, event))
 
     found(3 << 30, 100)
-    assert run.oversized_rent == bucket_grants.bucket_rent(3 << 30, 100)
+    assert run.oversized_rent == bucket_grants.storage_rent(3 << 30, 100)
     run = replace(run, generations=(*run.generations, replace(run.generations[0], number=2)))
     found(3 << 30, 300)
-    assert run.oversized_rent == bucket_grants.bucket_rent(
+    assert run.oversized_rent == bucket_grants.storage_rent(
         3 << 30, 100
-    ) + bucket_grants.bucket_rent(3 << 30, 200)
+    ) + bucket_grants.storage_rent(3 << 30, 200)
     before = run.oversized_rent
     found(1 << 30, 400)
-    assert run.oversized_rent == before + bucket_grants.bucket_rent(1 << 30, 100)
+    assert run.oversized_rent == before + bucket_grants.storage_rent(1 << 30, 100)
     found(0, 400)
     assert run.swept_generation == 2
     run = replace(run, generations=(*run.generations, replace(run.generations[0], number=3)))
     before = run.oversized_rent
     found(2 << 30, 450)
-    assert run.oversized_rent == before + bucket_grants.bucket_rent(2 << 30, 50), (
+    assert run.oversized_rent == before + bucket_grants.storage_rent(2 << 30, 50), (
         "nothing was left at 400"
     )
 
@@ -241,8 +244,8 @@ def test_a_bucket_that_is_down_is_asked_again_by_the_next_command(
 
     world = replace(world, bucket=lambda place: Down())  # type: ignore[arg-type,return-value]
     world = replace(world, clock=SimpleNamespace(now=lambda: Instant(100.0, 100.0, "boot")))
-    assert bucket_grants.beyond_grants(world, run) is None
-    assert bucket_grants.beyond_grants(world, replace(run, run_id="r2")) is None
+    assert bucket_grants.oversized_objects(world, run) is None
+    assert bucket_grants.oversized_objects(world, replace(run, run_id="r2")) is None
     assert asked == ["r1"], "within one command once"
 
 
@@ -280,15 +283,14 @@ def test_pruning_spares_what_was_saved_before_the_cooldown_until_the_storage_wee
         saved(world, 30, 2.0, cooldown_from=10),
     ]
     relayed(world, bucketed, run, *made)
-    found = [one.manifest for one in bc.in_bucket(world, run).shelf.whole]
+    found = [one.manifest for one in bc.list_bucket(world, run).shelf.whole]
     pruning = fetching.what_to_prune(found, 1)
     assert pruning.checkpoints == ()
     assert [m.step for m in bc.optimizers_to_drop(pruning)] == [20], "from 10 a run may go on"
     items = {item.local.name: item.sha256 for item in _to_go_on_from(world.files, run)}
     assert sorted(items) == ["step-00000010", "step-00000030"], "what a new pod is sent"
-    assert [s.manifest.step for s in to_go_on_from(run, bc.in_bucket(world, run).shelf)] == [
-        *(30, 20, 10),
-    ]  # fmt: skip
+    resumable = checkpoints_to_resume(run, bc.list_bucket(world, run).shelf)
+    assert [each.manifest.step for each in resumable] == [30, 20, 10]
     ended = replace(run, generations=(replace(run.generations[0], ended_at=1000.0),))
     for days, gone in ((6.9, []), (7.1, [10])):
         now = 1000.0 + days * 86_400
@@ -315,14 +317,14 @@ def test_pruning_spares_the_latest_ones_optimizer_and_never_another_ledgers_run(
     relayed(
         world, bucketed, run, *(saved(world, s, b) for s, b in ((10, 1.0), (20, 3.0), (30, 2.0)))
     )
-    found = bc.in_bucket(world, run)
+    found = bc.list_bucket(world, run)
     pruning = fetching.what_to_prune([one.manifest for one in found.shelf.whole], 1)
     assert [m.step for m in bc.optimizers_to_drop(pruning)] == [10]
     assert bc.bucket_freed_bytes(pruning) == 4000 + 2000
     with pytest.raises(ConflictError):
         bc.prune_bucket(world, replace(run, state=State.RUNNING), found, pruning)
     bc.prune_bucket(world, run, found, pruning)
-    left = {one.manifest.step: one.manifest for one in bc.in_bucket(world, run).shelf.whole}
+    left = {one.manifest.step: one.manifest for one in bc.list_bucket(world, run).shelf.whole}
     assert {step: len(made.files) for step, made in left.items()} == {10: 1, 30: 2}
     assert sorted(m.step for m in bc.known_in_bucket(world, run)) == [10, 30]
     owner = f"{run.bucket.removeprefix(f's3://{BUCKET}/')}/runs/r1/owner.json"
@@ -340,7 +342,7 @@ def test_a_store_that_is_down_is_a_trouble_and_no_end(
     monkeypatch.setattr(client, "TRIES", 1)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     run = run_of(bucketed)
-    found = bc.in_bucket(world, run)
+    found = bc.list_bucket(world, run)
     assert isinstance(found.trouble, ProviderError)
     assert bc.known_in_bucket(world, run) == ()
     assert not list(world.home.glob("runs/r1/bucket.json"))
@@ -433,11 +435,11 @@ def test_a_later_metric_is_passed_on_to_the_store_and_wins(world: Context, bucke
     saved(world, 10, 2.0)
     early = saved(world, 20, None)
     relayed(world, bucketed, run, early)
-    [stored] = bc.in_bucket(world, run).shelf.whole
+    [stored] = bc.list_bucket(world, run).shelf.whole
     assert stored.manifest == early
     scored = mf.with_metric(early, 1.25, (3.0, 2.0))
     relayed(world, bucketed, run, scored, early)
-    [again] = bc.in_bucket(world, run).shelf.whole
+    [again] = bc.list_bucket(world, run).shelf.whole
     assert (again.manifest, again.at) == (scored, stored.at)
 
     # The copy here is from before the metric: what the store says of the same weights counts.

@@ -22,7 +22,7 @@ from trmcloud.app.planning import load_plan
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_records import UnknownEvent, event_from_json
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome, UsageError
 from trmcloud.core.money import Usd
@@ -109,7 +109,7 @@ def test_a_sentence_of_the_version_before_is_told_as_it_was(tmp_path: Path) -> N
     shutil.copytree(FORMATS / "3" / "home", tmp_path / "home")
     (run,) = SqliteLedger(tmp_path / "home" / "ledger.db").read().runs.values()
     assert run.stop is not None
-    assert run.reason == run.stop.reason == because(ReasonKind.SAID, text="trmcloud stop")
+    assert run.reason == run.stop.reason == make_reason(ReasonKind.SAID, text="trmcloud stop")
     assert sentence(run.reason) == "trmcloud stop"
 
 

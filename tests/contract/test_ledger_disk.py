@@ -33,7 +33,7 @@ from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.cli.main import main
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.ledger_facts import Restored
+from trmcloud.core.control.ledger_facts import RestoredCopy
 from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.errors import (
     BudgetRefused,
@@ -345,7 +345,7 @@ def test_a_restored_backup_is_accepted_once_and_then_reconciled(
     path.write_bytes(backup)
     assert ledger_at(path).accept_restored(AT + 5)
     for ledger in (alive, ledger_at(path)):
-        assert ledger.read().restored == Restored(at=AT + 5, since=AT)
+        assert ledger.read().restored == RestoredCopy(at=AT + 5, since=AT)
         assert not ledger.accept_restored(AT + 6)
         with pytest.raises(BudgetRefused, match="restored from a backup"):
             open_run(path, "r2")

@@ -28,7 +28,7 @@ from trmcloud.core.contract.bucket_layout import (
 from trmcloud.io.files import write_atomic
 from trmcloud.pod.agent.side_processes import Transfer
 from trmcloud.pod.machine.prepare import TrainerSetup
-from trmcloud.pod.storage.report_upload import Teller
+from trmcloud.pod.storage.report_upload import ReportUploader
 from trmcloud.pod.storage.upload import Uploader
 
 pytest.importorskip("boto3")
@@ -369,7 +369,7 @@ class Telling:
         )
         url = store.generate_presigned_url("put_object", Params={"Bucket": BUCKET, "Key": self.key})
         self.grants = grant(store, root, report=url)
-        self.teller = Teller(
+        self.teller = ReportUploader(
             self._dir, lambda: self.grants, self.lines.append, now=lambda: self.now
         )
 

@@ -582,7 +582,7 @@ def test_reap_finds_what_the_first_list_omits(rig: Rig, tmp_path: Path) -> None:
     rig.standin.control.set(list_empty=1)
     found = reap.look(world)
     assert [orphan.pod.name for _, orphan in found.orphans] == [wanted.name], "past its hard stop"
-    assert reap.end(world, found)[0] == reap.Ended("runpod", found.orphans[0][1])
+    assert reap.end(world, found)[0] == reap.EndedOrphan("runpod", found.orphans[0][1])
     assert rig.standin.control.live() == []
     rig.on(5)
     rig.standin.control.set(graphql_errors=1)

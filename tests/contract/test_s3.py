@@ -34,7 +34,7 @@ from trmcloud.core.errors import (
     ProviderError,
 )
 from trmcloud.pod.storage.presigned import Objects, StoreError
-from trmcloud.ports.bucket import Shelf
+from trmcloud.ports.bucket import BucketCheckpoints
 
 # -- s3 -----------------------------------------------------------------------------------------
 # Our side of a bucket against a real S3 server: whose it is, and what a pod may do in it.
@@ -89,7 +89,7 @@ def test_what_an_agent_says_goes_where_it_is_looked_for_and_is_no_checkpoint(
     Objects().put(url, 2, hashlib.md5(b"{}").digest(), lambda at, count: b"{}"[at : at + count])
     assert bucket.last_report("r1", 1) == b"{}"
     assert bucket.last_report("r1", 2) is None
-    assert bucket.checkpoints("r1") == Shelf()
+    assert bucket.checkpoints("r1") == BucketCheckpoints()
     key, large = f"{prefix}/runs/r1/{report_name(1)}", bytes(MAX_JSON_BYTES + 1)
     s3.client.put_object(Bucket=BUCKET, Key=key, Body=large)
     assert bucket.last_report("r1", 1) is None
@@ -139,9 +139,9 @@ def test_what_was_before_a_cooldown_comes_with_the_cooled(bucket: S3Bucket, tmp_
 def test_a_store_without_presigned_requests_is_known_by_its_name(
     bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert settings.takes_presigned("")
-    assert settings.takes_presigned("http://127.0.0.1:9000")
-    assert not settings.takes_presigned("https://s3api-eu-ro-1.runpod.io/")
+    assert settings.supports_presigned("")
+    assert settings.supports_presigned("http://127.0.0.1:9000")
+    assert not settings.supports_presigned("https://s3api-eu-ro-1.runpod.io/")
     assert settings.region_of("https://s3api-eu-ro-1.runpod.io/") == "EU-RO-1"
     object.__setattr__(bucket.client, "plain", True)
     with pytest.raises(NotSupported, match="no presigned"):

@@ -31,7 +31,7 @@ from trmcloud.adapters.notify.senders import (
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
 from trmcloud.core.errors import OutboxError, UsageError
-from trmcloud.ports.notices import Destination, Told
+from trmcloud.ports.notices import DeliveryResult, Destination
 
 # -- senders ------------------------------------------------------------------------------------
 # Senders against real servers on loopback: what was taken is known, and nothing takes for ever.
@@ -52,14 +52,14 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
-def hook(receiver: Receiver, timeout_s: float = 5.0) -> Told:
+def hook(receiver: Receiver, timeout_s: float = 5.0) -> DeliveryResult:
     sender = WebhookSender(f"{receiver.url}/in", SECRET, timeout_s=timeout_s, now=lambda: AT)
     return sender(NOTICE.id, BODY)
 
 
 # -- a webhook -----------------------------------------------------------------------------------
 def test_a_webhook_gets_a_signed_body(receiver: Receiver) -> None:
-    assert hook(receiver) == Told(True)
+    assert hook(receiver) == DeliveryResult(True)
     ((path, headers, body),) = receiver.got
     assert path == "/in"
     assert body.decode() == BODY
@@ -85,7 +85,7 @@ def test_what_is_not_taken_is_known_with_its_time(
     receiver: Receiver, answer: tuple[int, dict[str, str]], again_in_s: float | None
 ) -> None:
     receiver.answers = [answer]
-    assert hook(receiver) == Told(False, f"it answered {answer[0]}", again_in_s)
+    assert hook(receiver) == DeliveryResult(False, f"it answered {answer[0]}", again_in_s)
     assert len(receiver.got) == 1, "a redirect is not followed"
 
 

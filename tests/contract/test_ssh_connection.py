@@ -17,7 +17,7 @@ from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.forward import forward
 from trmcloud.adapters.ssh.keys import KeyStore
 from trmcloud.adapters.ssh.session import environment
-from trmcloud.adapters.ssh.sync import HEAD_LOST_S, Others
+from trmcloud.adapters.ssh.sync import HEAD_LOST_S, PeerMachines
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import Dropped, HostKeyChanged, LinkError, LoginRefused
 
@@ -243,7 +243,7 @@ class Second:
         self.folder = pod.root / "pods" / POD
         self.folder.mkdir(parents=True)
         connection = pod.connect()
-        self.others = Others(lambda name: [connection], lambda: self.now)
+        self.others = PeerMachines(lambda name: [connection], lambda: self.now)
 
     def says(self, text: str) -> None:
         (self.folder / "agent.json").write_text(text)
@@ -287,7 +287,7 @@ def test_another_speaks_for_the_pod_once_the_first_is_silent_for_long(second: Se
 
     second.ended(None)
     assert instead(10 * HEAD_LOST_S) is None, "it still trains: the first may be out of reach alone"
-    kept = contract.Kept("fast", 20, "0" * 64, 10, 2.5)
+    kept = contract.KeptCheckpoint("fast", 20, "0" * 64, 10, 2.5)
     failed = replace(REPORT, pod_name=POD, result="failed", message="reset by peer", kept=(kept,))
     second.says(contract.dump(failed))
     assert instead(HEAD_LOST_S - 1.0) is None
@@ -314,5 +314,5 @@ def test_what_cannot_be_read_is_no_word(second: Second) -> None:
     def nobody(name: str) -> list[object]:
         raise Dropped("1 of 2 machines have an address")
 
-    lost = Others(nobody, lambda: second.now)  # type: ignore[arg-type]
+    lost = PeerMachines(nobody, lambda: second.now)  # type: ignore[arg-type]
     assert lost.told(REPORT, str(second.folder)) == REPORT

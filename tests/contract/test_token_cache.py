@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from model.preparing.cache import believed
+from model.preparing.cache import read_checked_record
 from tests.contract.s3_bucket import request
 from tests.standins.s3 import BUCKET, S3
 from trmcloud.adapters.s3.bucket import S3Bucket
@@ -253,7 +253,7 @@ def test_a_hostile_pod_does_not_poison_the_next(pods: Pods) -> None:
         setattr(hostile, known, {})
     settle(hostile)
     _, cache = pods.next()
-    record = believed(cache / f"tokens/{NAME}.bin", 50257)
+    record = read_checked_record(cache / f"tokens/{NAME}.bin", 50257)
     assert record is not None
     assert record.text_bytes == 8000
     assert np.array_equal(np.fromfile(cache / f"tokens/{NAME}.bin", np.uint16), IDS)

@@ -17,7 +17,13 @@ pytest.importorskip("uvicorn", reason="the extra `ui`")
 
 import uvicorn
 
-from trmcloud.io.web_server import BoundedServer, Connections, keep, listening, most_connections
+from trmcloud.io.web_server import (
+    BoundedServer,
+    Connections,
+    listening,
+    mark_trusted,
+    most_connections,
+)
 
 WITHIN_S = 30.0
 ASK = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -45,7 +51,7 @@ async def _app(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] != "http":
         return
     if scope["path"] == "/kept":
-        keep(scope)
+        mark_trusted(scope)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     if scope["path"] == "/large":
         for _ in range(200):

@@ -24,7 +24,7 @@ from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.ssh import forward as follow_log
 from trmcloud.adapters.ssh.session import explain
 from trmcloud.adapters.ssh.sync import MAX_MANIFESTS_BYTES, MOST_MANIFESTS, Mirror, remote_manifests
-from trmcloud.app.checkpoints.bucket_grants import furthest
+from trmcloud.app.checkpoints.bucket_grants import latest_resumable
 from trmcloud.app.checkpoints.fetching import best_of, what_to_prune
 from trmcloud.app.run_facts import first_bpb
 from trmcloud.app.smoke.watch import last_way
@@ -45,7 +45,7 @@ from trmcloud.core.control.report import report_on
 from trmcloud.core.errors import CheckpointError, TrmcloudError
 from trmcloud.pod.machine.metrics_file import read_metrics
 
-KEPT = contract.Kept("fast", 120, "ab" * 32, 1000, 1.5)
+KEPT = contract.KeptCheckpoint("fast", 120, "ab" * 32, 1000, 1.5)
 REPORT = replace(REPORT, kept=(KEPT,), uploaded=(KEPT,), notes={"ssh": "up"}, message="é → …")
 GRANTS = bk.Grants(
     "p", AT, {"fast": bk.PhaseSlots(1, ("g1-slot-0",), {"g1-slot-0": KEPT})}, {"a/b/c": "http://x"},
@@ -206,7 +206,7 @@ def test_manifests_are_chosen_from_and_pruned_whatever_they_hold() -> None:
     for n in range(0, len(read), 5):
         few = read[n : n + 5]
         best_of(few)
-        furthest(few)
+        latest_resumable(few)
         with suppress(TrmcloudError):
             what_to_prune(few, None)
         report_on(running(), few, AT + 100)

@@ -128,12 +128,12 @@ class Run:
     def train_here(self, attempt: int = 1, clock: Clock | None = None, **environment: str) -> str:
         """One attempt in this process; returns the outcome."""
         from model.machine.signals import SignalFlag
-        from model.train import attend
+        from model.train import run_attempt
 
         made = PhaseRecipe.from_json(self.job.settings)
         # As one process of many on this machine it takes one core: the tests share the others.
         environment = {"LOCAL_WORLD_SIZE": "64", **environment}
-        return attend(self.job, made, attempt, SignalFlag(), environment, clock or Clock())
+        return run_attempt(self.job, made, attempt, SignalFlag(), environment, clock or Clock())
 
     def torchrun(
         self, processes: int = 2, attempt: int = 1, *, forked: bool = True, **environment: str

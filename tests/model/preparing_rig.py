@@ -17,7 +17,7 @@ import numpy as np
 from model.data.folder import open_data
 from model.data.packing import document_starts
 from model.preparing.corpus import find_data_set, local_corpus, named_corpus
-from model.preparing.growing import Means, grow
+from model.preparing.growing import PreparationOptions, grow
 from tests.model.corpora import data_set, parquet, texts
 from tests.standins.data_host import DataHost, Fault, serving
 from trmcloud.core.catalog.datasets import one_file
@@ -70,7 +70,7 @@ class Rig:
         else:
             local = local_corpus(source)
             corpus = local if local is not None else named_corpus(source, one_file(source))
-        means = Means(
+        means = PreparationOptions(
             self.host.environment, self.root / cache, workers=workers, patience_s=patience_s,
             choose=choose,
             told=lambda stage, done, total: said.append(stage) if said is not None else None,

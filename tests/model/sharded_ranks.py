@@ -104,7 +104,7 @@ def train(settings: PhaseRecipe, world: World) -> dict[str, Any]:
         probe = torch.arange(2 * settings.sequence).view(2, -1) % 64
         with average.applied(), torch.no_grad():
             judged = float(model.evaluate(probe, probe).mean())
-            sharding.dropped(model)
+            sharding.free_gathered_rows(model)
     every = sum(each.numel() for each in model.parameters())
     return {"course": course, "calls": calls, "held": held, "every": every, "judged": judged}
 

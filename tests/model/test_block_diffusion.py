@@ -21,14 +21,14 @@ from model.data.batch import Draws
 from model.data.folder import open_data
 from model.data.order import Tokens
 from model.data.packing import PAD, document_starts
-from model.data.stream import Cut, rows_of
+from model.data.stream import RowLayout, rows_of
 from model.families import masked_diffusion
 from model.families.attention import attend
 from model.families.bd3lm.model import BlockDiffusion
 from model.families.cache import Cache
 from model.families.dense import Shape
 from model.families.drawing import _nucleus
-from model.families.masked_diffusion import SPANS, WHOLE, Span, beside, blocks_of
+from model.families.masked_diffusion import SPANS, WHOLE, Span, blocks_of, noisy_and_clean_places
 from model.families.protocol import Sampling
 from model.machine.distributed import World
 from model.preparing.corpus import load_data_set, local_corpus
@@ -85,13 +85,15 @@ def mask_by_hand(lengths: list[int]) -> Tensor:
 def test_the_mask_is_the_definition_for_every_block_that_divides(row: int) -> None:
     for block in (each for each in range(1, row + 1) if row % each == 0):
         lengths = [block] * (row // block)
-        seen = masked_diffusion.table(beside(blocks_of(lengths)))
+        seen = masked_diffusion.table(noisy_and_clean_places(blocks_of(lengths)))
         assert torch.equal(seen, mask_by_hand(lengths)), block
 
 
 def test_the_mask_of_blocks_of_different_lengths_is_the_definition() -> None:
     lengths = [5, 1, 8, 2]
-    assert torch.equal(masked_diffusion.table(beside(blocks_of(lengths))), mask_by_hand(lengths))
+    assert torch.equal(
+        masked_diffusion.table(noisy_and_clean_places(blocks_of(lengths))), mask_by_hand(lengths)
+    )
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -99,7 +101,7 @@ def test_the_mask_of_blocks_of_different_lengths_is_the_definition() -> None:
 def test_flex_attention_mixes_what_sdpa_does(row: int, block: int) -> None:
     generator = torch.Generator().manual_seed(row)
     q, k, v = (torch.randn(2, 2, 2 * row, 16, generator=generator) for _ in range(3))
-    places = beside(blocks_of([block] * (row // block)))
+    places = noisy_and_clean_places(blocks_of([block] * (row // block)))
     rule = {"causal": False, "dropout": 0.0}
     by_table = attend(q, k, v, masked_diffusion.table(places), **rule)  # type: ignore[arg-type]
     by_tiles = attend(q, k, v, masked_diffusion.tiles(places), **rule)  # type: ignore[arg-type]
@@ -449,7 +451,7 @@ def new_diffusion(new_run: NewRun, texts: Path) -> NewRun:
 def test_a_row_is_one_text_its_end_up_to_its_block_and_padding() -> None:
     bos, three, seven, eight = 9, [9, 1, 2, 3], [9, *range(1, 8)], [9, *range(1, 9)]
     tokens = np.array([*three, *seven, *eight, 9], np.uint16)
-    rows = rows_of(tokens, Cut("padded", sequence=8, bos=bos, block=4))
+    rows = rows_of(tokens, RowLayout("padded", sequence=8, bos=bos, block=4))
     assert (rows.count, rows.left_out) == (3, 1), "eight tokens and their end are nine"
     end, pads = [9], [PAD]
     assert rows.read([0, 1, 2]).tolist() == [
@@ -457,7 +459,7 @@ def test_a_row_is_one_text_its_end_up_to_its_block_and_padding() -> None:
         [*seven, *end],
         [9, *end * 4, *pads * 4],
     ]
-    one = rows_of(np.array([9, 1, 2], np.uint16), Cut("padded", sequence=8, bos=bos, block=8))
+    one = rows_of(np.array([9, 1, 2], np.uint16), RowLayout("padded", sequence=8, bos=bos, block=8))
     assert one.read([0]).tolist() == [[9, 1, 2, *end * 6]]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from model.data.tokenizers import BpeTokenizer, is_as_trained
-from model.preparing.cache import believed, is_of_its_text
+from model.preparing.cache import matches_text, read_checked_record
 from tests.model.corpora import jsonl
 from tests.model.preparing_rig import Rig, serving_rig
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -219,10 +219,10 @@ def test_parts_that_cannot_be_are_no_record(tmp_path: Path) -> None:
     }  # fmt: skip
     for parts in ([[4, 1], [6, 0]], []):
         (tmp_path / "x.json").write_text(json.dumps({**said, "parts": parts}))
-        assert believed(tmp_path / "x.bin", 100) is not None
+        assert read_checked_record(tmp_path / "x.bin", 100) is not None
     for bad in ([[4, 1]], [[-4, 1], [14, 0]], [[10]], [["a", 1]], 7, [[10**40, 1]]):
         (tmp_path / "x.json").write_text(json.dumps({**said, "parts": bad}))
-        assert believed(tmp_path / "x.bin", 100) is None, bad
+        assert read_checked_record(tmp_path / "x.bin", 100) is None, bad
 
 
 def test_ids_that_stand_for_other_bytes_than_the_text_are_refused(tmp_path: Path) -> None:
@@ -237,12 +237,12 @@ def test_ids_that_stand_for_other_bytes_than_the_text_are_refused(tmp_path: Path
     }  # fmt: skip
     cut = len(tokenizer.encode_documents(texts[:1], ""))
     (tmp_path / "x.json").write_text(json.dumps({**said, "parts": [[cut, 1], [len(ids) - cut, 1]]}))
-    record = believed(tmp_path / "x.bin", 400)
+    record = read_checked_record(tmp_path / "x.bin", 400)
     assert record is not None
 
     def holds(content: Any) -> bool:
         (tmp_path / "x.bin").write_bytes(content.tobytes())
-        return is_of_its_text(
+        return matches_text(
             record, tmp_path / "x.bin", name="x", dtype="uint16", tokenizer=tokenizer,
             documents=[1, 1], text_bytes=10, chosen=0, made=ids[:cut].tobytes(),
             given_bytes=10, per_document=1,

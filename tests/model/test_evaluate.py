@@ -21,7 +21,7 @@ from model.families.bd3lm.model import BlockDiffusion
 from model.families.cache import Cache, RowCache
 from model.families.dense import Dense
 from model.families.dense import Shape as DenseShape
-from model.families.drawing import NextToken, Text, drawing, generate, is_batched
+from model.families.drawing import NextTokenModel, Text, generate, is_batched, make_sampler
 from model.families.protocol import LanguageModel, Sampling
 from model.families.trm.model import TRM, Shape
 from model.families.trm.model import Shape as TrmShape
@@ -29,7 +29,13 @@ from model.families.trm.plan import Settings
 from model.machine.distributed import World
 from model.solve import answer, main, solve
 from model.training.evaluate import evaluate, token_bytes, validation_rows
-from model.training.exact_match import BadLine, final_number, is_said, read_items, wilson
+from model.training.exact_match import (
+    BadLine,
+    final_number,
+    is_final_number_complete,
+    read_items,
+    wilson,
+)
 
 # -- evaluate -----------------------------------------------------------------------------------
 # Bits per byte: by hand, without special tokens, and the same however many ranks divide it.
@@ -183,9 +189,9 @@ def test_there_are_thirty_answers_by_hand() -> None:
 
 def test_an_answer_is_said_when_its_line_has_ended() -> None:
     for text in ("12 + 3", "#### ", "####\n", "#### 1", "#### 12", "#### none\n"):
-        assert not is_said(text), text
-    assert is_said("#### 12\n")
-    assert is_said("#### 12 dollars\n")
+        assert not is_final_number_complete(text), text
+    assert is_final_number_complete("#### 12\n")
+    assert is_final_number_complete("#### 12 dollars\n")
 
 
 @pytest.mark.parametrize(
@@ -364,7 +370,7 @@ def sampling(**changes: Any) -> Sampling:
 def test_the_logits_of_a_row_are_those_of_the_text_alone(name: str) -> None:
     """Rows of different lengths; one leaves on the way, and another comes in its place."""
     model = make(name)
-    assert isinstance(model, NextToken)
+    assert isinstance(model, NextTokenModel)
     chosen = random.Random(1)
     rows = RowCache(3, SEQUENCE)
     alone: list[Cache] = []
@@ -405,9 +411,9 @@ def test_a_text_does_not_depend_on_its_neighbours(name: str, temperature: float)
         (list(range(40)), sampling(seed=7, temperature=temperature)),
         ([1, 2, 3], sampling(seed=8, max_tokens=25, temperature=temperature)),
     ]
-    assert isinstance(model, NextToken)
+    assert isinstance(model, NextTokenModel)
     expected = [list(generate(model, start, wish, CPU)) for start, wish in wishes]
-    together = drawing(model, 3, CPU)
+    together = make_sampler(model, 3, CPU)
     waiting = list(enumerate(wishes))
     made: list[list[int]] = [[] for _ in wishes]
     going: dict[Text, int] = {}
@@ -424,7 +430,7 @@ def test_a_text_does_not_depend_on_its_neighbours(name: str, temperature: float)
 
 def test_a_text_ends_at_its_end_and_one_may_be_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make("gpt")
-    together = drawing(model, 2, CPU)
+    together = make_sampler(model, 2, CPU)
     ends = together.add([1, 2], sampling(max_tokens=50, known_ids=2, stop=1, temperature=5.0))
     gone = together.add([3], sampling(max_tokens=50))
     assert len(together.step()) >= 1
@@ -439,7 +445,7 @@ def test_a_text_ends_at_its_end_and_one_may_be_taken_out(monkeypatch: pytest.Mon
 
 def test_after_clearing_a_drawing_is_as_new() -> None:
     model = make("trm")
-    together = drawing(model, 1, CPU)
+    together = make_sampler(model, 1, CPU)
     together.add([1], sampling())
     first = [token for _, token in together.step()]
     together.clear()
@@ -454,7 +460,7 @@ def test_a_family_that_is_not_asked_token_by_token_goes_on_in_turns() -> None:
     assert not is_batched(model)
     wishes = [([VOCABULARY - 1, 2], sampling(seed=seed, max_tokens=10)) for seed in (1, 2)]
     expected = [list(model.generate(start, wish)) for start, wish in wishes]
-    turns = drawing(model, 2, CPU)
+    turns = make_sampler(model, 2, CPU)
     texts = [turns.add(start, wish) for start, wish in wishes]
     made: dict[Text, list[int]] = {text: [] for text in texts}
     while not all(text.ended for text in texts):

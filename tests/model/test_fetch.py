@@ -21,8 +21,8 @@ import pytest
 
 from model.preparing import fetch as fetching
 from model.preparing.cache import Cache, with_published_hashes
-from model.preparing.fetch import Fetcher, PassingError, Pauses
-from model.preparing.growing import Means
+from model.preparing.fetch import Fetcher, RetryClock, TransientError
+from model.preparing.growing import PreparationOptions
 from tests.standins.data_host import COMMIT, DataHost, Fault, serving
 from trmcloud.adapters.data_hosts import pin_to_commit
 from trmcloud.core.catalog.datasets import DataSet, parse_data_set
@@ -58,8 +58,8 @@ class HandTime:
         self.paused.append(seconds)
         self.then()
 
-    def pauses(self) -> Pauses:
-        return Pauses(self.sleep, lambda: self.at, lambda: self.at, lambda: 0.5)
+    def pauses(self) -> RetryClock:
+        return RetryClock(self.sleep, lambda: self.at, lambda: self.at, lambda: 0.5)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_patience_ends_and_says_so(
 ) -> None:
     host.faults[LINKED] = Fault(status=503, retry_after=retry_after)
     with pytest.raises(
-        PassingError, match=r"the host gave nothing for .* it answered 503"
+        TransientError, match=r"the host gave nothing for .* it answered 503"
     ) as found:
         fetcher.fetch(HUB + LINKED, tmp_path / "f")
     assert "same command" in found.value.next_step
@@ -182,7 +182,7 @@ def test_patience_ends_and_says_so(
 
 def test_nobody_listens(hand: HandTime, tmp_path: Path) -> None:
     environment = {"TRMCLOUD_DATA_HOSTS": "huggingface.co=http://127.0.0.1:9"}
-    with pytest.raises(PassingError, match="refused"):
+    with pytest.raises(TransientError, match="refused"):
         Fetcher(environment, hand.pauses(), patience_s=30).fetch(HUB + LINKED, tmp_path / "f")
 
 
@@ -190,7 +190,7 @@ def test_what_is_waited_for_is_told_from_the_third_try_on(hand: HandTime, tmp_pa
     environment = {"TRMCLOUD_DATA_HOSTS": "huggingface.co=http://127.0.0.1:9"}
     told: list[str] = []
     fetcher = Fetcher(environment, hand.pauses(), patience_s=120, waits=told.append)
-    with pytest.raises(PassingError, match="refused"):
+    with pytest.raises(TransientError, match="refused"):
         fetcher.fetch(HUB + LINKED, tmp_path / "f")
     assert len(told) == len(hand.paused) - 2 > 0
     (words,) = set(told)
@@ -218,7 +218,7 @@ def test_what_waiting_does_not_mend_is_told_at_once(
     host.faults[LINKED] = fault
     with pytest.raises(DataError, match=words) as found:
         fetcher.fetch(HUB + LINKED, tmp_path / "shard_00000.parquet")
-    assert not isinstance(found.value, PassingError)
+    assert not isinstance(found.value, TransientError)
     assert step in found.value.next_step
     assert found.value.where == HUB + LINKED
     assert hand.paused == []
@@ -276,7 +276,7 @@ def test_a_full_disk(fetcher: Fetcher, tmp_path: Path, monkeypatch: pytest.Monke
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(fetching, "open", Full, raising=False)
-    with pytest.raises(PassingError, match="no room left on the disk"):
+    with pytest.raises(TransientError, match="no room left on the disk"):
         fetcher.fetch(RAW + PLAIN, tmp_path / "f")
     monkeypatch.undo()
     assert fetcher.fetch(RAW + PLAIN, tmp_path / "f").sha256 == DIGEST
@@ -370,7 +370,7 @@ def pinned(lister: DataHost) -> DataSet:
 
 
 def of_pod(host: DataHost, pinned: DataSet, folder: Path, patience_s: float = 600.0) -> DataSet:
-    means = Means(host.environment, folder, patience_s=patience_s)
+    means = PreparationOptions(host.environment, folder, patience_s=patience_s)
     return with_published_hashes(pinned, Cache(folder), means.fetcher())
 
 
@@ -401,7 +401,7 @@ def test_other_hashes_than_the_launch_was_given_are_refused(
 def test_an_unpublished_file_is_refused(lister: DataHost, pinned: DataSet, tmp_path: Path) -> None:
     made = of_pod(lister, pinned, tmp_path)
     lister.files[PATH + NAMES[1]] = b"other bytes"  # and its host says so itself
-    fetcher = Means(lister.environment, tmp_path).fetcher()
+    fetcher = PreparationOptions(lister.environment, tmp_path).fetcher()
     with pytest.raises(DataError, match="has SHA-256"):
         fetcher.fetch(made.address(NAMES[1]), tmp_path / "one", sha256=made.sha256[NAMES[1]])
 
@@ -411,7 +411,7 @@ def test_an_unpublished_file_is_refused(lister: DataHost, pinned: DataSet, tmp_p
     [
         (Fault(status=404), DataError, "answered 404"),
         (Fault(html=True), DataError, "no JSON"),
-        (Fault(status=503, retry_after="9"), PassingError, "the host gave nothing"),
+        (Fault(status=503, retry_after="9"), TransientError, "the host gave nothing"),
     ],
 )
 def test_a_list_that_does_not_come_is_one_error(

@@ -21,7 +21,7 @@ H100 = {
 def test_products_and_copies_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "_SIDE", {"cpu": 64})
     monkeypatch.setattr(gpu, "_COPY_BYTES", {"cpu": 1 << 16})
-    found = gpu.examined("cpu")
+    found = gpu.examine("cpu")
     (device,) = found["devices"]
     assert {"float32", "bfloat16", "float16"} <= set(device["tflops"])
     assert all(rate > 0 for rate in device["tflops"].values())
@@ -50,7 +50,7 @@ def test_a_figure_that_cannot_be_had_leaves_the_others(monkeypatch: pytest.Monke
         raise RuntimeError("no such kernel\nat line 5")
 
     monkeypatch.setattr(gpu, "_float8_product", broken)
-    (device,) = gpu.examined("cpu")["devices"]
+    (device,) = gpu.examine("cpu")["devices"]
     assert device["failed"]["float8"] == "no such kernel"
     assert "float8" not in device["tflops"]
     assert "bfloat16" in device["tflops"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from model.families import registry
-from model.families.attention import EFFICIENT, FLASH, left_of_sdpa
+from model.families.attention import EFFICIENT, FLASH, rejected_sdpa_kernels
 from model.families.bd3lm.model import BlockDiffusion
 from model.machine.distributed import World
 from model.machine.precision import LossScale
@@ -23,9 +23,9 @@ from model.training.float8 import (
     E4M3,
     E5M2,
     Float8Linear,
-    fitting,
+    convert_layers,
+    fitting_layers,
     layer_of,
-    put_in,
     rounded,
     within,
 )
@@ -34,9 +34,9 @@ from model.training.number_format import (
     PLAIN,
     Chip,
     NumberFormat,
-    descend,
+    choose_format,
+    make_prover,
     prove_rung,
-    proven,
 )
 from tests.settings import changed
 from trmcloud.core.errors import UsageError
@@ -70,7 +70,7 @@ def asked(settings: PhaseRecipe, dtype: str, backend: str = "any") -> PhaseRecip
 
 
 def tries(*rungs: str) -> number_format.Try:
-    return proven(CPU, ALONE, lacking(*rungs))
+    return make_prover(CPU, ALONE, lacking(*rungs))
 
 
 # -- the way down -------------------------------------------------------------------------------
@@ -90,14 +90,14 @@ def tries(*rungs: str) -> number_format.Try:
 def test_each_fault_leads_one_rung_down_and_is_named(
     settings: PhaseRecipe, faults: tuple[str, ...], float8_taken: str, plain: str
 ) -> None:
-    made = descend(asked(settings, "auto"), H100, tries(*faults))
+    made = choose_format(asked(settings, "auto"), H100, tries(*faults))
     assert (made.float8, made.plain) == (float8_taken, plain)
     assert made.left == tuple((rung, f"no kernel for {rung}") for rung in faults)
 
 
 def test_a_machine_on_which_nothing_multiplies_is_told(settings: PhaseRecipe) -> None:
     with pytest.raises(UsageError, match="float32: no kernel for float32"):
-        descend(asked(settings, "auto"), H100, tries(*BACKENDS, *PLAIN))
+        choose_format(asked(settings, "auto"), H100, tries(*BACKENDS, *PLAIN))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_machine_on_which_nothing_multiplies_is_told(settings: PhaseRecipe) ->
 def test_auto_takes_what_the_chip_has(
     settings: PhaseRecipe, chip: Chip, plain: str, left: list[tuple[str, str]]
 ) -> None:
-    made = descend(asked(settings, "auto"), chip, tries())
+    made = choose_format(asked(settings, "auto"), chip, tries())
     assert (made.float8, made.plain) == ("", plain)
     assert [name for name, _ in made.left] == [name for name, _ in left]
     assert all(part in why for (_, why), (_, part) in zip(made.left, left, strict=True))
@@ -130,18 +130,18 @@ def test_what_was_asked_for_by_name_is_refused_where_the_chip_has_it_not(
     settings: PhaseRecipe, dtype: str, backend: str, chip: Chip, why: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        descend(asked(settings, dtype, backend), chip, tries())
+        choose_format(asked(settings, dtype, backend), chip, tries())
     assert why in str(caught.value)
     assert "--precision auto" in (caught.value.next_step or "")
 
 
 def test_a_backend_that_was_asked_for_is_the_only_one(settings: PhaseRecipe) -> None:
     for backend in BACKENDS:
-        assert descend(asked(settings, "float8", backend), H100, tries()).float8 == backend
+        assert choose_format(asked(settings, "float8", backend), H100, tries()).float8 == backend
         with pytest.raises(UsageError, match=f"{backend}: no kernel"):
-            descend(asked(settings, "float8", backend), H100, tries(backend))
-    assert descend(asked(settings, "float8", "emulated"), HERE, tries()).float8 == "emulated"
-    assert descend(asked(settings, "float8", "native"), HERE, tries()).float8 == "native"
+            choose_format(asked(settings, "float8", backend), H100, tries(backend))
+    assert choose_format(asked(settings, "float8", "emulated"), HERE, tries()).float8 == "emulated"
+    assert choose_format(asked(settings, "float8", "native"), HERE, tries()).float8 == "native"
 
 
 def test_a_rung_that_another_rank_lacks_is_left_by_all() -> None:
@@ -149,7 +149,7 @@ def test_a_rung_that_another_rank_lacks_is_left_by_all() -> None:
         def largest(self, values: Any) -> list[int]:
             return [1 for _ in values]
 
-    attempt = proven(CPU, OfTwo(0, 2, CPU), lacking())
+    attempt = make_prover(CPU, OfTwo(0, 2, CPU), lacking())
     assert attempt("float32") == "another rank has it not"
 
 
@@ -157,7 +157,7 @@ def test_a_missing_package_is_named() -> None:
     def proof(rung: str, device: torch.device) -> None:
         raise ModuleNotFoundError("No module named 'torchao'", name="torchao")
 
-    assert proven(CPU, ALONE, proof)("torchao-rowwise") == "torchao is not installed"
+    assert make_prover(CPU, ALONE, proof)("torchao-rowwise") == "torchao is not installed"
 
 
 def test_a_product_that_is_wrong_is_no_rung(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_the_blocks_matrices_alone_are_put_in_and_out(settings: PhaseRecipe, fam
     model.initialise(7)
     names = list(model.state_dict())
     weights = {name: each.data_ptr() for name, each in model.named_parameters()}
-    found = fitting(model)
+    found = fitting_layers(model)
     assert found
     assert all(name.startswith("blocks.") and "value_gate" not in name for name in found)
     with within(model, "emulated"):
@@ -256,7 +256,7 @@ def test_a_compiled_block_learns_in_float8_as_one_that_is_not(settings: PhaseRec
     for compiled in (False, True):
         model = registry.build(shape, CPU)
         model.initialise(7)
-        put_in(model, "emulated")
+        convert_layers(model, "emulated")
         if compiled:
             for block in model.blocks:  # type: ignore[union-attr]
                 block.compile(backend="aot_eager")
@@ -453,13 +453,13 @@ def test_sdpas_kernels_are_left_with_what_torch_says_of_them() -> None:
         )
         return False
 
-    left = left_of_sdpa([(FLASH, none), (EFFICIENT, lambda: True)])
+    left = rejected_sdpa_kernels([(FLASH, none), (EFFICIENT, lambda: True)])
     assert left == [(FLASH, "Flash attention only supports sm80")]
-    assert [name for name, _ in left_of_sdpa([(FLASH, none), (EFFICIENT, none)])] == [
+    assert [name for name, _ in rejected_sdpa_kernels([(FLASH, none), (EFFICIENT, none)])] == [
         FLASH,
         EFFICIENT,
     ]
-    assert left_of_sdpa([(FLASH, lambda: True)]) == []
+    assert rejected_sdpa_kernels([(FLASH, lambda: True)]) == []
 
 
 def test_the_attention_left_is_in_metrics(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from model.machine.signals import SignalFlag
 from model.machine.telemetry import Clock
-from model.train import attend
+from model.train import run_attempt
 from model.training import loop
 from model.training.landing import Landing, Limits, Replay
 from model.training.schedule import Cooldown, Schedule
@@ -163,7 +163,7 @@ def test_landing_at_once_after_going_back_leaves_what_has_cooled_as_it_was(new_r
     flag = SignalFlag()
     flag.raised = flag.save = True
     environment = {"LOCAL_WORLD_SIZE": "64"}
-    assert attend(run.job, made, 2, flag, environment, Clock()) == "landed_signal"
+    assert run_attempt(run.job, made, 2, flag, environment, Clock()) == "landed_signal"
     assert run.metrics("start")[-1]["weights_of"] == 14
     assert run.manifests() == before
 

@@ -22,19 +22,19 @@ from model import sample, score, solve
 from model.data.batch import Draws
 from model.data.folder import Supply, open_data
 from model.data.packing import GIVEN, PAD
-from model.data.stream import Cut, rows_of
+from model.data.stream import RowLayout, rows_of
 from model.families import masked_diffusion
 from model.families.attention import attend
 from model.families.cache import Cache
 from model.families.dense import Shape
-from model.families.drawing import drawing
+from model.families.drawing import make_sampler
 from model.families.hdp.model import PlanDiffusion
 from model.families.masked_diffusion import WHOLE, Places, Span
 from model.families.protocol import Sampling
 from model.preparing import readers
 from model.preparing.cache import Cache as PreparingCache
 from model.preparing.corpus import Corpus, check_parts, load_data_set, local_corpus
-from model.preparing.growing import Means, grow
+from model.preparing.growing import PreparationOptions, grow
 from model.preparing.readers import parts_of, plan_of
 from model.training import loop
 from model.training.checkpoint import read_tensors
@@ -370,7 +370,7 @@ def test_segments_that_are_kept_give_the_logits_of_one_pass() -> None:
 
 
 def test_texts_that_are_drawn_in_turns_come_out_as_alone(learnt: PlanDiffusion) -> None:
-    together = drawing(learnt, 4, torch.device("cpu"))
+    together = make_sampler(learnt, 4, torch.device("cpu"))
     texts = [together.add([END, first, 1], sampling(seed=first)) for first in (3, 8)]
     said: dict[Any, list[int]] = {text: [] for text in texts}
     while not all(text.ended for text in texts):
@@ -439,7 +439,7 @@ def corpus_of(path: Path) -> Corpus:
 
 def prepared(path: Path, settings: PhaseRecipe, out: Path) -> Path:
     """The file's texts as tokens in ``out``; the cache lies beside the file."""
-    means = Means({}, path.parent / "cache", workers=1)
+    means = PreparationOptions({}, path.parent / "cache", workers=1)
     grow(corpus_of(path), settings, out, means, wanted=10**6, tokenizer="")
     return out
 
@@ -510,7 +510,7 @@ def test_a_row_has_each_part_in_its_segment_with_one_end() -> None:
         *(9, 1, 2, 9, 9, 4, 5, 6, 7, 8),  # no plan, and an execution with one token too many
         *(9, 9, 3, 4, 9),  # no question, and nothing to execute
     ]
-    cut = Cut("segments", sequence=11, bos=bos, segments=(3, 3, 5))
+    cut = RowLayout("segments", sequence=11, bos=bos, segments=(3, 3, 5))
     rows = rows_of(np.array(texts, np.uint16), cut)
     assert (rows.count, rows.left_out) == (2, 2)
     g = GIVEN

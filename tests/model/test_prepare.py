@@ -28,8 +28,8 @@ from model.prepare import main
 from model.preparing import sources, whole
 from model.preparing.corpus import END_OF_TEXT, find_data_set, named_corpus
 from model.preparing.entropy import ByteCounts
-from model.preparing.fetch import PassingError, Stopped
-from model.preparing.growing import Means, grow
+from model.preparing.fetch import PreparationStopped, TransientError
+from model.preparing.growing import PreparationOptions, grow
 from model.preparing.sources import open_source, read_pieces
 from model.preparing.whole import Span, prepare, sample_text, split
 from tests.model.corpora import jsonl, parquet, token_file
@@ -490,11 +490,11 @@ def test_names(tmp_path: Path) -> None:
 
 
 def test_stopping_is_no_error_of_the_data(rig: Rig) -> None:
-    means = Means(rig.host.environment, rig.root / "cache", workers=1)
+    means = PreparationOptions(rig.host.environment, rig.root / "cache", workers=1)
     means.stop.set()
     found = find_data_set("mine", rig.root / "set.json")
     assert found is not None
-    with pytest.raises(Stopped):
+    with pytest.raises(PreparationStopped):
         grow(
             named_corpus("mine", found), rig.settings, rig.root / "out", means, wanted=1,
             tokenizer="",
@@ -532,7 +532,7 @@ def test_a_fault_of_the_host_is_one_line_and_the_same_command_goes_on(
     assert words in said.message
     assert BASE in said.message
     assert (
-        said.again == isinstance(found.value, PassingError) == ("status" in fault and number == 2)
+        said.again == isinstance(found.value, TransientError) == ("status" in fault and number == 2)
     )
     assert "\n" not in str(found.value)
     rig.host.faults.clear()
@@ -665,7 +665,7 @@ def test_a_full_disk_in_the_middle(rig: Rig) -> None:
     with small_disk(rig.root / "disk", 256 << 10):
         ballast = rig.root / "disk/ballast"
         ballast.write_bytes(bytes(210 << 10))
-        with pytest.raises(PassingError, match="no room left on the disk") as found:
+        with pytest.raises(TransientError, match="no room left on the disk") as found:
             rig.grow("disk/out", cache="disk/cache")
         assert "same command" in found.value.next_step
         ballast.unlink()

@@ -14,7 +14,7 @@ import torch
 
 from model.machine.signals import SignalFlag
 from model.machine.telemetry import Clock
-from model.train import attend
+from model.train import run_attempt
 from model.training import loop
 from model.training.checkpoint import CheckpointFolder, verify
 from tests.model.test_checkpoint import contents, manifest
@@ -177,7 +177,7 @@ def test_a_save_that_is_asked_for_before_the_first_step_waits_for_it(new_run: Ne
     flag.save = True
     made = PhaseRecipe.from_json(run.job.settings)
     environment = {"LOCAL_WORLD_SIZE": "64"}
-    assert attend(run.job, made, 1, flag, environment, Clock()) == "finished"
+    assert run_attempt(run.job, made, 1, flag, environment, Clock()) == "finished"
     assert sorted(run.manifests()) == [1, 6, 9]
 
 

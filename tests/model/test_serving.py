@@ -18,13 +18,13 @@ import torch
 from model import sample
 from model.data.tokenizers import BpeTokenizer, CharTokenizer
 from model.families.cache import Cache
-from model.families.drawing import InTurns, Together
+from model.families.drawing import BatchedSampler, SequentialSampler
 from model.families.protocol import Sampling
 from model.serving import memory
-from model.serving.engine import End, Engine, Full
+from model.serving.engine import EndOfText, Engine, QueueFull
 from model.serving.memory import check_room, need_of
 from model.serving.text import TextStream
-from model.training.load import Loaded, load_model
+from model.training.load import LoadedModel, load_model
 from trmcloud.core.errors import UsageError
 
 pytest.importorskip("starlette", reason="the extra `serve`")
@@ -35,7 +35,7 @@ WITHIN_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> Loaded:
+def loaded(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> LoadedModel:
     run = run_in(tmp_path_factory.mktemp("trained"), steps=40, eval_every=40)
     assert run.train_here() == "finished"
     return load_model(Path(run.out) / "checkpoints" / "step-00000040")
@@ -93,12 +93,12 @@ class Client:
 
 
 @contextmanager
-def serving(loaded: Loaded, *, batch: int = 4, queue: int = 8) -> Iterator[Client]:
-    from model.serve import served, server
+def serving(loaded: LoadedModel, *, batch: int = 4, queue: int = 8) -> Iterator[Client]:
+    from model.serve import make_served_model, server
     from trmcloud.io.web_server import listening
 
     with listening("127.0.0.1", 0) as sock:
-        made = server(served(loaded, batch=batch, queue=queue))
+        made = server(make_served_model(loaded, batch=batch, queue=queue))
         thread = threading.Thread(target=made.run, kwargs={"sockets": [sock]})
         thread.start()
         try:
@@ -110,13 +110,13 @@ def serving(loaded: Loaded, *, batch: int = 4, queue: int = 8) -> Iterator[Clien
 
 
 @pytest.fixture(scope="module")
-def client(loaded: Loaded) -> Iterator[Client]:
+def client(loaded: LoadedModel) -> Iterator[Client]:
     with serving(loaded) as made:
         yield made
 
 
 @pytest.fixture
-def slow(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+def slow(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Until it is set, the model takes a step in 20 ms."""
     free = threading.Event()
     real: Any = loaded.model.decode
@@ -139,7 +139,7 @@ def until(condition: Callable[[], bool]) -> None:
 # -- what is answered ------------------------------------------------------------------------------
 
 
-def test_an_answer_is_the_text_that_sample_writes(client: Client, loaded: Loaded) -> None:
+def test_an_answer_is_the_text_that_sample_writes(client: Client, loaded: LoadedModel) -> None:
     wish = {"prompt": "the dog", "max_tokens": 40, "temperature": 0.7, "top_k": 20, "seed": 3}
     answer = client.generate(**wish)
     settings = {key: value for key, value in wish.items() if key != "prompt"}
@@ -197,7 +197,7 @@ def test_a_line_feed_ends_a_text_where_that_is_wished(client: Client) -> None:
     assert cut["tokens"] < 200
 
 
-def test_pages_tell_what_is_served_and_how_to_ask(client: Client, loaded: Loaded) -> None:
+def test_pages_tell_what_is_served_and_how_to_ask(client: Client, loaded: LoadedModel) -> None:
     deadline = time.monotonic() + 60
     while client.get("/health")["drawn"]:  # of a client of another test, which has left
         assert time.monotonic() < deadline
@@ -268,20 +268,20 @@ def test_other_pages_and_methods_are_refused_as_json(client: Client) -> None:
 
 
 def test_a_character_that_no_id_stands_for_is_named() -> None:
-    from model.serving.app import Refused, Served, _start
+    from model.serving.app import RefusedRequest, ServedModel, _start
 
-    served = Served(None, CharTokenizer("ab\n"), None, "0", 8)  # type: ignore[arg-type]
+    served = ServedModel(None, CharTokenizer("ab\n"), None, "0", 8)  # type: ignore[arg-type]
     assert _start(served, "ab") == [3, 0, 1]
-    with pytest.raises(Refused, match="no character 'c'"):
+    with pytest.raises(RefusedRequest, match="no character 'c'"):
         _start(served, "abc")
-    with pytest.raises(Refused, match="8 tokens; the model has room for 7"):
+    with pytest.raises(RefusedRequest, match="8 tokens; the model has room for 7"):
         _start(served, "a" * 8)
 
 
 # -- places ----------------------------------------------------------------------------------------
 
 
-def test_a_full_queue_says_when_to_come_again(loaded: Loaded, slow: threading.Event) -> None:
+def test_a_full_queue_says_when_to_come_again(loaded: LoadedModel, slow: threading.Event) -> None:
     with serving(loaded, batch=1, queue=1) as client:
         going = client.begin(prompt="a", max_tokens=2000, temperature=1.0)
         until(lambda: client.get("/health")["drawn"] == 1)
@@ -298,7 +298,9 @@ def test_a_full_queue_says_when_to_come_again(loaded: Loaded, slow: threading.Ev
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_frees_it(loaded: Loaded, slow: threading.Event, stream: bool) -> None:
+def test_a_client_that_leaves_frees_it(
+    loaded: LoadedModel, slow: threading.Event, stream: bool
+) -> None:
     with serving(loaded, batch=1, queue=4) as client:
         going = client.begin(prompt="a", max_tokens=2048, temperature=1.0, stream=stream)
         waits = client.begin(prompt="a", max_tokens=2048, temperature=1.0, stream=stream)
@@ -309,7 +311,7 @@ def test_a_client_that_leaves_frees_it(loaded: Loaded, slow: threading.Event, st
         until(lambda: client.get("/health") == {"status": "ok", "drawn": 0, "waiting": 0})
 
 
-def test_a_server_ends_though_texts_are_drawn(loaded: Loaded, slow: threading.Event) -> None:
+def test_a_server_ends_though_texts_are_drawn(loaded: LoadedModel, slow: threading.Event) -> None:
     with serving(loaded, batch=1) as client:
         going = client.begin(prompt="a", max_tokens=2048, temperature=1.0)
         until(lambda: client.get("/health")["drawn"] == 1)
@@ -317,7 +319,7 @@ def test_a_server_ends_though_texts_are_drawn(loaded: Loaded, slow: threading.Ev
 
 
 def test_a_step_that_fails_is_told_and_the_next_request_is_answered(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real: Any = loaded.model.decode
     fails = [True]
@@ -346,8 +348,8 @@ class Counting:
 
 
 def test_a_family_in_turns_is_served_and_told_why_each_text_ended() -> None:
-    came: dict[str, list[int | End]] = {"long": [], "ends": [], "gone": []}
-    engine = Engine(InTurns(Counting()), rows=2, waiting=1, report=print)  # type: ignore[arg-type]
+    came: dict[str, list[int | EndOfText]] = {"long": [], "ends": [], "gone": []}
+    engine = Engine(SequentialSampler(Counting()), rows=2, waiting=1, report=print)  # type: ignore[arg-type]
 
     def wish(name: str, tokens: int, seed: int) -> Any:
         sampling = Sampling(tokens, 0.0, 0, 1.0, seed, 100, -1)
@@ -356,16 +358,16 @@ def test_a_family_in_turns_is_served_and_told_why_each_text_ended() -> None:
     wish("long", 5, 0)
     wish("ends", 5, 3)
     gone = wish("gone", 5, 0)
-    with pytest.raises(Full):
+    with pytest.raises(QueueFull):
         wish("gone", 1, 0)
     engine.give_up(gone)
     engine.start()
-    until(lambda: all(End in map(type, came[name]) for name in ("long", "ends")))
+    until(lambda: all(EndOfText in map(type, came[name]) for name in ("long", "ends")))
     engine.close()
-    assert came["long"] == [0, 1, 2, 3, 4, End("length")]
-    assert came["ends"] == [0, 1, 2, End("stop")]
+    assert came["long"] == [0, 1, 2, 3, 4, EndOfText("length")]
+    assert came["ends"] == [0, 1, 2, EndOfText("stop")]
     assert came["gone"] == []
-    with pytest.raises(Full):
+    with pytest.raises(QueueFull):
         wish("long", 1, 0)
 
 
@@ -386,9 +388,9 @@ def test_text_comes_character_by_whole_character() -> None:
 # -- room ---------------------------------------------------------------------------------------
 
 
-def test_a_requests_room_is_what_its_keys_and_values_take(loaded: Loaded) -> None:
+def test_a_requests_room_is_what_its_keys_and_values_take(loaded: LoadedModel) -> None:
     model, device = loaded.model, loaded.device
-    drawing = Together(model, 3, device)  # type: ignore[arg-type]
+    drawing = BatchedSampler(model, 3, device)  # type: ignore[arg-type]
     drawing.add([1, 2, 3], Sampling(4, 1.0, 0, 1.0, 1, 300, 300))
     drawing.step()
     kept = sum(t.numel() * 4 for _, slot in drawing._cache.slots() for t in slot.kept)
@@ -401,7 +403,7 @@ def test_a_requests_room_is_what_its_keys_and_values_take(loaded: Loaded) -> Non
     assert need.beginning >= sum(t.numel() * 4 for _, slot in alone.slots() for t in slot.kept)
 
 
-def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(loaded: Loaded) -> None:
+def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(loaded: LoadedModel) -> None:
     need = need_of(loaded.settings, on_gpu=False)
     free = round(need.of(5) / 0.9) + 16
     check_room(loaded.settings, 5, free, on_gpu=False)
@@ -417,7 +419,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(loaded: Loaded)
 
 
 def test_room_is_looked_for_before_the_weights_are_read(
-    loaded: Loaded,
+    loaded: LoadedModel,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

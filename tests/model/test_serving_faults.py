@@ -21,10 +21,10 @@ import pytest
 import torch
 
 from model.families import drawing
-from model.families.drawing import InTurns, Text, Together
+from model.families.drawing import BatchedSampler, SequentialSampler, Text
 from model.families.protocol import Sampling
-from model.serving.engine import End, Engine
-from model.training.load import Loaded, load_model
+from model.serving.engine import EndOfText, Engine
+from model.training.load import LoadedModel, load_model
 from tests.model.test_serving import Client, serving, until
 from tests.standins.half_open import half_open_at, no_more_files
 
@@ -45,7 +45,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., A
 
 
 @pytest.fixture(scope="module")
-def loaded(checkpoint: Path) -> Loaded:
+def loaded(checkpoint: Path) -> LoadedModel:
     return load_model(checkpoint)
 
 
@@ -126,7 +126,7 @@ def test_a_tiny_temperature_costs_no_other_its_answer(client: Served, temperatur
     })[::2]  # fmt: skip
 
 
-def test_shares_and_counts_at_their_borders_draw_what_there_is(loaded: Loaded) -> None:
+def test_shares_and_counts_at_their_borders_draw_what_there_is(loaded: LoadedModel) -> None:
     stop = loaded.tokenizer.bos
     likeliest = None
     for temperature, top_k, top_p in (
@@ -181,7 +181,7 @@ def test_a_prompt_with_next_to_no_text_is_answered_or_refused(client: Served, pr
 
 
 def test_a_fault_in_one_row_ends_that_row_alone(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def choose(logits: Any, sampling: Sampling, generator: Any) -> int:
         if sampling.seed == 666 and generator.initial_seed() == 666 and counted.pop(0):
@@ -202,7 +202,7 @@ def test_a_fault_in_one_row_ends_that_row_alone(
 
 
 def test_a_pass_of_several_that_fails_is_made_again_for_each(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where memory ran out for a moment: each text comes out as it does alone."""
     failed: list[Exception] = []
@@ -223,7 +223,7 @@ def test_a_pass_of_several_that_fails_is_made_again_for_each(
         return real(ids, cache)
 
     monkeypatch.setattr(loaded.model, "decode", decode)
-    together = Together(loaded.model, 3, torch.device("cpu"), failed.append)  # type: ignore[arg-type]
+    together = BatchedSampler(loaded.model, 3, torch.device("cpu"), failed.append)  # type: ignore[arg-type]
     texts = [together.add(start, each) for each in sampling]
     drawn: dict[Text, list[int]] = {text: [] for text in texts}
     while not all(text.ended for text in texts):
@@ -253,15 +253,19 @@ class Faulty:
 
 def test_a_family_in_turns_goes_on_past_a_text_that_fails() -> None:
     told: list[str] = []
-    engine = Engine(InTurns(Faulty()), rows=3, waiting=9, report=told.append)  # type: ignore[arg-type]
-    came: list[list[int | End]] = [[], [], []]
+    engine = Engine(SequentialSampler(Faulty()), rows=3, waiting=9, report=told.append)  # type: ignore[arg-type]
+    came: list[list[int | EndOfText]] = [[], [], []]
     for seed in (1, 2, 0):
         engine.submit([1], Sampling(6, 0.0, 0, 1.0, seed, 100, -1), came[seed].append)
     engine.start()
-    until(lambda: all(each and isinstance(each[-1], End) for each in came))
+    until(lambda: all(each and isinstance(each[-1], EndOfText) for each in came))
     assert engine.alive
     engine.close()
-    assert came == [[0, 1, 2, 3, 4, 5, End("length")], [0, 1, End("failed")], [End("failed")]]
+    assert came == [
+        [0, 1, 2, 3, 4, 5, EndOfText("length")],
+        [0, 1, EndOfText("failed")],
+        [EndOfText("failed")],
+    ]
     assert sorted(told) == [
         "a step failed: ValueError: not even one",
         "a step failed: ZeroDivisionError: ",

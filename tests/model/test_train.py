@@ -23,8 +23,8 @@ from model.machine import telemetry
 from model.machine.precision import LossScale
 from model.machine.telemetry import (
     Clock,
+    HeartbeatWriter,
     Metrics,
-    Pulse,
     end_for_another,
     ended_by_another,
     process_age_s,
@@ -37,8 +37,8 @@ from model.training.soundness import (
     MENDS_WITHIN,
     MOST_NOT_FINITE,
     MOST_SKIPPED,
-    Diverged,
     Soundness,
+    TrainingDiverged,
 )
 from model.training.stepping import Pace, Paces
 from trmcloud.core.contract.records import dump
@@ -50,7 +50,7 @@ from trmcloud.core.contract.trainer_contract import (
     load_heartbeat,
 )
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.overrides import overridden
+from trmcloud.core.spec.overrides import apply_overrides
 from trmcloud.core.spec.settings import PhaseRecipe
 
 # -- One attempt in this process: how it resumes, and how each kind of trouble is told ----------
@@ -364,7 +364,7 @@ def test_a_loss_that_comes_back_is_settled_and_one_that_does_not_has_diverged() 
     lost, step = settled()
     for number in range(1, MENDS_WITHIN):
         lost.judge(step + number, 9.0, 1.0, finite=True)
-    with pytest.raises(Diverged, match="above"):
+    with pytest.raises(TrainingDiverged, match="above"):
         lost.judge(step + MENDS_WITHIN, 9.0, 1.0, finite=True)
 
 
@@ -522,7 +522,7 @@ def test_half_the_batch_goes_on_from_the_same_checkpoint_alike(
     mended = new_run("mended", steps=10, save_every=10, keep_best=9, schedule="constant")
     assert mended.train_here() == "finished"
     own = PhaseRecipe.from_json({**mended.job.settings, "steps": 20})
-    changed = overridden(own, {"batch": 1, "accumulation": 2, "loader_workers": 0})
+    changed = apply_overrides(own, {"batch": 1, "accumulation": 2, "loader_workers": 0})
     assert changed.global_batch(1) == own.global_batch(1)
     mended.job = replace(mended.job, settings=changed.to_json())
     assert mended.train_here(attempt=2) == "finished"
@@ -591,7 +591,7 @@ def hand(monkeypatch: pytest.MonkeyPatch) -> HandClock:
 
 
 def test_seconds_by_state_sum_to_the_attempts_wall_time(job: PhaseJob, hand: HandClock) -> None:
-    pulse = Pulse(job, 1, 100, hand.clock())
+    pulse = HeartbeatWriter(job, 1, 100, hand.clock())
     pulse.enter("starting")
     hand.at += 3
     pulse.enter("compiling")
@@ -623,7 +623,7 @@ def test_seconds_by_state_sum_to_the_attempts_wall_time(job: PhaseJob, hand: Han
 
 
 def test_beats_are_at_most_one_a_second_and_lose_no_news(job: PhaseJob, hand: HandClock) -> None:
-    pulse = Pulse(job, 1, 100, hand.clock())
+    pulse = HeartbeatWriter(job, 1, 100, hand.clock())
     pulse.enter("training")
     path = Path(job.out_dir) / "heartbeat.json"
     for step in range(1, 20):
@@ -635,7 +635,7 @@ def test_beats_are_at_most_one_a_second_and_lose_no_news(job: PhaseJob, hand: Ha
 
 
 def test_a_heartbeat_names_its_process(job: PhaseJob, hand: HandClock) -> None:
-    pulse = Pulse(job, 3, 100, hand.clock())
+    pulse = HeartbeatWriter(job, 3, 100, hand.clock())
     assert (pulse.now.pid, pulse.now.attempt) == (os.getpid(), 3)
     stat = Path(f"/proc/{os.getpid()}/stat").read_text()
     assert pulse.now.pid_started == process_started() == stat.split(")")[-1].split()[19]
@@ -646,14 +646,14 @@ def test_a_process_knows_about_how_old_it_is() -> None:
 
 
 def test_a_silent_rank_writes_nothing(job: PhaseJob, hand: HandClock, tmp_path: Path) -> None:
-    pulse = Pulse(job, 1, 100, hand.clock(), silent=True)
+    pulse = HeartbeatWriter(job, 1, 100, hand.clock(), silent=True)
     pulse.enter("training")
     pulse.end("finished")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_another_rank_can_tell_how_it_ended(job: PhaseJob, hand: HandClock) -> None:
-    pulse = Pulse(job, 2, 100, hand.clock())
+    pulse = HeartbeatWriter(job, 2, 100, hand.clock())
     pulse.enter("training")
     end_for_another(job, 1, "out_of_memory", "an earlier attempt's rank", now=7.0)
     assert not ended_by_another(job, 2)

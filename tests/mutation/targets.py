@@ -74,7 +74,7 @@ READERS = {
     "core.contract.bucket_layout": Target(
         ("test_bucket*.py", "test_pod_contract.py", "test_datasets.py"),
         ("parse_place", "is_slot", "is_oversized", "is_token_slot", "entry_of", "load_entry",
-         "load_offered", "unpinned", "token_slots_for"),
+         "is_cache_file", "unpinned", "offered", "token_slots_for"),
     ),
     "core.contract.data_progress": Target(
         ("test_datasets.py",), ("DataProgress", "ShardRecord", "load_progress", "load_shard")
@@ -84,7 +84,7 @@ READERS = {
     "adapters.ssh.forward": Target(("unit/ssh/test_sync.py",), ("_frames", "_exactly")),
     "adapters.s3.client": Target(
         ("unit/s3/test_client.py",),
-        ("told", "code_of", "explain", "_refused", "is_missing", "lacks", "of_no_use", "_until"),
+        ("translate_errors", "code_of", "explain", "_refused", "is_missing", "is_unsupported", "is_final_error", "_until"),
     ),
     "adapters.s3.bucket": Target(
         ("unit/s3/test_client.py",),

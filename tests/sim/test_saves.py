@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.test_found import SHAPE, pod_at_work
 from tests.sim.test_last_word import run_for
-from trmcloud.core.contract.pod_contract import Kept, Orders, Saves
+from trmcloud.core.contract.pod_contract import KeptCheckpoint, Orders, SaveAnswers
 from trmcloud.sim.world.pod import SimPod
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
 from trmcloud.sim.world.trainer import Illness, SimTrainer
@@ -100,7 +100,7 @@ def test_asked_while_it_is_at_a_save_it_saves_again_after_the_next_step(share: f
 def test_a_pod_that_is_asked_saves_answers_and_goes_on(at_work: tuple[SimWorld, SimPod]) -> None:
     world, pod = at_work
     assert pod.report is not None
-    assert pod.report.saves == Saves()
+    assert pod.report.saves == SaveAnswers()
     before = pod.trainer
     pod.orders = Orders(epoch=1, save=1)
     pod.wake()
@@ -146,7 +146,7 @@ def test_a_copy_from_before_the_metric_lacks_it_until_it_is_brought_again() -> N
     assert [m.val_bpb for m in made.manifests("r-1")] == [None]
     made.bring_home("r-1", "p", scored)
     assert [m.val_bpb for m in made.manifests("r-1")] == [1.5]
-    made.store("r-1", Kept("fast", 10, there.sha256, 1, None), "g1-slot-0")
+    made.store("r-1", KeptCheckpoint("fast", 10, there.sha256, 1, None), "g1-slot-0")
     assert [m.val_bpb for m in made.stored("r-1")] == [None]
     made.lose_pod("r-1", pod_id="p")
     assert [m.val_bpb for m in made.manifests("r-1")] == [1.5]

@@ -15,7 +15,7 @@ from trmcloud.adapters.local.intent_files import IntentFiles, intent_folders
 from trmcloud.app import doctor
 from trmcloud.app.context import Need
 from trmcloud.app.kill_layers import verified_layers
-from trmcloud.app.reap import Found, last_visit, note_visit
+from trmcloud.app.reap import ReapFindings, last_visit, note_visit
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.events import LayerVerified
 from trmcloud.core.money import Usd
@@ -69,11 +69,11 @@ def test_any_other_visit_does_not(home: Path, changes: dict[str, Any]) -> None:
 def test_a_visit_says_whom_it_did_not_reach(home: Path) -> None:
     (home / "runpod").mkdir(parents=True)
     world = build_context()
-    note_visit(world, 300.0, Found((), (("runpod", "HTTP 503"),)))
+    note_visit(world, 300.0, ReapFindings((), (("runpod", "HTTP 503"),)))
     seen = last_visit(world)
     assert seen is not None
     assert seen.reached == ("local",)
-    note_visit(world, 300.0, Found((), ()))
+    note_visit(world, 300.0, ReapFindings((), ()))
     seen = last_visit(world)
     assert seen is not None
     assert seen.reached == ("local", "runpod")

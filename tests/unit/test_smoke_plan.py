@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trmcloud.app.smoke.watch import last_way
-from trmcloud.app.smoke_plan import make_smoke_plan, only
+from trmcloud.app.smoke_plan import make_smoke_plan, with_only_candidate
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.errors import BudgetRefused, NoCapacity
@@ -33,7 +33,7 @@ def test_the_cheapest_offer_comes_first_and_the_worst_case_covers_every_one() ->
     assert plan.recommended is not None
     assert plan.recommended.worst_case == cost(Usd("0.49"), 660) + cost(DISKS, 660)
     assert plan.reservation == plan.candidates[1].worst_case
-    alone = only(plan, "c1")
+    alone = with_only_candidate(plan, "c1")
     assert alone.reservation == plan.candidates[0].worst_case
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 

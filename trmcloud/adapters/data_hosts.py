@@ -18,7 +18,7 @@ from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
-from trmcloud.app.data import Checked
+from trmcloud.app.data import CheckedFile
 from trmcloud.core.catalog import datasets
 from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, DataSet, parse_hosts, rehosted
 from trmcloud.core.contract.records import whole
@@ -43,7 +43,7 @@ class _Answer(NamedTuple):
 
 def check_files(
     data_set: DataSet, *, whole: bool = False, environ: Mapping[str, str] = os.environ
-) -> Iterator[Checked]:
+) -> Iterator[CheckedFile]:
     """Each file's length and hash, where one is known, and the first one's columns.
 
     Args:
@@ -60,18 +60,18 @@ def check_files(
             told = [f"{head.size:,} bytes" if head.size else "length not told"]
             known = data_set.sha256.get(name, "")
             if known and head.sha256 and known != head.sha256:
-                yield Checked(name, False, f"SHA-256 {head.sha256[:16]}…, not {known[:16]}…")
+                yield CheckedFile(name, False, f"SHA-256 {head.sha256[:16]}…, not {known[:16]}…")
                 continue
             if known:
                 told.append("hash as published" if head.sha256 else "hash told by nobody here")
             if number == 0:
                 told.append(_content(data_set, file, head.size))
-            yield Checked(name, True, ", ".join(told))
+            yield CheckedFile(name, True, ", ".join(told))
         except _Unusable as problem:
-            yield Checked(name, False, str(problem))
+            yield CheckedFile(name, False, str(problem))
 
 
-class Pinned(NamedTuple):
+class PinnedDataSet(NamedTuple):
     """A data set at one commit, and the repository and branch that it was found by."""
 
     data_set: DataSet
@@ -80,7 +80,9 @@ class Pinned(NamedTuple):
     revision: str
 
 
-def pin_to_commit(data_set: DataSet, environ: Mapping[str, str] = os.environ) -> Pinned | None:
+def pin_to_commit(
+    data_set: DataSet, environ: Mapping[str, str] = os.environ
+) -> PinnedDataSet | None:
     """The data set at the commit that its branch points to now, with the hash of its files'
     published hashes; None where its host publishes no revisions.
 
@@ -124,7 +126,7 @@ def pin_to_commit(data_set: DataSet, environ: Mapping[str, str] = os.environ) ->
             next_step="look at what changed there; --data with an address takes it as it is",
         )
     pinned = datasets.files_at_commit(data_set, commit, datasets.listing_sha256(known))
-    return Pinned(pinned, files.repository, files.revision, commit)
+    return PinnedDataSet(pinned, files.repository, files.revision, commit)
 
 
 def _json(file: _RemoteFile) -> tuple[Any, str]:

@@ -17,7 +17,7 @@ from trmcloud.core.catalog.datasets import (
     parse_data_set,
 )
 from trmcloud.core.errors import NotFoundError, UsageError
-from trmcloud.core.nearest import what_instead
+from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.recipe import SMALL, Recipe, parse_recipe
 from trmcloud.core.spec.spec import DataSource
 from trmcloud.ports.plan_inputs import ENV_TEST_SETTINGS
@@ -96,7 +96,7 @@ def load_recipe(name_or_path: str) -> Recipe:
         return _for_a_test(recipe, os.environ.get(ENV_TEST_SETTINGS, ""))
     raise NotFoundError(
         f"no recipe named {name_or_path!r}",
-        next_step=what_instead(name_or_path, names),
+        next_step=suggest_name(name_or_path, names),
     )
 
 

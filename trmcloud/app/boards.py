@@ -98,7 +98,7 @@ def need_metrics(context: Context, run: RunState) -> None:
         )
 
 
-def about(run: RunState) -> dict[str, Any]:
+def board_facts(run: RunState) -> dict[str, Any]:
     """Return the run's facts for a board beside its figures: the request and the rented
     hardware."""
     told: dict[str, Any] = {

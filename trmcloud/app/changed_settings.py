@@ -26,7 +26,7 @@ _FOR_MEMORY = frozenset({"batch", "sequence", "optimizer", "ema", "dtype", "loop
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangedSettings:
     """``settings``: by phase, what takes the place of the plan's. ``accepted``: by name, [before,
     after] of what decides what is trained; None: nothing of it differs. ``processes``: so many
     train from now on; 0: as many as before."""
@@ -43,7 +43,7 @@ def changed_settings(
     *,
     accept: bool,
     processes: int = 0,
-) -> Changed:
+) -> ChangedSettings:
     """Return the settings with which a closed run continues: its plan's, and those ``typed``. Other
     ``processes`` share the same global batch.
 
@@ -63,7 +63,7 @@ def changed_settings(
     candidate = next((run.candidate(name) for name in run.plan.launchable), None)
     phases = _phases_ahead(run, candidate, dict(typed)) if candidate is not None else ()
     if candidate is None or not phases:
-        return Changed()
+        return ChangedSettings()
     overrides = dict(typed)
     if processes == candidate.gpus:
         processes = 0
@@ -108,7 +108,7 @@ def changed_settings(
             f"{ACCEPT}: {run.run_id} would go on with the very settings it was trained with",
             next_step=f"{again} without it",
         )
-    return Changed(
+    return ChangedSettings(
         {phase.name: new for phase in phases if (new := _new(phase.settings, after[phase.name]))},
         {c.name: [c.before, c.after] for c in changes.values()} if changes else None,
         processes,

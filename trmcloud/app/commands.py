@@ -13,7 +13,7 @@ from trmcloud.app.context import Context
 from trmcloud.app.launch_checks import check_disk
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
-from trmcloud.app.preparing import Prepared, check_launch
+from trmcloud.app.preparing import PreparedLaunch, check_launch
 from trmcloud.app.staging.packing import commands_share
 from trmcloud.app.staging.working_tree import WorkingTree, look_at, pack
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
@@ -269,7 +269,7 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
 
 def prepare(
     context: Context, planner: Planner, request: LaunchRequest, spec: RunSpec, root: Path
-) -> tuple[Prepared, WorkingTree]:
+) -> tuple[PreparedLaunch, WorkingTree]:
     """All that can be found wanting before anybody is asked for money; then the code.
 
     Raises:
@@ -285,7 +285,7 @@ def prepare(
     rented = any(plan.candidate(name).provider != LOCAL for name in plan.launchable)
     code = pack(tree, context.home, commands_share() if rented else None)
     check_disk(context.home, plan)
-    return Prepared(plan, LaunchData(spec.data, code=str(code))), tree
+    return PreparedLaunch(plan, LaunchData(spec.data, code=str(code))), tree
 
 
 def tree_of(spec: RunSpec, root: Path) -> WorkingTree:

@@ -120,7 +120,7 @@ def providers_in_use(context: Context) -> tuple[str, ...]:
     return tuple(n for n in used if n not in context.unasked) if context.unasked else tuple(used)
 
 
-def left_alone(context: Context) -> bool:
+def has_unasked_provider(context: Context) -> bool:
     """Whether somebody is not asked who may have a pod of ours."""
     return bool(context.unasked) and any(name in context.unasked for name in _ever_used(context))
 
@@ -138,7 +138,7 @@ def is_unasked(context: Context, run: RunState) -> bool:
     return run.generation is not None and run.generation.provider in context.unasked
 
 
-def unreached(context: Context) -> tuple[tuple[str, str], ...]:
+def unreached_providers(context: Context) -> tuple[tuple[str, str], ...]:
     """(provider, why) of each whose list was asked for last without an answer."""
     return tuple(
         (name, seen.why)

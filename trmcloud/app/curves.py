@@ -307,7 +307,7 @@ def step_at(phases: Sequence[Phase], at: float) -> int | None:
     return newest
 
 
-def drawn(run: RunState, phases: Sequence[Phase], points: int = POINTS) -> Curves:
+def draw_curves(run: RunState, phases: Sequence[Phase], points: int = POINTS) -> Curves:
     """Of all phases on one axis, thinned out to so many points of each phase and kind."""
     begun = starts(phases)
     offsets = [step for _, step in begun]
@@ -322,7 +322,9 @@ def drawn(run: RunState, phases: Sequence[Phase], points: int = POINTS) -> Curve
     )
 
 
-def since(run: RunState, phases: Sequence[Phase], known: Mapping[str, tuple[int, int]]) -> Curves:
+def curves_since(
+    run: RunState, phases: Sequence[Phase], known: Mapping[str, tuple[int, int]]
+) -> Curves:
     """Likewise of what came after ``known``: phase → how many points of training and of evaluation
     that is."""
     train, evals, begun = [], [], starts(phases)

@@ -69,7 +69,7 @@ def data_set_names() -> list[str]:
 _WIDTHS = {"uint16": 2, "uint32": 4}
 
 
-class Checked(NamedTuple):
+class CheckedFile(NamedTuple):
     """One file, and what was found."""
 
     name: str
@@ -84,16 +84,16 @@ def is_prepared(folder: Path) -> bool:
     )
 
 
-def check_folder(folder: Path) -> Iterator[Checked]:
+def check_folder(folder: Path) -> Iterator[CheckedFile]:
     """Every file of it, the small ones first."""
     meta = _meta(folder / contract.DATA_META_NAME)
     if meta is None:
-        yield Checked(contract.DATA_META_NAME, False, "missing or damaged: it is not finished")
+        yield CheckedFile(contract.DATA_META_NAME, False, "missing or damaged: it is not finished")
         return
     width = _WIDTHS.get(str(meta.get("dtype")), 0)
     complete = bool(meta.get("complete", True))
     about = f"{meta.get('source')}, {meta.get('train_tokens'):,} tokens to train on"
-    yield Checked(
+    yield CheckedFile(
         contract.DATA_META_NAME, complete and width > 0, about if complete else f"{about} so far"
     )
     yield _tokenizer(folder / contract.DATA_TOKENIZER_NAME, meta)
@@ -105,7 +105,7 @@ def check_folder(folder: Path) -> Iterator[Checked]:
         try:
             yield _shard(folder, load_shard(line), width)
         except ContractError as error:
-            yield Checked(SHARDS_NAME, False, str(error))
+            yield CheckedFile(SHARDS_NAME, False, str(error))
 
 
 def _meta(path: Path) -> dict[str, Any] | None:
@@ -117,35 +117,39 @@ def _meta(path: Path) -> dict[str, Any] | None:
     return meta if known else None
 
 
-def _tokenizer(path: Path, meta: dict[str, Any]) -> Checked:
+def _tokenizer(path: Path, meta: dict[str, Any]) -> CheckedFile:
     about = meta.get("tokenizer")
     about = about if isinstance(about, dict) else {}
     try:
         found = file_sha256(path)
     except OSError:
-        return Checked(path.name, False, "missing")
+        return CheckedFile(path.name, False, "missing")
     if found != about.get("sha256"):
-        return Checked(path.name, False, "not the one that made these tokens")
-    return Checked(path.name, True, f"{about.get('kind')}, {about.get('vocab_size'):,} ids")
+        return CheckedFile(path.name, False, "not the one that made these tokens")
+    return CheckedFile(path.name, True, f"{about.get('kind')}, {about.get('vocab_size'):,} ids")
 
 
-def _tokens(path: Path, tokens: Any, width: int) -> Checked:
+def _tokens(path: Path, tokens: Any, width: int) -> CheckedFile:
     try:
         size = path.stat().st_size
     except OSError:
-        return Checked(path.name, False, "missing")
+        return CheckedFile(path.name, False, "missing")
     good = isinstance(tokens, int) and size == tokens * width
-    return Checked(path.name, good, f"{size:,} bytes" + ("" if good else f", not {tokens} tokens"))
+    return CheckedFile(
+        path.name, good, f"{size:,} bytes" + ("" if good else f", not {tokens} tokens")
+    )
 
 
-def _shard(folder: Path, record: ShardRecord, width: int) -> Checked:
+def _shard(folder: Path, record: ShardRecord, width: int) -> CheckedFile:
     try:
         found = file_sha256(folder / record.file, record.offset_bytes, record.tokens * width)
     except OSError:
-        return Checked(record.file, False, f"missing ({record.name})")
+        return CheckedFile(record.file, False, f"missing ({record.name})")
     good = found == record.sha256
     told = f"{record.name}: {record.tokens:,} tokens"
-    return Checked(record.file, good, f"{told}, hash as recorded" if good else f"{told}, damaged")
+    return CheckedFile(
+        record.file, good, f"{told}, hash as recorded" if good else f"{told}, damaged"
+    )
 
 
 # Training data, made ready before anything is rented: read, split, tokenized, cached.

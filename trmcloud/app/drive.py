@@ -14,11 +14,11 @@ from trmcloud.app.checkpoints.bucket_grants import give_grants
 from trmcloud.app.checkpoints.sources import pull
 from trmcloud.app.context import Context, list_pods
 from trmcloud.app.observer import Observer, final_bills
-from trmcloud.app.pod_request import SEND_WITHIN_S, given_to, pod_request
+from trmcloud.app.pod_request import SEND_WITHIN_S, command_variables, pod_request
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Instant, Seen, Unknown
-from trmcloud.core.contract.pod_contract import Kept
+from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.contract.records import dump
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
@@ -36,7 +36,7 @@ from trmcloud.core.control.bookkeeping import require_whole
 from trmcloud.core.control.controller import decide
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.governance import govern
-from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.report_events import late_report, orders_for, unreported
 from trmcloud.core.control.run_state import (
     GRANT,
@@ -90,8 +90,8 @@ class RunDriver:
     _swept_at: float | None = None
     _heard: bool = False
     _billed_at: float = -_BILLS_EVERY_S
-    _kept: dict[str, Kept] = field(default_factory=dict)
-    _pulling: dict[ActionKey, Kept] = field(default_factory=dict)
+    _kept: dict[str, KeptCheckpoint] = field(default_factory=dict)
+    _pulling: dict[ActionKey, KeptCheckpoint] = field(default_factory=dict)
     _known: RunState | None = None
     """The run when its ledger could be read last, under an epoch that was current."""
     _unusable: LedgerError | None = None
@@ -252,7 +252,7 @@ class RunDriver:
                 self._append(*decision.events)
             except BudgetRefused as error:
                 # A budget was cut while the run was between two machines.
-                why = because(ReasonKind.BUDGET_REFUSED, text=str(error))
+                why = make_reason(ReasonKind.BUDGET_REFUSED, text=str(error))
                 wish_to_stop(self.context, self.run_id, by="budget", reason=why)
             run = self.run()
         for action in decision.actions:
@@ -391,7 +391,7 @@ class RunDriver:
 
         def stage(progress: Progress) -> None:
             self._give_webhook(generation)
-            if given := given_to(run.spec.command):
+            if given := command_variables(run.spec.command):
                 link.give_environment(pod_name, dump(given))
             link.stage(pod_name, context.stage_items(run), progress)
 
@@ -466,7 +466,7 @@ class RunDriver:
 
     def _append(self, *events: ev.RunEvent) -> None:
         now = self.context.clock.now()
-        self.context.ledger.append(self.run_id, self.epoch, ev.stamped(events, now), now.wall)
+        self.context.ledger.append(self.run_id, self.epoch, ev.stamp_events(events, now), now.wall)
 
 
 def _is_due(last_at: float, every_s: float, now: float) -> bool:
@@ -505,7 +505,7 @@ def _call_off_unrented(context: Context, run: RunState) -> RunState:
     asked = run.generation is not None and bool(run.tries(run.generation, CREATE))
     unrented = run.state in (State.PLANNED, State.RESERVED)
     if run.stop is None and (unrented or (run.state is State.RENTING and not asked)):
-        reason = because(ReasonKind.LAUNCH_KILLED)
+        reason = make_reason(ReasonKind.LAUNCH_KILLED)
         wish_to_stop(context, run.run_id, by="reconcile", reason=reason)
         return context.ledger.read().runs[run.run_id]
     return run

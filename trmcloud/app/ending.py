@@ -14,14 +14,14 @@ from datetime import datetime, timezone
 from trmcloud.app import reap
 from trmcloud.app.context import Context, providers_in_use
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.out_of_reach import OutOfReach
+from trmcloud.app.out_of_reach import UnreachableProvider
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.catalog.providers import is_brokered, load_all, traits_of
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.observation import PodSeen
-from trmcloud.core.control.reason import ReasonKind, because, said
+from trmcloud.core.control.reason import ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.run_state import IllegalTransition, RunState
 from trmcloud.core.errors import AuthError, ConflictError, LedgerError, StaleEpoch, TrmcloudError
 from trmcloud.core.values import dataclass
@@ -39,7 +39,7 @@ class NamedPod:
 
 
 @dataclass(frozen=True)
-class Listed:
+class PodListing:
     """Pods that bear names of ours, and (provider, why) of each that gave no list."""
 
     pods: tuple[NamedPod, ...]
@@ -48,18 +48,18 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class EndedByName:
+class NamedPodsEnded:
     """The pods that a provider was asked to end, as (provider, name); (provider, name, why) of each
     that it did not take; where the intent is kept until a ledger has it (empty: nowhere)."""
 
     asked: tuple[tuple[str, str], ...]
     failed: tuple[tuple[str, str, str], ...]
-    listed: Listed
+    listed: PodListing
     recorded: bool
     kept_at: str = field(default="")
 
 
-def pods_of_run(context: Context, run_id: str) -> Listed:
+def pods_of_run(context: Context, run_id: str) -> PodListing:
     """The run's living pods, as the providers list them.
 
     A ledger that can be read and has runs says which ledger's pods are meant; else the one whose
@@ -87,7 +87,7 @@ def pods_of_run(context: Context, run_id: str) -> Listed:
 
 def list_named(
     context: Context, is_meant: Callable[[PodName], bool], *, everywhere: bool
-) -> Listed:
+) -> PodListing:
     """Living pods whose names are meant. ``everywhere``: by all providers that can be asked from
     here, not only by those that the ledger knows."""
     pods: list[NamedPod] = []
@@ -102,10 +102,10 @@ def list_named(
             name = parse_pod_name(pod.name)
             if not pod.gone and name is not None and is_meant(name):
                 pods.append(NamedPod(provider, pod, name))
-    return Listed(tuple(pods), tuple(unreachable), tuple(asked))
+    return PodListing(tuple(pods), tuple(unreachable), tuple(asked))
 
 
-def end_run(context: Context, run_id: str) -> EndedByName:
+def end_run(context: Context, run_id: str) -> NamedPodsEnded:
     """End every pod of a run that a person named, whether or not anything can be written.
 
     Raises:
@@ -142,7 +142,7 @@ def end_run(context: Context, run_id: str) -> EndedByName:
     ended = tuple(dict.fromkeys(asked))
     gone = {(provider, name) for provider, name in ended}
     left = tuple(each for each in failed if each[:2] not in gone)
-    return EndedByName(ended, left, listed, recorded, kept_at)
+    return NamedPodsEnded(ended, left, listed, recorded, kept_at)
 
 
 def _with_its_pod(context: Context, run: RunState) -> RunState:
@@ -163,7 +163,7 @@ def _with_its_pod(context: Context, run: RunState) -> RunState:
     return run
 
 
-def end_all(context: Context, found: Listed) -> EndedByName:
+def end_all(context: Context, found: PodListing) -> NamedPodsEnded:
     """End pods that were listed by name alone; of runs that this ledger knows, that is recorded."""
     asked: list[tuple[str, str]] = []
     failed: list[tuple[str, str, str]] = []
@@ -181,7 +181,7 @@ def end_all(context: Context, found: Listed) -> EndedByName:
                     _with_its_pod(context, ledger.runs[run_id])
                 recorded = recorded and known
         _end(context, each.provider, each.pod.name, each.pod.pod_id, asked, failed)
-    return EndedByName(tuple(asked), tuple(failed), found, recorded, kept_at)
+    return NamedPodsEnded(tuple(asked), tuple(failed), found, recorded, kept_at)
 
 
 def end_overdue(context: Context) -> list[tuple[str, str]]:
@@ -240,7 +240,7 @@ def _lists(
             compute = context.computes[name]
             listed = tuple(compute.list_pods())
         except TrmcloudError as error:
-            keyless = isinstance(context.computes.get(name), OutOfReach)
+            keyless = isinstance(context.computes.get(name), UnreachableProvider)
             if name in known or not (keyless and isinstance(error, AuthError)):
                 yield name, str(error)
         except OSError as error:
@@ -309,8 +309,8 @@ def _wish(context: Context, run_id: str, done: Intent | None = None) -> None:
     if done is not None:
         at = datetime.fromtimestamp(done.at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         pods = ", ".join(done.pods) or "no pod was found"
-        more = said(ReasonKind.SAID, f"done at {at} without the ledger: {pods}")
-    reason = because(ReasonKind.STOP_NOW, more)
+        more = quoted_reason(ReasonKind.SAID, f"done at {at} without the ledger: {pods}")
+    reason = make_reason(ReasonKind.STOP_NOW, more)
     with suppress(IllegalTransition):  # it has ended meanwhile
         context.ledger.request(run_id, ev.StopRequested("user", reason), context.wall())
 

@@ -43,7 +43,7 @@ def home_dir(environ: Mapping[str, str]) -> Path:
 # Where the trainer, its recipes and its families are: beside the package in a checkout, inside it
 # in a wheel.
 
-_PACKAGE = Path(__file__).resolve().parents[2]
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def bundle_root() -> Path:

@@ -10,11 +10,11 @@ from trmcloud.app.context import Context, bucket_at
 from trmcloud.app.kill_layers import verified_layers
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import direct, traits_of
-from trmcloud.core.control.budget import LAYERS_NEEDED, Unaccepted, unaccepted
+from trmcloud.core.control.budget import LAYERS_NEEDED, UnacceptedExposure, unaccepted_exposure
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, MissingTool, NotSupported, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.memory import checkpoint_bytes
-from trmcloud.core.planner.planning import untrained
+from trmcloud.core.planner.planning import untrained_message
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import FAMILIES
@@ -66,7 +66,7 @@ def check_launchable(context: Context, plan: Plan) -> None:
     candidate = first_candidate(plan)
     if not plan.launchable:
         raise NotSupported(
-            plan.limits.get(TRAINER, untrained(plan.spec.recipe)), next_step=_trained()
+            plan.limits.get(TRAINER, untrained_message(plan.spec.recipe)), next_step=_trained()
         )
     traits = traits_of(candidate.provider)
     if plan.spec.volume and traits.rented and not traits.network_volumes:
@@ -106,7 +106,7 @@ def check_trainer(recipe: Recipe) -> None:
         NotSupported: the recipe can be planned alone.
     """
     if not recipe.has_trainer:
-        raise NotSupported(untrained(recipe.name), next_step=_trained())
+        raise NotSupported(untrained_message(recipe.name), next_step=_trained())
 
 
 def _trained() -> str:
@@ -193,7 +193,7 @@ def check_exposure(context: Context, plan: Plan, accepted: Usd | None) -> None:
         verified = verified_layers(context, provider)
         lapsed = context.computes[provider].lapsing(now + last_s[provider])
         counted = {key: at for key, at in verified.items() if key[1] not in lapsed}
-        exposed = unaccepted(traits_of(provider), counted, rate, accepted, now)
+        exposed = unaccepted_exposure(traits_of(provider), counted, rate, accepted, now)
         if exposed is not None:
             accept = f"--accept-exposure {max(rates.values()).plain()}"
             smoke = f"trmcloud smoke --provider {provider} --max-usd 0.25 verifies them; or "
@@ -203,7 +203,7 @@ def check_exposure(context: Context, plan: Plan, accepted: Usd | None) -> None:
             raise BudgetRefused(_exposed(exposed, gone), next_step=f"{smoke}{accept}")
 
 
-def _exposed(exposed: Unaccepted, lapsed: Mapping[str, str]) -> str:
+def _exposed(exposed: UnacceptedExposure, lapsed: Mapping[str, str]) -> str:
     """``lapsed``: verified layers that do not count for this launch, and why."""
     rate, why = exposed.rate, []
     if not exposed.is_capped:

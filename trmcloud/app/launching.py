@@ -31,7 +31,7 @@ from trmcloud.core.spec.plan import Plan, plan_to_json
 from trmcloud.core.values import replace
 
 
-def as_carried_out(context: Context, plan: Plan) -> Plan:
+def keep_launchable(context: Context, plan: Plan) -> Plan:
     """The plan with those candidates alone that its launch would try, one after the other.
 
     Raises:
@@ -63,7 +63,7 @@ def start(
     # Both may have changed while data was made ready and the user thought it over.
     check_machine(context, plan)
     check_account(context, plan)
-    plan = as_carried_out(context, plan)
+    plan = keep_launchable(context, plan)
     run_id = run_id or _new_run_id(context)
     write_launch_note(context, run_id, data=data, initial_weights=initial_weights)
     planned = ev.RunPlanned(
@@ -179,7 +179,7 @@ def request_stop(context: Context, run_id: str | None, reason: Reason) -> RunSta
     return find_run(context, run.run_id)
 
 
-def require_untold(run: RunState, kind: ReasonKind) -> None:
+def require_no_stop_order(run: RunState, kind: ReasonKind) -> None:
     """
     Raises:
         ConflictError: it was told to land, or to end, already; what lands may still be ended.
@@ -216,7 +216,7 @@ def follow_or_drive(
         context.clock.sleep(0.5)
 
 
-class OverButForItsBill:
+class OnlyBillPending:
     """A condition that a run is over except for its bill: it is closed, or its pod is proven gone
     and only the provider's bill is late."""
 
@@ -239,12 +239,12 @@ class OverButForItsBill:
             self.reached = (
                 generation is not None
                 and now - self._settling_at >= traits_of(generation.provider).bill_wait_s
-                and ends_as(run) is not None
+                and foreseen_closing(run) is not None
             )
         return self.reached
 
 
-def ends_as(run: RunState) -> ev.Closed | None:
+def foreseen_closing(run: RunState) -> ev.Closed | None:
     """Return the closing event of a run that only waits for its bill; None where more is open."""
     generation = run.generation
     if generation is None or run.state is not State.SETTLING:

@@ -12,15 +12,15 @@ from typing import NamedTuple
 from trmcloud.app.context import Context
 from trmcloud.app.home import make_home
 from trmcloud.app.run_queries import last_report
-from trmcloud.app.trainings import planned_phases, recovered
+from trmcloud.app.trainings import planned_phases, recoveries_of
 from trmcloud.core.catalog.hardware import GPUS, LOCAL, Gpu
 from trmcloud.core.contract.command_terms import MEASURED, MeasuredSteps
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuWindow, window_from
 from trmcloud.core.contract.records import ContractError, finite, record_of
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.planner.command_outlook import MEMORY_ROOM, Probed
-from trmcloud.core.planner.roofline import Measured
+from trmcloud.core.planner.command_outlook import MEMORY_ROOM, CommandProbe
+from trmcloud.core.planner.roofline import MeasuredSpeed
 from trmcloud.core.planner.speed import rented_machine, step_seconds
 from trmcloud.core.spec.plan import Candidate, PhasePlan
 from trmcloud.core.values import dataclass
@@ -35,18 +35,18 @@ _LONGEST_ID = 80
 _KEPT = 64
 
 
-def load_probes(home: Path) -> list[Measured]:
+def load_probes(home: Path) -> list[MeasuredSpeed]:
     """The probes kept under ``home``, newest first; a damaged file counts as none, and a row above
     its chip's peak as well."""
     try:
         rows = json.loads((home / PROBES_NAME).read_text(encoding="utf-8"))
-        found = [Measured(**row) for row in rows]
+        found = [MeasuredSpeed(**row) for row in rows]
     except (OSError, ValueError, TypeError):
         return []
     return [probe for probe in found if _sane(probe)]
 
 
-def record_probe(home: Path, probe: Measured) -> None:
+def record_probe(home: Path, probe: MeasuredSpeed) -> None:
     """Keeps ``probe``, in place of an older one of the same chip."""
     kept = [probe, *(old for old in load_probes(home) if old.sku != probe.sku)][:_KEPT]
     path = home / PROBES_NAME
@@ -54,7 +54,7 @@ def record_probe(home: Path, probe: Measured) -> None:
     write_atomic(path, json.dumps([old._asdict() for old in kept], indent=1))
 
 
-def _sane(probe: Measured) -> bool:
+def _sane(probe: MeasuredSpeed) -> bool:
     numbers = (probe.step_s, probe.tokens_per_step, probe.flops_per_token, probe.gpus, probe.steps)
     since = (probe.predicted_s, probe.at)
     return (
@@ -131,11 +131,11 @@ def note_measured(context: Context, run: RunState) -> None:
         record_probe(context.home, found)
 
 
-def measured_in(context: Context, run: RunState) -> Measured | None:
+def measured_in(context: Context, run: RunState) -> MeasuredSpeed | None:
     candidate = _candidate(run)
     if run.state is not State.CLOSED or candidate is None:
         return None
-    if any(each.recovery.changed for each in recovered(context, run)):
+    if any(each.recovery.changed for each in recoveries_of(context, run)):
         return None
     pace = pace_of(context, run)
     if pace is None:
@@ -147,7 +147,7 @@ def measured_in(context: Context, run: RunState) -> Measured | None:
             candidate.sku, candidate.world_size // candidate.nodes, nodes=candidate.nodes
         )
         predicted_s = step_seconds(settings, machine)
-    found = Measured(
+    found = MeasuredSpeed(
         sku=candidate.sku,
         gpus=candidate.world_size,
         step_s=pace.step_s,
@@ -189,10 +189,10 @@ class KeptProbe:
     words: tuple[str, ...]
     at: float
     """Epoch s at which its run was over."""
-    probed: Probed
+    probed: CommandProbe
 
 
-def probed_in(context: Context, run: RunState) -> Probed | None:
+def probed_in(context: Context, run: RunState) -> CommandProbe | None:
     """Return the measurements of ``run``'s command; None where it was no probe, or saw too few
     steps."""
     command, candidate = run.spec.command, run.chosen
@@ -205,7 +205,7 @@ def probed_in(context: Context, run: RunState) -> Probed | None:
     window = window_from(report.notes.get(GPU_NOTE, "")) if report is not None else None
     busy, used_gb = _gpus(window, GPUS.get(candidate.sku))
     here = candidate.provider == LOCAL
-    return Probed(run.run_id, candidate.sku, candidate.gpus, here, measured, busy, used_gb)
+    return CommandProbe(run.run_id, candidate.sku, candidate.gpus, here, measured, busy, used_gb)
 
 
 def note_probed(context: Context, run: RunState) -> None:
@@ -226,7 +226,7 @@ def note_probed(context: Context, run: RunState) -> None:
     write_atomic(context.home / KEPT_NAME, json.dumps(finite(rows), indent=1))
 
 
-def probe_of(home: Path, words: Sequence[str]) -> Probed | None:
+def probe_of(home: Path, words: Sequence[str]) -> CommandProbe | None:
     """The latest probe of the command with exactly these words: another word may be another
     training."""
     return next((each.probed for each in _load(home) if each.words == tuple(words)), None)

@@ -13,21 +13,21 @@ from dataclasses import dataclass, field
 from trmcloud.app.context import Context
 from trmcloud.app.reap import last_visit
 from trmcloud.app.run_queries import report_of
-from trmcloud.app.trainings import unwell
+from trmcloud.app.trainings import find_symptoms
 from trmcloud.core.contract.notices import TROUBLE_PATH, Notice, NoticeKind, body_of
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.notices import (
     MOST_TROUBLES,
-    Observed,
+    NoticeInputs,
+    ReaperVisit,
     Symptom,
-    Visit,
     due_notices,
     trains_now,
 )
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.io.requests import pause_s
-from trmcloud.ports.notices import Destination, Outbox, Send, Told, Waiting
+from trmcloud.ports.notices import DeliveryResult, Destination, Outbox, QueuedNotice, Send
 
 Words = Callable[[Notice], Mapping[str, str]]
 """A notice's ``title`` and ``text``."""
@@ -39,7 +39,7 @@ _HEALTH_EVERY_S = 60.0
 
 
 @dataclass
-class Teller:
+class Notifier:
     """Derives and delivers for one home. ``context`` is a thread's own, ledger included."""
 
     context: Context
@@ -102,13 +102,13 @@ class Teller:
             self.outbox.put_off(waiting, now + max(pause, told.again_in_s or 0.0), told.why)
         return True
 
-    def _try(self, destination: Destination, waiting: Waiting) -> Told:
+    def _try(self, destination: Destination, waiting: QueuedNotice) -> DeliveryResult:
         try:
             if destination.name not in self._senders:
                 self._senders[destination.name] = self.sender(destination)
             return self._senders[destination.name](waiting.notice_id, waiting.body)
         except TrmcloudError as error:
-            return Told(False, str(error))
+            return DeliveryResult(False, str(error))
 
     def _bounded(self, notices: Sequence[Notice]) -> list[Notice]:
         """Without what a machine tells beyond ``MOST_TROUBLES``."""
@@ -125,7 +125,7 @@ class Teller:
             kept.append(notice)
         return kept
 
-    def _observe(self, ledger: LedgerState, now: float) -> Observed:
+    def _observe(self, ledger: LedgerState, now: float) -> NoticeInputs:
         reports: dict[str, AgentReport] = {}
         for run in ledger.runs.values():
             if run.live and run.generation is not None:
@@ -136,8 +136,8 @@ class Teller:
             self._looked_at = now
             self._symptoms = tuple(self._found(ledger))
         visit = last_visit(self.context)
-        seen = None if visit is None else Visit(visit.at, visit.every_s, visit.machine)
-        return Observed(reports, seen, self._symptoms)
+        seen = None if visit is None else ReaperVisit(visit.at, visit.every_s, visit.machine)
+        return NoticeInputs(reports, seen, self._symptoms)
 
     def _found(self, ledger: LedgerState) -> list[Symptom]:
         """Return the symptoms in the numbers of running trainings."""
@@ -146,7 +146,7 @@ class Teller:
             if not trains_now(run):
                 continue
             with suppress(TrmcloudError, ValueError, KeyError):
-                for phase, made in unwell(self.context, run).items():
+                for phase, made in find_symptoms(self.context, run).items():
                     for each in made:
                         found.append(Symptom(run.run_id, phase, each.rule.value, each.step))
         return found

@@ -16,14 +16,14 @@ from trmcloud.ports.link import PodLink
 if TYPE_CHECKING:
     from trmcloud.app.context import Context
     from trmcloud.core.contract.manifest import CheckpointManifest
-    from trmcloud.core.contract.pod_contract import AgentReport, Kept, Orders
+    from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint, Orders
     from trmcloud.core.control.observation import Bill, PodSeen
     from trmcloud.core.money import Usd
     from trmcloud.ports.compute import PodRequest, VolumeSeen
     from trmcloud.ports.link import StageItem
 
 
-class OutOfReach(Compute, PodLink):
+class UnreachableProvider(Compute, PodLink):
     """``Compute`` and ``PodLink`` of a provider whose adapters could not be made; ``error`` is
     why."""
 
@@ -95,7 +95,7 @@ class OutOfReach(Compute, PodLink):
     ) -> None:
         self._cut()
 
-    def manifest(self, pod_name: str, run_id: str, kept: Kept) -> CheckpointManifest:
+    def manifest(self, pod_name: str, run_id: str, kept: KeptCheckpoint) -> CheckpointManifest:
         self._cut()
 
     def _cut(self) -> NoReturn:
@@ -108,5 +108,5 @@ def require_reach(context: Context, provider: str) -> None:
         TrmcloudError: the provider cannot be had from here at all, and why.
     """
     compute = context.computes.get(provider)
-    if isinstance(compute, OutOfReach):
+    if isinstance(compute, UnreachableProvider):
         raise compute.error

@@ -36,7 +36,7 @@ from trmcloud.ports.plan_inputs import ENV_TEST_SETTINGS, PlanInputs
 if TYPE_CHECKING:
     from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer
-    from trmcloud.core.planner.command_outlook import Probed
+    from trmcloud.core.planner.command_outlook import CommandProbe
 
 # Saved plans: ``<home>/plans/p-7f3a.json``, written whole or not at all.
 
@@ -256,7 +256,7 @@ class Planner:
         ]
         return [*offers, *renamed], told
 
-    def _probed(self, spec: RunSpec) -> Probed | None:
+    def _probed(self, spec: RunSpec) -> CommandProbe | None:
         """Return a probe's measurements of the same command."""
         if spec.command is None:
             return None

@@ -186,7 +186,7 @@ def pod_request(
         require_wanted=lambda: _require_wanted(context, run.run_id, generation, decided),
         nodes=candidate.nodes,
         spot=candidate.spot,
-        given=given_to(plan.spec.command),
+        given=command_variables(plan.spec.command),
         image=plan.spec.command.image if plan.spec.command is not None else "",
     )
 
@@ -197,7 +197,7 @@ def _code_dir(context: Context, data: LaunchData, *, rented: bool) -> str:
     return data.code
 
 
-def given_to(command: Command | None) -> dict[str, str]:
+def command_variables(command: Command | None) -> dict[str, str]:
     """The values that a command is given of this shell's variables, as far as it has them."""
     names = command.env if command is not None else ()
     return {name: os.environ[name] for name in names if name in os.environ}

@@ -53,7 +53,7 @@ DataProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedLaunch:
     """A plan that was checked, and what its first phase trains on and starts from."""
 
     plan: Plan
@@ -64,7 +64,7 @@ class Prepared:
 
 def prepare(
     context: Context, planner: Planner, request: LaunchRequest, progress: DataProgress
-) -> Prepared:
+) -> PreparedLaunch:
     """All that can be found wanting before anybody is asked for money; then the data.
 
     Raises:
@@ -93,7 +93,7 @@ def prepare(
                 check_launch(context, plan, request, exposure)
         planner.save(plan)
     check_disk(context.home, plan)  # the data has taken its part
-    return Prepared(plan, data, weights)
+    return PreparedLaunch(plan, data, weights)
 
 
 def pinned_source(
@@ -163,7 +163,7 @@ def dry_run(context: Context, planner: Planner, request: LaunchRequest) -> Plan:
     return plan if saved else planner.save(plan)
 
 
-def upload_data(context: Context, ready: Prepared, progress: Progress) -> None:
+def upload_data(context: Context, ready: PreparedLaunch, progress: Progress) -> None:
     """Bring to the bucket what its pod is to fetch from there, before anything is rented."""
     plan = ready.plan
     alone = plan.spec.nodes == 1  # several machines are sent it one by one

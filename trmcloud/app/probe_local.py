@@ -26,7 +26,7 @@ from trmcloud.core.contract.trainer_contract import (
     load_heartbeat,
 )
 from trmcloud.core.errors import DoesNotFit, UsageError
-from trmcloud.core.planner.roofline import Measured
+from trmcloud.core.planner.roofline import MeasuredSpeed
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.pod.agent.nodes import trainer_command
@@ -78,7 +78,7 @@ class Probe:
 
     def measure(
         self, home: Path, data: Path, python_path: Sequence[str], environ: Mapping[str, str]
-    ) -> Measured:
+    ) -> MeasuredSpeed:
         found = probe_local(
             self._settings, self.machine, self.processes, data, python_path, environ
         )
@@ -93,7 +93,7 @@ def probe_local(
     data_dir: Path,
     python_path: Sequence[str],
     environ: Mapping[str, str],
-) -> Measured:
+) -> MeasuredSpeed:
     """Trains ``settings`` for fifty steps in a folder that is thrown away; the median step.
 
     Raises:
@@ -135,7 +135,7 @@ def probe_local(
         beat = _beat(out / contract.HEARTBEAT_NAME)
     if len(seconds) < LEAST_STEPS:
         _explain(beat, ended.stderr)
-    return Measured(
+    return MeasuredSpeed(
         sku=name,
         gpus=processes,
         step_s=sorted(seconds)[len(seconds) // 2],

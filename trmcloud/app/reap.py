@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field
 
-from trmcloud.app.context import Context, left_alone, providers_in_use
-from trmcloud.app.out_of_reach import OutOfReach
+from trmcloud.app.context import Context, has_unasked_provider, providers_in_use
+from trmcloud.app.out_of_reach import UnreachableProvider
 from trmcloud.core.catalog.providers import is_brokered, load_all
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.contract.pod_contract import parse_pod_name
@@ -26,7 +26,7 @@ GUARD_NOTE_NAME = "guard.json"
 
 
 @dataclass(frozen=True)
-class Found:
+class ReapFindings:
     """The result of one look at every provider; ``unreachable`` names providers that gave no
     list."""
 
@@ -39,18 +39,18 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedOrphan:
     """A pod without an owner that was ordered to end."""
 
     provider: str
     orphan: Orphan
 
 
-Did = Ended | str
+Did = EndedOrphan | str
 """One thing that was done, or failed; a line where it has its own words."""
 
 
-def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -> Found:
+def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -> ReapFindings:
     """Every pod that is ours by name and owned by nothing: (provider, orphan).
 
     ``own_only`` leaves out pods that another ledger made, even where their hard stop has passed.
@@ -78,7 +78,7 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
         except ProviderError as error:
             # Without a key it is no account of ours, unless it was one. A key that is refused is
             # told, whoever is rented from: what it was meant to end is out of reach.
-            keyless = isinstance(compute, OutOfReach) and isinstance(error, AuthError)
+            keyless = isinstance(compute, UnreachableProvider) and isinstance(error, AuthError)
             if provider in in_use or not keyless:
                 unreachable.append((provider, str(error)))
                 context.listed[provider] = Unknown(context.wall(), str(error))
@@ -93,14 +93,14 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
         lists[provider] = listed
         found = govern(ledger, Seen(listed, now), now).orphans
         ending = {orphan.pod.pod_id for orphan in found}
-        charged += governance.orphan_charges(ledger, provider, listed, now, ending)
+        charged += governance.make_charges(ledger, provider, listed, now, ending)
         orphans += [
             (provider, orphan) for orphan in found if not own_only or _is_own(context, orphan)
         ]
-    return Found(tuple(orphans), tuple(unreachable), tuple(charged), lists)
+    return ReapFindings(tuple(orphans), tuple(unreachable), tuple(charged), lists)
 
 
-def end(context: Context, found: Found) -> list[Did]:
+def end(context: Context, found: ReapFindings) -> list[Did]:
     """End them all; what came of each, failures included. What they cost is put on record first:
     nobody may see them again."""
     if found.charges:
@@ -109,13 +109,13 @@ def end(context: Context, found: Found) -> list[Did]:
     for provider, orphan in found.orphans:
         try:
             context.computes[provider].terminate(orphan.pod.pod_id)
-            said.append(Ended(provider, orphan))
+            said.append(EndedOrphan(provider, orphan))
         except ProviderError as error:
             said.append(f"could not end {orphan.pod.name} on {provider}: {error}")
     return said
 
 
-def _charge(context: Context, found: Found) -> None:
+def _charge(context: Context, found: ReapFindings) -> None:
     for charge in found.charges:
         _note(context, charge)
     # Who slept since the look, as a laptop does whose lid is shut, has noted what they had cost
@@ -123,7 +123,7 @@ def _charge(context: Context, found: Found) -> None:
     ledger, now = context.ledger.read(), context.wall()
     ending = {orphan.pod.pod_id for _, orphan in found.orphans}
     for provider, listed in found.listed.items():
-        for charge in governance.orphan_charges(ledger, provider, listed, now, ending):
+        for charge in governance.make_charges(ledger, provider, listed, now, ending):
             _note(context, charge)
 
 
@@ -142,7 +142,7 @@ def sweep(context: Context, list_age_s: float = 0.0) -> list[Did]:
             )
             if billed is not None:
                 _note(context, billed)
-    complete = not found.unreachable and not left_alone(context)
+    complete = not found.unreachable and not has_unasked_provider(context)
     if complete and governance.is_orphan_reconciled(
         ledger, found.listed, len(found.orphans), context.wall()
     ):
@@ -203,7 +203,7 @@ class GuardVisit:
     reached: tuple[str, ...]
 
 
-def note_visit(context: Context, every_s: float, found: Found) -> None:
+def note_visit(context: Context, every_s: float, found: ReapFindings) -> None:
     """Leave word that the reaper ran by its timer, and whom it reached."""
     failed = {provider for provider, _ in found.unreachable}
     reached = [p for p in providers_in_use(context) if p not in failed]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app.context import Context
-from trmcloud.app.trainings import recovered
+from trmcloud.app.trainings import recoveries_of
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control import events as ev
@@ -18,8 +18,8 @@ from trmcloud.core.control.ledger_records import Link, genesis
 from trmcloud.core.control.receipt import (
     ChainedRecord,
     LedgerPart,
-    Mended,
     Receipt,
+    RecoveredTrouble,
     Sources,
     account_of,
     broken_link,
@@ -34,11 +34,11 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, ReceiptError
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small
-from trmcloud.io.hashing import holds
-from trmcloud.ports.ledger import Chained
+from trmcloud.io.hashing import matches_hash
+from trmcloud.ports.ledger import ChainedLedger
 
 
-def receipt_of(context: Context, chain: Chained, run: RunState, made_by: str) -> Receipt:
+def receipt_of(context: Context, chain: ChainedLedger, run: RunState, made_by: str) -> Receipt:
     """The run's receipt as things stand now.
 
     Raises:
@@ -96,10 +96,10 @@ def _chained(link: Link) -> ChainedRecord:
     return made
 
 
-def _mended(context: Context, run: RunState) -> Iterable[Mended]:
-    for each in recovered(context, run):
+def _mended(context: Context, run: RunState) -> Iterable[RecoveredTrouble]:
+    for each in recoveries_of(context, run):
         row = each.recovery
-        yield Mended(
+        yield RecoveredTrouble(
             generation=each.generation,
             phase=each.phase,
             what=row.what,
@@ -198,7 +198,7 @@ def _first_difference(ours: Any, theirs: Any, at: str = "") -> str:
     return f"{at.lstrip('.')} is {theirs!r:.60}, and follows as {ours!r:.60}"
 
 
-def check_ledger(receipt: Receipt, chain: Chained | None) -> Check:
+def check_ledger(receipt: Receipt, chain: ChainedLedger | None) -> Check:
     """Check that the ledger, where this home has it, holds the same records."""
     part = receipt.sources.ledger
     if chain is None or chain.ledger_id != part.ledger_id:
@@ -261,7 +261,7 @@ def _check_files(folder: Path, told: CheckpointManifest) -> Iterable[Check]:
         path = folder / file.name
         if not path.exists():
             yield Check(file.name, Verdict.OPEN, "it is not in this folder")
-        elif holds(path, file.size_bytes, file.sha256):
+        elif matches_hash(path, file.size_bytes, file.sha256):
             yield Check(file.name, Verdict.MATCHES, f"sha256 {file.sha256}")
         else:
             why = f"it is not what the receipt's hash says: {file.sha256[:16]}…"

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from trmcloud.app import reap
-from trmcloud.app.checkpoints.bucket_grants import beyond_grants, drop_beyond, pin_tokens, swept
+from trmcloud.app.checkpoints.bucket_grants import (
+    delete_oversized,
+    oversized_objects,
+    pin_tokens,
+    sweep_event,
+)
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.drive import RunDriver, land_overdrawn
 from trmcloud.app.ending import end_overdue, fold_intents
@@ -73,17 +78,17 @@ def _look_after(context: Context, run: RunState) -> RunState:
     """The run once it is brought up to date, if it has no driver."""
     run_id = run.run_id
     facts: tuple[ev.RunEvent, ...] = () if run.live else final_bills(context, run)
-    beyond = beyond_grants(context, run)
+    beyond = oversized_objects(context, run)
     if beyond is not None:
-        facts = (*facts, swept(run, beyond, context.wall()))
+        facts = (*facts, sweep_event(run, beyond, context.wall()))
         pin_tokens(context, run)
     if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):
         return run
     epoch = context.ledger.take_over(run_id, context.who, context.wall())
     if facts:
         context.ledger.append(run_id, epoch, facts, context.wall())
-    if beyond and drop_beyond(context, run, beyond):
-        context.ledger.append(run_id, epoch, [swept(run, (), context.wall())], context.wall())
+    if beyond and delete_oversized(context, run, beyond):
+        context.ledger.append(run_id, epoch, [sweep_event(run, (), context.wall())], context.wall())
     looker = RunDriver(context, run_id, epoch, errands=False, list_age_s=_PASS_S)
     try:
         after = looker.step() if run.live else looker.run()

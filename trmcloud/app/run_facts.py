@@ -7,7 +7,7 @@ from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.kill_layers import Layer, MaxOverspend, guards_of
 from trmcloud.app.run_queries import (
     bucket_trouble,
-    data_told,
+    data_progress_text,
     is_driven,
     last_beat,
     last_report,
@@ -212,7 +212,7 @@ def report_run(
         live_seconds=live,
         first_bpb=first_bpb(context, run.run_id, last) if last is not None else None,
         strays=ledger.strays_of(run.run_id),
-        data_told=data_told(context, run),
+        data_told=data_progress_text(context, run),
         tokens_per_s=speeds,
     )
     gone = report.on_volume and is_deleted(ledger, run.run_id)

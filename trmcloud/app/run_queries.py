@@ -10,13 +10,13 @@ from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
-from trmcloud.core.contract.pod_contract import AgentReport, Kept
+from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import controller
 from trmcloud.core.control.actions import PULL, TERMINATE, pulled_of
 from trmcloud.core.control.controller import Waiting
 from trmcloud.core.control.events import ActionKey
-from trmcloud.core.control.observation import PodStatus, Reported
+from trmcloud.core.control.observation import PodStatus, ReportedValue
 from trmcloud.core.control.run_state import GRANT, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError, NoAddress
 from trmcloud.core.plain_text import one_line
@@ -46,9 +46,9 @@ def is_rented(run: RunState) -> bool:
     return run.generation is not None and run.generation.provider != LOCAL
 
 
-def told_by(run: RunState, value: _T) -> Reported[_T]:
+def mark_reported(run: RunState, value: _T) -> ReportedValue[_T]:
     """A value as this run's trainer reported it: from this machine, or from one of its pods."""
-    return Reported(value, here=run.trained_here)
+    return ReportedValue(value, here=run.trained_here)
 
 
 def last_report(context: Context, run: RunState) -> AgentReport | None:
@@ -66,7 +66,7 @@ def report_of(context: Context, generation: Generation) -> AgentReport | None:
         return None
 
 
-def data_told(context: Context, run: RunState) -> str:
+def data_progress_text(context: Context, run: RunState) -> str:
     """Return the present pod's progress with the data that it makes, in its agent's words; empty
     where it makes none."""
     report = last_report(context, run)
@@ -80,17 +80,17 @@ def waits_for_data(run: RunState, beat: Heartbeat | None) -> bool:
     )
 
 
-def told_uploaded(context: Context, run: RunState) -> tuple[CheckpointManifest, ...]:
+def reported_uploads(context: Context, run: RunState) -> tuple[CheckpointManifest, ...]:
     """Return the checkpoints in the run's bucket by its agents' last reports to this home: the
     bucket itself is not asked."""
     if not run.bucket:
         return ()
-    found: dict[tuple[str, int, str], Kept] = {}
+    found: dict[tuple[str, int, str], KeptCheckpoint] = {}
     for generation in run.generations:
         report = report_of(context, generation)
         for kept in report.uploaded if report is not None else ():
             found[(kept.phase, kept.step, kept.sha256)] = kept
-    return tuple(as_told(run.run_id, kept) for kept in found.values())
+    return tuple(manifest_from_report(run.run_id, kept) for kept in found.values())
 
 
 def last_beat(context: Context, run: RunState) -> Heartbeat | None:
@@ -149,7 +149,7 @@ def boot_trouble(context: Context, run: RunState) -> str:
     return trouble.text if trouble is not None else ""
 
 
-def answers(context: Context, run: RunState) -> bool:
+def has_answered(context: Context, run: RunState) -> bool:
     """Whether the run's pod let itself be asked last time: one that is missed, or that somebody
     is ending, is in no trouble either, and does not answer."""
     generation = run.generation
@@ -216,7 +216,7 @@ def is_driven(context: Context, driver: Driver | None) -> bool:
     return alive
 
 
-def as_told(run_id: str, kept: Kept) -> CheckpointManifest:
+def manifest_from_report(run_id: str, kept: KeptCheckpoint) -> CheckpointManifest:
     """Make a manifest from an agent's report of an uploaded checkpoint: the manifest itself is in
     the bucket."""
     weights = CheckpointFile("weights.safetensors", "weights", kept.size_bytes, kept.sha256)

@@ -112,7 +112,7 @@ def make_smoke_plan(
     )
 
 
-def only(plan: Plan, candidate_id: str) -> Plan:
+def with_only_candidate(plan: Plan, candidate_id: str) -> Plan:
     """The same plan for one of its candidates alone."""
     candidate = plan.candidate(candidate_id)
     worst = candidate.worst_case

@@ -17,7 +17,7 @@ from trmcloud.core.contract.pod_contract import GPU_NOTE, PhaseState, window_fro
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.health import Expected, Finding, Rule, findings
+from trmcloud.core.health import Finding, PhaseExpectation, Rule, findings
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.guides import Target
@@ -32,7 +32,7 @@ _LONGEST = 240
 
 
 @dataclass(frozen=True)
-class Taken:
+class FormatReport:
     """The last number format that one phase reported. Texts come from a pod: they are cut, and one
     line each."""
 
@@ -45,7 +45,7 @@ class Taken:
     """(what, why) of each number format and kernel that was not to be had."""
 
 
-def taken_by(context: Context, run: RunState) -> list[Taken]:
+def formats_of(context: Context, run: RunState) -> list[FormatReport]:
     """Phases that had nothing to tell are left out."""
     found = []
     for phase in planned_phases(run):
@@ -61,12 +61,12 @@ def taken_by(context: Context, run: RunState) -> list[Taken]:
     return found
 
 
-def _taken(phase: str, last: Mapping[str, Mapping[str, Any]]) -> Taken:
+def _taken(phase: str, last: Mapping[str, Mapping[str, Any]]) -> FormatReport:
     precision = last.get("precision", {})
     left = [pair for line in last.values() for pair in _pairs(line.get("left"))]
     step = number_of(next(iter(last.values())).get("step"))
     taken, why = _text(precision.get("taken")), _text(precision.get("why"))
-    return Taken(phase, int(step or 0), taken, why, tuple(left[:_MOST_LEFT]))
+    return FormatReport(phase, int(step or 0), taken, why, tuple(left[:_MOST_LEFT]))
 
 
 def _pairs(rows: Any) -> list[tuple[str, str]]:
@@ -85,7 +85,7 @@ _OF_A_COMMAND = (Rule.NOT_FINITE, Rule.GPU_IDLE, Rule.GPU_LAGS)
 """Rules that need no knowledge of a model."""
 
 
-def unwell(context: Context, run: RunState) -> dict[str, tuple[Finding, ...]]:
+def find_symptoms(context: Context, run: RunState) -> dict[str, tuple[Finding, ...]]:
     """phase → what is found in it; phases in which nothing is found are left out."""
     found = {}
     report = last_report(context, run)
@@ -111,16 +111,18 @@ def planned_phases(run: RunState) -> tuple[PhasePlan, ...]:
     return run.plan.candidate(generation.candidate_id).phases
 
 
-def expected_of(phase: PhasePlan) -> Expected:
+def expected_of(phase: PhasePlan) -> PhaseExpectation:
     settings = phase.settings
-    return Expected(settings.steps, settings.warmup_steps, phase.step_s.p90, settings.accumulation)
+    return PhaseExpectation(
+        settings.steps, settings.warmup_steps, phase.step_s.p90, settings.accumulation
+    )
 
 
 # What happened to a run's trainings and was mended, as far as this home has heard of it.
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveryRow:
     """One row of an agent's account. ``lost``: its seconds at the machine's rate."""
 
     generation: int
@@ -129,7 +131,7 @@ class Recovered:
     lost: Usd
 
 
-def recovered(context: Context, run: RunState) -> tuple[Recovered, ...]:
+def recoveries_of(context: Context, run: RunState) -> tuple[RecoveryRow, ...]:
     """In the order in which it happened, over all machines that the run has had."""
     found = []
     for generation in run.generations:
@@ -141,7 +143,7 @@ def recovered(context: Context, run: RunState) -> tuple[Recovered, ...]:
             if beat is not None and phase.state is PhaseState.RUNNING and beat.phase == phase.name:
                 rows = with_skips(rows, beat)
             found += [
-                Recovered(generation.number, phase.name, row, cost(rate, row.lost_s))
+                RecoveryRow(generation.number, phase.name, row, cost(rate, row.lost_s))
                 for row in sorted(rows, key=lambda row: row.at)
             ]
     return tuple(found)
@@ -151,7 +153,7 @@ def recovered(context: Context, run: RunState) -> tuple[Recovered, ...]:
 
 
 @dataclass(frozen=True)
-class Judged:
+class TargetResult:
     """Of one checkpoint. ``nats`` are its validation loss a token, ``hours`` what was paid for."""
 
     target: Target
@@ -180,7 +182,9 @@ class Judged:
         }
 
 
-def judged(run: RunState, best: CheckpointManifest | None, hours: float) -> Judged | None:
+def judge_target(
+    run: RunState, best: CheckpointManifest | None, hours: float
+) -> TargetResult | None:
     """None where nothing was promised, or nothing is evaluated.
 
     Args:
@@ -200,7 +204,7 @@ def judged(run: RunState, best: CheckpointManifest | None, hours: float) -> Judg
     if (data, tokenizer) != (target.data, target.tokenizer):
         other = f"it is of {target.data} in {target.tokenizer}'s tokens, this is of {data}"
         other += f" in {tokenizer}'s" if tokenizer != target.tokenizer else ""
-    return Judged(target, best.step_losses[-1], best.val_bpb, best.label, hours, other)
+    return TargetResult(target, best.step_losses[-1], best.val_bpb, best.label, hours, other)
 
 
 # What happened to a run, in its order: the ledger's own record, and what its metrics and its

@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from trmcloud.app.context import Context
     from trmcloud.app.reap import Did
     from trmcloud.core.control.run_state import RunState
-    from trmcloud.ports.notices import Telling
+    from trmcloud.ports.notices import BackgroundNotifier
 
 
 GRACE_S = 5.0
 """The time that a finished command stays to send due notices; the next process sends the rest."""
-_running: list[tuple[Telling, float]] = []
+_running: list[tuple[BackgroundNotifier, float]] = []
 
 
 def tell(context: Context, grace_s: float = GRACE_S) -> None:
     """From now on, if anybody is to be told at all."""
-    from trmcloud.wiring import telling_thread
+    from trmcloud.wiring import notification_thread
 
     if _running:
         return
-    thread = telling_thread(context, words_of)
+    thread = notification_thread(context, words_of)
     if thread is not None:
         _running.append((thread, grace_s))
         thread.start()

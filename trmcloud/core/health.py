@@ -23,7 +23,7 @@ from trmcloud.core.contract.gate import number_of, refinement
 from trmcloud.core.contract.phase_account import SPARE_BELOW
 from trmcloud.core.contract.pod_contract import LEAST_SAMPLES, GpuWindow
 from trmcloud.core.contract.worth import WORSE_BY
-from trmcloud.core.health_reading import Evaluated, Trained, read_rows, step_of
+from trmcloud.core.health_reading import EvalRow, TrainRow, read_rows, step_of
 from trmcloud.core.values import dataclass
 
 RECENT = 20
@@ -95,7 +95,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Expected:
+class PhaseExpectation:
     """The plan's expectations of a phase. ``slowest_step_s``: the P90 of one step; 0: nothing is
     known. ``warmup_steps`` are judged by no rule about losses; ``accumulation``: micro-batches a
     step."""
@@ -107,7 +107,7 @@ class Expected:
 
 
 def findings(
-    lines: Iterable[Mapping[str, Any]], expected: Expected, gpus: GpuWindow | None = None
+    lines: Iterable[Mapping[str, Any]], expected: PhaseExpectation, gpus: GpuWindow | None = None
 ) -> tuple[Finding, ...]:
     """The rules that hold at the end of ``lines``, the gravest first; of ``gpus`` last.
 
@@ -137,7 +137,9 @@ def findings(
     return found + gpu_findings(gpus, trained[-1].step if trained else 0, expected)
 
 
-def gpu_findings(window: GpuWindow | None, step: int, expected: Expected) -> tuple[Finding, ...]:
+def gpu_findings(
+    window: GpuWindow | None, step: int, expected: PhaseExpectation
+) -> tuple[Finding, ...]:
     """The rules about GPUs that hold at ``step``; what a GPU does not say is no symptom."""
     if window is None or window.samples < LEAST_SAMPLES:
         return ()
@@ -173,12 +175,12 @@ def gpu_findings(window: GpuWindow | None, step: int, expected: Expected) -> tup
 # -- rules --------------------------------------------------------------------------------------
 
 
-def _not_finite(trained: Sequence[Trained]) -> Finding | None:
+def _not_finite(trained: Sequence[TrainRow]) -> Finding | None:
     bad = next((row for row in trained if not row.finite), None)
     return Finding(Rule.NOT_FINITE, bad.step) if bad is not None else None
 
 
-def _spikes(judged: Sequence[Trained]) -> Finding | None:
+def _spikes(judged: Sequence[TrainRow]) -> Finding | None:
     """Losses that stand out of the 128 before them; those of the last 128 are reported."""
     rows = [(row.step, row.loss) for row in judged if row.loss is not None]
     found = []
@@ -192,12 +194,12 @@ def _spikes(judged: Sequence[Trained]) -> Finding | None:
     return Finding(Rule.SPIKES, step, {"spikes": len(found), "loss": loss, "mean": mean})
 
 
-def _flat(judged: Sequence[Trained]) -> Finding | None:
+def _flat(judged: Sequence[TrainRow]) -> Finding | None:
     """Since the warm-up the loss has not fallen by half a percent."""
     return _not_fallen(Rule.FLAT_LOSS, [(row.step, row.nats) for row in judged])
 
 
-def _flat_part(judged: Sequence[Trained]) -> Finding | None:
+def _flat_part(judged: Sequence[TrainRow]) -> Finding | None:
     """The same of one part of a loss that as a whole does fall."""
     return _not_fallen(Rule.FLAT_PLAN, [(row.step, row.plan) for row in judged]) or _not_fallen(
         Rule.FLAT_EXECUTION, [(row.step, row.execution) for row in judged]
@@ -215,14 +217,14 @@ def _not_fallen(rule: Rule, told: Sequence[tuple[int, float | None]]) -> Finding
     return Finding(rule, rows[0][0], {"first": first, "last": last})
 
 
-def _gradient_norm(judged: Sequence[Trained]) -> Finding | None:
+def _gradient_norm(judged: Sequence[TrainRow]) -> Finding | None:
     norms = [row.gradient_norm for row in judged[-RECENT:] if row.gradient_norm is not None]
     if len(norms) < RECENT or (value := median(norms)) <= GRADIENT_NORM_ABOVE:
         return None
     return Finding(Rule.GRADIENT_NORM, judged[-RECENT].step, {"norm": value})
 
 
-def _order(evaluated: Sequence[Evaluated], expected: Expected) -> Finding | None:
+def _order(evaluated: Sequence[EvalRow], expected: PhaseExpectation) -> Finding | None:
     """The two newest evaluations have a supervision step that is worse than the one before it, by
     more than scatter; one such evaluation happens to trainings that go well."""
     judged = [
@@ -243,7 +245,7 @@ def _unordered(nats: Sequence[float]) -> int:
     return next((n for n, (before, after) in pairs if after > before * (1 + STEP_WORSE_BY)), 0)
 
 
-def _low_refinement(evaluated: Sequence[Evaluated], expected: Expected) -> Finding | None:
+def _low_refinement(evaluated: Sequence[EvalRow], expected: PhaseExpectation) -> Finding | None:
     last = evaluated[-1] if evaluated else None
     if last is None or last.step < max(_REFINED_AFTER, expected.steps // 2):
         return None
@@ -253,7 +255,7 @@ def _low_refinement(evaluated: Sequence[Evaluated], expected: Expected) -> Findi
     return Finding(Rule.LOW_REFINEMENT, last.step, {"refinement": value})
 
 
-def _overfitting(evaluated: Sequence[Evaluated]) -> Finding | None:
+def _overfitting(evaluated: Sequence[EvalRow]) -> Finding | None:
     """The best evaluation lies some way back, and the newest is worse by more than scatter."""
     if len(evaluated) <= SINCE_BEST:
         return None
@@ -265,7 +267,7 @@ def _overfitting(evaluated: Sequence[Evaluated]) -> Finding | None:
     return Finding(Rule.OVERFITTING, best.step, facts)
 
 
-def _gap(judged: Sequence[Trained], evaluated: Sequence[Evaluated]) -> Finding | None:
+def _gap(judged: Sequence[TrainRow], evaluated: Sequence[EvalRow]) -> Finding | None:
     """Nats of the text that is trained on, since the last evaluation but one, and of the other.
     Masks that are drawn between other times than the evaluation's make others of the first."""
     if len(evaluated) < 3 or not evaluated[-1].nats:
@@ -282,7 +284,7 @@ def _gap(judged: Sequence[Trained], evaluated: Sequence[Evaluated]) -> Finding |
     return Finding(Rule.VALIDATION_GAP, last.step, {"trained": trained, "validation": validation})
 
 
-def _data_wait(trained: Sequence[Trained]) -> Finding | None:
+def _data_wait(trained: Sequence[TrainRow]) -> Finding | None:
     rows = [row for row in trained[-RECENT:] if row.step_s and row.data_wait_s is not None]
     whole = sum(row.step_s or 0.0 for row in rows)
     if len(rows) < RECENT or whole <= 0:
@@ -293,14 +295,14 @@ def _data_wait(trained: Sequence[Trained]) -> Finding | None:
     )
 
 
-def _low_mfu(trained: Sequence[Trained]) -> Finding | None:
+def _low_mfu(trained: Sequence[TrainRow]) -> Finding | None:
     values = [row.mfu for row in trained[-RECENT:] if row.mfu is not None]
     if len(values) < RECENT or (value := median(values)) >= MFU_BELOW:
         return None
     return Finding(Rule.LOW_MFU, trained[-RECENT].step, {"mfu": value})
 
 
-def _slower(trained: Sequence[Trained], expected: Expected) -> Finding | None:
+def _slower(trained: Sequence[TrainRow], expected: PhaseExpectation) -> Finding | None:
     """Steps take longer than all but a tenth of what was planned for."""
     times = [row.step_s for row in trained[-RECENT:] if row.step_s is not None]
     limit = expected.slowest_step_s
@@ -319,7 +321,7 @@ def _not_compiled(lines: Sequence[Mapping[str, Any]]) -> Finding | None:
     return Finding(Rule.NOT_COMPILED, step_of(start) or 0)
 
 
-def _rank_lags(trained: Sequence[Trained]) -> Finding | None:
+def _rank_lags(trained: Sequence[TrainRow]) -> Finding | None:
     """One rank's own passes take longer than the others', in nearly all of the last rows."""
     rows = [row.rank_seconds for row in trained[-RECENT:]]
     ranks = len(rows[-1]) if rows else 0

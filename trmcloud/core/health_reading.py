@@ -14,7 +14,7 @@ from trmcloud.core.values import dataclass
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainRow:
     """A line of ``kind`` train; None: not measured."""
 
     step: int
@@ -37,7 +37,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvalRow:
     """A line of ``kind`` eval; ``nats``: of each supervision step."""
 
     step: int
@@ -45,10 +45,10 @@ class Evaluated:
     nats: tuple[float, ...]
 
 
-def read_rows(lines: Iterable[Mapping[str, Any]]) -> tuple[list[Trained], list[Evaluated]]:
+def read_rows(lines: Iterable[Mapping[str, Any]]) -> tuple[list[TrainRow], list[EvalRow]]:
     """Logged steps and evaluations in their order: of a step that is told twice the later word."""
-    trained: list[Trained] = []
-    evaluated: list[Evaluated] = []
+    trained: list[TrainRow] = []
+    evaluated: list[EvalRow] = []
     for line in lines:
         step = step_of(line)
         if step is None:
@@ -61,7 +61,7 @@ def read_rows(lines: Iterable[Mapping[str, Any]]) -> tuple[list[Trained], list[E
             _drop_from(evaluated, step)
             bpb, nats = number_of(line.get("val_bpb")), _numbers(line.get("val_step_losses"))
             if bpb is not None:
-                evaluated.append(Evaluated(step, bpb, nats))
+                evaluated.append(EvalRow(step, bpb, nats))
     return trained, evaluated
 
 
@@ -76,11 +76,11 @@ def _drop_from(rows: list[Any], step: int) -> None:
         rows.pop()
 
 
-def _trained(line: Mapping[str, Any], step: int) -> Trained:
+def _trained(line: Mapping[str, Any], step: int) -> TrainRow:
     nats = _numbers(line.get("step_losses"))
     loss, norm = number_of(line.get("loss")), number_of(line.get("grad_norm"))
     told = [line[name] for name in ("loss", "grad_norm") if name in line]
-    return Trained(
+    return TrainRow(
         step=step,
         loss=loss,
         nats=nats[-1] if nats else loss,

@@ -17,7 +17,7 @@ def nearest(typed: str, known: Iterable[str], *, likeness: float = _LIKENESS) ->
     return by_lower[near[0]] if near else None
 
 
-def what_instead(typed: str, known: Iterable[str]) -> str:
+def suggest_name(typed: str, known: Iterable[str]) -> str:
     """Suggest a replacement: the nearest of ``known``, or any of them."""
     names = list(known)
     found = nearest(typed, names)

@@ -26,7 +26,7 @@ _RUN_ID = re.compile(r"r-[0-9a-f]{6}")
 
 
 @dataclass(frozen=True)
-class Adopted:
+class AdoptedRun:
     """``cost`` is rate × time by the machine's own clock, ``None`` for ``outcome`` while it goes
     on; what a provider bills is not known here."""
 
@@ -75,7 +75,7 @@ def find_folder(folder: Path) -> Path:
     )
 
 
-def look(root: Path, files: RunFiles) -> Adopted:
+def read_adopted_run(root: Path, files: RunFiles) -> AdoptedRun:
     """The run in ``root``, whose ``runs/`` ``files`` reads.
 
     Raises:
@@ -90,7 +90,7 @@ def look(root: Path, files: RunFiles) -> Adopted:
     last = lives.last
     over = run.over(last)
     rate, used = _accounted(root, lives, spec)
-    return Adopted(
+    return AdoptedRun(
         run_id=lives.run_id,
         recipe=lives.recipe,
         hardware=spec.candidate.hardware,

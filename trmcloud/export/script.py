@@ -24,7 +24,7 @@ from trmcloud.app.staging.packing import JOB, PACKAGE, own_sources, pack, self_e
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.errors import DataError, NotSupported
-from trmcloud.core.spec.plan import Candidate, Plan, plan_to_json, shared
+from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_to_json
 from trmcloud.core.storage import pod_disks_gb
 from trmcloud.core.values import dataclass, replace
 
@@ -274,7 +274,7 @@ def make_task(
     steps = _CARRIED if carrier else _TASK_STEPS
     disk_gb = pod_disks_gb("skypilot", candidate.work_gb)
     accelerator = sky_names.accelerator(candidate.provider, candidate.sku)
-    limit_minutes = math.ceil(shared(candidate, nodes).hard_stop_s / 60.0)
+    limit_minutes = math.ceil(divide_among_nodes(candidate, nodes).hard_stop_s / 60.0)
     limit_minutes += sky_names.limit_slack_minutes
     lines = [
         *(f"# {comment(line)}".rstrip() for line in estimate(plan, candidate, data, pinned)),
@@ -320,7 +320,7 @@ def make_task(
 def _on_several(candidate: Candidate, count: int) -> list[str]:
     if count == 1:
         return []
-    each = shared(candidate, count)
+    each = divide_among_nodes(candidate, count)
     accumulation = "/".join(str(phase.settings.accumulation) for phase in each.phases)
     return [
         f"# On {count} nodes: {each.rate}/h together, so all is killed after "

@@ -36,7 +36,7 @@ from trmcloud.core.control.renting import make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import ConflictError, Outcome, TrmcloudError, UsageError
 from trmcloud.core.spec.overrides import rules_of
-from trmcloud.core.spec.plan import Candidate, Plan, plan_from_json, shared
+from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_from_json
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.agent.attempts import (
@@ -59,7 +59,7 @@ from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.environment import agent_environment, pod_environment, self_ends
 from trmcloud.pod.machine.hardware import load_check
 from trmcloud.pod.machine.prepare import PREPARED_NAME
-from trmcloud.pod.storage.checkpoint_copy import ENV_KEEP, Keeper
+from trmcloud.pod.storage.checkpoint_copy import ENV_KEEP, CheckpointCopier
 
 SETTINGS_NAME = "settings.json"
 """The first phase's settings: what shapes the prepared data."""
@@ -85,7 +85,7 @@ class Spec:
     def candidate(self) -> Candidate:
         chosen = self.plan.recommended
         assert chosen is not None
-        return shared(chosen, self.nodes)
+        return divide_among_nodes(chosen, self.nodes)
 
 
 def read_spec(path: Path, nodes: int = 1) -> Spec:
@@ -109,7 +109,7 @@ def read_spec(path: Path, nodes: int = 1) -> Spec:
         ) from None
 
 
-class Ended(Exception):
+class RunEnded(Exception):
     """The run ended while something was waited for."""
 
     def __init__(self, outcome: Outcome, why: str) -> None:
@@ -274,7 +274,7 @@ class Standalone:
             if report is None and time.monotonic() > give_up_at:
                 raise TrmcloudError("its agent did not start", where=str(self._pod_dir(life)))
             if self.over(life):
-                raise Ended(self.outcome(life), self.why(life))
+                raise RunEnded(self.outcome(life), self.why(life))
             if report is not None and report.waiting not in ("checking", "installing"):
                 break
             if report is not None and report.waiting != shown:
@@ -315,7 +315,7 @@ class Standalone:
         run_dir = self.root / contract.RUNS_DIR / lives.run_id
         # A queue's or a cloud's log is a file: without flushing it shows nothing for minutes.
         follower = Follower(self._pod_dir(life), run_dir, lambda line: print(line, flush=True))
-        keeper = Keeper(run_dir, kept, self._say) if kept is not None else None
+        keeper = CheckpointCopier(run_dir, kept, self._say) if kept is not None else None
         keep_at = 0.0
         while not self.over(life):
             follower.show()
@@ -477,7 +477,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run.land(asked.reason)
         elif asked.command == "give-up":
             run.give_up(asked.reason)
-    except Ended as ended:
+    except RunEnded as ended:
         return _told(ended.outcome, ended.why, run.root)
     except TrmcloudError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -53,7 +53,7 @@ class ExportRequest:
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     """``path`` is what to start; ``carrier`` the script with the sources, ``path`` itself where
     there is no task."""
 
@@ -64,7 +64,9 @@ class Exported:
     """At which revision it fetches its data set; empty where it fetches none."""
 
 
-def write(request: ExportRequest, planner: Planner, trainer: Path, sky_names: SkyNames) -> Exported:
+def write(
+    request: ExportRequest, planner: Planner, trainer: Path, sky_names: SkyNames
+) -> ExportResult:
     """The script, or the task and its script. ``trainer`` is the trainer's package.
 
     Raises:
@@ -113,7 +115,7 @@ def write(request: ExportRequest, planner: Planner, trainer: Path, sky_names: Sk
             data=data, path=Path(path.name), carrier=beside, nodes=request.nodes, pinned=pinned,
         )  # fmt: skip
         path.write_text(made, encoding="utf-8")
-    return Exported(path, carrier, chosen, pinned.words if pinned is not None else "")
+    return ExportResult(path, carrier, chosen, pinned.words if pinned is not None else "")
 
 
 def write_guides(

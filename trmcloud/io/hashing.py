@@ -25,7 +25,7 @@ def file_sha256(path: Path, start: int = 0, size: int | None = None) -> str:
     return digest.hexdigest()
 
 
-def holds(path: Path, size_bytes: int, sha256: str) -> bool:
+def matches_hash(path: Path, size_bytes: int, sha256: str) -> bool:
     """Whether ``path`` is a file, no link, of that size and content."""
     try:
         about = os.lstat(path)

@@ -37,7 +37,7 @@ def pause_s(failures: int, first_s: float, longest_s: float) -> float:
     return min(longest_s, first_s * 2.0 ** min(failures, 32))
 
 
-def patiently(
+def retry(
     act: Callable[[], T],
     is_final: Callable[[Exception], bool],
     *,

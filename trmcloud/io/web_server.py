@@ -113,7 +113,7 @@ async def read_body(parts: AsyncIterator[bytes], most_bytes: int, within_s: floa
         raise BodyRefused(408, f"the body did not come within {within_s:.0f} s") from None
 
 
-def keep(scope: Any) -> None:
+def mark_trusted(scope: Any) -> None:
     """This request proved that it may be here: its connection gives way to no other."""
     if KEEP in scope:
         scope[KEEP]()

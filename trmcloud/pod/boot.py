@@ -53,7 +53,7 @@ _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True)
-class Given:
+class BootInput:
     """The provider's settings for this pod, parsed."""
 
     root: Path
@@ -69,7 +69,7 @@ class Given:
         return self.root / contract.PODS_DIR / self.lease.pod_name
 
 
-def read_given(environment: Mapping[str, str]) -> Given:
+def read_boot_input(environment: Mapping[str, str]) -> BootInput:
     """
     Raises:
         ValueError: something is missing, damaged, or not about this pod.
@@ -99,10 +99,10 @@ def read_given(environment: Mapping[str, str]) -> Given:
     root = Path(environment.get(contract.ENV_ROOT, contract.POD_ROOT))
     if not root.is_absolute():
         raise ValueError(f"{contract.ENV_ROOT} {str(root)!r} is no absolute path")
-    return Given(root, lease, jobs, check, max(0.0, min(linger_s, 1e6)), nodes)
+    return BootInput(root, lease, jobs, check, max(0.0, min(linger_s, 1e6)), nodes)
 
 
-def lay_out(given: Given) -> None:
+def lay_out(given: BootInput) -> None:
     """Write lease, check and jobs; nothing that is newer, or the same, is written over.
 
     Raises:
@@ -145,7 +145,7 @@ class Pod:
 
     def _guard(self) -> str:
         try:
-            given = read_given(self._environment)
+            given = read_boot_input(self._environment)
         except ValueError as error:
             self._note_below_root()
             return f"what it was started with is damaged: {error}"
@@ -174,7 +174,7 @@ class Pod:
         self._linger(given.linger_s)
         return "the first machine is lost" if self._head_lost else why
 
-    def _look_after_head(self, given: Given) -> None:
+    def _look_after_head(self, given: BootInput) -> None:
         """Beside the guard: a machine that has done its part stays for the first one no longer than
         that is there. With it went who would have ended them all."""
         lost_after_s = float(self._environment.get(contract.ENV_HEAD_LOST_S, HEAD_LOST_S))
@@ -256,7 +256,7 @@ class Pod:
                 time.sleep(0.25)
 
 
-def _laid_out(given: Given) -> str:
+def _laid_out(given: BootInput) -> str:
     """Lay out, patiently: a network volume may come up a moment later. Returns why it failed."""
     failure = ""
     for _ in range(_WRITE_TRIES):

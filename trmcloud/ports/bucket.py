@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredCheckpoint:
     """A checkpoint that is whole in a bucket; ``at`` is the folder of its objects there. The other
     two are its manifest's own size and SHA-256."""
 
@@ -29,10 +29,10 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class BucketCheckpoints:
     """A bucket's content for a run. ``half``: (where, why) of what is no whole checkpoint."""
 
-    whole: tuple[Stored, ...] = ()
+    whole: tuple[StoredCheckpoint, ...] = ()
     half: tuple[tuple[str, str], ...] = ()
 
 
@@ -61,7 +61,7 @@ class GrantRequest:
     phases: Mapping[str, int]
     until: float
     folders: Sequence[StageItem] = ()
-    go_on_from: Sequence[tuple[Stored, str]] = ()
+    go_on_from: Sequence[tuple[StoredCheckpoint, str]] = ()
     file_bytes: Mapping[str, int] = field(default_factory=dict)
     shards: Mapping[str, int] = field(default_factory=dict)
     cache: CacheRequest | None = None
@@ -95,7 +95,7 @@ class Bucket(Protocol):
     ) -> tuple[CachedFile, ...]:
         """Files of a token cache that these pods say they have stored, and no pin covers."""
 
-    def checkpoints(self, run_id: str, file_bytes: Mapping[str, int] = ...) -> Shelf:
+    def checkpoints(self, run_id: str, file_bytes: Mapping[str, int] = ...) -> BucketCheckpoints:
         """By a list, and the manifests in it. Where an object is larger than was granted, for files
         of ``file_bytes`` by phase, nothing beside it is read."""
 
@@ -112,7 +112,7 @@ class Bucket(Protocol):
 
     def fetch(
         self,
-        stored: Stored,
+        stored: StoredCheckpoint,
         names: Sequence[str],
         target: Path,
         progress: Callable[[int, int], None],
@@ -125,10 +125,12 @@ class Bucket(Protocol):
             DoesNotFit: too little room here.
         """
 
-    def add_metric(self, stored: Stored, val_bpb: float, step_losses: Sequence[float]) -> None:
+    def add_metric(
+        self, stored: StoredCheckpoint, val_bpb: float, step_losses: Sequence[float]
+    ) -> None:
         """Replace the manifest of a checkpoint that was stored before it was evaluated."""
 
-    def delete(self, stored: Stored, names: Sequence[str] = ()) -> None:
+    def delete(self, stored: StoredCheckpoint, names: Sequence[str] = ()) -> None:
         """Delete a checkpoint, its manifest first; with ``names``, these files of it alone."""
 
     def send(self, item: StageItem, progress: Callable[[int, int], None]) -> None:

@@ -167,7 +167,7 @@ class Ledger(Protocol):
         """
 
 
-class Chained(Protocol):
+class ChainedLedger(Protocol):
     """A ledger whose records can be shown with their places in its chain."""
 
     @property

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trmcloud.core.contract.manifest import CheckpointManifest
-    from trmcloud.core.contract.pod_contract import AgentReport, Kept, Orders
+    from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint, Orders
     from trmcloud.core.errors import LinkError
 
 
@@ -91,7 +91,7 @@ class PodLink(ABC):
         caller's to write."""
 
     @abstractmethod
-    def manifest(self, pod_name: str, run_id: str, kept: Kept) -> CheckpointManifest:
+    def manifest(self, pod_name: str, run_id: str, kept: KeptCheckpoint) -> CheckpointManifest:
         """The manifest of a checkpoint that the pod's agent has told of.
 
         Raises:

@@ -51,7 +51,7 @@ class Destination:
 
 
 @dataclass(frozen=True)
-class Told:
+class DeliveryResult:
     """The result of one try. ``again_in_s``: when the receiver says that it may be asked again;
     None where it says nothing of that."""
 
@@ -61,7 +61,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class QueuedNotice:
     """A notice that one destination is still to be told. ``body`` is its JSON, ``tries`` how often
     that failed, ``since`` when it was put there, epoch s."""
 
@@ -74,7 +74,7 @@ class Waiting:
     why: str = ""
 
 
-Send = Callable[[str, str], Told]
+Send = Callable[[str, str], DeliveryResult]
 """Tells one destination, by a notice's id and its body: see ``core.contract.notices.body_of``. It
 returns within a deadline of its own, and raises nothing."""
 
@@ -99,17 +99,17 @@ class Outbox(Protocol):
         """Put what is not known by its id yet, with its body, for each destination that wants it,
         and move the cursor. How many were new."""
 
-    def due(self, destination: str, now: float, hold_s: float) -> Waiting | None:
+    def due(self, destination: str, now: float, hold_s: float) -> QueuedNotice | None:
         """The oldest that is due there, held for this process for so long; None where none is."""
 
-    def done(self, waiting: Waiting, at: float) -> None: ...
+    def done(self, waiting: QueuedNotice, at: float) -> None: ...
 
-    def put_off(self, waiting: Waiting, next_at: float, why: str) -> None:
+    def put_off(self, waiting: QueuedNotice, next_at: float, why: str) -> None:
         """It was not taken; it is due again then."""
 
-    def give_up(self, waiting: Waiting, why: str) -> None: ...
+    def give_up(self, waiting: QueuedNotice, why: str) -> None: ...
 
-    def waiting(self) -> Sequence[Waiting]: ...
+    def waiting(self) -> Sequence[QueuedNotice]: ...
 
     def last_told(self, destination: str) -> tuple[float | None, str]:
         """(when it last took one, why the last one was given up, '' where none was)"""
@@ -117,7 +117,7 @@ class Outbox(Protocol):
     def forget(self, destination: str) -> None: ...
 
 
-class Telling(Protocol):
+class BackgroundNotifier(Protocol):
     """A background sender of notices."""
 
     def start(self) -> None: ...

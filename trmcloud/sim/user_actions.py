@@ -17,7 +17,7 @@ from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName
 from trmcloud.core.control import events as ev
 from trmcloud.core.control import governance
 from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import BudgetRefused, NotFoundError, Outcome
 from trmcloud.core.money import ZERO
@@ -119,7 +119,7 @@ class UserActions:
         def stop(process: Process) -> None:
             """As the command does: ask, then drive the run to its end where nobody does."""
             world = process.world
-            use_case.request_stop(world, wish.run_id, because(ReasonKind.STOP_COMMAND))
+            use_case.request_stop(world, wish.run_id, make_reason(ReasonKind.STOP_COMMAND))
             if not is_driven(world, world.ledger.driver(wish.run_id)):
                 epoch = world.ledger.take_over(wish.run_id, world.who, world.wall())
                 process.drive(RunDriver(world, wish.run_id, epoch))
@@ -134,7 +134,7 @@ class UserActions:
         if run is not None and run.live:
             self._user(
                 lambda p: use_case.request_stop(
-                    p.world, wish.run_id, because(ReasonKind.STOP_COMMAND)
+                    p.world, wish.run_id, make_reason(ReasonKind.STOP_COMMAND)
                 )
             )
 

@@ -70,5 +70,8 @@ class BlockDiffusion(MaskedDiffusion):
         """(B, T, D) of the noisy half after the last block."""
         row = torch.arange(self.sequence, device=noisy.device)
         return self._states(
-            noisy, clean, torch.cat((row, row)), masked_diffusion.beside(self.block_of)
+            noisy,
+            clean,
+            torch.cat((row, row)),
+            masked_diffusion.noisy_and_clean_places(self.block_of),
         )

@@ -33,7 +33,7 @@ from model.families import masked_diffusion
 from model.families.cache import Cache
 from model.families.dense import Shape
 from model.families.hdp.plan import Settings
-from model.families.masked_diffusion import MaskedDiffusion, Places, Span, blocks_of, uncovered
+from model.families.masked_diffusion import MaskedDiffusion, Places, Span, blocks_of, uncover_block
 from model.families.protocol import Sampling
 from model.machine.precision import DTYPES
 from trmcloud.core.errors import DataError, UsageError
@@ -104,7 +104,7 @@ class PlanDiffusion(MaskedDiffusion):
         left = sampling.max_tokens
         for number, length in enumerate(self.segments[1:]):
             self.denoise(torch.tensor([block], device=device), cache, keep=True)
-            block = uncovered(self, [], length, cache, sampling, generator, device)
+            block = uncover_block(self, [], length, cache, sampling, generator, device)
             text = block[: block.index(sampling.stop)] if sampling.stop in block else block
             said = text if number else [*text, sampling.stop]
             yield from said[:left]

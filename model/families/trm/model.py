@@ -28,7 +28,7 @@ from model.families.protocol import (
     draw_weights,
 )
 from model.families.trm.plan import Settings
-from model.machine.precision import DTYPES, Left
+from model.machine.precision import DTYPES, RejectedOption
 from trmcloud.core.errors import UsageError
 
 # The loss over supervision steps: weighted cross-entropy, minus a reward for improving.
@@ -242,7 +242,7 @@ class TRM(LanguageModel):
         ``down``) and the head start at zero, so that a fresh model predicts every id alike."""
         draw_weights(self, seed, {name: _std(name, w) for name, w in self.named_parameters()})
 
-    def settle_attention(self) -> Sequence[Left]:
+    def settle_attention(self) -> Sequence[RejectedOption]:
         shape = self.shape
         heads, device = shape.width // shape.head_dim, self.head.weight.device
         return slower_sdpa(heads, shape.head_dim, self.compute_dtype, device)

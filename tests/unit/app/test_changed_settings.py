@@ -12,7 +12,7 @@ from tests.plans import a_candidate, a_phase, recorded
 from tests.unit.core.manifests import manifest
 from trmcloud.app import changed_settings as changes
 from trmcloud.app import launching
-from trmcloud.app.changed_settings import Changed, changed_settings
+from trmcloud.app.changed_settings import ChangedSettings, changed_settings
 from trmcloud.app.checkpoints.sources import Listing
 from trmcloud.app.context import Context
 from trmcloud.core.catalog.hardware import LOCAL
@@ -63,15 +63,15 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Listing]:
 
 
 def test_nothing_typed_and_nothing_different_changes_nothing(found: list[Listing]) -> None:
-    assert changed_settings(CONTEXT, RUN, (), accept=False) == Changed()
+    assert changed_settings(CONTEXT, RUN, (), accept=False) == ChangedSettings()
     found[:] = [Listing()]
-    assert changed_settings(CONTEXT, RUN, (), accept=False) == Changed()
+    assert changed_settings(CONTEXT, RUN, (), accept=False) == ChangedSettings()
 
 
 def test_rates_steps_and_intervals_change_freely(found: list[Listing]) -> None:
     typed = [("steps", 3000), ("matrix_lr", 2e-3), ("save_every", 10), ("loader_workers", 2)]
     made = changed_settings(CONTEXT, RUN, typed, accept=False)
-    assert made == Changed({"fast": dict(typed)})
+    assert made == ChangedSettings({"fast": dict(typed)})
 
 
 def test_what_decides_is_refused_by_name_and_told_how_to_accept(found: list[Listing]) -> None:
@@ -84,7 +84,7 @@ def test_what_decides_is_refused_by_name_and_told_how_to_accept(found: list[List
     )
     again = "trmcloud resume r-1 --set seed=7 --set optimizer=adamw --set batch=16 --accept-change"
     assert refused.value.next_step.startswith(again)
-    assert changed_settings(CONTEXT, RUN, typed, accept=True) == Changed(
+    assert changed_settings(CONTEXT, RUN, typed, accept=True) == ChangedSettings(
         {"fast": dict(typed)},
         {"seed": [1337, 7], "optimizer": ["muon", "adamw"], "sequences a step": [32, 16]},
     )
@@ -102,12 +102,12 @@ def test_another_machines_batch_is_a_change_an_equal_whole_is_none(
     found: list[Listing],
 ) -> None:
     found[:] = [Listing((trained(batch=8, accumulation=4),))]
-    assert changed_settings(CONTEXT, RUN, (), accept=False) == Changed()
+    assert changed_settings(CONTEXT, RUN, (), accept=False) == ChangedSettings()
     found[:] = [Listing((trained(batch=8),))]
     with pytest.raises(CheckpointError, match="sequences a step 8 → 32"):
         changed_settings(CONTEXT, RUN, (), accept=False)
     found[:] = [Listing((replace(trained(batch=8), world_size=4),))]
-    assert changed_settings(CONTEXT, RUN, (), accept=False) == Changed()
+    assert changed_settings(CONTEXT, RUN, (), accept=False) == ChangedSettings()
 
 
 def test_there_must_be_something_to_accept(found: list[Listing]) -> None:
@@ -128,7 +128,7 @@ def test_shape_data_and_storage_are_the_plans(found: list[Listing], key: str, va
     with pytest.raises(UsageError, match=f"{key} is .* in this run, and cannot become {value}"):
         changed_settings(CONTEXT, RUN, [(key, value)], accept=True)
     same = [(key, getattr(SETTINGS, key))]
-    assert changed_settings(CONTEXT, RUN, same, accept=False) == Changed()
+    assert changed_settings(CONTEXT, RUN, same, accept=False) == ChangedSettings()
 
 
 def test_settings_that_cannot_be_are_refused(found: list[Listing]) -> None:
@@ -157,7 +157,7 @@ def test_a_finished_run_goes_on_with_more_steps_alone(found: list[Listing]) -> N
             changed_settings(CONTEXT, FINISHED, typed, accept=False)
         assert "trmcloud resume r-1 --set steps=2000" in no.value.next_step
     made = changed_settings(CONTEXT, FINISHED, [("steps", 1001)], accept=False)
-    assert made == Changed({"fast": {"steps": 1001}})
+    assert made == ChangedSettings({"fast": {"steps": 1001}})
 
 
 def test_of_two_phases_the_last_one_goes_on(found: list[Listing]) -> None:
@@ -184,7 +184,7 @@ def test_a_bucket_that_is_down_is_asked_for_what_is_accepted_alone(
     found: list[Listing],
 ) -> None:
     found[:] = [Listing(trouble=ProviderError("503"))]
-    assert changed_settings(CONTEXT, RUN, (), accept=False) == Changed()
+    assert changed_settings(CONTEXT, RUN, (), accept=False) == ChangedSettings()
     with pytest.raises(ProviderError, match="503"):
         changed_settings(CONTEXT, RUN, [("seed", 7)], accept=True)
 
@@ -192,7 +192,7 @@ def test_a_bucket_that_is_down_is_asked_for_what_is_accepted_alone(
 def test_a_manifest_that_says_nothing_is_left_to_the_trainer(found: list[Listing]) -> None:
     for settings in ({}, {"depth": 2}, {**SETTINGS.to_json(), "batch": "x", "accumulation": None}):
         found[:] = [Listing((manifest(settings=settings),))]
-        assert changed_settings(CONTEXT, RUN, (), accept=False) == Changed()
+        assert changed_settings(CONTEXT, RUN, (), accept=False) == ChangedSettings()
     hostile = {**SETTINGS.to_json(), "seed": "\x1b[2J\nerror"}
     found[:] = [Listing((manifest(settings=hostile, world_size=1),))]
     with pytest.raises(CheckpointError) as refused:
@@ -228,11 +228,13 @@ def test_other_processes_share_the_same_global_batch(
         HERE.phases[0].parts_s["training"] * 2 / processes
     )
     # The next time nothing is said, and nothing changes.
-    assert changed_settings(CONTEXT, run, (), accept=False) == Changed()
-    assert changed_settings(CONTEXT, run, (), accept=False, processes=processes) == Changed()
+    assert changed_settings(CONTEXT, run, (), accept=False) == ChangedSettings()
+    assert (
+        changed_settings(CONTEXT, run, (), accept=False, processes=processes) == ChangedSettings()
+    )
 
 
-def apply_changes(run: RunState, made: Changed) -> RunState:
+def apply_changes(run: RunState, made: ChangedSettings) -> RunState:
     assert run.recorded_plan is not None
     plan = run.recorded_plan.with_settings(made.settings, made.processes)
     return replace(run, recorded_plan=plan)

@@ -7,7 +7,7 @@ from typing import Any
 
 from trmcloud.app.drive import RunDriver
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import LedgerLocked
 from trmcloud.core.money import Usd
@@ -52,7 +52,7 @@ def test_a_stop_that_another_wrote_is_tried_to_be_acted_on_by_the_ledger_first()
     driver.step()
     assert did == ["tries to write"]
 
-    stop = ev.StopRequested("user", because(ReasonKind.STOP_NOW))
+    stop = ev.StopRequested("user", make_reason(ReasonKind.STOP_NOW))
     runs["r-1"] = replace(RUN, stop=stop)
     driver.step()
     assert did == ["tries to write", "tries to write", "ends runpod-1"]

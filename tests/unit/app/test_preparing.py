@@ -33,7 +33,7 @@ from trmcloud.app.pod_request import (
     tokens_of,
     write_launch_note,
 )
-from trmcloud.app.preparing import Prepared
+from trmcloud.app.preparing import PreparedLaunch
 from trmcloud.app.rent_from import rent_from
 from trmcloud.app.staging.stage import stage_items
 from trmcloud.core.catalog.offers import Offer
@@ -43,7 +43,7 @@ from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.contract.trainer_contract import load_job
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import (
     BudgetRefused,
@@ -63,11 +63,11 @@ from trmcloud.export.script import SkyNames
 from trmcloud.options import LaunchRequest
 from trmcloud.ports.bucket import CacheRequest
 from trmcloud.ports.compute import PodRequest
-from trmcloud.providers.local.compute import may_travel
+from trmcloud.providers.local.compute import may_reach_pod
 from trmcloud.providers.skypilot.compute import SkyPilotCompute
 from trmcloud.providers.skypilot.homes import SkyHome
 from trmcloud.wiring import build_context
-from trmcloud.wiring_plans import Inputs
+from trmcloud.wiring_plans import LocalPlanInputs
 
 # -- What a launch asks, makes and checks before anything is rented: each once ------------------
 
@@ -81,7 +81,7 @@ TEXT = "word " * 50_000
 EDU = "/datasets/karpathy/fineweb-edu-100b-shuffle/resolve/main/"
 
 
-class Counted(Inputs):
+class Counted(LocalPlanInputs):
     """The real inputs, counted, but for RunPod's live list, which is the dated one's."""
 
     def __init__(self, home: Path, count: Counter[str]) -> None:
@@ -122,7 +122,7 @@ class Launch:
 
         monkeypatch.setattr(where, name, counted)
 
-    def prepare(self, request: LaunchRequest) -> Prepared:
+    def prepare(self, request: LaunchRequest) -> PreparedLaunch:
         return preparing.prepare(self.context, self.planner, request, lambda *told: None)
 
 
@@ -362,7 +362,11 @@ def test_it_is_too_late_by_the_clock_that_nobody_sets() -> None:
 
 @pytest.mark.parametrize(
     "recorded",
-    [None, replace(AWAITED, number=2), replace(AWAITED, not_made=because(ReasonKind.NO_CANDIDATE))],
+    [
+        None,
+        replace(AWAITED, number=2),
+        replace(AWAITED, not_made=make_reason(ReasonKind.NO_CANDIDATE)),
+    ],
 )
 def test_what_another_one_has_given_up_is_not_asked_for(recorded: Generation | None) -> None:
     clock = SimpleNamespace(now=lambda: Instant(NOW, 500.5, "boot-1"))
@@ -500,7 +504,7 @@ def planned(context: Context, hardware: str, provider: str) -> Plan:
         typed=("hardware", "recipe", "phase", "budget", "provider"),
     )  # fmt: skip
     return preparing.dry_run(
-        context, Planner(Inputs(context.home), context.home, context.wall), wish
+        context, Planner(LocalPlanInputs(context.home), context.home, context.wall), wish
     )
 
 
@@ -643,9 +647,9 @@ HARMLESS = (
 
 @pytest.mark.parametrize("name", SECRETS)
 def test_what_may_hold_a_secret_passes_by_no_prefix(name: str) -> None:
-    assert not may_travel(name)
+    assert not may_reach_pod(name)
 
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_hardware_and_libraries_are_set_by_passes(name: str) -> None:
-    assert may_travel(name)
+    assert may_reach_pod(name)

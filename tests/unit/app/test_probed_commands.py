@@ -24,7 +24,7 @@ from trmcloud.app.measurements import (
 )
 from trmcloud.app.own_hardware import HOST_W, own_hardware
 from trmcloud.app.planning import Planner
-from trmcloud.app.trainings import judged
+from trmcloud.app.trainings import judge_target
 from trmcloud.cli.views.health import format_rows, formats_json
 from trmcloud.cli.views.metrics import target_lines
 from trmcloud.cli.views.plan import own_lines
@@ -33,13 +33,13 @@ from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import MeasuredSteps
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuCounters, GpuWindow
-from trmcloud.core.control.observation import Reported
+from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.planner.command_outlook import Probed, recipe_of
+from trmcloud.core.planner.command_outlook import CommandProbe, recipe_of
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.planner.roofline import Measured
+from trmcloud.core.planner.roofline import MeasuredSpeed
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace
@@ -56,7 +56,9 @@ HERE = LocalMachine("2 CPU cores", 2, 16.0)
 MEASURED = MeasuredSteps(
     steps=50, fast_s=0.09, step_s=0.1, slow_s=0.12, memory_bytes=10**9, cores=1.0
 )
-ON_A100 = Probed("r-1", "A100-80GB-SXM", 1, here=False, measured=MEASURED, busy=0.9, used_gb=30.0)
+ON_A100 = CommandProbe(
+    "r-1", "A100-80GB-SXM", 1, here=False, measured=MEASURED, busy=0.9, used_gb=30.0
+)
 OFFERS = [
     Offer(sku, gpus, "runpod", "any", f"{gpus}x-{sku}", Usd(rate), False, NOW, "test")
     for sku, gpus, rate in (
@@ -73,13 +75,13 @@ def wish(hardware: str = "any", **changed: Any) -> RunSpec:
     return spec_to_run(planner, asked, Command(WORDS))
 
 
-def plan(spec: RunSpec, probed: Probed | None = None) -> Plan:
+def plan(spec: RunSpec, probed: CommandProbe | None = None) -> Plan:
     assert spec.command is not None
     recipe = recipe_of(spec.command)
     return make_plan(spec, recipe, OFFERS, NOW, "p-1", local=HERE, probed=probed)
 
 
-def chosen(spec: RunSpec, probed: Probed | None = None) -> Candidate:
+def chosen(spec: RunSpec, probed: CommandProbe | None = None) -> Candidate:
     found = plan(spec, probed).recommended
     assert found is not None
     return found
@@ -148,7 +150,7 @@ def test_any_holds_what_its_probe_saw_in_use_and_is_cheapest_by_its_steps() -> N
 def test_another_number_of_gpus_and_a_processor_tell_nothing() -> None:
     told = texts(chosen(wish("8xH100", steps=100), ON_A100))
     assert "its probe r-1, on 1 × A100-80GB-SXM, tells nothing of this" in told
-    here = Probed("r-2", HERE.name, 2, here=True, measured=MEASURED)
+    here = CommandProbe("r-2", HERE.name, 2, here=True, measured=MEASURED)
     assert "r-2, on this machine, tells nothing" in texts(chosen(wish(steps=100), here))
     local = RunSpec(
         "command", ("train",), "local", processes=2, rate=Usd(1), budget=Usd(5), steps=100,
@@ -200,7 +202,7 @@ def test_a_probe_is_kept_by_its_words(tmp_path: Path) -> None:
     note_probed(here, run(run_id="r-old", updated_at=NOW - 1))
     assert probe_of(tmp_path, WORDS) == kept, "what is older comes too late"
     note_probed(here, run(run_id="r-new", updated_at=NOW + 1))
-    assert cast(Probed, probe_of(tmp_path, WORDS)).run_id == "r-new"
+    assert cast(CommandProbe, probe_of(tmp_path, WORDS)).run_id == "r-new"
 
 
 def test_what_is_no_probe_is_not_kept(tmp_path: Path) -> None:
@@ -254,7 +256,7 @@ OFFER = Offer(
 SPEC = RunSpec(recipe="gpt350m", phases=("train",), hardware="8xH100", budget=Usd("500"))
 
 
-def plan_runs(*measured: Measured) -> Plan:
+def plan_runs(*measured: MeasuredSpeed) -> Plan:
     return make_plan(SPEC, load_recipe("gpt350m"), [OFFER], NOW, "p-0001", measured=measured)
 
 
@@ -355,7 +357,7 @@ def test_what_is_of_no_one_machine_is_not_kept(tmp_path: Path, nothing_mended: l
      {"run_id": "r" * 99}, {"step_s": True}],
 )  # fmt: skip
 def test_a_record_that_cannot_be_is_none(tmp_path: Path, odd: dict[str, Any]) -> None:
-    good = Measured("H100-SXM", 8, 1.5, 48, 524_288, 10.72e9, at=NOW, run_id="r-1")
+    good = MeasuredSpeed("H100-SXM", 8, 1.5, 48, 524_288, 10.72e9, at=NOW, run_id="r-1")
     measurements.record_probe(tmp_path, good)
     assert measurements.load_probes(tmp_path) == [good]
     measurements.record_probe(tmp_path, good._replace(**odd))
@@ -463,10 +465,10 @@ def best(nats: float = 3.2, **settings: str) -> Any:
 
 
 def test_a_loss_above_the_guides_fails_and_the_guides_own_arithmetic_is_told() -> None:
-    made = judged(a_run(), best(), 1.5)
+    made = judge_target(a_run(), best(), 1.5)
     assert made is not None
     assert made.passed is False
-    first, *why = target_lines(Reported(made, here=True))
+    first, *why = target_lines(ReportedValue(made, here=True))
     assert first.startswith("FAILED: validation loss 3.2000 nats a token (0.980 bits per byte)")
     assert first.endswith("after 1.50 h of training; the guide's is 3.0781 in 1.5 h")
     assert "172 to 221 %" in why[0]
@@ -475,10 +477,10 @@ def test_a_loss_above_the_guides_fails_and_the_guides_own_arithmetic_is_told() -
 
 
 def test_a_loss_at_the_guides_passes_and_needs_no_more_words() -> None:
-    made = judged(a_run(), best(3.0781), 8.0)
+    made = judge_target(a_run(), best(3.0781), 8.0)
     assert made is not None
     assert made.passed is True
-    assert target_lines(Reported(made, here=True)) == [
+    assert target_lines(ReportedValue(made, here=True)) == [
         "passed: validation loss 3.0781 nats a token (0.980 bits per byte) at "
         f"{best().label} after 8.00 h of training; the guide's is 3.0781 in 1.5 h"
     ]
@@ -488,17 +490,17 @@ def test_a_loss_at_the_guides_passes_and_needs_no_more_words() -> None:
     ("run", "settings"), [(a_run(data="mine.txt"), {}), (a_run(), {"tokenizer": "bpe"})]
 )
 def test_a_loss_on_other_data_or_tokens_is_not_judged(run: Any, settings: dict[str, str]) -> None:
-    made = judged(run, best(2.0, **settings), 1.0)
+    made = judge_target(run, best(2.0, **settings), 1.0)
     assert made is not None
     assert made.passed is None
-    assert "not judged" in target_lines(Reported(made, here=True))[0]
-    assert "openwebtext in gpt2's tokens" in target_lines(Reported(made, here=True))[0]
+    assert "not judged" in target_lines(ReportedValue(made, here=True))[0]
+    assert "openwebtext in gpt2's tokens" in target_lines(ReportedValue(made, here=True))[0]
 
 
 def test_nothing_is_judged_that_nobody_promised_or_evaluated() -> None:
-    assert judged(a_run("trm"), best(), 1.0) is None
-    assert judged(a_run(), None, 1.0) is None
-    assert judged(a_run(), replace(best(), step_losses=()), 1.0) is None
+    assert judge_target(a_run("trm"), best(), 1.0) is None
+    assert judge_target(a_run(), None, 1.0) is None
+    assert judge_target(a_run(), replace(best(), step_losses=()), 1.0) is None
 
 
 # -- number formats -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from tests.unit.core.test_strays import AT, ENDED, LATENCY_S, RATE, Book, ledger
 from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.prices.tables import load_offers
-from trmcloud.app.reap import Ended, end, end_volumes, look
+from trmcloud.app.reap import EndedOrphan, end, end_volumes, look
 from trmcloud.app.smoke.watch import last_way
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract.pod_contract import PodName
@@ -26,7 +26,7 @@ from trmcloud.core.money import cost
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.spec import DELETE, KEEP, RunSpec
 from trmcloud.export.adopt import find_folder
-from trmcloud.export.adopt import look as look_adopt
+from trmcloud.export.adopt import read_adopted_run as look_adopt
 from trmcloud.export.script import spec_text
 from trmcloud.pod.agent.attempts import Life, Lives, write_lives
 from trmcloud.ports.compute import VolumeSeen
@@ -68,7 +68,7 @@ def on_record(case: Case) -> Any:
 def test_it_is_charged_a_little_ahead_and_ended(case: Case) -> None:
     found = look(case.context, own_only=True)
     [did] = end(case.context, found)
-    assert isinstance(did, Ended)
+    assert isinstance(did, EndedOrphan)
     assert case.ended == ["id-2"]
     assert on_record(case) == cost(RATE, 100.0 + LATENCY_S + AHEAD_S)
 

@@ -18,7 +18,7 @@ from tests.reasons import quoted
 from tests.unit.core.manifests import manifest
 from trmcloud.app.checkpoints import fetching, inventory, sources
 from trmcloud.app.checkpoints.fetching import copy, read_manifest, sound_file
-from trmcloud.app.checkpoints.saving import Asked, find_saved, why_not_saved
+from trmcloud.app.checkpoints.saving import SaveRequest, find_saved, why_not_saved
 from trmcloud.app.checkpoints.sources import Listing
 from trmcloud.app.context import Context
 from trmcloud.core.contract import manifest as mf
@@ -37,7 +37,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
 from trmcloud.io.files import write_atomic
-from trmcloud.io.hashing import holds
+from trmcloud.io.hashing import matches_hash
 from trmcloud.options import LaunchRequest
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner
@@ -46,12 +46,12 @@ from trmcloud.wiring_plans import build_planner
 
 
 POD = "trmc-abcd1234-r1-g1-1790003000"
-SAVED = contract.Saves(1, "fast", 120)
-KEPT = contract.Kept("fast", 120, "ab" * 32, 1010)
+SAVED = contract.SaveAnswers(1, "fast", 120)
+KEPT = contract.KeptCheckpoint("fast", 120, "ab" * 32, 1010)
 REPORT = contract.AgentReport(
     "r-1", POD, 1, 7, 1.0, 2.0,
     (contract.PhaseReport("fast", contract.PhaseState.RUNNING),), 3.0, 4.0,
-    saves=contract.Saves(),
+    saves=contract.SaveAnswers(),
 )  # fmt: skip
 
 
@@ -91,14 +91,14 @@ def copy_here(world: Context) -> Path:
 
 
 def test_an_answer_counts_for_its_own_pod_and_request(world: Context, plan: Plan) -> None:
-    run, asked = run_of(plan), Asked("r-1", 1, 1)
+    run, asked = run_of(plan), SaveRequest("r-1", 1, 1)
     assert asked.answer(world, run) is None
     say(world, REPORT)
     assert asked.answer(world, run) is None
     say(world, replace(REPORT, saves=SAVED))
     assert asked.answer(world, run) == SAVED
-    assert Asked("r-1", 1, 2).answer(world, run) is None
-    assert Asked("r-1", 2, 1).answer(world, run) is None, "another pod's"
+    assert SaveRequest("r-1", 1, 2).answer(world, run) is None
+    assert SaveRequest("r-1", 2, 1).answer(world, run) is None, "another pod's"
 
 
 def test_where_a_pull_saves_it_it_is_safe_once_it_is_pulled(world: Context, plan: Plan) -> None:
@@ -236,7 +236,7 @@ def given(
     }
 
     def found(context: Context, run: RunState) -> tuple[sources.CheckpointSource, ...]:
-        return (sources.ThisMachine(context, run), *made.values())
+        return (sources.LocalSource(context, run), *made.values())
 
     for module in (fetching, inventory):
         monkeypatch.setattr(module, "sources_of", found)
@@ -410,7 +410,7 @@ def test_shards_come_home_as_one_file_of_each_kind(tmp_path: Path) -> None:
     assert not there.is_sharded
     assert made.sha256 in there.sha256s
     for file in there.files:
-        assert holds(tmp_path / "home" / file.name, file.size_bytes, file.sha256)
+        assert matches_hash(tmp_path / "home" / file.name, file.size_bytes, file.sha256)
     assert sound_file(tmp_path / "home", "weights") == tmp_path / "home" / "weights.safetensors"
 
 

@@ -19,17 +19,25 @@ from tests.standins.loopback import until
 from tests.unit.core.runs import AT, running
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.workers import ThreadWorkers
-from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox, TellingThread
+from trmcloud.adapters.notify.outbox import NAME, NotificationThread, SqliteOutbox
 from trmcloud.app import boards, curves
 from trmcloud.app.boards import BoardFeed, need_metrics
 from trmcloud.app.context import Context
-from trmcloud.app.curves import MetricsFile, Phase, drawn, sampled, since, starts, step_at
+from trmcloud.app.curves import (
+    MetricsFile,
+    Phase,
+    curves_since,
+    draw_curves,
+    sampled,
+    starts,
+    step_at,
+)
 from trmcloud.app.notifications import (
     FIRST_PAUSE_S,
     GIVE_UP_AFTER_S,
     HOLD_S,
     LONGEST_PAUSE_S,
-    Teller,
+    Notifier,
 )
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.clock import Instant
@@ -45,7 +53,7 @@ from trmcloud.core.errors import CheckpointError, MissingExtra, NotFoundError, T
 from trmcloud.core.money import Usd
 from trmcloud.core.values import replace as replace_values
 from trmcloud.ports.ledger import ControllerId
-from trmcloud.ports.notices import Destination, Send, Told
+from trmcloud.ports.notices import DeliveryResult, Destination, Send
 from trmcloud.ports.work import Progress, WorkDone
 from trmcloud.wiring import build_context
 
@@ -77,7 +85,7 @@ class Rig:
         self.home, self.clock = home, Clock()
         self.ledger = SqliteLedger(home / "ledger.db")
         self.got: list[tuple[str, str]] = []
-        self.answers: list[Told] = []
+        self.answers: list[DeliveryResult] = []
         self.pod = f"trmc-{self.ledger.ledger_id}-r1-g1-1790003600"
         planned = ev.RunPlanned(plan_json(a_candidate()), Usd(10), "thesis")
         self.epoch = self.ledger.open_run("r1", planned, Usd(5), ME, AT)
@@ -99,22 +107,22 @@ class Rig:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "agent.json").write_text(contract.dump(made))
 
-    def teller(self, *destinations: Destination, sender: Any = None) -> Teller:
+    def teller(self, *destinations: Destination, sender: Any = None) -> Notifier:
         context = replace(
             build_context(), clock=self.clock, ledger=SqliteLedger(self.home / "ledger.db")
         )
         outbox = SqliteOutbox(self.home / NAME)
-        return Teller(context, outbox, destinations or (OPS,), sender or self.sender, words_of)
+        return Notifier(context, outbox, destinations or (OPS,), sender or self.sender, words_of)
 
     def sender(self, destination: Destination) -> Send:
-        def send(notice_id: str, body: str) -> Told:
+        def send(notice_id: str, body: str) -> DeliveryResult:
             assert json.loads(body)["id"] == notice_id
             self.got.append((destination.name, notice_id.partition("/")[2]))
-            return self.answers.pop(0) if self.answers else Told(True)
+            return self.answers.pop(0) if self.answers else DeliveryResult(True)
 
         return send
 
-    def told(self, teller: Teller) -> list[str]:
+    def told(self, teller: Notifier) -> list[str]:
         """All that is due now, delivered."""
         before = len(self.got)
         for destination in teller.destinations:
@@ -178,7 +186,7 @@ def test_who_does_not_take_it_is_asked_ever_more_rarely(rig: Rig) -> None:
     rig.add(gate())
     teller.derive()
     pauses: list[float] = []
-    rig.answers = [Told(False, "it answered 500")] * 12
+    rig.answers = [DeliveryResult(False, "it answered 500")] * 12
     for _ in range(12):
         began = rig.clock.at
         while not rig.told(teller):
@@ -195,7 +203,7 @@ def test_a_receiver_that_says_when_is_taken_at_its_word(rig: Rig) -> None:
     teller.derive()
     rig.add(gate())
     teller.derive()
-    rig.answers = [Told(False, "it answered 429", 600.0)]
+    rig.answers = [DeliveryResult(False, "it answered 429", 600.0)]
     rig.told(teller)
     rig.clock.at += 599.0
     assert rig.told(teller) == []
@@ -208,7 +216,7 @@ def test_after_three_days_it_is_given_up_and_said_so(rig: Rig) -> None:
     teller.derive()
     rig.add(gate())
     teller.derive()
-    rig.answers = [Told(False, "it answered 404")] * 2
+    rig.answers = [DeliveryResult(False, "it answered 404")] * 2
     rig.told(teller)
     rig.clock.at += GIVE_UP_AFTER_S
     rig.told(teller)
@@ -278,15 +286,15 @@ def test_one_that_never_answers_delays_nobody(rig: Rig) -> None:
     released = threading.Event()
 
     def sender(destination: Destination) -> Send:
-        def never(notice_id: str, body: str) -> Told:
+        def never(notice_id: str, body: str) -> DeliveryResult:
             released.wait(60)
-            return Told(False, "late")
+            return DeliveryResult(False, "late")
 
         return never if destination is OPS else rig.sender(destination)
 
     teller = rig.teller(OPS, PHONE, sender=sender)
     teller.derive()
-    thread = TellingThread(teller, every_s=0.05)
+    thread = NotificationThread(teller, every_s=0.05)
     thread.start()
     rig.add(gate())
     until(lambda: rig.got)
@@ -307,7 +315,7 @@ def test_one_that_never_answers_delays_nobody(rig: Rig) -> None:
 def test_a_command_that_is_done_stays_until_what_is_due_was_tried(rig: Rig) -> None:
     teller = rig.teller()
     teller.derive()
-    thread = TellingThread(teller, every_s=60.0)
+    thread = NotificationThread(teller, every_s=60.0)
     thread.start()
     rig.add(ev.ResultKnown("finished"))
     assert thread.finish(20.0)
@@ -320,7 +328,7 @@ def test_what_cannot_be_read_stops_no_command(rig: Rig, breaks: str) -> None:
     teller.derive()
     path = rig.home / {"outbox": NAME, "ledger": "ledger.db"}[breaks]
     path.write_bytes(b"nothing of ours" * 400)
-    thread = TellingThread(rig.teller(), every_s=0.05)
+    thread = NotificationThread(rig.teller(), every_s=0.05)
     thread.start()
     until(lambda: thread.trouble is not None)
     assert isinstance(thread.trouble, TrmcloudError)
@@ -328,9 +336,9 @@ def test_what_cannot_be_read_stops_no_command(rig: Rig, breaks: str) -> None:
 
 
 def test_nobody_is_told_where_nobody_is_named(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trmcloud.wiring import build_teller
+    from trmcloud.wiring import build_notifier
 
-    make: Callable[[], Teller | None] = lambda: build_teller(build_context(), words_of)  # noqa: E731
+    make: Callable[[], Notifier | None] = lambda: build_notifier(build_context(), words_of)  # noqa: E731
     assert make() is None
     (rig.home / "notify.json").write_text("no JSON")
     assert make() is None, "told by notify list, and no other command's business"
@@ -524,7 +532,7 @@ def read(path: Path, file: MetricsFile | None = None) -> MetricsFile:
 
 def test_what_is_thinned_out_keeps_every_spike(tmp_path: Path) -> None:
     file = read(a_file(tmp_path, 5000, spike_at=3333))
-    made = drawn(running(), [file.phase], points=100)
+    made = draw_curves(running(), [file.phase], points=100)
     assert made.whole
     assert len(made.train.step) <= 102
     assert (made.train.step[0], made.train.step[-1]) == (1, 5000)
@@ -571,7 +579,7 @@ def test_it_is_read_on_as_it_grows_and_half_a_line_waits(tmp_path: Path) -> None
     with open(path, "a") as more:
         more.write(logged("train", 11, loss=1.5) + logged("train", 12, loss=1.25)[:20])
     read(path, file)
-    news = since(running(), [file.phase], known)
+    news = curves_since(running(), [file.phase], known)
     assert (news.train.step, news.train.value) == ([11], [1.5])
     with open(path, "a") as more:
         more.write(logged("train", 12, loss=1.25)[20:])
@@ -622,7 +630,7 @@ def test_values_that_are_none_are_gaps(tmp_path: Path) -> None:
         logged("train", 1, loss=None, step_losses=[1.0, None, "x", True, 1e305])
         + logged("train", 2, loss="low")
     )
-    made = drawn(running(), [read(path).phase])
+    made = draw_curves(running(), [read(path).phase])
     assert made.train.value == [None, None]
     assert made.train.passes[0] == [1.0, None]
     assert [column[0] for column in made.train.passes[1:]] == [None] * 4
@@ -643,7 +651,7 @@ def test_phases_stand_one_behind_the_other(tmp_path: Path) -> None:
     extreme.take({"kind": "train", "step": 5, "at": AT + 100, "loss": 1.0})
     phases = [fast, extreme]
     assert starts(phases) == [("fast", 0), ("extreme", 20)]
-    assert drawn(running(), phases).train.step == [10, 20, 25]
+    assert draw_curves(running(), phases).train.step == [10, 20, 25]
     assert [step_at(phases, AT + at) for at in (0, 10, 15, 99, 100, 999)] == [0, 10, 10, 20, 25, 25]
     assert step_at([], AT) is None
 
@@ -655,7 +663,7 @@ def test_dollars_and_hours_are_those_that_are_paid(tmp_path: Path) -> None:
     for after_s in (-50, 0, 1800, 3600):
         at = run.generation.intended_at + after_s
         phase.take({"kind": "train", "step": 1, "at": at, "loss": 2.0})
-    made = drawn(run, [phase])
+    made = draw_curves(run, [phase])
     rate = float(run.generation.billed_rate or run.generation.rate)
     assert made.train.hours == pytest.approx([0, 0, 0.5, 1])
     assert made.train.usd == pytest.approx([0, 0, rate / 2, rate])

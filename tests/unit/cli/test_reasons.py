@@ -14,7 +14,7 @@ import pytest
 import trmcloud.core.control as control
 from tests.plans import a_generation
 from trmcloud.app.run_queries import Errand
-from trmcloud.app.trainings import Recovered
+from trmcloud.app.trainings import RecoveryRow
 from trmcloud.cli.views.health import done_about, happened, lost
 from trmcloud.cli.views.reasons import FOLLOWS, SENTENCES, reason_json, sentence
 from trmcloud.cli.views.run_bar import GONE, PULLING, SENDING, Speed, absence, carried, stage_of
@@ -24,7 +24,7 @@ from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.ledger_records import event_from_json, event_to_json
-from trmcloud.core.control.reason import FACTS, Fact, Reason, ReasonKind, because
+from trmcloud.core.control.reason import FACTS, Fact, Reason, ReasonKind, make_reason
 from trmcloud.core.control.run_state import ActionState, RunState, State
 from trmcloud.core.money import Usd
 
@@ -64,23 +64,25 @@ def test_every_sentence_and_fact_is_of_a_kind() -> None:
 
 
 def test_facts_are_shown_in_the_units_of_their_names() -> None:
-    dear = because(
+    dear = make_reason(
         ReasonKind.BILLED_ABOVE_RATE, billed_usd_per_hour=Usd("9"), planned_usd_per_hour=Usd("2.5")
     )
     assert sentence(dear) == "billed $9.00/h, planned $2.50/h"
-    line = because(ReasonKind.LINK_FAILED, text="no route")
-    silent = because(ReasonKind.NO_AGENT, line, boot_deadline_s=900.0)
-    ended = because(ReasonKind.POD_ENDED, silent)
+    line = make_reason(ReasonKind.LINK_FAILED, text="no route")
+    silent = make_reason(ReasonKind.NO_AGENT, line, boot_deadline_s=900.0)
+    ended = make_reason(ReasonKind.POD_ENDED, silent)
     assert sentence(ended) == "the pod was ended: no agent within 15 min 00 s: no route"
     assert sentence(None) == ""
 
 
 def test_somebody_elses_words_are_quoted_whatever_they_hold() -> None:
-    assert sentence(because(ReasonKind.AGENT_SAID, text="{0} {text} {x!r}")) == "{0} {text} {x!r}"
+    assert (
+        sentence(make_reason(ReasonKind.AGENT_SAID, text="{0} {text} {x!r}")) == "{0} {text} {x!r}"
+    )
 
 
 def test_a_program_gets_kind_and_facts_beside_the_sentence() -> None:
-    cut = because(ReasonKind.BUDGET_CUT, level="month", cap_usd=Usd(4))
+    cut = make_reason(ReasonKind.BUDGET_CUT, level="month", cap_usd=Usd(4))
     assert reason_json(cut) == {
         "reason": "the month budget was cut to $4.00",
         "reason_kind": "budget_cut",
@@ -133,14 +135,14 @@ def test_a_sentence_of_an_earlier_version_is_told_as_it_was(
     kind: str, recorded: dict[str, object], kept: str
 ) -> None:
     event = event_from_json(kind, recorded)
-    assert getattr(event, "reason", None) == because(ReasonKind.SAID, text=kept)
+    assert getattr(event, "reason", None) == make_reason(ReasonKind.SAID, text=kept)
     assert sentence(getattr(event, "reason", None)) == kept
 
 
 def test_no_sentence_of_an_earlier_version_is_none() -> None:
     assert event_from_json("Closed", {"outcome": "lost", "message": ""}) == ev.Closed("lost")
     never = event_from_json("PodNotMade", {"generation": 1, "reason": ""})
-    assert never == ev.PodNotMade(1, because(ReasonKind.SAID, text="")), (
+    assert never == ev.PodNotMade(1, make_reason(ReasonKind.SAID, text="")), (
         "it was not made, all the same"
     )
 
@@ -160,7 +162,7 @@ def test_that_a_pod_was_ended_with_its_checkpoints_here_is_known_of_earlier_ones
     }
     event = event_from_json("ActionFinished", recorded)
     assert isinstance(event, ev.ActionFinished)
-    assert event.reason == because(ReasonKind.SAVED_HERE)
+    assert event.reason == make_reason(ReasonKind.SAVED_HERE)
 
 
 def made_in(path: Path) -> list[ast.Call]:
@@ -197,9 +199,9 @@ def test_words_would_be_seen() -> None:
 # -- What was mended, in words: plain whatever a pod says ---------------------------------------
 
 
-def row(what: str, rung: str, **more: Any) -> Recovered:
+def row(what: str, rung: str, **more: Any) -> RecoveryRow:
     made = Recovery(what, rung, **{"step": 1240, "lost_steps": 12, "lost_s": 34.0, **more})
-    return Recovered(1, "fast", made, Usd("0.034"))
+    return RecoveryRow(1, "fast", made, Usd("0.034"))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def row(what: str, rung: str, **more: Any) -> Recovered:
         ),
     ],
 )
-def test_each_kind_has_its_words(made: Recovered, what: str, done: str) -> None:
+def test_each_kind_has_its_words(made: RecoveryRow, what: str, done: str) -> None:
     assert (happened(made), done_about(made)) == (what, done)
 
 

@@ -141,9 +141,11 @@ def test_a_receipt_says_what_was_asked_planned_reserved_accrued_and_billed(home:
     assert (best["best"], best["latest"]) == ("fast/step-00001000",) * 2
     evals = [row for row in account["curves"] if row["kind"] == "eval"]
     assert [row["step"] for row in evals] == list(range(100, 1001, 100))
-    rate = run.generations[0].billed_rate
+    rate, plan = run.generations[0].billed_rate, run.plan
     assert rate is not None
-    assert float(evals[0]["usd"]) == pytest.approx(float(rate) * 300 / 3600, abs=2e-6)
+    assert plan is not None
+    hourly = rate + plan.candidate(run.generations[0].candidate_id).disk_rate
+    assert float(evals[0]["usd"]) == pytest.approx(float(hourly) * 300 / 3600, abs=2e-6)
     assert [float(row["usd"]) for row in evals] == sorted(float(row["usd"]) for row in evals)
     assert not [row for row in account["curves"] if row["step"] == 20 and row["value"] is None]
 

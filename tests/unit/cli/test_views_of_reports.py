@@ -21,7 +21,7 @@ from tests.unit.cli import told_home
 from tests.unit.core.test_strays import AT, ENDED, Book
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app.checkpoints import inventory
-from trmcloud.app.checkpoints.saving import Asked, Place
+from trmcloud.app.checkpoints.saving import Place, SaveRequest
 from trmcloud.app.context import Context
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import facts_of
@@ -34,7 +34,7 @@ from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.cli.views.wrapping import padded, width, wrap
 from trmcloud.core.contract.notices import Notice, NoticeKind
-from trmcloud.core.contract.pod_contract import Kept
+from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, month_of
 from trmcloud.core.control.report import KINDS, NO_RUN, MonthReport, month_to_json, report_month
@@ -176,8 +176,8 @@ def test_a_receipts_page_says_whose_numbers_it_shows(context: Context) -> None:
 def test_saved_is_safe_only_where_bytes_were_read_here(
     context: Context, capsys: pytest.CaptureFixture[str], kind: str, final: bool, safe: bool
 ) -> None:
-    run, asked = rented_run(context), Asked(told_home.LIVE_RUN, 1, 1)
-    kept = Kept("fast", 120, "ab" * 32, 1010, val_bpb=1.5)
+    run, asked = rented_run(context), SaveRequest(told_home.LIVE_RUN, 1, 1)
+    kept = KeptCheckpoint("fast", 120, "ab" * 32, 1010, val_bpb=1.5)
     place = Place(kept, "s3://x/y", final=final, at=inventory.Place(kind, "s3://x/y"))
     _show(run, place, asked, as_json=True)
     made = json.loads(capsys.readouterr().out)

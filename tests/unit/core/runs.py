@@ -96,7 +96,7 @@ RESERVATION = Usd("3.03")  # 3000 s and the kill latency
 
 
 def apply(run: RunState, *events: ev.RunEvent, at: float) -> RunState:
-    for event in ev.stamped(events, Instant(at, at - BOOTED_AT, "here")):
+    for event in ev.stamp_events(events, Instant(at, at - BOOTED_AT, "here")):
         run = apply_event(run, ev.Record(1, run.run_id, 1, at, event))
     return run
 

@@ -33,7 +33,7 @@ from trmcloud.core.control.bookkeeping import (
 )
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.observation import Bill
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report_events import (
     finished_on,
     late_report,
@@ -363,7 +363,7 @@ def test_why_a_run_was_stopped_is_what_the_ledger_says(message: str, more: str |
     why = quoted("trmcloud stop")
     run = apply(running(), ev.StopRequested("user", why), at=AT + 60)
     known = result_of(run, "stopped", message)
-    added = because(ReasonKind.AGENT_SAID, text=more) if more is not None else None
+    added = make_reason(ReasonKind.AGENT_SAID, text=more) if more is not None else None
     assert known == ev.ResultKnown("stopped", replace(why, more=added))
 
 

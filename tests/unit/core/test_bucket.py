@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trmcloud.app.checkpoints.bucket_grants import furthest
+from trmcloud.app.checkpoints.bucket_grants import latest_resumable
 from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract.bucket_layout import (
     MAX_PUT_BYTES,
@@ -27,7 +27,7 @@ from trmcloud.core.contract.bucket_layout import (
     slots_of,
 )
 from trmcloud.core.contract.manifest import MAX_MANIFEST_BYTES, CheckpointManifest, shard_name
-from trmcloud.core.contract.pod_contract import Kept
+from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.core.errors import UsageError
 from trmcloud.sim.world.store import make_manifest
@@ -35,8 +35,8 @@ from trmcloud.sim.world.store import make_manifest
 # -- Where things lie in a bucket, what must be there, and what is never written over -----------
 
 
-def kept(step: int, bpb: float | None, cooldown_from: int | None = None) -> Kept:
-    return Kept("fast", step, f"{step:064x}", 10, bpb, cooldown_from)
+def kept(step: int, bpb: float | None, cooldown_from: int | None = None) -> KeptCheckpoint:
+    return KeptCheckpoint("fast", step, f"{step:064x}", 10, bpb, cooldown_from)
 
 
 def manifest(phase: str, step: int) -> CheckpointManifest:
@@ -141,7 +141,7 @@ def test_a_file_beyond_all_pieces_is_refused() -> None:
 def test_no_slot_that_is_needed_is_ever_written_to(
     scores: list[float | None], best: int, cooldowns: list[tuple[int, int]]
 ) -> None:
-    slots: dict[str, Kept | None] = dict.fromkeys(slots_of(1, best))
+    slots: dict[str, KeptCheckpoint | None] = dict.fromkeys(slots_of(1, best))
     for step, bpb in enumerate(scores):
         slot = bk.free_slot(slots, best)
         gone = slots[slot]
@@ -193,7 +193,7 @@ scores = st.lists(st.none() | st.sampled_from((0.5, 1.0, 1.5, 2.0)), min_size=1,
 @given(scores, scores, st.integers(1, 3))
 def test_uploads_do_end(before: list[float | None], here: list[float | None], best: int) -> None:
     """Whatever an earlier life of the pod has left in its slots."""
-    slots: dict[str, Kept | None] = dict.fromkeys(slots_of(1, best))
+    slots: dict[str, KeptCheckpoint | None] = dict.fromkeys(slots_of(1, best))
     for name, (step, bpb) in zip(slots, enumerate(before, 10), strict=False):
         slots[name] = kept(step, bpb)
     mine = [kept(step, bpb) for step, bpb in enumerate(here, 1)]
@@ -209,21 +209,21 @@ def test_a_new_pod_is_given_the_furthest_and_the_one_before() -> None:
     made = [manifest("fast", step) for step in (3, 9, 6)]
     bare = replace(manifest("fast", 12), files=manifest("fast", 12).files[:1])
     other = manifest("extreme", 1)
-    found = furthest([*made, bare, other])
+    found = latest_resumable([*made, bare, other])
     assert [(m.phase, m.step) for m in found] == [("fast", 9), ("fast", 6), ("extreme", 1)]
     anew = replace(manifest("fast", 9), created_at=5e9)
-    assert furthest([*made, anew])[0] == anew
-    assert len(furthest([*made, anew])) == 2
+    assert latest_resumable([*made, anew])[0] == anew
+    assert len(latest_resumable([*made, anew])) == 2
 
 
 def test_a_new_pod_is_given_what_was_saved_before_the_cooldown_too() -> None:
     made = [manifest("fast", step) for step in (3, 6, 9, 12)]
     cooled = [*made[:2], *(replace(each, cooldown_from=3) for each in made[2:])]
-    assert [m.step for m in furthest(cooled)] == [12, 9, 3]
-    assert [m.step for m in furthest(cooled[:3])] == [9, 6, 3]
+    assert [m.step for m in latest_resumable(cooled)] == [12, 9, 3]
+    assert [m.step for m in latest_resumable(cooled[:3])] == [9, 6, 3]
     bare = replace(cooled[0], files=cooled[0].files[:1])
-    assert [m.step for m in furthest([bare, *cooled[1:]])] == [12, 9]
-    assert [m.step for m in furthest([*cooled, manifest("fast", 15)])] == [15, 12]
+    assert [m.step for m in latest_resumable([bare, *cooled[1:]])] == [12, 9]
+    assert [m.step for m in latest_resumable([*cooled, manifest("fast", 15)])] == [15, 12]
 
 
 def test_grants_are_read_as_they_were_written_and_lead_nowhere_else() -> None:
@@ -256,8 +256,8 @@ def test_what_was_stored_before_it_was_evaluated_is_owed_for_its_manifest_alone(
 @given(scores, st.integers(1, 3))
 def test_later_metrics_find_the_same_slots(metrics: list[float | None], best: int) -> None:
     """Each is stored as it is saved, and its manifest again once it is evaluated."""
-    slots: dict[str, Kept | None] = dict.fromkeys(slots_of(1, best))
-    mine: list[Kept] = []
+    slots: dict[str, KeptCheckpoint | None] = dict.fromkeys(slots_of(1, best))
+    mine: list[KeptCheckpoint] = []
     for step, bpb in enumerate(metrics, 1):
         for made in (kept(step, None), kept(step, bpb)):
             mine = [k for k in mine if k.step != step] + [made]

@@ -27,7 +27,7 @@ from trmcloud.core.control.budget import (
     month_of,
     overdrawn,
 )
-from trmcloud.core.control.ledger_facts import Stray
+from trmcloud.core.control.ledger_facts import StrayPod
 from trmcloud.core.control.report import Spending, report_on, spending_of
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
 from trmcloud.core.errors import BudgetRefused, UsageError
@@ -394,9 +394,9 @@ def test_one_generation_of_one_run_is_enough_to_own_a_pod() -> None:
 RATE = Usd("3.6")
 
 
-def a_stray(amount: str, billed: str | None = None) -> Stray:
+def a_stray(amount: str, billed: str | None = None) -> StrayPod:
     bill = Usd(billed) if billed is not None else None
-    return Stray("test", "id-9", "name", "r1", AT, AT, Usd(amount), bill)
+    return StrayPod("test", "id-9", "name", "r1", AT, AT, Usd(amount), bill)
 
 
 def estimated() -> RunState:

@@ -53,7 +53,7 @@ from trmcloud.core.control.actions import (
 )
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.observation import Bill, BootTrouble, Observation, PodSeen, PodStatus
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.renting import hard_stop_within
 from trmcloud.core.control.run_state import STAGE, Generation, RunState, State
 from trmcloud.core.errors import Outcome
@@ -161,7 +161,9 @@ def test_at_the_hard_stop_it_is_ended_with_or_without_a_list(pods: Unknown | Non
     run = running()
     listed: Maybe[tuple[PodSeen, ...]] = pods or Seen((the_pod(run),), AT + 3000)
     (action,) = ask(run, AT + 3000, pods=listed, report=a_report(run)).actions
-    assert action == Action(ActionKey("r1", 1, TERMINATE, 1), "id-1", because(ReasonKind.HARD_STOP))
+    assert action == Action(
+        ActionKey("r1", 1, TERMINATE, 1), "id-1", make_reason(ReasonKind.HARD_STOP)
+    )
 
 
 def test_a_clock_that_was_set_back_does_not_put_off_the_next_try_to_end_a_pod() -> None:

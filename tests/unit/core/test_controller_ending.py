@@ -34,7 +34,7 @@ from tests.unit.core.runs import (
 )
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import Unknown
-from trmcloud.core.contract.pod_contract import Kept, PhaseReport, Saves
+from trmcloud.core.contract.pod_contract import KeptCheckpoint, PhaseReport, SaveAnswers
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
     LAND,
@@ -49,7 +49,7 @@ from trmcloud.core.control.actions import (
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Bill, PodStatus
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import STAGE, RunState, State, apply_event, fold
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
@@ -132,7 +132,7 @@ def test_an_end_that_was_begun_for_its_price_is_gone_on_with_where_no_list_shows
 
 
 def test_a_stop_at_once_ends_the_pod_whatever_it_does() -> None:
-    wish = ev.StopRequested("user", because(ReasonKind.STOP_NOW))
+    wish = ev.StopRequested("user", make_reason(ReasonKind.STOP_NOW))
     for run in (
         running(),
         ending(),
@@ -144,16 +144,16 @@ def test_a_stop_at_once_ends_the_pod_whatever_it_does() -> None:
         assert run.stop_at == (before if before is not None else AT + 501)
         report = a_report(run, waiting="")
         (action,) = ask(run, AT + 501, pods=[the_pod(run)], report=report).actions
-        assert (action.verb, action.reason) == (TERMINATE, because(ReasonKind.STOP_NOW))
+        assert (action.verb, action.reason) == (TERMINATE, make_reason(ReasonKind.STOP_NOW))
     later = apply(run, ev.StopRequested("user", quoted("land after all")), at=AT + 502)
     assert later.stop == wish, "what was asked for at once is not taken back by a wish to land"
 
 
 def test_a_run_stopped_at_once_says_so() -> None:
-    run = apply(running(), ev.StopRequested("user", because(ReasonKind.STOP_NOW)), at=AT + 90)
+    run = apply(running(), ev.StopRequested("user", make_reason(ReasonKind.STOP_NOW)), at=AT + 90)
     run, _ = follow(run, AT + 100, absent_lists=3)
     run, _ = follow(run, AT + 5000)
-    assert (run.outcome, run.reason) == (Outcome.STOPPED, because(ReasonKind.STOP_NOW))
+    assert (run.outcome, run.reason) == (Outcome.STOPPED, make_reason(ReasonKind.STOP_NOW))
 
 
 @pytest.mark.parametrize("word", ["victory", "", "closed", "\x1b[31m" * 999])
@@ -324,9 +324,9 @@ def test_phases_that_the_plan_does_not_know_are_passed_over() -> None:
 
 AS_PLAN = cast(Plan, PLAN)
 PULLED = StubPlan((FIRST, SECOND), StubSpec(volume=False))
-EARLY = Kept("fast", 40, "aa" * 32, 1000, 2.5)
-BEST = Kept("fast", 80, "bb" * 32, 1000, 2.0)
-LATEST = Kept("fast", 120, "cc" * 32, 1000, 2.1)
+EARLY = KeptCheckpoint("fast", 40, "aa" * 32, 1000, 2.5)
+BEST = KeptCheckpoint("fast", 80, "bb" * 32, 1000, 2.0)
+LATEST = KeptCheckpoint("fast", 120, "cc" * 32, 1000, 2.1)
 
 
 def actions(run: RunState, now: float, **seen: Any) -> list[tuple[str, str]]:
@@ -425,7 +425,7 @@ def test_a_request_to_save_is_passed_on_once_and_tried_again_where_that_fails() 
     assert actions(sent, AT + 900) == []
     again = asked(sent, AT + 900)
     assert actions(again, AT + 901) == [(SAVE, "r1/g1/save-2/1")]
-    answered = {"saves": Saves(2, "fast", 120)}
+    answered = {"saves": SaveAnswers(2, "fast", 120)}
     assert actions(again, AT + 901, report=answered) == []
 
 
@@ -458,7 +458,7 @@ def test_on_a_volume_or_at_home_nothing_is_pulled() -> None:
     assert ask(run, AT + 30, pods=[the_pod(run)], report=report, plan=PLAN).actions == ()
 
 
-def ending_there(kept: tuple[Kept, ...]) -> RunState:
+def ending_there(kept: tuple[KeptCheckpoint, ...]) -> RunState:
     run = running()
     report = a_report(run, result="finished", kept=kept)
     run, _ = follow(run, AT + 100, pods=[the_pod(run)], report=report, plan=PULLED)
@@ -509,7 +509,9 @@ def test_a_checkpoint_that_cannot_be_copied_is_given_up() -> None:
 
 def test_in_place_of_a_damaged_one_the_next_is_wanted_but_not_of_a_pod_that_has_many() -> None:
     """The latest came torn: the one before it is whole, and nowhere else."""
-    made = [Kept("fast", step, f"{step:02d}" * 32, 10, 2.0 + step) for step in range(1, 9)]
+    made = [
+        KeptCheckpoint("fast", step, f"{step:02d}" * 32, 10, 2.0 + step) for step in range(1, 9)
+    ]
     run, done = ending_there((*made,)), {"result": "finished", "kept": tuple(made)}
     now, wanted = AT + 110.0, []
     while (found := actions(run, now, report=done))[0][0] == PULL:

@@ -42,7 +42,7 @@ from trmcloud.core.control.controller import _storage
 from trmcloud.core.control.events import ActionKey, FailureKind, StopRequested
 from trmcloud.core.control.governance import Governance, govern
 from trmcloud.core.control.observation import PodSeen, PodStatus
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.renting import hard_stop_within
 from trmcloud.core.control.run_state import GRANT, STAGE, ActionState, Generation, RunState, State
 from trmcloud.core.errors import Outcome
@@ -212,7 +212,7 @@ def test_every_live_run_is_to_be_driven(state: State) -> None:
     assert govern_all(run(state=state)).drive == (("r1",) if driven else ())
 
 
-CUT = because(ReasonKind.BUDGET_CUT, level="account", cap_usd=Usd(4))
+CUT = make_reason(ReasonKind.BUDGET_CUT, level="account", cap_usd=Usd(4))
 LANDABLE = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
 
 

@@ -41,7 +41,7 @@ from trmcloud.core.control.billing import has_failed_to_boot, late_bills, settle
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.observation import Bill, Observation, PodSeen, PodStatus
 from trmcloud.core.control.pod_liveness import absence_needed_s, is_absent, proven_end
-from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.renting import hard_stop_within, try_next
 from trmcloud.core.control.run_state import ActionState, RunState, State
 from trmcloud.core.errors import Outcome
@@ -341,7 +341,7 @@ def test_somebody_elses_pod_is_not_taken_for_ours() -> None:
 # -- after a boot that failed --------------------------------------------------------------------
 
 
-NO_BOOT = because(ReasonKind.BOOT_FAILED, text="layer does not exist")
+NO_BOOT = make_reason(ReasonKind.BOOT_FAILED, text="layer does not exist")
 
 
 def boot_failed(why: Reason = NO_BOOT, *, gone_at: float = AT + 60) -> RunState:
@@ -388,7 +388,7 @@ def test_a_final_bill_that_is_there_is_taken_and_no_estimate() -> None:
     ("run", "seen"),
     [
         (
-            boot_failed(because(ReasonKind.STRANGER_ANSWERS)),
+            boot_failed(make_reason(ReasonKind.STRANGER_ANSWERS)),
             {},
         ),  # no log has said why: the bill has its time
         (stopped(boot_failed(), AT + 60), {}),
@@ -519,7 +519,7 @@ def test_a_deletion_that_was_taken_shortens_what_proves_its_end(
 def test_of_a_pod_that_cannot_boot_a_denial_makes_up_for_a_second_deletion(
     tries: tuple[ActionState, ...], missed_s: float, needed_s: float
 ) -> None:
-    cannot = because(ReasonKind.BOOT_FAILED, text="no such image")
+    cannot = make_reason(ReasonKind.BOOT_FAILED, text="no such image")
     tries = tuple(replace(each, reason=cannot) for each in tries)
     run = missing(*tries, missed_at=DELETED + missed_s, agent_at=None)
     assert absence_needed_s(run, LAGS) == needed_s
@@ -607,7 +607,7 @@ def test_what_outlives_it_is_unreported_and_not_lost() -> None:
 
 
 def test_one_that_was_ended_from_here_says_why() -> None:
-    made = closed_as(why=because(ReasonKind.NO_AGENT, boot_deadline_s=900.0))
+    made = closed_as(why=make_reason(ReasonKind.NO_AGENT, boot_deadline_s=900.0))
     assert (made.outcome, sentence(made.reason)) == (
         Outcome.LOST.value,
         "the pod was ended: no agent within 15 min 00 s",

@@ -25,7 +25,7 @@ from trmcloud.core.contract.pod_contract import (
     window_from,
 )
 from trmcloud.core.control.receipt import EVAL, MOST_POINTS, SAVE, TRAIN, Point, points_of
-from trmcloud.core.health import RECENT, Expected, Finding, Rule, findings, gpu_findings
+from trmcloud.core.health import RECENT, Finding, PhaseExpectation, Rule, findings, gpu_findings
 from trmcloud.core.health_reading import read_rows
 
 # -- health -------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ from trmcloud.core.health_reading import read_rows
 
 Line = dict[str, Any]
 _FOLDER = Path(__file__).parent / "metrics"
-WELL = Expected(steps=521, warmup_steps=10, slowest_step_s=10.0)
+WELL = PhaseExpectation(steps=521, warmup_steps=10, slowest_step_s=10.0)
 """As of both recorded trainings, of this trainer on two CPU cores, beside a plan that was kept."""
 
 
@@ -50,7 +50,7 @@ def evaluated(lines: list[Line]) -> list[Line]:
     return [line for line in lines if line["kind"] == "eval"]
 
 
-def rules(lines: list[Line], expected: Expected = WELL) -> dict[Rule, Finding]:
+def rules(lines: list[Line], expected: PhaseExpectation = WELL) -> dict[Rule, Finding]:
     return {finding.rule: finding for finding in findings(lines, expected)}
 
 
@@ -349,14 +349,14 @@ def test_numbers(value: float) -> None:
 
 
 HEALTHY = GpuCounters(97.0, 71_000.0, 81_559.0, 1980.0)
-EXPECTED = Expected(steps=1000, accumulation=2)
+EXPECTED = PhaseExpectation(steps=1000, accumulation=2)
 
 
 def of(*gpus: GpuCounters, samples: int = 40) -> GpuWindow:
     return GpuWindow(samples, 585.0, gpus)
 
 
-def gpu_rules(window: GpuWindow | None, expected: Expected = EXPECTED) -> dict[Rule, str]:
+def gpu_rules(window: GpuWindow | None, expected: PhaseExpectation = EXPECTED) -> dict[Rule, str]:
     return {f.rule: seen(f) for f in gpu_findings(window, 120, expected)}
 
 

@@ -30,7 +30,7 @@ from trmcloud.core.contract.records import ContractError, dump
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
-from trmcloud.core.control.notices import Observed, Symptom, Visit, due_notices
+from trmcloud.core.control.notices import NoticeInputs, ReaperVisit, Symptom, due_notices
 from trmcloud.core.money import Usd
 
 AT = 1_790_000_000.0
@@ -66,7 +66,7 @@ class Book:
 
     def due(self, after: int | None = None, now: float = AT, **seen: Any) -> tuple[Notice, ...]:
         seq = len(self.records) if after is None else after
-        return due_notices(self.ledger, self.records, seq, Observed(**seen), now)
+        return due_notices(self.ledger, self.records, seq, NoticeInputs(**seen), now)
 
 
 def kinds(notices: tuple[Notice, ...]) -> list[str]:
@@ -256,7 +256,7 @@ def test_a_reaper_missing_three_rounds_is_silent(age_s: float, rented: bool, tol
     book.rent()
     if not rented:
         book.add("r1", ev.ResultKnown("finished"), ev.PodGone(1, AT))
-    visit = Visit(AT - age_s, 300.0, "desk")
+    visit = ReaperVisit(AT - age_s, 300.0, "desk")
     found = [n for n in book.due(visit=visit) if n.kind is NoticeKind.REAPER]
     assert len(found) == told
     later = [n for n in book.due(visit=visit, now=AT + 60) if n.kind is NoticeKind.REAPER]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.core.phases import BEAT, ONE, RUNNING, ended
 from trmcloud.adapters.files import load_recipe, recipe_names
-from trmcloud.core.contract.phase_account import close_attempt, next_try, started, with_skips
+from trmcloud.core.contract.phase_account import close_attempt, next_try, start_attempt, with_skips
 from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.errors import TrmcloudError, UsageError
@@ -166,9 +166,9 @@ def test_a_try_after_one_that_told_neither_step_nor_end_has_a_row_all_the_same()
 
 
 def test_a_phase_has_started_when_its_first_attempt_did() -> None:
-    first = started(LEASE, PhaseReport("fast"), 1, 20.0)
+    first = start_attempt(LEASE, PhaseReport("fast"), 1, 20.0)
     assert (first.started_at, first.attempts) == (20.0, 1)
-    second = started(LEASE, close_attempt(first, None, 30.0), 2, 40.0)
+    second = start_attempt(LEASE, close_attempt(first, None, 30.0), 2, 40.0)
     assert (second.started_at, second.ended_at, second.attempts) == (20.0, None, 2)
 
 
@@ -176,7 +176,7 @@ def test_a_first_attempt_has_no_row_and_keeps_what_is_known_of_earlier_ones() ->
     """On another pod its phase had attempts before: nothing on this one has gone wrong yet."""
     row = Recovery("lost", "again", step=3)
     taken_up = PhaseReport("fast", fruitless=2, recoveries=(row,))
-    begun = started(LEASE, taken_up, 1, 20.0)
+    begun = start_attempt(LEASE, taken_up, 1, 20.0)
     assert (begun.state, begun.fruitless) == (PhaseState.RUNNING, 2)
     assert begun.recoveries == (row,)
 

@@ -26,14 +26,14 @@ from trmcloud.core.contract.gate import Check, Verdict
 from trmcloud.core.contract.manifest import CheckpointFile, from_json, pick_best, to_json, to_prune
 from trmcloud.core.contract.pod_contract import (
     AgentReport,
-    Kept,
+    KeptCheckpoint,
     Lease,
     Orders,
     PhaseLease,
     PhaseReport,
     PhaseState,
     PodName,
-    Saves,
+    SaveAnswers,
     load_lease,
     load_orders,
     load_report,
@@ -49,7 +49,7 @@ from trmcloud.core.contract.trainer_contract import (
     load_heartbeat,
     load_job,
 )
-from trmcloud.core.control.observation import BY_POD, Reported
+from trmcloud.core.control.observation import BY_POD, ReportedValue
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import one_line, strip_control
 
@@ -419,12 +419,12 @@ def test_one_line_is_one_line() -> None:
 
 def test_nothing_is_asked_for_and_no_change_is_taken_where_nobody_says_so() -> None:
     assert Orders(1).save == 0
-    assert Saves().answered == 0
+    assert SaveAnswers().answered == 0
     assert PhaseJob("r", "fast", {}, "d", "o", 1).accept_change is False
 
 
 def test_checkpoints_are_the_same_by_their_place_and_bits_alone() -> None:
-    kept = Kept("fast", 5, "ab" * 32, 10, 1.5)
+    kept = KeptCheckpoint("fast", 5, "ab" * 32, 10, 1.5)
     assert kept.bits == ("fast", 5, "ab" * 32)
     assert replace(kept, val_bpb=None).bits == kept.bits
 
@@ -466,7 +466,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_a_pods_word_cannot_be_printed_as_a_fact() -> None:
-    told = Reported(1.234567)
+    told = ReportedValue(1.234567)
     for text in (
         str(told),
         repr(told),
@@ -483,12 +483,12 @@ def test_a_pods_word_cannot_be_printed_as_a_fact() -> None:
     assert told.as_reported("{:.2f}".format) == f"1.23 {BY_POD}"
     assert told.as_marked("{:.2f}".format) == "1.23*"
     assert told.checked(lambda value: value > 1) is True
-    assert told == Reported(1.234567)
+    assert told == ReportedValue(1.234567)
     assert told != 1.234567
 
 
 def test_what_this_machine_measured_is_shown_as_it_is() -> None:
-    told = Reported(1.5, here=True)
+    told = ReportedValue(1.5, here=True)
     assert (told.as_reported(str), told.as_marked(str)) == ("1.5", "1.5")
 
 

@@ -19,12 +19,12 @@ from trmcloud.core.contract import recovery
 from trmcloud.core.contract.phase_account import (
     CLIMBS,
     LEVELS,
-    climbed,
+    climb_settings,
     close_attempt,
     is_worth_it,
     next_level,
     next_try,
-    started,
+    start_attempt,
 )
 from trmcloud.core.contract.pod_contract import (
     AgentReport,
@@ -44,7 +44,7 @@ from trmcloud.core.contract.recovery import (
     SPARE,
     Recovery,
     next_rung,
-    noted,
+    note_recovery,
     overrides_of,
     read_overrides,
 )
@@ -73,7 +73,12 @@ from trmcloud.core.contract.worth import (
     why_stop,
 )
 from trmcloud.core.errors import Outcome, UsageError
-from trmcloud.core.spec.overrides import check_last_rungs, overridden, parse_last_rungs, recoverable
+from trmcloud.core.spec.overrides import (
+    apply_overrides,
+    check_last_rungs,
+    parse_last_rungs,
+    recoverable,
+)
 
 # -- recovery -----------------------------------------------------------------------------------
 # What is tried after a bad end: which, in which order, how often, and what is told of it.
@@ -91,7 +96,7 @@ def tries(outcome: str, lease: Any = TRIED_LEASE, **own: Any) -> list[tuple[str,
     share = replace(lease.phases[0], settings={**lease.phases[0].settings, **own})
     lease, report, made = replace(lease, phases=(share,)), ended(outcome, fruitless=1), []
     while isinstance(act := after(report, lease), StartPhase):
-        report = started(lease, report, act.attempt, 100.0)
+        report = start_attempt(lease, report, act.attempt, 100.0)
         made.append((report.recoveries[-1].rung, dict(act.overrides)))
         assert overrides_of(report.recoveries) == act.overrides
         report = close_attempt(report, replace(BEAT, outcome=outcome, message="why"), 200.0)
@@ -178,8 +183,8 @@ def test_the_money_and_orders_come_before_another_try() -> None:
 
 def test_other_settings_are_another_try_with_restarts_of_its_own() -> None:
     tired = ended("out_of_memory", fruitless=TRIED_LEASE.max_restarts + 1)
-    assert started(TRIED_LEASE, tired, 5, 1.0).fruitless == 0
-    assert started(TRIED_LEASE, ended("crashed", fruitless=2), 5, 1.0).fruitless == 2
+    assert start_attempt(TRIED_LEASE, tired, 5, 1.0).fruitless == 0
+    assert start_attempt(TRIED_LEASE, ended("crashed", fruitless=2), 5, 1.0).fruitless == 2
 
 
 def test_a_crash_keeps_what_was_changed_before_it() -> None:
@@ -193,12 +198,12 @@ def test_what_it_cost_is_what_was_done_since_the_last_checkpoint() -> None:
     beat = replace(BEAT, step=47, saved_step=40)
     closed = close_attempt(running, beat, 500.0, 12.5)
     assert (closed.lost_steps, closed.lost_s) == (7, 12.5)
-    again = started(TRIED_LEASE, closed, 2, 501.0)
+    again = start_attempt(TRIED_LEASE, closed, 2, 501.0)
     [row] = again.recoveries
     assert (row.what, row.rung, row.step, row.at) == ("lost", "again", 47, 500.0)
     assert (row.lost_steps, row.lost_s, row.times) == (7, 12.5, 1)
     twice = close_attempt(again, replace(beat, step=41), 600.0, 2.5)
-    [row] = started(TRIED_LEASE, twice, 3, 601.0).recoveries
+    [row] = start_attempt(TRIED_LEASE, twice, 3, 601.0).recoveries
     assert (row.step, row.lost_steps, row.lost_s, row.times) == (41, 8, 15.0, 2)
 
 
@@ -210,7 +215,7 @@ def test_why_a_trainer_was_killed_is_told_where_it_has_no_last_word() -> None:
     assert (row.what, row.why) == ("lost", "no step for 300 s")
     own = close_attempt(running, replace(BEAT, outcome="crashed", message="its own"), 500.0)
     assert own.message == "its own"
-    assert started(TRIED_LEASE, own, 2, 1.0).message == ""
+    assert start_attempt(TRIED_LEASE, own, 2, 1.0).message == ""
 
 
 def test_steps_left_out_are_told_at_the_price_of_a_step() -> None:
@@ -231,7 +236,7 @@ def test_a_phase_taken_up_anew_keeps_its_overrides() -> None:
 def test_the_account_is_bounded_whatever_happens() -> None:
     rows: tuple[Recovery, ...] = ()
     for number in range(100):
-        rows = noted(rows, Recovery(f"w{number}", "again", why="x" * 1000))
+        rows = note_recovery(rows, Recovery(f"w{number}", "again", why="x" * 1000))
     assert len(rows) == recovery.MOST_RECOVERIES
     assert all(len(row.why) <= 300 for row in rows)
     load_report(dump(report_with(rows)))
@@ -333,12 +338,12 @@ def watching(beat: Any = LONG, phase: Any = RUNNING, lease: Lease = CLIMBER, **s
 
 def test_levels_are_climbed_in_order_and_each_once() -> None:
     assert next_level(CLIMBING_OWN, (), 0.4) == "aggressive"
-    assert climbed(CLIMBING_OWN, (), "aggressive") == AGGRESSIVE.changed
+    assert climb_settings(CLIMBING_OWN, (), "aggressive") == AGGRESSIVE.changed
     assert next_level(CLIMBING_OWN, (AGGRESSIVE,), 0.5) == "extreme"
-    assert climbed(CLIMBING_OWN, (AGGRESSIVE,), "extreme") == CLIMBING_EXTREME.changed
+    assert climb_settings(CLIMBING_OWN, (AGGRESSIVE,), "extreme") == CLIMBING_EXTREME.changed
     assert next_level(CLIMBING_OWN, (AGGRESSIVE, CLIMBING_EXTREME), 0.1) == ""
-    assert climbed(CLIMBING_OWN, (AGGRESSIVE,), "aggressive") == {}
-    assert climbed(CLIMBING_OWN, (), "boundless") == {}
+    assert climb_settings(CLIMBING_OWN, (AGGRESSIVE,), "aggressive") == {}
+    assert climb_settings(CLIMBING_OWN, (), "boundless") == {}
 
 
 @pytest.mark.parametrize(
@@ -351,9 +356,9 @@ def test_no_level_fills_more_than_the_guide_has_it_fill(share: float | None, lev
 
 def test_a_level_without_a_batch_that_divides_is_passed_over() -> None:
     power = {**CLIMBING_OWN, "batch": 32, "accumulation": 4}
-    assert climbed(power, (), "aggressive") == {}
+    assert climb_settings(power, (), "aggressive") == {}
     assert next_level(power, (), 0.4) == "extreme"
-    assert climbed(power, (), "extreme") == {"batch": 64, "accumulation": 2}
+    assert climb_settings(power, (), "extreme") == {"batch": 64, "accumulation": 2}
     assert next_level(power, (), 0.47) == "", "twice that is more than an extreme batch fills"
 
 
@@ -382,7 +387,7 @@ def test_a_step_keeps_its_sequences_and_memory(batch: int, accumulation: int, sh
     name = next_level(own, (), share)
     if not name:
         return
-    made = climbed(own, (), name)
+    made = climb_settings(own, (), name)
     assert made["batch"] * made["accumulation"] == batch * accumulation
     level = next(each for each in LEVELS if each.name == name)
     assert batch < made["batch"] <= level.factor * batch
@@ -443,7 +448,7 @@ def test_once_landed_it_goes_on_with_the_larger_batch() -> None:
     report = ended("landed_signal", climbing="aggressive", step=40, lost_s=2.5)
     act = after(report, CLIMBER)
     assert act == StartPhase("fast", 2, {"batch": 12, "accumulation": 8})
-    again = started(CLIMBER, report, 2, 50.0)
+    again = start_attempt(CLIMBER, report, 2, 50.0)
     assert again.climbing is None
     [row] = again.recoveries
     assert (row.what, row.rung, row.step, row.lost_steps) == (SPARE, "aggressive", 40, 0)
@@ -477,7 +482,7 @@ def test_memory_that_runs_out_after_a_climb_takes_it_back() -> None:
     report = ended("out_of_memory", recoveries=(AGGRESSIVE,), fruitless=1)
     act = after(report, CLIMBER)
     assert act == StartPhase("fast", 2, {"batch": 6, "accumulation": 16})
-    shrunk = started(CLIMBER, report, 2, 50.0)
+    shrunk = start_attempt(CLIMBER, report, 2, 50.0)
     assert next_level(CLIMBING_OWN, shrunk.recoveries, 0.1) == ""
 
 
@@ -494,7 +499,7 @@ def test_depth_and_sequence_are_cut_last_and_only_while_nothing_is_saved() -> No
         report, made = ended("out_of_memory", fruitless=1, saved_step=saved_step), []
         while isinstance(act := after(report, lease), StartPhase):
             made.append(dict(act.overrides))
-            begun = started(lease, report, act.attempt, 50.0)
+            begun = start_attempt(lease, report, act.attempt, 50.0)
             report = replace(report, attempts=act.attempt, recoveries=begun.recoveries)
         return made
 
@@ -762,7 +767,7 @@ def test_a_rung_that_can_never_be_tried_is_refused_and_in_no_lease(
     tried = next_rung(in_lease, (), OUT_OF_MEMORY)
     assert tried is not None
     assert tried[0] == other
-    assert getattr(overridden(settings, tried[1]), other) < getattr(settings, other)
+    assert getattr(apply_overrides(settings, tried[1]), other) < getattr(settings, other)
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,13 @@ from trmcloud.core.control.governance import (
     govern,
     is_charge_pending,
     is_orphan_reconciled,
+    make_charges,
     orphan_bill,
-    orphan_charges,
     orphans_awaiting_bill,
 )
-from trmcloud.core.control.ledger_facts import Restored, due_volumes, holds
+from trmcloud.core.control.ledger_facts import RestoredCopy, due_volumes, holds
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
-from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
@@ -69,7 +69,7 @@ def pod(pod_id: str = "id-2", name: str = NAME, status: str = "running", **more:
 
 def charged(book: LedgerState, now: float, *pods: PodSeen) -> list[tuple[str, str, float, Usd]]:
     return [
-        (c.pod_id, c.run_id, c.since, c.amount) for c in orphan_charges(book, "runpod", pods, now)
+        (c.pod_id, c.run_id, c.since, c.amount) for c in make_charges(book, "runpod", pods, now)
     ]
 
 
@@ -101,7 +101,7 @@ def test_a_name_that_waits_for_its_pod_is_not_judged_yet() -> None:
 def test_one_of_an_awaited_name_that_is_ended_is_charged_until_its_run_owns_it() -> None:
     """A provider had made two of a name; the run came to own the other, and nobody had this one."""
     waits = ledger(run(State.RENTING, pod_id=None))
-    (charge,) = orphan_charges(waits, "runpod", (pod(), pod("id-3")), AT + 100, ending={"id-2"})
+    (charge,) = make_charges(waits, "runpod", (pod(), pod("id-3")), AT + 100, ending={"id-2"})
     assert charge.pod_id == "id-2"
     book = noted(waits, charge)
     up = [
@@ -155,19 +155,19 @@ def test_a_pod_of_an_unknown_generation_is_charged_since_the_ledger_knows_nothin
     book = ledger(run())
     assert charged(book, AT + 100, pod(name=other))[0][1:3] == ("r-1", AT - 100)
     assert charged(book, AT + 100, pod(name=unknown))[0][1:3] == ("", AT + 100)
-    restored = replace(book, restored=Restored(AT + 50, AT - 7))
+    restored = replace(book, restored=RestoredCopy(AT + 50, AT - 7))
     assert charged(restored, AT + 100, pod(name=other))[0][1:3] == ("r-1", AT - 7)
     assert charged(restored, AT + 100, pod(name=unknown))[0][1:3] == ("", AT - 7)
     assert charged(restored, AT + 100, pod())[0][1:3] == ("r-1", AT)
-    empty = replace(ledger(), restored=Restored(AT + 50, 0.0))
+    empty = replace(ledger(), restored=RestoredCopy(AT + 50, 0.0))
     assert charged(empty, AT + 100, pod(name=unknown))[0][2] == AT + 100 - 30 * 86_400
 
 
 def test_it_is_charged_again_only_once_it_may_have_cost_more() -> None:
-    first = orphan_charges(ledger(run()), "runpod", [pod()], AT + 100)
+    first = make_charges(ledger(run()), "runpod", [pod()], AT + 100)
     book = noted(ledger(run()), *first)
     assert charged(book, AT + 100 + AHEAD_S, pod()) == []
-    more = orphan_charges(book, "runpod", [pod()], AT + 101 + AHEAD_S)
+    more = make_charges(book, "runpod", [pod()], AT + 101 + AHEAD_S)
     assert more[0].amount == cost(RATE, 101 + LATENCY_S + 2 * AHEAD_S)
     again = noted(book, *more, at=AT + 999)
     assert again.strays["runpod", "id-2"].at == AT + 30
@@ -218,7 +218,7 @@ def test_a_run_gives_up_the_end_of_its_time_for_what_strays_cost() -> None:
     ((run_id, why),) = govern(book, Unknown(due), due).land
     assert (run_id, why) == (
         "r-1",
-        because(ReasonKind.ORPHANS_COST, level="run", orphans_usd=Usd(23)),
+        make_reason(ReasonKind.ORPHANS_COST, level="run", orphans_usd=Usd(23)),
     )
     fits = noted(ledger(run()), stray("20"))
     assert govern(fits, Unknown(AT), LEFT_AT + 100).land == ()
@@ -269,7 +269,7 @@ def test_what_is_noted_is_noted_once() -> None:
 
 def test_a_restored_ledger_is_reconciled_once_nothing_can_be_missing() -> None:
     book = noted(ledger(run()), ev.LedgerRestored(AT - 7), at=AT)
-    assert book.restored == Restored(AT, AT - 7)
+    assert book.restored == RestoredCopy(AT, AT - 7)
     assert is_charge_pending(book)
     rented: dict[str, tuple[PodSeen, ...]] = {"runpod": (), "local": ()}
     assert not is_orphan_reconciled(book, rented, 0, AT + 599)
@@ -285,7 +285,7 @@ def test_a_restored_ledger_is_reconciled_once_nothing_can_be_missing() -> None:
     assert not is_orphan_reconciled(done, rented, 0, AT + 800)
     with pytest.raises(IllegalTransition, match="not restored"):
         noted(done, ev.LedgerReconciled())
-    assert done.restored == Restored(AT, AT - 7, AT + 700)
+    assert done.restored == RestoredCopy(AT, AT - 7, AT + 700)
     again = noted(done, ev.LedgerRestored(AT + 800), at=AT + 900)
     assert is_charge_pending(again)
 
@@ -321,7 +321,7 @@ VOLUME_RATE = Usd("0.005")
 A_DAY = cost(VOLUME_RATE, DAY_S)
 ENDED = AT + 3600.0
 
-_SAVED = because(ReasonKind.SAVED_HERE)
+_SAVED = make_reason(ReasonKind.SAVED_HERE)
 
 
 class Book:
@@ -477,7 +477,7 @@ def test_it_is_deleted_only_as_was_agreed(book: Book, then: str, fetched: bool, 
 
 def test_an_errand_that_was_cut_off_has_fetched_nothing_for_sure(book: Book) -> None:
     book.run("r1", volume_then=DELETE_FETCHED)
-    book.fetch("r1", why=because(ReasonKind.HARD_STOP))
+    book.fetch("r1", why=make_reason(ReasonKind.HARD_STOP))
     (over,) = due_volumes(book.ledger, ENDED + 30 * DAY_S)
     assert sentence(over.why_kept) == "what r1 saved was not fetched"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from trmcloud.io.files import write_atomic
-from trmcloud.io.hashing import file_sha256, holds
-from trmcloud.io.requests import patiently, pause_s
+from trmcloud.io.hashing import file_sha256, matches_hash
+from trmcloud.io.requests import pause_s, retry
 from trmcloud.io.web_server import listening
 
 # -- Small files that are whole or not there, hashes of parts, and pauses that grow -------------
@@ -56,12 +56,12 @@ def test_a_file_holds_what_was_promised_or_not(tmp_path: Path) -> None:
     path.write_bytes(b"abc")
     link.symlink_to(path)
     sha256 = hashlib.sha256(b"abc").hexdigest()
-    assert holds(path, 3, sha256)
-    assert not holds(path, 4, sha256)
-    assert not holds(path, 3, "0" * 64)
-    assert not holds(link, 3, sha256), "a link may lead anywhere"
-    assert not holds(tmp_path, 3, sha256)
-    assert not holds(tmp_path / "nothing", 3, sha256)
+    assert matches_hash(path, 3, sha256)
+    assert not matches_hash(path, 4, sha256)
+    assert not matches_hash(path, 3, "0" * 64)
+    assert not matches_hash(link, 3, sha256), "a link may lead anywhere"
+    assert not matches_hash(tmp_path, 3, sha256)
+    assert not matches_hash(tmp_path / "nothing", 3, sha256)
 
 
 def test_pauses_double_up_to_the_longest() -> None:
@@ -80,7 +80,7 @@ def test_what_may_pass_is_tried_again_and_what_is_final_is_not() -> None:
         return answer
 
     def ask(final: bool) -> str:
-        return patiently(
+        return retry(
             act, lambda error: final, tries=3, first_s=0.5, longest_s=20.0, sleep=slept.append
         )
 

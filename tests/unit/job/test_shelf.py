@@ -22,8 +22,8 @@ from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import CONTROL, one_line
 from trmcloud.pod.job import shelf as shelves
 from trmcloud.pod.job.readings import EventFiles, Reading, reading_of
-from trmcloud.pod.job.shelf import Shelf, on_disk, restore
-from trmcloud.pod.job.watch import Candidate, Refused, Watcher
+from trmcloud.pod.job.shelf import CommandCheckpoints, on_disk, restore
+from trmcloud.pod.job.watch import Candidate, CandidateRefused, Watcher
 
 # -- A command's files become checkpoints of ours: watched, copied, named, pruned, restored -----
 
@@ -37,9 +37,11 @@ def work(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def shelf_at(tmp_path: Path) -> Shelf:
+def shelf_at(tmp_path: Path) -> CommandCheckpoints:
     ticks = count(1_800_000_000)
-    return Shelf(tmp_path / "checkpoints", "r-1", "train", COMMAND, lambda: float(next(ticks)))
+    return CommandCheckpoints(
+        tmp_path / "checkpoints", "r-1", "train", COMMAND, lambda: float(next(ticks))
+    )
 
 
 def seen(work: Path, name: str) -> Candidate:
@@ -122,11 +124,11 @@ def test_what_changes_under_the_copy_is_no_checkpoint(tmp_path: Path, work: Path
     candidate = seen(work, "out/model.pt")
     path.write_bytes(b"grown since")
     shelf = shelf_at(tmp_path)
-    with pytest.raises(Refused, match="changed while it was copied"):
+    with pytest.raises(CandidateRefused, match="changed while it was copied"):
         shelf.take(candidate, 5, None)
     path.unlink()
     path.symlink_to("/etc/passwd")
-    with pytest.raises(Refused):
+    with pytest.raises(CandidateRefused):
         shelf.take(candidate, 5, None)
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
@@ -138,7 +140,7 @@ def test_half_a_file_of_a_known_format_is_none(tmp_path: Path, work: Path) -> No
     shelf = shelf_at(tmp_path)
     half = work / "out" / "half.pt"
     half.write_bytes(whole.read_bytes()[:500])
-    with pytest.raises(Refused, match="its zip has no end"):
+    with pytest.raises(CandidateRefused, match="its zip has no end"):
         shelf.take(seen(work, "out/half.pt"), 1, None)
     header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
     tensors = len(header).to_bytes(8, "little") + header + bytes(16)
@@ -147,7 +149,7 @@ def test_half_a_file_of_a_known_format_is_none(tmp_path: Path, work: Path) -> No
         if is_whole:
             assert shelf.take(seen(work, "out/w.safetensors"), 2, None) is not None
         else:
-            with pytest.raises(Refused, match="cut off"):
+            with pytest.raises(CandidateRefused, match="cut off"):
                 shelf.take(seen(work, "out/w.safetensors"), 3, None)
 
 
@@ -157,7 +159,7 @@ def test_a_folder_is_restored_under_its_own_names(tmp_path: Path, work: Path) ->
     (folder / "model.safetensors").write_bytes(b"m" * 9)
     (folder / "deep" / "State of it.bin").write_bytes(pickle.dumps({"a": 1}))
     shelf = shelf_at(tmp_path)
-    with pytest.raises(Refused):
+    with pytest.raises(CandidateRefused):
         shelf.take(seen(work, "out/checkpoint-7"), 7, None)  # 9 bytes are no safetensors
     (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     made = shelf.take(seen(work, "out/checkpoint-7"), 7, None)

@@ -21,12 +21,12 @@ from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.contract import command_terms as contract
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import PATTERN_STRIKES, MeasuredSteps
-from trmcloud.core.planner.command_outlook import elsewhere
+from trmcloud.core.planner.command_outlook import transfer_speed
 from trmcloud.pod.job import process
 from trmcloud.pod.job.process import Job
 from trmcloud.pod.job.readings import Reading, Readings, whole_step
-from trmcloud.pod.job.reporting import Probing
-from trmcloud.pod.job.stopping import Act, Stopping
+from trmcloud.pod.job.reporting import StepProbe
+from trmcloud.pod.job.stopping import Act, CommandStopper
 
 # -- When a command is told, signalled and killed -----------------------------------------------
 
@@ -37,7 +37,7 @@ BY_FILE = Command(("x",), grace_s=10.0, stop_file="stop")
 
 def story(command: Command, *, listens: bool, asked_at: float = math.inf) -> list[tuple[int, str]]:
     """Second by second, for half a minute; the deadline is at second 20."""
-    stopping, told = Stopping(command, 1000.0 + 20.0), list[tuple[int, str]]()
+    stopping, told = CommandStopper(command, 1000.0 + 20.0), list[tuple[int, str]]()
     for second in range(40):
         acts = stopping.acts(1000.0 + second, second, asked=second >= asked_at, listens=listens)
         told += [(second, act.name) for act in acts]
@@ -64,7 +64,7 @@ def test_one_that_is_asked_need_not_wait_for_the_deadline() -> None:
 
 
 def test_a_clock_that_is_set_back_gives_no_longer_grace() -> None:
-    stopping = Stopping(PLAIN, 1000.0)
+    stopping = CommandStopper(PLAIN, 1000.0)
     stopping.acts(1000.0, 50.0, asked=False, listens=False)
     assert stopping.acts(10.0, 59.9, asked=False, listens=False) == ()
     assert stopping.acts(10.0, 60.0, asked=False, listens=False) == (Act.KILL,)
@@ -137,7 +137,7 @@ MEASURED = MeasuredSteps(
 
 
 def test_the_warm_up_is_left_out() -> None:
-    probing, now = Probing(40), 100.0
+    probing, now = StepProbe(40), 100.0
     for step in range(1, 200):
         now += 10.0 if step == 1 else 0.25
         probing.look([os.getpid()])
@@ -153,7 +153,7 @@ def test_the_warm_up_is_left_out() -> None:
 
 @pytest.mark.parametrize("steps", [[], [0] * 50, [1], [5] * 50])
 def test_without_steps_there_is_nothing_to_say(steps: list[int]) -> None:
-    probing = Probing(10)
+    probing = StepProbe(10)
     for second, step in enumerate(steps):
         probing.stepped(step, float(second))
     assert not probing.done
@@ -162,7 +162,7 @@ def test_without_steps_there_is_nothing_to_say(steps: list[int]) -> None:
 
 def test_a_step_elsewhere_lies_between_peaks_and_bandwidths() -> None:
     here, there = GPUS["A100-80GB-SXM"], GPUS["H100-SXM"]
-    [found] = elsewhere(MEASURED, here, [there], 1.0, 70.0)
+    [found] = transfer_speed(MEASURED, here, [there], 1.0, 70.0)
     assert found.step_s.p10 == pytest.approx(0.9 * 312 / 989)
     assert found.step_s.p90 == pytest.approx(1.2 * 2039 / 3350)
     assert found.step_s.p10 < found.step_s.p50 < found.step_s.p90
@@ -171,17 +171,17 @@ def test_a_step_elsewhere_lies_between_peaks_and_bandwidths() -> None:
 
 def test_what_no_gpu_does_becomes_no_faster_by_one() -> None:
     here, there = GPUS["A100-80GB-SXM"], GPUS["H100-SXM"]
-    [found] = elsewhere(MEASURED, here, [there], 0.0, None)
+    [found] = transfer_speed(MEASURED, here, [there], 0.0, None)
     assert found.step_s.p10 == pytest.approx(0.45)
     assert found.step_s.p90 == pytest.approx(2.4)
     assert found.fits is None
-    [unknown] = elsewhere(MEASURED, here, [there], None, None)
+    [unknown] = transfer_speed(MEASURED, here, [there], None, None)
     assert unknown.step_s.p10 <= 0.9 * 312 / 989
     assert unknown.step_s.p90 >= 2.4
 
 
 def test_less_memory_than_is_in_use_does_not_fit() -> None:
-    [found] = elsewhere(MEASURED, GPUS["H100-SXM"], [GPUS["L4"]], 0.9, 30.0)
+    [found] = transfer_speed(MEASURED, GPUS["H100-SXM"], [GPUS["L4"]], 0.9, 30.0)
     assert found.fits is False
 
 

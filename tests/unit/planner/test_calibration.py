@@ -44,7 +44,7 @@ from trmcloud.core.planner.roofline import (
     FITTED,
     FITTED_SIGMA,
     P90_SIGMAS,
-    Measured,
+    MeasuredSpeed,
     link_seconds,
     reach_of,
     step_time,
@@ -315,7 +315,7 @@ def test_a_probe_that_measures_nothing_says_so(tmp_path: Path) -> None:
 
 
 def test_probes_are_kept_one_per_chip_and_damage_counts_as_none(home: Path) -> None:
-    one = Measured("H100-SXM", 8, 1.5, 48, 524_288, 10.72e9)
+    one = MeasuredSpeed("H100-SXM", 8, 1.5, 48, 524_288, 10.72e9)
     measurements.record_probe(home, one)
     measurements.record_probe(home, one._replace(step_s=1.4))
     measurements.record_probe(home, one._replace(sku="here"))
@@ -335,7 +335,7 @@ def test_a_probe_replaces_the_prior_and_narrows_the_interval() -> None:
     spec = RunSpec(recipe="trm-tiny", phases=("fast",), hardware="local")
     (prior,) = make_plan(spec, tiny, [], NOW, "p-0000", local=machine).candidates
     settings = prior.phases[0].settings
-    measured = Measured(
+    measured = MeasuredSpeed(
         "here", 2, 0.5, 48, settings.tokens_per_step(2), settings.work().train_flops
     )
     (probed,) = make_plan(

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from trmcloud.adapters.prices.download import Unreadable, _body
+from trmcloud.adapters.prices.download import DownloadError, _body
 from trmcloud.providers.skypilot import offers as sky_offers
 from trmcloud.providers.skypilot.offers import (
     BASES,
     CHANGES,
-    NotACatalogue,
-    Read,
+    CatalogueError,
+    ParsedCatalogue,
     read_catalogue,
     read_cloud,
 )
@@ -39,7 +39,7 @@ def text(*rows: dict[str, str]) -> str:
     return "\n".join([",".join(COLUMNS), *lines, ""])
 
 
-def read(*rows: dict[str, str], cloud: str = "aws") -> Read:
+def read(*rows: dict[str, str], cloud: str = "aws") -> ParsedCatalogue:
     return read_catalogue(cloud, text(*rows), DAY)
 
 
@@ -68,7 +68,7 @@ def test_a_row_is_an_offer() -> None:
 
 @pytest.mark.parametrize("head", ["<html>", '{"a": 1}', "[]", "\ufeff \t\r\n<HTML>", "  {"])
 def test_what_is_no_table(head: str) -> None:
-    with pytest.raises(NotACatalogue, match="the answer is no table"):
+    with pytest.raises(CatalogueError, match="the answer is no table"):
         read_catalogue("aws", head + text(H100), DAY)
 
 
@@ -77,26 +77,26 @@ def test_what_is_no_table(head: str) -> None:
                 "Region"],
 )  # fmt: skip
 def test_a_table_without_a_column_that_is_needed(missing: str) -> None:
-    with pytest.raises(NotACatalogue, match=f"it has no column {missing}$"):
+    with pytest.raises(CatalogueError, match=f"it has no column {missing}$"):
         read_catalogue("aws", text(H100).replace(missing, "other", 1), DAY)
 
 
 def test_the_first_column_that_is_missing_is_named() -> None:
-    with pytest.raises(NotACatalogue, match=r"no column AcceleratorCount$"):
+    with pytest.raises(CatalogueError, match=r"no column AcceleratorCount$"):
         read_catalogue("aws", "InstanceType,AcceleratorName,Price\n", DAY)
 
 
 def test_a_column_that_stands_twice_and_what_is_no_csv() -> None:
-    with pytest.raises(NotACatalogue, match="stands in it twice"):
+    with pytest.raises(CatalogueError, match="stands in it twice"):
         read_catalogue("aws", text(H100).replace("GpuInfo", "vCPUs"), DAY)
-    with pytest.raises(NotACatalogue, match="cannot be read: "):
+    with pytest.raises(CatalogueError, match="cannot be read: "):
         read_catalogue("aws", text(H100) + '"x"y\n', DAY)
 
 
 def test_more_lines_than_any_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sky_offers, "MOST_LINES", 2)
     assert len(read(H100, {**H100, "Region": "r2"}).rows) == 2
-    with pytest.raises(NotACatalogue, match="more than 2 lines"):
+    with pytest.raises(CatalogueError, match="more than 2 lines"):
         read(H100, H100, H100)
 
 
@@ -341,11 +341,11 @@ def test_the_most_lines_of_any_catalogue() -> None:
 
 
 def test_a_table_may_begin_with_empty_space() -> None:
-    with pytest.raises(NotACatalogue, match="no table"):
+    with pytest.raises(CatalogueError, match="no table"):
         read_catalogue("aws", " " * 199 + "<", DAY)
-    with pytest.raises(NotACatalogue, match="no column InstanceType"):
+    with pytest.raises(CatalogueError, match="no column InstanceType"):
         read_catalogue("aws", " " * 200 + "<", DAY)
-    with pytest.raises(NotACatalogue, match="no column InstanceType"):
+    with pytest.raises(CatalogueError, match="no column InstanceType"):
         read_catalogue("aws", "", DAY)
 
 
@@ -387,7 +387,7 @@ class Net:
 
     def fetch(self, url: str, *, most_bytes: int, within_s: float) -> bytes:
         self.asked.append((url, most_bytes, within_s))
-        found = self.files.get(url, Unreadable("HTTP 404", 404))
+        found = self.files.get(url, DownloadError("HTTP 404", 404))
         if isinstance(found, Exception):
             raise found
         return found if isinstance(found, bytes) else str(found).encode()
@@ -461,7 +461,7 @@ def test_the_newest_commit_stands_first_and_a_date_without_a_zone_is_gmt(
 
 
 UNTOLD = [
-    (Unreadable("HTTP 403", 403), "HTTP 403"),
+    (DownloadError("HTTP 403", 403), "HTTP 403"),
     (b"no json", "no date is in the answer"),
     (b"[" * 200_000, "no date is in the answer"),
     ([], "no date is in the answer"),
@@ -486,7 +486,7 @@ def test_what_is_made_by_hand_is_not_read_without_its_age(net: Net, told: Any, w
 
 
 def test_what_is_made_several_times_a_day_is_taken_for_todays(net: Net) -> None:
-    net.changed("aws", "v8", Unreadable("HTTP 403", 403))
+    net.changed("aws", "v8", DownloadError("HTTP 403", 403))
     net.holds("aws", "v8", ROWS)
     assert net.read("aws") == (2, "aws: 3 offers of 2026-11-18 (SkyPilot's v8)")
 
@@ -504,8 +504,8 @@ def test_the_second_address_is_asked_where_the_first_refuses(net: Net) -> None:
     assert net.read("aws")[0] == 2
     net.files.clear()
     net.changed("aws", "v8", TODAY)
-    net.holds("aws", "v8", Unreadable("the first", 403))
-    net.holds("aws", "v8", Unreadable("the second", 403), BASES[1])
+    net.holds("aws", "v8", DownloadError("the first", 403))
+    net.holds("aws", "v8", DownloadError("the second", 403), BASES[1])
     assert net.read("aws") == (0, "aws: not read: the first")
 
 
@@ -571,18 +571,18 @@ def test_a_body_is_read_to_its_end(told: str | None) -> None:
 
 def test_a_body_that_is_larger_than_it_may_be_is_refused() -> None:
     said = Body(b"1", told="3145728")
-    with pytest.raises(Unreadable, match="larger than 2 MiB"):
+    with pytest.raises(DownloadError, match="larger than 2 MiB"):
         body(said, 2 << 20)
     assert said.read == 0, "none of it was read"
     unsaid = Body(b"1" * (2 << 20), b"2", b"3")
-    with pytest.raises(Unreadable, match="larger than 2 MiB"):
+    with pytest.raises(DownloadError, match="larger than 2 MiB"):
         body(unsaid, 2 << 20)
     assert unsaid.read == 2
     assert len(body(Body(b"1" * (2 << 20), told=str(2 << 20)), 2 << 20)) == 2 << 20
 
 
 def test_a_body_that_breaks_off_is_none() -> None:
-    with pytest.raises(Unreadable, match="broke off"):
+    with pytest.raises(DownloadError, match="broke off"):
         body(Body(b"1234", told="5"))
 
 

@@ -19,7 +19,7 @@ from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.batch_fit import fit_settings
-from trmcloud.core.planner.estimates import outlook_on, set_up_as
+from trmcloud.core.planner.estimates import outlook_on, with_machine
 from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.planner.roofline import FITTED, assumed_format, step_time
@@ -206,7 +206,7 @@ def test_an_outlook_that_is_taken_over_is_the_one_that_would_be_made(
     other = rented_machine(sku, gpus, is_cluster=is_cluster)
     source = source_of("fineweb-edu")
     known = outlook_on(recipe, wish, pod, source=source)
-    assert set_up_as(other, known, wish) == outlook_on(recipe, wish, other, source=source)
+    assert with_machine(other, known, wish) == outlook_on(recipe, wish, other, source=source)
     by_what_fits = outlook_on(recipe, wish, other, fitted=known.fitted, source=source, spot=spot)
     assert by_what_fits == outlook_on(recipe, wish, other, source=source, spot=spot)
 

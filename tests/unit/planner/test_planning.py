@@ -32,14 +32,14 @@ from trmcloud.core.planner.candidates import kill_latency_s
 from trmcloud.core.planner.memory import predict_memory
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.overrides import (
+    apply_overrides,
     check_rules,
     checked_patience,
-    overridden,
     parse_gain,
     recoverable,
     rules_of,
 )
-from trmcloud.core.spec.plan import About, Candidate, Plan, plan_from_json, plan_to_json
+from trmcloud.core.spec.plan import Candidate, Plan, RemarkTopic, plan_from_json, plan_to_json
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import FAMILIES, as_option, parse_setting
 from trmcloud.core.spec.spec import RunSpec, parse_deadline
@@ -224,7 +224,7 @@ def test_what_no_recovery_can_make_fit_is_refused_at_once(trm: Recipe, offers: l
     made: tuple[Recovery, ...] = ()
     while (tried := next_rung(in_lease, made, OUT_OF_MEMORY)) is not None:
         made = (*made, Recovery(OUT_OF_MEMORY, tried[0], changed=tried[1]))
-        assert predict_memory(overridden(settings, overrides_of(made)), 8).total > 80, made
+        assert predict_memory(apply_overrides(settings, overrides_of(made)), 8).total > 80, made
     assert {"batch", *LAST_RUNGS} <= {row.rung for row in made}
 
 
@@ -268,7 +268,7 @@ def test_local_has_one_candidate_that_lands_early(tiny: Recipe, machine: LocalMa
     assert candidate.hard_stop_s == pytest.approx(197)
     training_s = candidate.soft_stop_s - candidate.startup_s.p50
     assert training_s >= 0.85 * 200
-    needed = [text for about, text in candidate.reasons if about is About.NEED]
+    needed = [text for about, text in candidate.reasons if about is RemarkTopic.NEED]
     assert "lands at about step" in needed[0]
     assert not candidate.within_budget
 

@@ -21,7 +21,7 @@ from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.prices import download, tables
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.cli.commands.prices import app
-from trmcloud.core.catalog.offers import DAY_S, Offer, informed, moves
+from trmcloud.core.catalog.offers import DAY_S, Offer, moves, with_newer_quotes
 from trmcloud.core.catalog.providers import TRAITS, traits_of
 from trmcloud.core.control.renting import hard_stop_within
 from trmcloud.core.control.run_state import RunState
@@ -35,7 +35,7 @@ from trmcloud.providers.skypilot import offers as sky_offers
 from trmcloud.providers.skypilot.offers import (
     ENV_CATALOGUES,
     ENV_CHANGES,
-    NotACatalogue,
+    CatalogueError,
     read_catalogue,
 )
 from trmcloud.providers.skypilot.task import make_task
@@ -377,17 +377,17 @@ def test_odd_counts_are_none_of_ours(count: str) -> None:
     ],
 )
 def test_what_is_no_catalogue_is_refused_whole(text: str, says: str) -> None:
-    with pytest.raises(NotACatalogue, match=says):
+    with pytest.raises(CatalogueError, match=says):
         read_catalogue("aws", text, DAY)
 
 
 def test_a_catalogue_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sky_offers, "MOST_LINES", 3)
-    with pytest.raises(NotACatalogue, match="more than 3 lines"):
+    with pytest.raises(CatalogueError, match="more than 3 lines"):
         read_catalogue("aws", FILES["aws"], DAY)
 
 
-def refreshed(home: Path, environ: dict[str, str]) -> tuple[tables.Refreshed, list[Offer]]:
+def refreshed(home: Path, environ: dict[str, str]) -> tuple[tables.RefreshResult, list[Offer]]:
     outcome = tables.refresh(home, NOW, wiring_plans.price_sources(environ))
     return outcome, tables.load_offers(NOW, home)
 
@@ -474,7 +474,7 @@ def test_a_line_that_drips_or_never_ends(served: tuple[Served, dict[str, str]], 
     setattr(state, how, True)
     url = environ[sky_offers.ENV_CATALOGUES] + "/v8/aws/vms.csv"
     begun = time.monotonic()
-    with pytest.raises(download.Unreadable, match=r"not had within|larger than 1 MiB"):
+    with pytest.raises(download.DownloadError, match=r"not had within|larger than 1 MiB"):
         download.fetch(url, most_bytes=1 << 20, within_s=0.5)
     assert time.monotonic() - begun < 5
 
@@ -488,7 +488,7 @@ def test_a_line_that_drips_or_never_ends(served: tuple[Served, dict[str, str]], 
     ],
 )
 def test_only_https_or_this_machine_is_asked(url: str, says: str) -> None:
-    with pytest.raises(download.Unreadable, match=says):
+    with pytest.raises(download.DownloadError, match=says):
         download.fetch(url, most_bytes=10, within_s=2)
 
 
@@ -530,7 +530,7 @@ def offer(rate: str, days: float, **more: object) -> Offer:
 
 
 def planned(*offers: Offer) -> list[str]:
-    return [o.planned_rate(NOW).plain() for o in informed(offers, NOW)]
+    return [o.planned_rate(NOW).plain() for o in with_newer_quotes(offers, NOW)]
 
 
 def test_the_dearest_newer_quote_is_planned_with() -> None:
@@ -572,16 +572,20 @@ def test_own_prices_stay_as_they_are() -> None:
 
 
 def test_spot_knows_what_it_costs_on_demand() -> None:
-    spot, *_ = informed([offer("9", 5, spot=True), offer("50", 5), offer("60", 5, region="x")], NOW)
+    spot, *_ = with_newer_quotes(
+        [offer("9", 5, spot=True), offer("50", 5), offer("60", 5, region="x")], NOW
+    )
     assert spot.on_demand == Usd(50), "the very machine"
     assert (spot.planned_rate(NOW), spot.most_rate(NOW)) == (Usd(9), Usd(50))
-    spot, *_ = informed([offer("9", 5, spot=True), offer("7", 5, gpus=1)], NOW)
+    spot, *_ = with_newer_quotes([offer("9", 5, spot=True), offer("7", 5, gpus=1)], NOW)
     assert spot.on_demand == Usd(56), "else by GPU"
-    spot, *_ = informed([offer("9", 5, spot=True), offer("50", 200), offer("55", 3, gpus=8)], NOW)
+    spot, *_ = with_newer_quotes(
+        [offer("9", 5, spot=True), offer("50", 200), offer("55", 3, gpus=8)], NOW
+    )
     assert spot.on_demand == Usd(55)
-    (spot,) = informed([offer("9", 5, spot=True)], NOW)
+    (spot,) = with_newer_quotes([offer("9", 5, spot=True)], NOW)
     assert spot.most_rate(NOW) is None
-    together = informed([offer("9", 5, spot=True), offer("50", 5)], NOW)[0].on_machines(2)
+    together = with_newer_quotes([offer("9", 5, spot=True), offer("50", 5)], NOW)[0].on_machines(2)
     assert (together.rate, together.on_demand) == (Usd(18), Usd(100))
 
 
@@ -592,8 +596,8 @@ def test_what_is_left_out_told_nothing_of_what_stays(spot: bool, community: bool
 
     offers = load_offers(NOW)
     assert any(one.spot for one in offers), "else this shows nothing"
-    left = informed([one for one in offers if stays(one)], NOW)
-    assert left == [one for one in informed(offers, NOW) if stays(one)]
+    left = with_newer_quotes([one for one in offers if stays(one)], NOW)
+    assert left == [one for one in with_newer_quotes(offers, NOW) if stays(one)]
 
 
 # -- What a plan reserves covers what its provider can charge, and not only what was quoted -----

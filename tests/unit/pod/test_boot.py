@@ -41,8 +41,8 @@ from trmcloud.pod.agent.attempts import (
 )
 from trmcloud.pod.agent.nodes import Nodes, read_nodes
 from trmcloud.pod.agent.terminate import own_ways_of, ways_of
-from trmcloud.pod.boot import lay_out, read_given
-from trmcloud.pod.storage.checkpoint_copy import Keeper
+from trmcloud.pod.boot import lay_out, read_boot_input
+from trmcloud.pod.storage.checkpoint_copy import CheckpointCopier
 
 # -- boot ---------------------------------------------------------------------------------------
 # The entry command with real processes: it lays out, guards, ends the pod, and never exits.
@@ -179,7 +179,7 @@ def test_it_stays_for_its_last_report_to_be_read(
 
 
 def test_files_that_are_newer_or_the_same_stay(tmp_path: Path, lease: contract.Lease) -> None:
-    given = read_given(given_environment(lease, tmp_path))
+    given = read_boot_input(given_environment(lease, tmp_path))
     lay_out(given)
     job_path = tmp_path / contract.RUNS_DIR / "r1" / "fast" / contract.JOB_NAME
     lease_path = given.pod_dir / contract.LEASE_NAME
@@ -197,7 +197,7 @@ def test_files_that_are_newer_or_the_same_stay(tmp_path: Path, lease: contract.L
     assert contract.load_lease(lease_path.read_text()) == lease
 
     other = replace(job_of(lease, tmp_path), processes=8)
-    lay_out(read_given(given_environment(lease, tmp_path, [other])))
+    lay_out(read_boot_input(given_environment(lease, tmp_path, [other])))
     assert load_job(job_path.read_text()).processes == 8
 
 
@@ -207,7 +207,7 @@ def test_the_further_machines_of_a_pod_upload_nothing_and_end_no_other(
     environment = given_environment(replace(lease, uploads=True), tmp_path)
     environment[contract.ENV_PROVIDER] = "skypilot+shutdown"
     for told, hold in (("", False), ("2 0 10.0.0.1", False), ("2 1 10.0.0.1", True)):
-        given = read_given({**environment, contract.ENV_NODES: told})
+        given = read_boot_input({**environment, contract.ENV_NODES: told})
         assert (given.lease.hold, given.lease.uploads) == (hold, not hold)
     lay_out(given)
     assert read_nodes(given.pod_dir) == Nodes(2, 1, "10.0.0.1")
@@ -225,13 +225,13 @@ def test_the_further_machines_of_a_pod_upload_nothing_and_end_no_other(
     assert own_ways_of({**sky, contract.ENV_PROVIDER: "none"}, whole=True) == ()
     for wrong in ("2", "2 2 h", "2 1 ", "two 1 h", "65 1 h", "0 0 h"):
         with pytest.raises(ValueError, match="which machine"):
-            read_given({**environment, contract.ENV_NODES: wrong})
+            read_boot_input({**environment, contract.ENV_NODES: wrong})
 
 
 def test_what_is_given_must_be_about_this_pod(tmp_path: Path, lease: contract.Lease) -> None:
     good = given_environment(lease, tmp_path)
-    assert read_given(good).jobs == (job_of(lease, tmp_path),)
-    assert read_given({k: v for k, v in good.items() if k != contract.ENV_CHECK}).check == "{}"
+    assert read_boot_input(good).jobs == (job_of(lease, tmp_path),)
+    assert read_boot_input({k: v for k, v in good.items() if k != contract.ENV_CHECK}).check == "{}"
     foreign = replace(job_of(lease, tmp_path), run_id="r2")
     climbing = replace(job_of(lease, tmp_path), phase="..")
     for changes in (
@@ -244,7 +244,7 @@ def test_what_is_given_must_be_about_this_pod(tmp_path: Path, lease: contract.Le
         {contract.ENV_LINGER_S: "long"},
     ):
         with pytest.raises(ValueError, match=r"."):
-            read_given({**good, **changes})
+            read_boot_input({**good, **changes})
 
 
 # -- given --------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ def test_or_for_as_many_seconds_as_asked_for(wanted: str, seconds: float, tmp_pa
 def test_a_finished_checkpoint_is_copied_once_its_manifest_last(tmp_path: Path) -> None:
     said: list[str] = []
     source = saved(tmp_path)
-    keeper = Keeper(tmp_path / "runs" / "r1", tmp_path / "kept", said.append)
+    keeper = CheckpointCopier(tmp_path / "runs" / "r1", tmp_path / "kept", said.append)
     assert keeper.copy_new() == 1
     copy = tmp_path / "kept" / "r1" / "fast" / contract.CHECKPOINTS_DIR / source.name
     assert sorted(path.name for path in copy.iterdir()) == ["manifest.json", "model.safetensors"]
@@ -410,7 +410,7 @@ def test_a_folder_that_cannot_take_it_is_told_once_and_tried_again(tmp_path: Pat
     saved(tmp_path)
     blocked = tmp_path / "kept"
     blocked.write_text("a file")
-    keeper = Keeper(tmp_path / "runs" / "r1", blocked, said.append)
+    keeper = CheckpointCopier(tmp_path / "runs" / "r1", blocked, said.append)
     assert keeper.copy_new() == keeper.copy_new() == 0
     assert len(said) == 1
     assert str(blocked) in said[0]
@@ -428,7 +428,7 @@ def test_a_metric_that_came_later_is_copied_and_the_weights_are_not(
     early = manifest(10, None)
     (source / mf.MANIFEST_NAME).write_text(mf.to_json(early))
     run_dir, target = tmp_path / "runs" / "r1", tmp_path / "kept"
-    keeper = Keeper(run_dir, target, said.append)
+    keeper = CheckpointCopier(run_dir, target, said.append)
     assert keeper.copy_new() == 1
     copy = target / "r1" / "fast" / contract.CHECKPOINTS_DIR / source.name
     (copy / "model.safetensors").write_bytes(b"not touched")
@@ -440,7 +440,9 @@ def test_a_metric_that_came_later_is_copied_and_the_weights_are_not(
             raise OSError(errno.ENOSYS, "not implemented")
 
         monkeypatch.setattr(os, "replace", refuse)
-    assert Keeper(run_dir, target, said.append).copy_new() == 1, "one that was started anew, too"
+    assert CheckpointCopier(run_dir, target, said.append).copy_new() == 1, (
+        "one that was started anew, too"
+    )
     assert mf.from_json((copy / mf.MANIFEST_NAME).read_text(), "copy") == scored
     assert (copy / "model.safetensors").read_bytes() == b"not touched"
     assert sorted(path.name for path in copy.iterdir()) == [mf.MANIFEST_NAME, "model.safetensors"]

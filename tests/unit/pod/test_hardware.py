@@ -14,8 +14,8 @@ from trmcloud.pod.machine.hardware import (
     SAMPLE_EVERY_S,
     WINDOW_S,
     Check,
+    FoundHardware,
     GpuSampler,
-    Seen,
     load_check,
     parse,
     parse_cuda,
@@ -44,12 +44,12 @@ proc /proc proc rw,nosuid 0 0
 """
 
 
-def seen(*rows: str, cuda: tuple[int, int] | None = None, mounts: str = MOUNTS) -> Seen:
+def seen(*rows: str, cuda: tuple[int, int] | None = None, mounts: str = MOUNTS) -> FoundHardware:
     gpus, complaints = parse_gpus("\n".join(rows))
-    return Seen(gpus, complaints, cuda, mounts)
+    return FoundHardware(gpus, complaints, cuda, mounts)
 
 
-def texts(check: Check, found: Seen) -> list[str]:
+def texts(check: Check, found: FoundHardware) -> list[str]:
     return [refusal.text for refusal in refusals(check, found)]
 
 

@@ -15,7 +15,7 @@ from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import cost
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.spec.plan import Candidate, shared
+from trmcloud.core.spec.plan import Candidate, divide_among_nodes
 from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.pod.agent.nodes import (
@@ -47,7 +47,7 @@ def candidate(*phases: str) -> Candidate:
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 def test_nodes_together_cost_no_more_than_the_one_that_was_planned(count: int) -> None:
     alone = candidate("fast")
-    each = shared(alone, count)
+    each = divide_among_nodes(alone, count)
     assert cost(each.rate, each.hard_stop_s) <= cost(alone.rate, alone.hard_stop_s + 1)
     assert each.hard_stop_s - each.soft_stop_s == pytest.approx(alone.landing_s)
     before, after = alone.phases[0].settings, each.phases[0].settings
@@ -58,10 +58,10 @@ def test_nodes_together_cost_no_more_than_the_one_that_was_planned(count: int) -
 
 def test_what_cannot_be_shared_is_refused() -> None:
     with pytest.raises(UsageError, match="one phase"):
-        shared(candidate(*PHASES), 2)
+        divide_among_nodes(candidate(*PHASES), 2)
     short = candidate("fast")
     with pytest.raises(UsageError, match="too few"):
-        shared(replace(short, hard_stop_s=3 * short.landing_s), 2)
+        divide_among_nodes(replace(short, hard_stop_s=3 * short.landing_s), 2)
 
 
 @pytest.mark.parametrize("nodes", [Nodes(2, 2, "h"), Nodes(0), Nodes(65, 0, "h"), Nodes(2, 0, "")])

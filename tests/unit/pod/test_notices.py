@@ -41,7 +41,7 @@ from trmcloud.core.health import Rule, findings
 from trmcloud.io.files import write_atomic
 from trmcloud.pod.agent import side_processes
 from trmcloud.pod.agent.process import _FilesAndProcesses
-from trmcloud.pod.agent.side_processes import DataMaking, NoticesProcess, words_of
+from trmcloud.pod.agent.side_processes import DataPreparation, NoticesProcess, words_of
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.metrics_file import read_metrics
 from trmcloud.pod.machine.prepare import TrainerSetup
@@ -223,7 +223,7 @@ def at(boot: float) -> Instant:
     return Instant(990.0 + boot, boot, "boot")
 
 
-def steps(kept: tuple[contract.Kept, ...]) -> list[int]:
+def steps(kept: tuple[contract.KeptCheckpoint, ...]) -> list[int]:
     return [each.step for each in kept]
 
 
@@ -248,7 +248,7 @@ def names_in(folder: Path) -> list[str]:
 def dropped(free: int, *saved: tuple[int, float], root: Path) -> list[tuple[int, bool]]:
     """(step, whether all of it goes) for checkpoints of 2,000 bytes each."""
     manifests = [read(save(root, step, bpb)) for step, bpb in saved]
-    drops = disk_pressure.what_to_drop(manifests, free)
+    drops = disk_pressure.plan_drops(manifests, free)
     return [(drop.manifest.step, not drop.names) for drop in drops]
 
 
@@ -274,7 +274,7 @@ def test_what_was_saved_before_the_cooldown_stays_whole(tmp_path: Path) -> None:
         read(save(tmp_path, step, bpb, cooldown_from=40 if step > 40 else None))
         for step, bpb in SAVED
     ]
-    drops = disk_pressure.what_to_drop(manifests, 0)
+    drops = disk_pressure.plan_drops(manifests, 0)
     assert [(drop.manifest.step, bool(drop.names)) for drop in drops] == [
         *((20, True), (60, True), (60, False)),
     ]  # fmt: skip
@@ -410,7 +410,7 @@ class Machine:
         self.ready = True
         self.lines: list[str] = []
         setup = TrainerSetup(sys.executable, (str(root / "trainer"),))
-        self.making = DataMaking(
+        self.making = DataPreparation(
             root, LEASE.pod_name, lambda: setup if self.ready else None, self.lines.append
         )
 

@@ -19,7 +19,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.providers.runpod.api import LIST_S, MOST_PAGES, NO_CAPACITY
-from trmcloud.providers.runpod.http import Gone, Http, NotThere, Throttled, Transient
+from trmcloud.providers.runpod.http import Gone, Http, NotThere, ThrottledError, TransientError
 
 # -- What each answer of RunPod's becomes, and what is asked again ------------------------------
 
@@ -47,7 +47,7 @@ REQUEST = httpx.Request("POST", "https://x")
         (said(422, {"title": "", "status": 422, "detail": "d", "errors": ["$: x"]}), FinalRefusal),
         (problem(410, "retired"), Gone),
         (problem(413, "too large"), FinalRefusal),
-        (problem(429, "slow down", Retry_After="7"), Throttled),
+        (problem(429, "slow down", Retry_After="7"), ThrottledError),
         (problem(408, "timeout"), AmbiguousCreate),
         (problem(500, "internal server error"), AmbiguousCreate),
         (said(502, "<html>upstream connect error</html>"), AmbiguousCreate),
@@ -369,7 +369,7 @@ def timeouts(runpod: Scripted) -> list[tuple[float, float]]:
 
 def test_a_read_waits_for_each_answer_no_longer_than_it_has_left(runpod: Scripted) -> None:
     runpod.each_s = 7.0
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         read(runpod, problem(500, "later"))
     # 20 s in all, of which answers take 7 and pauses half a second, one and two.
     assert timeouts(runpod) == [(15.0, 5.0), (12.5, 5.0), (4.5, 4.5)]
@@ -377,13 +377,13 @@ def test_a_read_waits_for_each_answer_no_longer_than_it_has_left(runpod: Scripte
 
 
 def test_a_read_that_has_hardly_any_time_left_waits_a_second(runpod: Scripted) -> None:
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         read(runpod, problem(500, "later"), bound_s=0.2)
     assert timeouts(runpod) == [(1.0, 1.0)]
 
 
 def test_a_pause_that_would_use_up_the_time_is_not_made(runpod: Scripted) -> None:
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         read(runpod, problem(500, "later"), bound_s=0.5)
     assert (len(runpod.asked), runpod.slept) == (1, [])
 
@@ -413,12 +413,12 @@ def test_a_wish_to_wait_is_seconds_or_none(runpod: Scripted, header: str, slept:
 def test_nobody_waits_longer_than_a_day(runpod: Scripted) -> None:
     for wish, waits in ((86_399, 86_399.0), (86_400, 86_400.0), (86_401, 86_400.0)):
         refused = runpod.http().refusal(problem(429, "x", Retry_After=str(wish)), WHERE)
-        assert isinstance(refused, Throttled)
+        assert isinstance(refused, ThrottledError)
         assert refused.retry_after_s == waits
 
 
 def test_pauses_grow_to_eight_seconds(runpod: Scripted) -> None:
-    with pytest.raises(Transient):
+    with pytest.raises(TransientError):
         read(runpod, problem(500, "later"), bound_s=39.0)
     assert runpod.slept == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
 
@@ -501,10 +501,10 @@ def test_text_of_the_servers_is_cut_and_free_of_the_key(runpod: Scripted) -> Non
         (409, ProviderRefused, "RunPod: not in this state: why"),
         (413, FinalRefusal, "the request is larger than RunPod takes: why"),
         (422, FinalRefusal, "RunPod's contract was broken: why"),
-        (408, Transient, "RunPod answers 408: why"),
+        (408, TransientError, "RunPod answers 408: why"),
         (499, ProviderRefused, "RunPod refuses this: why"),
-        (500, Transient, "RunPod answers 500: why"),
-        (599, Transient, "RunPod answers 599: why"),
+        (500, TransientError, "RunPod answers 500: why"),
+        (599, TransientError, "RunPod answers 599: why"),
         (300, ProviderError, "RunPod's address answers 300: it has moved"),
         (399, ProviderError, "RunPod's address answers 399: it has moved"),
     ],
@@ -512,6 +512,6 @@ def test_text_of_the_servers_is_cut_and_free_of_the_key(runpod: Scripted) -> Non
 def test_each_refusal(runpod: Scripted, code: int, kind: type[ProviderError], says: str) -> None:
     refused = runpod.http().refusal(problem(code, "why"), WHERE)
     assert isinstance(refused, kind)
-    assert isinstance(refused, Transient) is (kind is Transient)
+    assert isinstance(refused, TransientError) is (kind is TransientError)
     assert refused.what.startswith(says)
     assert refused.where == WHERE

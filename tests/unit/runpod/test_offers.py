@@ -14,7 +14,7 @@ from trmcloud.core.control.observation import BootTrouble
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.providers.runpod import offers
-from trmcloud.providers.runpod.http import Http, Throttled, Transient
+from trmcloud.providers.runpod.http import Http, ThrottledError, TransientError
 from trmcloud.providers.runpod.offers import Listed, live_offers, read_catalogue
 from trmcloud.providers.runpod.records import (
     ALL_EVERY_S,
@@ -338,9 +338,9 @@ def test_logs_take_no_more_than_their_share(log: Log, logs: BootLogs, clock: Clo
 @pytest.mark.parametrize(
     ("error", "held_s"),
     [
-        (Throttled("slow", where="x", retry_after_s=40.0), 40.0),
-        (Throttled("slow", where="x"), HOLD_S),
-        (Transient("down", where="x"), HOLD_S),
+        (ThrottledError("slow", where="x", retry_after_s=40.0), 40.0),
+        (ThrottledError("slow", where="x"), HOLD_S),
+        (TransientError("down", where="x"), HOLD_S),
         (ProviderError("403", where="x"), HOLD_S),
     ],
 )

@@ -20,10 +20,10 @@ from trmcloud.adapters.s3.client import (
     _until,
     code_of,
     explain,
+    is_final_error,
     is_missing,
-    lacks,
-    of_no_use,
-    told,
+    is_unsupported,
+    translate_errors,
 )
 from trmcloud.adapters.s3.fetching import get_bytes
 from trmcloud.core.contract.bucket_layout import PIECE_BYTES, Place
@@ -135,32 +135,32 @@ def test_an_object_that_is_not_there() -> None:
     ],
 )
 def test_what_a_store_does_not_know_may_be_done_without(error: Any, missing: bool) -> None:
-    assert lacks(error) is missing
+    assert is_unsupported(error) is missing
 
 
 def test_a_wrong_key_or_no_bucket_makes_all_else_of_no_use() -> None:
-    assert of_no_use(refusal("ExpiredToken"))
-    assert of_no_use(refusal("NoSuchBucket"))
-    assert not of_no_use(refusal("NoSuchKey"))
+    assert is_final_error(refusal("ExpiredToken"))
+    assert is_final_error(refusal("NoSuchBucket"))
+    assert not is_final_error(refusal("NoSuchKey"))
 
 
 @pytest.mark.parametrize(
     "error", [ValueError(), TypeError(), KeyError("x"), AttributeError(), RecursionError()]
 )
 def test_an_answer_that_boto3_trips_over_is_an_error_of_ours(error: Exception) -> None:
-    with pytest.raises(ProviderError, match="cannot be understood") as odd, told(PLACE):
+    with pytest.raises(ProviderError, match="cannot be understood") as odd, translate_errors(PLACE):
         raise error
     assert odd.value.where == "s3://bucket/p"
 
 
 def test_within_boto3_its_errors_become_ours_and_others_stay() -> None:
-    with pytest.raises(AccessDenied, match="may not list"), told(PLACE, "list"):
+    with pytest.raises(AccessDenied, match="may not list"), translate_errors(PLACE, "list"):
         raise refusal("AccessDenied")
-    with pytest.raises(ProviderError, match="cannot be reached"), told(PLACE):
+    with pytest.raises(ProviderError, match="cannot be reached"), translate_errors(PLACE):
         raise be.ConnectTimeoutError(endpoint_url="x")
-    with pytest.raises(OSError, match="mine"), told(PLACE):
+    with pytest.raises(OSError, match="mine"), translate_errors(PLACE):
         raise OSError("mine")
-    with told(PLACE):
+    with translate_errors(PLACE):
         pass
 
 

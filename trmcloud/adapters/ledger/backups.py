@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.adapters.ledger.records import LedgerRecords, Verified, damaged
+from trmcloud.adapters.ledger.records import LedgerRecords, VerifiedLedger, damaged
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.errors import LedgerError, LedgerLocked
@@ -149,7 +149,7 @@ class LedgerBackups:
                     return tuple(row)
         return None
 
-    def _note(self, path: str, known: Verified, at: float) -> None:
+    def _note(self, path: str, known: VerifiedLedger, at: float) -> None:
         records = LedgerRecords(path)
         _, record = bookkeeping.add_note(
             known.state, known.seq, ev.LedgerRestored(_last_at(known)), at
@@ -181,7 +181,7 @@ class LedgerBackups:
             return Backup(path, number, why=str(error))
         return Backup(path, number, known.seq, _last_at(known))
 
-    def _known(self, path: Path) -> Verified:
+    def _known(self, path: Path) -> VerifiedLedger:
         records = LedgerRecords(str(path))
         with _reading(str(path)) as conn:
             fetched = records.fetch(conn, None, None)
@@ -220,7 +220,7 @@ class LedgerBackups:
             os.close(handle)
 
 
-def _fence(path: str, known: Verified, at: float) -> None:
+def _fence(path: str, known: VerifiedLedger, at: float) -> None:
     """Let no run have a driver, and its next one an epoch beyond all that were: the lost file may
     have named later drivers than the backup does, of whom one may still live."""
     records = LedgerRecords(path)
@@ -313,5 +313,5 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _last_at(known: Verified) -> float:
+def _last_at(known: VerifiedLedger) -> float:
     return known.records[-1].at if known.records else 0.0

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
-from trmcloud.core.control.ledger_facts import Lost
+from trmcloud.core.control.ledger_facts import LostRecord
 from trmcloud.core.control.ledger_records import (
     Contradiction,
     Link,
     UnknownEvent,
-    attributed,
+    attribute_damage,
     event_from_json,
     event_to_json,
     fold_damaged,
@@ -85,13 +85,13 @@ class Head:
     text: bytes
 
 
-class NeedsAll(Exception):
+class FullReadNeeded(Exception):
     """The new part is damaged, or depends on damage: it must be read together with all before
     it."""
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedLedger:
     """The ledger's content up to record ``seq``; every hash up to there was checked."""
 
     state: LedgerState
@@ -100,17 +100,17 @@ class Verified:
     chain: str
     counts: Mapping[str, int]
     """Records of each run."""
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[LostRecord, ...] = ()
     """Those that are not what was written."""
     links: tuple[Link, ...] = ()
     """Of all whole records, where all were read at once."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class LedgerSnapshot:
     """A snapshot of the file, beyond the part that was verified before."""
 
-    known: Verified
+    known: VerifiedLedger
     rows: list[tuple[Any, ...]]
     chain_at_head: str | None
     newest: tuple[tuple[int, str], ...] = ()
@@ -123,12 +123,14 @@ class LedgerRecords:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def fetch(self, conn: sqlite3.Connection, known: Verified | None, head: Head | None) -> Rows:
+    def fetch(
+        self, conn: sqlite3.Connection, known: VerifiedLedger | None, head: Head | None
+    ) -> LedgerSnapshot:
         """Everything after ``known``, in one snapshot; to be checked by ``verify``."""
         ledger_id = self._meta(conn)
         if known is not None and known.lost:
             known = None
-        start = Verified(LedgerState(ledger_id), (), 0, genesis(ledger_id), {})
+        start = VerifiedLedger(LedgerState(ledger_id), (), 0, genesis(ledger_id), {})
         if known is not None and known.state.ledger_id == ledger_id and known.seq > 0:
             found = conn.execute("SELECT chain FROM events WHERE seq = ?", (known.seq,)).fetchone()
             # Where the record is another one, the file was replaced: start over.
@@ -150,9 +152,9 @@ class LedgerRecords:
             newest += conn.execute(
                 "SELECT seq, chain FROM events ORDER BY seq DESC LIMIT ?", (_NEAR,)
             ).fetchall()
-        return Rows(start, rows, chain_at_head, tuple(newest))
+        return LedgerSnapshot(start, rows, chain_at_head, tuple(newest))
 
-    def verify(self, fetched: Rows, head: Head | None) -> Verified:
+    def verify(self, fetched: LedgerSnapshot, head: Head | None) -> VerifiedLedger:
         """The ledger's content; what is damaged of it is in ``lost``.
 
         Raises:
@@ -185,9 +187,9 @@ class LedgerRecords:
             else:
                 every = (*start.records, *records)
                 links = () if start.seq else tuple(place.link for place in places)
-                return Verified(state, every, seq, chain, counts, links=links)
+                return VerifiedLedger(state, every, seq, chain, counts, links=links)
         if start.seq:
-            raise NeedsAll
+            raise FullReadNeeded
         return self._quarantined(start.state.ledger_id, places, records, found)
 
     def _quarantined(
@@ -196,7 +198,7 @@ class LedgerRecords:
         places: Sequence[_Place],
         records: Sequence[ev.Record],
         found: Sequence[tuple[int, str, int, str]],
-    ) -> Verified:
+    ) -> VerifiedLedger:
         """All that the file holds, where some of it is damaged."""
         numbers: dict[str, list[int]] = {}
         whole = {record.seq for record in records}
@@ -207,7 +209,7 @@ class LedgerRecords:
                     raise damaged(self._path, f"record {place.seq} is another one's")
                 seen.append(place.row[2])
         try:
-            lost = attributed(found, numbers)
+            lost = attribute_damage(found, numbers)
         except ValueError as error:
             raise damaged(self._path, str(error)) from None
         counts = {run_id: seen[-1] for run_id, seen in numbers.items()}
@@ -223,12 +225,12 @@ class LedgerRecords:
                 break
             except Contradiction as error:
                 kinds = {r.seq: type(r.event).__name__ for r in records}
-                lost = (*lost, Lost(error.seq, kinds[error.seq], error.run_id))
+                lost = (*lost, LostRecord(error.seq, kinds[error.seq], error.run_id))
         links = tuple(place.link for place in places if place.seq in whole)
         last = places[-1]
-        return Verified(state, tuple(good), last.seq, last.chain, counts, lost, links)
+        return VerifiedLedger(state, tuple(good), last.seq, last.chain, counts, lost, links)
 
-    def _require_head(self, fetched: Rows, head: Head, chains: Mapping[int, str]) -> None:
+    def _require_head(self, fetched: LedgerSnapshot, head: Head, chains: Mapping[int, str]) -> None:
         if head.seq is not None and head.chain in (
             fetched.chain_at_head,
             chains.get(head.seq, ""),
@@ -251,8 +253,8 @@ class LedgerRecords:
         )
 
     def insert(
-        self, conn: sqlite3.Connection, before: Verified, records: tuple[ev.Record, ...]
-    ) -> Verified:
+        self, conn: sqlite3.Connection, before: VerifiedLedger, records: tuple[ev.Record, ...]
+    ) -> VerifiedLedger:
         """Store ``records`` after ``before``, and say what the file holds then.
 
         The state is folded from what will be read back, not from what was passed in. From here on
@@ -279,7 +281,7 @@ class LedgerRecords:
             stored.append(ev.Record(record.seq, record.run_id, record.epoch, at, event))
         seq = records[-1].seq if records else before.seq
         state = extend_ledger(before.state, stored)
-        return Verified(state, (*before.records, *stored), seq, chain, counts, before.lost)
+        return VerifiedLedger(state, (*before.records, *stored), seq, chain, counts, before.lost)
 
     def driver(self, conn: sqlite3.Connection, run_id: str) -> Driver | None:
         """Return the driver of a run. A row that is damaged or lost is not trusted: the run has no
@@ -382,7 +384,7 @@ class _Place:
         return Link(self.seq, run_id, n, epoch, at, kind, body, self.before, self.chain)
 
 
-def _placed(path: str, fetched: Rows, head: Head | None) -> Iterator[_Place]:
+def _placed(path: str, fetched: LedgerSnapshot, head: Head | None) -> Iterator[_Place]:
     """Each row, held to its hash. Where a row's hash itself is damaged, the hash of the next row,
     or the head, proves what it was.
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from trmcloud.adapters.ledger.backups import require_whole_pages
 from trmcloud.adapters.ledger.file import LedgerFile
-from trmcloud.adapters.ledger.records import Head, LedgerRecords, NeedsAll, Verified
+from trmcloud.adapters.ledger.records import FullReadNeeded, Head, LedgerRecords, VerifiedLedger
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
-from trmcloud.core.control.ledger_facts import Lost
+from trmcloud.core.control.ledger_facts import LostRecord
 from trmcloud.core.control.ledger_records import Link
 from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerOlder
 from trmcloud.core.money import Usd
@@ -51,7 +51,7 @@ class SqliteLedger:
         ``on_restored`` is given what was done."""
         self._file = LedgerFile(path, busy_timeout_s, random_bytes)
         self._records = LedgerRecords(self._file.path)
-        self._known: Verified | None = None
+        self._known: VerifiedLedger | None = None
         self._wall = wall
         self._on_restored = on_restored
 
@@ -206,7 +206,7 @@ class SqliteLedger:
             return ""
         return f"no backup in {self._file.backups.folder} holds {', '.join(lost)}"
 
-    def check(self) -> tuple[Lost, ...]:
+    def check(self) -> tuple[LostRecord, ...]:
         """Read all of the file anew, and name the records that are not what was written.
 
         Raises:
@@ -218,7 +218,7 @@ class SqliteLedger:
             require_whole_pages(conn, self._file.path)
         return lost
 
-    def mend(self) -> tuple[Lost, ...]:
+    def mend(self) -> tuple[LostRecord, ...]:
         """Put damaged records back from backups, where their hashes prove that they are the same.
         Returns those that were."""
         lost = self.check()
@@ -315,25 +315,25 @@ class SqliteLedger:
             return False
         return False
 
-    def _refreshed(self) -> Verified:
+    def _refreshed(self) -> VerifiedLedger:
         return self._mended(self._read_on)
 
-    def _read_on(self) -> Verified:
+    def _read_on(self) -> VerifiedLedger:
         head = self._file.read_head()
         with self._file.connection(write=False) as conn:
             fetched = self._records.fetch(conn, self._known, head)
         try:
             self._known = self._records.verify(fetched, head)
-        except NeedsAll:
+        except FullReadNeeded:
             with self._file.connection(write=False) as conn:
                 fetched = self._records.fetch(conn, None, head)
             self._known = self._records.verify(fetched, head)
         return self._known
 
-    def _verified(self, conn: sqlite3.Connection, head: Head | None) -> Verified:
+    def _verified(self, conn: sqlite3.Connection, head: Head | None) -> VerifiedLedger:
         try:
             return self._records.verify(self._records.fetch(conn, self._known, head), head)
-        except NeedsAll:
+        except FullReadNeeded:
             return self._records.verify(self._records.fetch(conn, None, head), head)
 
     def _written(self, write: Callable[[_Write], _Answer]) -> _Answer:
@@ -363,7 +363,7 @@ class _Write:
     """One transaction's view: ``known`` moves on with what is added."""
 
     def __init__(
-        self, path: str, records: LedgerRecords, conn: sqlite3.Connection, known: Verified
+        self, path: str, records: LedgerRecords, conn: sqlite3.Connection, known: VerifiedLedger
     ) -> None:
         self._path = path
         self._records = records

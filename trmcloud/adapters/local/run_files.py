@@ -15,7 +15,7 @@ from trmcloud.core.contract.trainer_contract import Heartbeat, load_heartbeat
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.io.files import read_small
-from trmcloud.io.hashing import holds
+from trmcloud.io.hashing import matches_hash
 from trmcloud.pod.machine.metrics_file import read_metrics
 
 _CHUNK_BYTES = 1 << 22
@@ -62,7 +62,7 @@ class LocalRunFiles:
         whole = sum(file.size_bytes for file in wanted)
         done = 0
         for file in wanted:
-            if not holds(target / file.name, file.size_bytes, file.sha256):
+            if not matches_hash(target / file.name, file.size_bytes, file.sha256):
                 _copy_verified(source / file.name, target / file.name, file)
             done += file.size_bytes
             progress(done, whole)

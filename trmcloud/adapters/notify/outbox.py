@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from trmcloud.app.notifications import Teller
+from trmcloud.app.notifications import Notifier
 from trmcloud.core.contract.notices import Notice, is_wanted
 from trmcloud.core.errors import OutboxError, TrmcloudError
-from trmcloud.ports.notices import Destination, Waiting
+from trmcloud.ports.notices import Destination, QueuedNotice
 
 # What is to be told, in one SQLite file beside the ledger: ``<home>/outbox.db``.
 #
@@ -80,7 +80,7 @@ class SqliteOutbox:
             conn.execute("UPDATE meta SET cursor = ?", (cursor,))
         return new
 
-    def due(self, destination: str, now: float, hold_s: float) -> Waiting | None:
+    def due(self, destination: str, now: float, hold_s: float) -> QueuedNotice | None:
         with self._transaction() as conn:
             # A clock that was set back must not hold anything for ever.
             row = conn.execute(
@@ -96,7 +96,7 @@ class SqliteOutbox:
             )
         return _waiting(row)
 
-    def done(self, waiting: Waiting, at: float) -> None:
+    def done(self, waiting: QueuedNotice, at: float) -> None:
         with self._transaction() as conn:
             self._drop(conn, waiting)
             conn.execute(
@@ -105,7 +105,7 @@ class SqliteOutbox:
                 (waiting.destination, at),
             )
 
-    def put_off(self, waiting: Waiting, next_at: float, why: str) -> None:
+    def put_off(self, waiting: QueuedNotice, next_at: float, why: str) -> None:
         with self._transaction() as conn:
             conn.execute(
                 "UPDATE waiting SET tries = tries + 1, next_at = ?, held_until = 0, why = ?"
@@ -113,7 +113,7 @@ class SqliteOutbox:
                 (next_at, why, waiting.notice_id, waiting.destination),
             )
 
-    def give_up(self, waiting: Waiting, why: str) -> None:
+    def give_up(self, waiting: QueuedNotice, why: str) -> None:
         with self._transaction() as conn:
             self._drop(conn, waiting)
             conn.execute(
@@ -122,7 +122,7 @@ class SqliteOutbox:
                 (waiting.destination, f"{waiting.notice_id}: {why}"),
             )
 
-    def waiting(self) -> Sequence[Waiting]:
+    def waiting(self) -> Sequence[QueuedNotice]:
         with self._transaction() as conn:
             rows = conn.execute(
                 "SELECT number, id, destination, body, tries, since, next_at, why FROM waiting"
@@ -142,7 +142,7 @@ class SqliteOutbox:
             conn.execute("DELETE FROM waiting WHERE destination = ?", (destination,))
             conn.execute("DELETE FROM told WHERE destination = ?", (destination,))
 
-    def _drop(self, conn: sqlite3.Connection, waiting: Waiting) -> None:
+    def _drop(self, conn: sqlite3.Connection, waiting: QueuedNotice) -> None:
         conn.execute(
             "DELETE FROM waiting WHERE id = ? AND destination = ?",
             (waiting.notice_id, waiting.destination),
@@ -191,9 +191,9 @@ _LONGEST_S = 7 * 86_400.0
 """Nothing is put off or held for longer."""
 
 
-def _waiting(row: tuple[int, str, str, str, int, float, float, str]) -> Waiting:
+def _waiting(row: tuple[int, str, str, str, int, float, float, str]) -> QueuedNotice:
     _, notice_id, destination, body, tries, since, next_at, why = row
-    return Waiting(notice_id, destination, body, tries, since, next_at, why)
+    return QueuedNotice(notice_id, destination, body, tries, since, next_at, why)
 
 
 # The thread that tells while others control: it is never waited for beyond a deadline.
@@ -201,11 +201,11 @@ def _waiting(row: tuple[int, str, str, str, int, float, float, str]) -> Waiting:
 _EVERY_S = 2.0
 
 
-class TellingThread:
+class NotificationThread:
     """Derives every few seconds; each destination is told by a thread of its own, so that one which
     never answers delays no other. All of them are daemons: no process waits for them to end."""
 
-    def __init__(self, teller: Teller, every_s: float = _EVERY_S) -> None:
+    def __init__(self, teller: Notifier, every_s: float = _EVERY_S) -> None:
         self._teller, self._every_s = teller, every_s
         self._leave = threading.Event()
         self._workers: dict[str, threading.Thread] = {}

@@ -22,7 +22,7 @@ from trmcloud.core.errors import MissingExtra, NotifyError, UsageError
 from trmcloud.core.plain_text import one_line
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.io.requests import send
-from trmcloud.ports.notices import Destination, Told
+from trmcloud.ports.notices import DeliveryResult, Destination
 
 # Who is to be told, in ``<home>/notify.json``: addresses and secrets, for their owner alone.
 
@@ -83,29 +83,31 @@ class WebhookSender:
         self._url, self._secret = url, secret
         self._timeout_s, self._now = timeout_s, now
 
-    def __call__(self, notice_id: str, body: str) -> Told:
+    def __call__(self, notice_id: str, body: str) -> DeliveryResult:
         return post(self._url, self._secret, notice_id, body, self._timeout_s, self._now())
 
 
-def post(url: str, secret: str, notice_id: str, body: str, timeout_s: float, now: float) -> Told:
+def post(
+    url: str, secret: str, notice_id: str, body: str, timeout_s: float, now: float
+) -> DeliveryResult:
     """Send a body, signed at ``now`` (epoch s)."""
     try:
         headers = headers_of(notice_id, body, secret, now)
         request = urllib.request.Request(url, body.encode(), headers, method="POST")
         with send(request, timeout_s) as answer:
             answer.read(1)
-        return Told(True)
+        return DeliveryResult(True)
     except urllib.error.HTTPError as error:
         again_in_s = retry_after_s(error.headers.get("Retry-After"), now)
         error.close()
-        return Told(False, one_line(f"it answered {error.code}"), again_in_s)
+        return DeliveryResult(False, one_line(f"it answered {error.code}"), again_in_s)
     except ContractError as error:
-        return Told(False, str(error))
+        return DeliveryResult(False, str(error))
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", None) or error
-        return Told(False, one_line(f"no answer: {why}")[:200])
+        return DeliveryResult(False, one_line(f"no answer: {why}")[:200])
     except Exception as error:  # http.client's own: an answer that is none
-        return Told(False, one_line(f"no answer: {type(error).__name__}")[:200])
+        return DeliveryResult(False, one_line(f"no answer: {type(error).__name__}")[:200])
 
 
 def retry_after_s(text: str | None, now: float) -> float | None:
@@ -181,15 +183,15 @@ class AppriseSender:
         another server."""
         return self._apprise.AppriseAsset(http_redirects=False)
 
-    def __call__(self, notice_id: str, body: str) -> Told:
+    def __call__(self, notice_id: str, body: str) -> DeliveryResult:
         told = json.loads(body)
         text = f"{told['text']}\n\nid {notice_id}"
         with _quiet() as said:
             try:
                 taken = bool(self._one.notify(body=text, title=told["title"]))
             except Exception as error:  # a library's own, of any kind
-                return Told(False, one_line(f"{type(error).__name__}: {error}")[:200])
-        return Told(taken, "" if taken else said.last)
+                return DeliveryResult(False, one_line(f"{type(error).__name__}: {error}")[:200])
+        return DeliveryResult(taken, "" if taken else said.last)
 
 
 class _Kept(logging.Handler):

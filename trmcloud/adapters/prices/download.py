@@ -15,7 +15,7 @@ CHUNK_BYTES = 1 << 16
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class Unreadable(Exception):
+class DownloadError(Exception):
     """Why a file could not be read, in a few words of one line. ``status`` is HTTP's, where one
     came."""
 
@@ -33,34 +33,34 @@ def fetch(url: str, *, most_bytes: int, within_s: float) -> bytes:
     """
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
-        raise Unreadable(f"{url} is neither https nor this machine")
+        raise DownloadError(f"{url} is neither https nor this machine")
     until = time.monotonic() + within_s
     request = urllib.request.Request(url, headers={"User-Agent": "trmcloud"})
     try:
         with send(request, within_s) as answer:
             return _body(answer, most_bytes, until)
     except urllib.error.HTTPError as error:
-        raise Unreadable(f"HTTP {error.code}", error.code) from None
+        raise DownloadError(f"HTTP {error.code}", error.code) from None
     except TimeoutError:
-        raise Unreadable(f"not had within {within_s:.0f} s") from None
+        raise DownloadError(f"not had within {within_s:.0f} s") from None
     except (OSError, ValueError, HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise Unreadable(str(reason) or type(error).__name__) from None
+        raise DownloadError(str(reason) or type(error).__name__) from None
 
 
 def _body(answer: Any, most_bytes: int, until: float) -> bytes:
     said = answer.headers.get("Content-Length", "")
     if said.isdecimal() and int(said) > most_bytes:
-        raise Unreadable(f"larger than {most_bytes >> 20} MiB")
+        raise DownloadError(f"larger than {most_bytes >> 20} MiB")
     chunks, size = [], 0
     # One read of the socket at a time: a line that drips must not outlast the deadline.
     while chunk := answer.read1(CHUNK_BYTES):
         size += len(chunk)
         if size > most_bytes:
-            raise Unreadable(f"larger than {most_bytes >> 20} MiB")
+            raise DownloadError(f"larger than {most_bytes >> 20} MiB")
         if time.monotonic() > until:
             raise TimeoutError
         chunks.append(chunk)
     if said.isdecimal() and size < int(said):
-        raise Unreadable("the answer broke off")
+        raise DownloadError("the answer broke off")
     return b"".join(chunks)

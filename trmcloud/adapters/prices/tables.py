@@ -40,7 +40,7 @@ class Source(NamedTuple):
     read: Callable[[float], Told]
 
 
-class Refreshed(NamedTuple):
+class RefreshResult(NamedTuple):
     """A refresh's outcome; ``path`` is None where nothing could be read."""
 
     path: Path | None
@@ -61,7 +61,7 @@ class PriceTables:
     def snapshots(self) -> list[Path]:
         return snapshots(self._home)
 
-    def refresh(self, now: float) -> Refreshed:
+    def refresh(self, now: float) -> RefreshResult:
         return refresh(self._home, now, self._sources())
 
 
@@ -124,7 +124,7 @@ def snapshots(home: Path) -> list[Path]:
 
 def refresh(
     home: Path, now: float, sources: Sequence[Source], *, within_s: float = READ_WITHIN_S
-) -> Refreshed:
+) -> RefreshResult:
     """Reads live prices, side by side, into a new snapshot; what is not read stays as it was.
 
     Where two sources know a provider, the first one counts.
@@ -142,7 +142,7 @@ def refresh(
         found += taken
         notes += said if taken or not offers else []
     if not found:
-        return Refreshed(None, 0, notes)
+        return RefreshResult(None, 0, notes)
     before = snapshots(home)[-1:]
     old = [offer for path in before for offer in _read(path, now, where=str(path))]
     folder = home / SNAPSHOTS_DIR
@@ -152,7 +152,7 @@ def refresh(
     write_atomic(path, _table(map(_row, _superseded(old, found))))
     for outdated in snapshots(home)[:-SNAPSHOTS_KEPT]:
         outdated.unlink(missing_ok=True)
-    return Refreshed(path, len(found), notes)
+    return RefreshResult(path, len(found), notes)
 
 
 def _read_all(sources: Sequence[Source], now: float, within_s: float) -> list[Told | None]:

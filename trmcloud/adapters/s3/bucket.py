@@ -15,13 +15,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from trmcloud.adapters.s3.client import Client, connect, told
+from trmcloud.adapters.s3.client import Client, connect, translate_errors
 from trmcloud.adapters.s3.fetching import fetch_file, get_bytes
 from trmcloud.adapters.s3.sending import (
     put_bytes,
     put_file,
     put_pieces,
-    takes_conditions,
+    supports_conditions,
     unfinished,
 )
 from trmcloud.adapters.s3.spans import LANES, Meter, Source
@@ -53,8 +53,8 @@ from trmcloud.core.contract.bucket_layout import (
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError
-from trmcloud.io.hashing import holds
-from trmcloud.ports.bucket import CacheRequest, GrantRequest, Shelf, Stored
+from trmcloud.io.hashing import matches_hash
+from trmcloud.ports.bucket import BucketCheckpoints, CacheRequest, GrantRequest, StoredCheckpoint
 from trmcloud.ports.link import StageItem
 
 # What a pod may fetch of the tokens that a bucket keeps, and where it may put what it makes.
@@ -79,7 +79,7 @@ def cache_grants(
         return place.key(tc.TOKENS_DIR, wanted.key, name)
 
     held = tc.offered(wanted.pins, sizes)
-    once = takes_conditions(client, key(f"{pod_name}/{_PROBE}"))
+    once = supports_conditions(client, key(f"{pod_name}/{_PROBE}"))
     slots = [slot for slot in tc.token_slots_for(pod_name, wanted.shards) if slot not in sizes]
     names = [*slots, *(tc.entry_of(slot) for slot in slots)]
     return CacheGrants(
@@ -158,7 +158,7 @@ class S3Bucket:
                     "what was written there is not what is read", where=str(self._place)
                 )
         finally:
-            with told(self._place, "delete"):
+            with translate_errors(self._place, "delete"):
                 client.s3.delete_object(Bucket=self._place.bucket, Key=key)
 
     def claim(self, run_id: str, ledger_id: str) -> None:
@@ -257,7 +257,7 @@ class S3Bucket:
             params["ContentLength"] = length
         if once:
             params["IfNoneMatch"] = "*"
-        with told(self._place):
+        with translate_errors(self._place):
             return str(
                 self.client.s3.generate_presigned_url(verb, Params=params, ExpiresIn=seconds)
             )
@@ -270,7 +270,9 @@ class S3Bucket:
             files.append(FileGet(name, size, sha256, (self._signed("get_object", key, seconds),)))
         return FolderGet(item.remote, tuple(files))
 
-    def _get_stored(self, stored: Stored, folder: str, seconds: int, *, beside: bool) -> FolderGet:
+    def _get_stored(
+        self, stored: StoredCheckpoint, folder: str, seconds: int, *, beside: bool
+    ) -> FolderGet:
         """A checkpoint's files, its manifest as the last one."""
         files = [
             FileGet(
@@ -291,7 +293,9 @@ class S3Bucket:
 
     # -- checkpoints ----------------------------------------------------------------------------
 
-    def checkpoints(self, run_id: str, file_bytes: Mapping[str, int] = _ANY_SIZE) -> Shelf:
+    def checkpoints(
+        self, run_id: str, file_bytes: Mapping[str, int] = _ANY_SIZE
+    ) -> BucketCheckpoints:
         """As the port says. Manifests are hostile text, from a pod that somebody else owns."""
         start = self._place.run(run_id) + "/"
         sizes: dict[str, dict[str, int]] = {}
@@ -309,13 +313,13 @@ class S3Bucket:
         }
         for label in sizes.keys() - begun.keys() - half.keys():
             half[label] = "it was never completed"
-        whole: dict[tuple[str, str], Stored] = {}
+        whole: dict[tuple[str, str], StoredCheckpoint] = {}
         with ThreadPoolExecutor(LANES) as pool:
             texts = pool.map(lambda label: self._manifest_text(start + label), begun)
             for (label, names), text in zip(begun.items(), texts, strict=True):
                 try:
                     made = _read(text, run_id, label, names)
-                    stored = Stored(
+                    stored = StoredCheckpoint(
                         made, start + label, len(text), hashlib.sha256(text).hexdigest()
                     )
                     known = whole.get((made.label, made.sha256))
@@ -323,7 +327,7 @@ class S3Bucket:
                         whole[made.label, made.sha256] = stored
                 except CheckpointError as error:
                     half[label] = str(error)
-        return Shelf(tuple(whole.values()), tuple(sorted(half.items())))
+        return BucketCheckpoints(tuple(whole.values()), tuple(sorted(half.items())))
 
     def oversized(self, run_id: str, file_bytes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
         start = self._place.run(run_id) + "/"
@@ -348,7 +352,7 @@ class S3Bucket:
 
     def fetch(
         self,
-        stored: Stored,
+        stored: StoredCheckpoint,
         names: Sequence[str],
         target: Path,
         progress: Callable[[int, int], None],
@@ -358,7 +362,7 @@ class S3Bucket:
         meter = Meter(progress, sum(file.size_bytes for file in wanted))
         for file in wanted:
             path = target / file.name
-            if holds(path, file.size_bytes, file.sha256):
+            if matches_hash(path, file.size_bytes, file.sha256):
                 meter.add(file.size_bytes)
                 continue
             fetch_file(self.client, _sources(stored.at, file), path, file.sha256, meter)
@@ -377,12 +381,14 @@ class S3Bucket:
             put_pieces(self.client, folder / file.name, _sources(at, file), file.sha256, meter)
         put_bytes(self.client, f"{at}/{mf.MANIFEST_NAME}", mf.to_json(manifest).encode())
 
-    def add_metric(self, stored: Stored, val_bpb: float, step_losses: Sequence[float]) -> None:
+    def add_metric(
+        self, stored: StoredCheckpoint, val_bpb: float, step_losses: Sequence[float]
+    ) -> None:
         scored = mf.with_metric(stored.manifest, val_bpb, step_losses)
         key = f"{stored.at}/{mf.MANIFEST_NAME}"
         put_bytes(self.client, key, mf.to_json(scored).encode())
 
-    def delete(self, stored: Stored, names: Sequence[str] = ()) -> None:
+    def delete(self, stored: StoredCheckpoint, names: Sequence[str] = ()) -> None:
         manifest_key = f"{stored.at}/{mf.MANIFEST_NAME}"
         if not names:
             self._delete([manifest_key])
@@ -419,7 +425,7 @@ class S3Bucket:
             began: datetime = upload["Initiated"]
             if self._now() - began.timestamp() > ABANDONED_AFTER_S:
                 old.append((upload["Key"], upload["UploadId"]))
-        with told(self._place, "end uploads"):
+        with translate_errors(self._place, "end uploads"):
             for key, upload_id in old:
                 self.client.s3.abort_multipart_upload(
                     Bucket=self._place.bucket, Key=key, UploadId=upload_id
@@ -441,7 +447,7 @@ class S3Bucket:
         before, token = None, None
         for _ in range(_MOST_PAGES):
             more: dict[str, Any] = {"ContinuationToken": token} if token else {}
-            with told(self._place, "list"):
+            with translate_errors(self._place, "list"):
                 page = s3.list_objects_v2(Bucket=self._place.bucket, Prefix=prefix, **more)
                 found = [(str(row["Key"]), int(row["Size"])) for row in page.get("Contents", ())]
             yield from found
@@ -459,7 +465,7 @@ class S3Bucket:
             some = keys[at : at + _MOST_AT_ONCE]
             objects = {"Objects": [{"Key": key} for key in some], "Quiet": True}
             try:
-                with told(self._place, "delete"):
+                with translate_errors(self._place, "delete"):
                     refused = s3.delete_objects(Bucket=bucket, Delete=objects).get("Errors", ())
             except ProviderError:
                 self._delete_singly(some)  # a store without batches refuses them in its own words
@@ -468,7 +474,7 @@ class S3Bucket:
 
     def _delete_singly(self, keys: Sequence[str]) -> None:
         for key in keys:
-            with told(self._place, "delete"):
+            with translate_errors(self._place, "delete"):
                 self.client.s3.delete_object(Bucket=self._place.bucket, Key=key)
 
 

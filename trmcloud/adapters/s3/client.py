@@ -74,7 +74,7 @@ def connect(
     from botocore.exceptions import ClientError
 
     url = settings.endpoint(environ)
-    with told(place):
+    with translate_errors(place):
         session = boto3.session.Session()
         region = settings.region_of(url) or session.region_name or "us-east-1"
         credentials = session.get_credentials()
@@ -96,7 +96,7 @@ def connect(
         )
         return session.client("s3", endpoint_url=url or None, config=config)
 
-    with told(place):
+    with translate_errors(place):
         s3 = made(region)
         try:
             answer = s3.head_bucket(Bucket=place.bucket)
@@ -110,7 +110,7 @@ def connect(
         actual = answer.get("BucketRegion") or ""
         if actual and actual != region:
             s3, region = made(actual), actual
-    plain = not settings.takes_presigned(url)
+    plain = not settings.supports_presigned(url)
     return Client(s3, place, region, url, plain, _until(credentials))
 
 
@@ -121,7 +121,7 @@ def _until(credentials: Any) -> float | None:
 
 
 @contextlib.contextmanager
-def told(place: Place, doing: str = "") -> Iterator[None]:
+def translate_errors(place: Place, doing: str = "") -> Iterator[None]:
     """Convert errors of boto3 in the block to errors of ours."""
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -214,14 +214,14 @@ def is_missing(error: Any) -> bool:
     return code_of(error) in ("NoSuchKey", "404", "NotFound")
 
 
-def lacks(error: Any) -> bool:
+def is_unsupported(error: Any) -> bool:
     """Whether the store does not know what it was asked for: doing without may be of use."""
     about = (getattr(error, "response", None) or {}).get("ResponseMetadata", {})
     unknown = about.get("HTTPStatusCode") in (404, 405, 501) or code_of(error) in _UNKNOWN_CALL
-    return unknown and not of_no_use(error)
+    return unknown and not is_final_error(error)
 
 
-def of_no_use(error: Any) -> bool:
+def is_final_error(error: Any) -> bool:
     """Whether nothing else that is asked of the bucket will be answered better."""
     return code_of(error) in _WRONG_KEY or code_of(error) == "NoSuchBucket"
 
@@ -239,7 +239,7 @@ def clock_skew_s(client: Client) -> float | None:
     time."""
     from email.utils import parsedate_to_datetime
 
-    with told(client.place):
+    with translate_errors(client.place):
         answer = client.s3.head_bucket(Bucket=client.place.bucket)
     date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
     try:

@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from trmcloud.adapters.s3.client import Client, code_of, is_missing, told
-from trmcloud.adapters.s3.spans import BLOCK, LANES, PART_BYTES, Meter, Source, side_by_side
+from trmcloud.adapters.s3.client import Client, code_of, is_missing, translate_errors
+from trmcloud.adapters.s3.spans import BLOCK, LANES, PART_BYTES, Meter, Source, run_in_parallel
 from trmcloud.core.errors import CheckpointError, DoesNotFit
 from trmcloud.io.files import read_small, write_atomic
 
@@ -28,7 +28,7 @@ def get_bytes(client: Client, key: str, most: int) -> bytes | None:
     """A small object; None where there is none, or it is larger than ``most``."""
     from botocore.exceptions import ClientError
 
-    with told(client.place, "read"):
+    with translate_errors(client.place, "read"):
         try:
             answer = client.s3.get_object(Bucket=client.place.bucket, Key=key)
         except ClientError as error:
@@ -106,7 +106,7 @@ def fetch_file(
                     digest.update(os.pread(handle, min(BLOCK, one.end - at), at))
 
             try:
-                side_by_side(ranges, bring, check, LANES)
+                run_in_parallel(ranges, bring, check, LANES)
             finally:
                 stop.set()
             os.fsync(handle)
@@ -163,13 +163,13 @@ def _bring_range(
                     f"{_short(one.key)} is missing or cut short in the bucket",
                     where=str(client.place),
                 ) from None
-            with told(client.place, "read"):
+            with translate_errors(client.place, "read"):
                 raise
         except (BotoCoreError, OSError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
             if attempt == _TRIES - 1:
-                with told(client.place, "read"):
+                with translate_errors(client.place, "read"):
                     raise
         if at < one.end:
             time.sleep(_FIRST_PAUSE_S * 2**attempt)

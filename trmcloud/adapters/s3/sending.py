@@ -10,8 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trmcloud.adapters.s3.client import Client, code_of, is_missing, lacks, of_no_use, told
-from trmcloud.adapters.s3.spans import BLOCK, LANES, PART_BYTES, Meter, Source, side_by_side
+from trmcloud.adapters.s3.client import (
+    Client,
+    code_of,
+    is_final_error,
+    is_missing,
+    is_unsupported,
+    translate_errors,
+)
+from trmcloud.adapters.s3.spans import BLOCK, LANES, PART_BYTES, Meter, Source, run_in_parallel
 from trmcloud.core.errors import CheckpointError, DataError, ProviderRefused, TrmcloudError
 
 UP_PART_BYTES = 8 << 20
@@ -75,7 +82,7 @@ def put_pieces(
 
         def send(one: Source) -> None:
             body, md5 = _body(handle, one)
-            with told(client.place, "write"):
+            with translate_errors(client.place, "write"):
                 client.s3.put_object(
                     Bucket=client.place.bucket,
                     Key=one.key,
@@ -89,7 +96,7 @@ def put_pieces(
             for at in range(one.start, one.end, BLOCK):
                 whole.update(os.pread(handle, min(BLOCK, one.end - at), at))
 
-        side_by_side(sources, send, check, LANES)
+        run_in_parallel(sources, send, check, LANES)
     if whole.hexdigest() != sha256:
         raise CheckpointError(f"{path.name} is not what its manifest says", where=str(path.parent))
 
@@ -127,7 +134,7 @@ def put_bytes(
     from botocore.exceptions import ClientError
 
     conditional = {"IfNoneMatch": "*"} if once and not client.plain else {}
-    with told(client.place, "write"):
+    with translate_errors(client.place, "write"):
         try:
             client.s3.put_object(
                 Bucket=client.place.bucket,
@@ -140,21 +147,21 @@ def put_bytes(
         except ClientError as error:
             if once and code_of(error) in _IS_THERE:
                 return False
-            if not (conditional and lacks(error)):
+            if not (conditional and is_unsupported(error)):
                 raise
             # A store without conditional writes: the caller has looked that there is none.
             return put_bytes(client, key, data, metadata)
     return True
 
 
-def takes_conditions(client: Client, key: str) -> bool:
+def supports_conditions(client: Client, key: str) -> bool:
     """Whether the store refuses to write over ``key`` where it is asked to; ``key`` is stored."""
     from botocore.exceptions import ClientError
 
     if client.plain:
         return False
     for _ in range(2):
-        with told(client.place, "write"):
+        with translate_errors(client.place, "write"):
             try:
                 client.s3.put_object(
                     Bucket=client.place.bucket, Key=key, Body=b"{}", IfNoneMatch="*"
@@ -162,7 +169,7 @@ def takes_conditions(client: Client, key: str) -> bool:
             except ClientError as error:
                 if code_of(error) in _IS_THERE:
                     return True
-                if lacks(error):
+                if is_unsupported(error):
                     return False
                 raise
     return False
@@ -185,7 +192,7 @@ def _put_parts(
         number = one.start // each + 1
         body, md5 = _body(handle, one)
         if there.get(number) != (one.end - one.start, md5.hex()):
-            with told(client.place, "write"):
+            with translate_errors(client.place, "write"):
                 answer = client.s3.upload_part(
                     Bucket=client.place.bucket,
                     Key=key,
@@ -205,11 +212,11 @@ def _put_parts(
             whole.update(os.pread(handle, min(BLOCK, one.end - at), at))
 
     try:
-        side_by_side(spans, send, check, UP_LANES)
+        run_in_parallel(spans, send, check, UP_LANES)
         if whole.hexdigest() != sha256:
             raise _changed(path)
         parts = [{"PartNumber": number, "ETag": tags[number]} for number in sorted(tags)]
-        with told(client.place, "write"):
+        with translate_errors(client.place, "write"):
             client.s3.complete_multipart_upload(
                 Bucket=client.place.bucket,
                 Key=key,
@@ -241,7 +248,7 @@ def _put_whole(
         md5.update(block)
     if whole.hexdigest() != sha256:
         raise _changed(path)
-    with told(client.place, "write"):
+    with translate_errors(client.place, "write"):
         client.s3.put_object(
             Bucket=client.place.bucket,
             Key=key,
@@ -271,13 +278,13 @@ def _begun(
         there = _parts_of(client, key, upload)
         if there is not None:
             return upload, there, True
-    with told(client.place, "write"):
+    with translate_errors(client.place, "write"):
         try:
             made = client.s3.create_multipart_upload(
                 Bucket=bucket, Key=key, Metadata={"sha256": sha256}
             )
         except ClientError as error:
-            if lacks(error):
+            if is_unsupported(error):
                 return None
             raise
     return str(made["UploadId"]), {}, found is not None and not mine
@@ -306,27 +313,27 @@ def _listed(client: Client, pages: Any, kind: str) -> list[Any] | None:
     from botocore.exceptions import ClientError
     from botocore.parsers import ResponseParserError
 
-    with told(client.place, "list uploads"):
+    with translate_errors(client.place, "list uploads"):
         try:
             return [each for page in pages for each in page.get(kind, ())]
         except ResponseParserError:
             return None
         except ClientError as error:
             # Whatever else it is, what must not fail comes next: the upload itself.
-            if of_no_use(error):
+            if is_final_error(error):
                 raise
             return None
 
 
 def _abort(client: Client, key: str, upload: str) -> None:
-    with contextlib.suppress(TrmcloudError), told(client.place):
+    with contextlib.suppress(TrmcloudError), translate_errors(client.place):
         client.s3.abort_multipart_upload(Bucket=client.place.bucket, Key=key, UploadId=upload)
 
 
 def _is_there(client: Client, key: str, size: int, sha256: str) -> bool:
     from botocore.exceptions import ClientError
 
-    with told(client.place, "read"):
+    with translate_errors(client.place, "read"):
         try:
             about = client.s3.head_object(Bucket=client.place.bucket, Key=key)
         except ClientError as error:

@@ -18,7 +18,7 @@ def endpoint(environ: Mapping[str, str]) -> str:
     return next((environ[name] for name in ENV_ENDPOINTS if environ.get(name)), "")
 
 
-def takes_presigned(url: str) -> bool:
+def supports_presigned(url: str) -> bool:
     """RunPod's S3 to network volumes takes none, nor deletions in batches or conditional writes."""
     return _RUNPOD.fullmatch(url) is None
 

@@ -39,7 +39,7 @@ class Meter:
             self._progress(self._done, self._whole)
 
 
-def side_by_side(
+def run_in_parallel(
     jobs: Sequence[_Job],
     work: Callable[[_Job], None],
     then: Callable[[_Job], None],

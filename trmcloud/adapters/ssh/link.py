@@ -15,7 +15,7 @@ from trmcloud.adapters.ssh.forward import board, follow, forward
 from trmcloud.adapters.ssh.keys import KeyStore
 from trmcloud.adapters.ssh.pull import pull
 from trmcloud.adapters.ssh.push import Progress, parcel_of, shifted, stage, write_text
-from trmcloud.adapters.ssh.sync import MAX_ANSWER_BYTES, Mirror, Others, remote_manifests
+from trmcloud.adapters.ssh.sync import MAX_ANSWER_BYTES, Mirror, PeerMachines, remote_manifests
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import GRANTS_NAME
@@ -79,7 +79,7 @@ class SshPodLink(PodLink):
         self._home, self._address_of, self._root = home, address_of, root
         self._now, self._user, self._way_to = now, user, way_to
         self._ways_to_others = ways_to_others
-        self._others = Others(self._to_others, now)
+        self._others = PeerMachines(self._to_others, now)
         self._keys = keys or KeyStore(home)
         self._connections: dict[tuple[str, str], tuple[tuple[str, int], SshConnection]] = {}
         self._mirrors: dict[str, Mirror] = {}
@@ -260,7 +260,9 @@ class SshPodLink(PodLink):
             raise CheckpointError(f"{manifest.label} is not a checkpoint of {run_id}")
         return manifest
 
-    def manifest(self, pod_name: str, run_id: str, kept: contract.Kept) -> CheckpointManifest:
+    def manifest(
+        self, pod_name: str, run_id: str, kept: contract.KeptCheckpoint
+    ) -> CheckpointManifest:
         """As the pod told it when it was last asked; with its metric, where the agent knows it."""
         label = f"{kept.phase}/{mf.step_dir_name(kept.step)}"
         found = remote_manifests(self._home, run_id, kept)

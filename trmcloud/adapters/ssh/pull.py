@@ -23,7 +23,7 @@ from trmcloud.core.contract.manifest import CheckpointFile, allowed_name
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import CheckpointError, DoesNotFit, Dropped, LinkError, TrmcloudError
 from trmcloud.io.files import read_small, sync_folder, write_atomic
-from trmcloud.io.hashing import holds
+from trmcloud.io.hashing import matches_hash
 from trmcloud.io.requests import pause_s
 
 # Files that are on their way here: what has come of them, kept so that an interrupted transfer
@@ -146,11 +146,11 @@ class Part:
 
 def is_whole(target: Path, file: CheckpointFile) -> bool:
     """Whether the file is there already, and is what its hash says."""
-    return holds(target / file.name, file.size_bytes, file.sha256)
+    return matches_hash(target / file.name, file.size_bytes, file.sha256)
 
 
 @contextmanager
-def only_one(target: Path, wait: Callable[[], None]) -> Iterator[None]:
+def lock_target(target: Path, wait: Callable[[], None]) -> Iterator[None]:
     """Nobody else brings files to ``target`` meanwhile; ``wait()`` is called while one does."""
     import fcntl
 
@@ -249,7 +249,7 @@ def pull(
         progress(0, whole)
         time.sleep(_TELL_EVERY_S)
 
-    with only_one(target, wait):
+    with lock_target(target, wait):
         wanted = [file for file in files if not is_whole(target, file)]
         there = whole - sum(file.size_bytes for file in wanted)
         with contextlib.ExitStack() as stack:

@@ -44,7 +44,7 @@ class _Asked:
     machine: int = 0
 
 
-class Others:
+class PeerMachines:
     """``connections`` gives one to each further machine of a pod; ``now`` is epoch seconds."""
 
     def __init__(
@@ -325,7 +325,7 @@ class Mirror:
 
 
 def remote_manifests(
-    home: Path, run_id: str, kept: contract.Kept | None = None
+    home: Path, run_id: str, kept: contract.KeptCheckpoint | None = None
 ) -> list[CheckpointManifest]:
     """Checkpoints that the run's pod had when it was last asked; those of ``kept``'s step alone
     where it is given."""

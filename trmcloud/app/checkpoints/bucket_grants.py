@@ -29,7 +29,13 @@ from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.storage import HOURS_PER_MONTH
 from trmcloud.core.values import replace
-from trmcloud.ports.bucket import Bucket, CacheRequest, GrantRequest, Shelf, Stored
+from trmcloud.ports.bucket import (
+    Bucket,
+    BucketCheckpoints,
+    CacheRequest,
+    GrantRequest,
+    StoredCheckpoint,
+)
 from trmcloud.ports.work import Progress
 
 # The hashes of the token files that pods stored in a bucket, pinned in the ledger.
@@ -97,7 +103,7 @@ def granted_shards(candidate: Candidate) -> Mapping[str, int]:
     }
 
 
-def beyond_grants(context: Context, run: RunState) -> tuple[tuple[str, int], ...] | None:
+def oversized_objects(context: Context, run: RunState) -> tuple[tuple[str, int], ...] | None:
     """(key, bytes) of what the run's pods have stored beyond their grants; None where it is not due
     to look, or the bucket does not let itself be asked: then it is tried again in a while."""
     if not owes_sweep(run, context.wall()):
@@ -115,7 +121,7 @@ def beyond_grants(context: Context, run: RunState) -> tuple[tuple[str, int], ...
     return found
 
 
-def swept(run: RunState, found: Sequence[tuple[str, int]], now: float) -> ev.BucketSwept:
+def sweep_event(run: RunState, found: Sequence[tuple[str, int]], now: float) -> ev.BucketSwept:
     """Return the record of excess objects that were found. It is put on record before it is
     deleted: whoever dies in between leaves it to be found again, and never a bill that is on no
     record."""
@@ -124,11 +130,11 @@ def swept(run: RunState, found: Sequence[tuple[str, int]], now: float) -> ev.Buc
     # before, and is there still since whoever found it died, is counted up to then.
     began_at = max(run.generations[0].intended_at, run.swept_at)
     _, counted = run.oversized.get(number, (0, ZERO))
-    amount = counted + bucket_rent(size_bytes, (now - began_at) / 3600) if found else ZERO
+    amount = counted + storage_rent(size_bytes, (now - began_at) / 3600) if found else ZERO
     return ev.BucketSwept(number, size_bytes, amount)
 
 
-def drop_beyond(context: Context, run: RunState, found: Sequence[tuple[str, int]]) -> bool:
+def delete_oversized(context: Context, run: RunState, found: Sequence[tuple[str, int]]) -> bool:
     """Delete it; whether the bucket did."""
     try:
         bucket = bucket_at(context, run.bucket)
@@ -140,7 +146,7 @@ def drop_beyond(context: Context, run: RunState, found: Sequence[tuple[str, int]
     return True
 
 
-def bucket_rent(size_bytes: int, hours: float) -> Usd:
+def storage_rent(size_bytes: int, hours: float) -> Usd:
     """Return the price of holding so much in a bucket for so long, rounded up."""
     micros = size_bytes * BUCKET_MICROS_PER_GB_MONTH * ceil(max(0.0, hours) * 3600)
     return Usd.from_micros(-(-micros // (HOURS_PER_MONTH * 3600 * 10**9)))
@@ -151,15 +157,15 @@ def bucket_rent(size_bytes: int, hours: float) -> Usd:
 _GO_ON_FROM = 2
 
 
-def to_go_on_from(run: RunState, shelf: Shelf) -> tuple[Stored, ...]:
+def checkpoints_to_resume(run: RunState, shelf: BucketCheckpoints) -> tuple[StoredCheckpoint, ...]:
     """Of each phase that has not finished the furthest checkpoints in the bucket, the furthest
     first."""
     done = {name for name, account in run.phases.items() if account.outcome in DONE}
-    wanted = furthest(s.manifest for s in shelf.whole if s.manifest.phase not in done)
+    wanted = latest_resumable(s.manifest for s in shelf.whole if s.manifest.phase not in done)
     return tuple(s for manifest in wanted for s in shelf.whole if s.manifest == manifest)
 
 
-def furthest(manifests: Iterable[CheckpointManifest]) -> tuple[CheckpointManifest, ...]:
+def latest_resumable(manifests: Iterable[CheckpointManifest]) -> tuple[CheckpointManifest, ...]:
     """Return the checkpoints that a new pod continues from: of each phase the latest step that has
     its optimizer's state, after it the one before, for where the store has not got the first as it
     was promised, and the last one before the cooldown that the latest is in."""
@@ -212,7 +218,7 @@ def give_grants(
             folders=folders,
             go_on_from=[
                 (stored, _place_on_pod(root, stored.manifest))
-                for stored in to_go_on_from(run, bucket.checkpoints(run.run_id, file_bytes))
+                for stored in checkpoints_to_resume(run, bucket.checkpoints(run.run_id, file_bytes))
             ],
             file_bytes=file_bytes,
             shards=granted_shards(candidate),

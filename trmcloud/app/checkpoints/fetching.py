@@ -14,8 +14,8 @@ from typing import BinaryIO
 from trmcloud.app.checkpoints.opening import Opening, opening_of
 from trmcloud.app.checkpoints.sources import (
     CheckpointSource,
-    lacking_here,
     live_pod,
+    missing_here,
     sources_of,
     wanted_names,
 )
@@ -166,7 +166,7 @@ Source = Callable[[CheckpointManifest, Sequence[str], str, Progress], None]
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedCheckpoint:
     """A checkpoint on the user's disk, every hash verified."""
 
     manifest: CheckpointManifest
@@ -244,7 +244,7 @@ def _where_it_could_be(run: RunState, *, asked: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestCheckpoint:
     """A checkpoint, and who brings it; ``missed``: who else could not be asked, a line each."""
 
     manifest: CheckpointManifest
@@ -259,7 +259,7 @@ def find_best(
     phase: str | None = None,
     step: int | None = None,
     weights_only: bool = False,
-) -> Best:
+) -> BestCheckpoint:
     """The checkpoint asked for, and the first of the run's sources that has all that is wanted of
     it.
 
@@ -275,7 +275,7 @@ def find_best(
     for source in elsewhere:
         listing, known = source.list(), {(m.label, m.sha256) for m in told}
         new = [m for m in listing.whole if (m.label, m.sha256) not in known]
-        for manifest in lacking_here(context, run, new, weights_only=weights_only):
+        for manifest in missing_here(context, run, new, weights_only=weights_only):
             lacking[manifest.label, manifest.sha256] = source
             also.append(manifest)
         told += new
@@ -290,18 +290,18 @@ def find_best(
             raise listing.trouble
         missed.append(listing.missed)
     best = choose(context, run, phase=phase, step=step, also=also, told=told, half=half)
-    return Best(best, lacking.get((best.label, best.sha256), here), tuple(missed))
+    return BestCheckpoint(best, lacking.get((best.label, best.sha256), here), tuple(missed))
 
 
 def fetch(
     context: Context,
     run: RunState,
-    best: Best,
+    best: BestCheckpoint,
     into: Path,
     *,
     weights_only: bool,
     progress: Progress,
-) -> Fetched:
+) -> FetchedCheckpoint:
     """``copy`` from where it lies, noted down in the ledger."""
     manifest = best.manifest
     fetched = copy(best.source.fetch, manifest, into, weights_only=weights_only, progress=progress)
@@ -316,7 +316,7 @@ def copy(
     *,
     weights_only: bool,
     progress: Progress,
-) -> Fetched:
+) -> FetchedCheckpoint:
     """Copy a checkpoint to ``into``, verify every hash, then rename it into place.
 
     Interrupted, it goes on where it stopped: verified files in ``into.partial`` are kept. One that
@@ -328,7 +328,7 @@ def copy(
     """
     names = sorted(wanted_names(manifest, weights_only=weights_only))
     if into.exists() and (there := _held(into, manifest, names, source, progress)) is not None:
-        return Fetched(there, into, already_there=True)
+        return FetchedCheckpoint(there, into, already_there=True)
     needed = sum(file.size_bytes for file in manifest.files if file.name in names)
     if manifest.is_sharded:
         needed *= 2  # the shards go when the single files stand
@@ -352,7 +352,7 @@ def copy(
         into.rmdir()
     partial.rename(into)
     sync_folder(into.parent)
-    return Fetched(manifest, into, already_there=False)
+    return FetchedCheckpoint(manifest, into, already_there=False)
 
 
 def default_folder(manifest: CheckpointManifest, cwd: Path) -> Path:
@@ -524,7 +524,7 @@ def sound_file(folder: Path, kind: str) -> Path | None:
     return folder / entries[0].name if entries else None
 
 
-def to_json(fetched: Fetched) -> str:
+def to_json(fetched: FetchedCheckpoint) -> str:
     manifest = fetched.manifest
     return json.dumps(
         {

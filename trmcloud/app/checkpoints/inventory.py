@@ -11,7 +11,7 @@ from trmcloud.app.run_queries import last_report
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.manifest import CheckpointManifest, Pruning, step_dir_name
-from trmcloud.core.contract.pod_contract import Kept
+from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.values import dataclass
@@ -55,9 +55,9 @@ class Checkpoint:
 
 def checkpoints_of(context: Context, run: RunState) -> tuple[Checkpoint, ...]:
     """By phase and step."""
-    found: dict[tuple[str, int, str], tuple[Kept, list[Place], float | None]] = {}
+    found: dict[tuple[str, int, str], tuple[KeptCheckpoint, list[Place], float | None]] = {}
 
-    def put(kept: Kept, place: Place, at: float | None = None) -> None:
+    def put(kept: KeptCheckpoint, place: Place, at: float | None = None) -> None:
         before = found.get(kept.bits)
         places = before[1] if before is not None else []
         known = kept if before is None or before[0].val_bpb is None else before[0]

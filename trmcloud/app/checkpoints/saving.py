@@ -7,7 +7,7 @@ from trmcloud.app.context import Context, find_run
 from trmcloud.app.run_queries import last_beat, last_report
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.manifest import step_dir_name
-from trmcloud.core.contract.pod_contract import Kept, PhaseState, Saves
+from trmcloud.core.contract.pod_contract import KeptCheckpoint, PhaseState, SaveAnswers
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import is_pulled
 from trmcloud.core.control.run_state import IllegalTransition, RunState, State
@@ -18,14 +18,14 @@ _NO_STEPS = ("landing", "ended")
 
 
 @dataclass(frozen=True)
-class Asked:
+class SaveRequest:
     """The ``number``-th request to the pod of this ``generation``."""
 
     run_id: str
     generation: int
     number: int
 
-    def answer(self, context: Context, run: RunState) -> Saves | None:
+    def answer(self, context: Context, run: RunState) -> SaveAnswers | None:
         """Return the answer to the request, by the agent's report; None while there is none."""
         if run.generation is None or run.generation.number != self.generation:
             return None
@@ -39,7 +39,7 @@ class Place:
     """A checkpoint, and where it is by now, in words and for programs. ``final``: where the run's
     checkpoints are kept; before that it is on its pod alone."""
 
-    kept: Kept
+    kept: KeptCheckpoint
     words: str
     final: bool
     at: inventory.Place
@@ -49,7 +49,7 @@ class Place:
         return f"{self.kept.phase}/{step_dir_name(self.kept.step)}"
 
 
-def request_save(context: Context, run_id: str | None, by: str) -> Asked:
+def request_save(context: Context, run_id: str | None, by: str) -> SaveRequest:
     """Put the wish on record; the run's driver passes it on.
 
     Raises:
@@ -76,7 +76,7 @@ def request_save(context: Context, run_id: str | None, by: str) -> Asked:
         ) from None
     asked = find_run(context, run.run_id).generation
     number = asked.saves_asked if asked is not None else 1
-    return Asked(run.run_id, generation.number, number)
+    return SaveRequest(run.run_id, generation.number, number)
 
 
 def why_not_saved(context: Context, run: RunState) -> str:
@@ -102,7 +102,7 @@ def why_not_saved(context: Context, run: RunState) -> str:
 class AwaitedSave:
     """For the pod's answer, then for the copy; for each no longer than ``wait_s``."""
 
-    def __init__(self, context: Context, asked: Asked, wait_s: float) -> None:
+    def __init__(self, context: Context, asked: SaveRequest, wait_s: float) -> None:
         self._context, self._asked, self._wait_s = context, asked, wait_s
         self._began = context.wall()
         self._answered = False
@@ -145,7 +145,7 @@ class AwaitedSave:
         )
 
 
-def find_saved(context: Context, run: RunState, saves: Saves) -> Place | None:
+def find_saved(context: Context, run: RunState, saves: SaveAnswers) -> Place | None:
     """The checkpoint that ``saves`` tells of, or a later one of its phase, where it is kept; else
     where it is on its way from. None where it cannot be found."""
     generation, report = run.generation, last_report(context, run)
@@ -180,6 +180,8 @@ def find_saved(context: Context, run: RunState, saves: Saves) -> Place | None:
     return Place(there, "its pod alone, so far", final=False, at=inventory.Place(inventory.POD, ""))
 
 
-def _of(saves: Saves, found: list[Kept] | tuple[Kept, ...]) -> Kept | None:
+def _of(
+    saves: SaveAnswers, found: list[KeptCheckpoint] | tuple[KeptCheckpoint, ...]
+) -> KeptCheckpoint | None:
     mine = [k for k in found if k.phase == saves.phase and k.step >= (saves.step or 0)]
     return min(mine, key=lambda kept: kept.step, default=None)

@@ -9,16 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
-from trmcloud.app.checkpoints.bucket_grants import bucket_rent, granted_file_bytes
+from trmcloud.app.checkpoints.bucket_grants import granted_file_bytes, storage_rent
 from trmcloud.app.context import Context, bucket_at
 from trmcloud.app.pod_request import LaunchData, disk_gb, read_launch_note
-from trmcloud.app.run_queries import as_told, is_rented, told_uploaded
+from trmcloud.app.run_queries import is_rented, manifest_from_report, reported_uploads
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import free_slot
 from trmcloud.core.contract.bucket_layout import slots_of
 from trmcloud.core.contract.manifest import CheckpointManifest, Pruning, is_before_cooldown
-from trmcloud.core.contract.pod_contract import Kept
+from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import CheckpointError, ConflictError, LinkError, TrmcloudError
 from trmcloud.core.money import cost
@@ -26,7 +26,7 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.storage import price_per_hour
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.ports.bucket import Shelf, Stored
+from trmcloud.ports.bucket import BucketCheckpoints, StoredCheckpoint
 from trmcloud.ports.work import Progress
 
 # Checkpoints that lie on a run's rented pod while it lives: which of them lack here, what keeping
@@ -44,7 +44,7 @@ def live_pod(run: RunState) -> Generation | None:
     return generation
 
 
-def lacking_here(
+def missing_here(
     context: Context,
     run: RunState,
     there: Sequence[CheckpointManifest],
@@ -68,7 +68,7 @@ def wanted_names(manifest: CheckpointManifest, *, weights_only: bool) -> set[str
     return {f.name for f in manifest.files if not weights_only or f.kind != "optimizer"}
 
 
-def pod_keeping_cost(context: Context, run: RunState, pruning: Pruning) -> str:
+def describe_kept_on_pod(context: Context, run: RunState, pruning: Pruning) -> str:
     """Describe the checkpoints that stay on the pod, and their price by the day."""
     size_mb = sum(manifest.size_bytes for manifest in pruning.kept) / 1e6
     plan = run.plan
@@ -86,19 +86,19 @@ def pod_keeping_cost(context: Context, run: RunState, pruning: Pruning) -> str:
 
 # Checkpoints that lie in a run's bucket, whether or not its pod is still there.
 
-NOTHING = Shelf()
+NOTHING = BucketCheckpoints()
 _NOTE_NAME = "bucket.json"
 
 
 @dataclass(frozen=True)
-class InBucket:
+class BucketListing:
     """``place`` is '' where the run has no bucket; ``trouble``: it could not be asked."""
 
     place: str = ""
-    shelf: Shelf = NOTHING
+    shelf: BucketCheckpoints = NOTHING
     trouble: TrmcloudError | None = None
 
-    def stored(self, manifest: CheckpointManifest) -> Stored | None:
+    def stored(self, manifest: CheckpointManifest) -> StoredCheckpoint | None:
         wanted = (manifest.label, manifest.sha256)
         for one in self.shelf.whole:
             if (one.manifest.label, one.manifest.sha256) == wanted:
@@ -106,30 +106,32 @@ class InBucket:
         return None
 
 
-def in_bucket(context: Context, run: RunState) -> InBucket:
+def list_bucket(context: Context, run: RunState) -> BucketListing:
     """List the run's checkpoints in its bucket, asked now."""
     place = run.bucket
     if not place:
-        return InBucket()
+        return BucketListing()
     try:
         most = granted_file_bytes(run.plan)
-        return InBucket(place, bucket_at(context, place).checkpoints(run.run_id, most))
+        return BucketListing(place, bucket_at(context, place).checkpoints(run.run_id, most))
     except TrmcloudError as error:
-        return InBucket(place, trouble=error)
+        return BucketListing(place, trouble=error)
 
 
 def known_in_bucket(context: Context, run: RunState) -> tuple[CheckpointManifest, ...]:
     """Return the checkpoints in the bucket, as far as this home knows: while the run lives by its
     agents' reports, then by the bucket's list, which is asked once."""
-    told = told_uploaded(context, run)
+    told = reported_uploads(context, run)
     if not run.bucket or run.live or not any(g.up_at is not None for g in run.generations):
         return told
     path = context.home / contract.RUNS_DIR / run.run_id / _NOTE_NAME
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         note = json.loads(read_small(path) or "null")
         if note["generations"] == len(run.generations):
-            return tuple(as_told(run.run_id, Kept(**kept)) for kept in note["kept"])
-    found = in_bucket(context, run)
+            return tuple(
+                manifest_from_report(run.run_id, KeptCheckpoint(**kept)) for kept in note["kept"]
+            )
+    found = list_bucket(context, run)
     if found.trouble is not None:
         return told
     return _note_down(path, run, [one.manifest for one in found.shelf.whole])
@@ -142,7 +144,7 @@ def _note_down(
     note = {"generations": len(run.generations), "kept": [asdict(one) for one in kept]}
     with suppress(OSError):
         write_atomic(path, json.dumps(note))
-    return tuple(as_told(run.run_id, one) for one in kept)
+    return tuple(manifest_from_report(run.run_id, one) for one in kept)
 
 
 # -- pruning ----------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ def bucket_freed_bytes(pruning: Pruning) -> int:
     return pruning.freed_bytes + sum(dropped)
 
 
-def prune_bucket(context: Context, run: RunState, found: InBucket, pruning: Pruning) -> None:
+def prune_bucket(context: Context, run: RunState, found: BucketListing, pruning: Pruning) -> None:
     """
     Raises:
         ConflictError: the run lives, or is somebody else's there.
@@ -193,10 +195,10 @@ def prune_bucket(context: Context, run: RunState, found: InBucket, pruning: Prun
     _note_down(path, run, pruning.kept)
 
 
-def bucket_keeping_cost(found: InBucket, pruning: Pruning) -> str:
+def describe_kept_in_bucket(found: BucketListing, pruning: Pruning) -> str:
     size = sum(manifest.size_bytes for manifest in pruning.kept)
     size -= bucket_freed_bytes(pruning) - pruning.freed_bytes
-    return f"{size / 1e6:,.1f} MB stay in {found.place}: {bucket_rent(size, 24.0)} a day"
+    return f"{size / 1e6:,.1f} MB stay in {found.place}: {storage_rent(size, 24.0)} a day"
 
 
 def _optimizer_names(manifest: CheckpointManifest) -> tuple[str, ...]:
@@ -209,7 +211,7 @@ def pull(
     run: RunState,
     plan: Plan,
     generation: Generation,
-    kept: Kept,
+    kept: KeptCheckpoint,
     progress: Progress,
 ) -> None:
     """A checkpoint from the run's pod; on to a bucket that pods cannot write to themselves."""
@@ -232,14 +234,14 @@ def _relay(
     bucket = bucket_at(context, plan.spec.bucket)
     bucket.claim(run.run_id, context.ledger.ledger_id)
     shelf = bucket.checkpoints(run.run_id)
-    there = InBucket(plan.spec.bucket, shelf).stored(manifest)
+    there = BucketListing(plan.spec.bucket, shelf).stored(manifest)
     if there is not None:
         if there.manifest.val_bpb is None and manifest.val_bpb is not None:
             bucket.add_metric(there, manifest.val_bpb, manifest.step_losses)
         return
     phases = {p.name: p for p in plan.candidate(generation.candidate_id).phases}
     keep_best = phases[manifest.phase].settings.keep_best
-    held: dict[str, Kept | None] = dict.fromkeys(slots_of(generation.number, keep_best))
+    held: dict[str, KeptCheckpoint | None] = dict.fromkeys(slots_of(generation.number, keep_best))
     for stored in shelf.whole:
         slot = stored.at.rpartition("/")[2]
         m = stored.manifest
@@ -316,16 +318,16 @@ class CheckpointSource(Protocol):
 def sources_of(context: Context, run: RunState) -> tuple[CheckpointSource, ...]:
     """Those that the run has, in the order in which they are asked: what is here costs nothing, a
     bucket's line is faster than a pod's."""
-    found: list[CheckpointSource] = [ThisMachine(context, run)]
+    found: list[CheckpointSource] = [LocalSource(context, run)]
     if run.bucket:
-        found.append(ItsBucket(context, run))
+        found.append(BucketSource(context, run))
     generation = live_pod(run)
     if generation is not None:
-        found.append(ItsPod(context, run, generation))
+        found.append(PodSource(context, run, generation))
     return tuple(found)
 
 
-class ThisMachine:
+class LocalSource:
     """The home of the run's driver."""
 
     name, place, durable = "", "", True
@@ -356,7 +358,7 @@ class ThisMachine:
         return ""
 
 
-class ItsPod:
+class PodSource:
     """The run's rented pod while it lives: its own disk, or the network volume that it has."""
 
     name, place, durable = "pod", " on its pod", False
@@ -401,10 +403,10 @@ class ItsPod:
             self._link.delete(self._pod_name, self._run.run_id, manifest)
 
     def daily_cost(self, pruning: Pruning) -> str:
-        return pod_keeping_cost(self._context, self._run, pruning)
+        return describe_kept_on_pod(self._context, self._run, pruning)
 
 
-class ItsBucket:
+class BucketSource:
     """The run's bucket, with or without a pod."""
 
     name, durable = "bucket", True
@@ -412,10 +414,10 @@ class ItsBucket:
     def __init__(self, context: Context, run: RunState) -> None:
         self._context, self._run = context, run
         self.place = f" in {run.bucket}"
-        self._found: InBucket | None = None
+        self._found: BucketListing | None = None
 
-    def _asked(self) -> InBucket:
-        self._found = self._found or in_bucket(self._context, self._run)
+    def _asked(self) -> BucketListing:
+        self._found = self._found or list_bucket(self._context, self._run)
         return self._found
 
     def list(self) -> Listing:
@@ -446,4 +448,4 @@ class ItsBucket:
         prune_bucket(self._context, self._run, self._asked(), pruning)
 
     def daily_cost(self, pruning: Pruning) -> str:
-        return bucket_keeping_cost(self._asked(), pruning)
+        return describe_kept_in_bucket(self._asked(), pruning)

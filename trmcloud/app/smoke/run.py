@@ -25,7 +25,7 @@ from trmcloud.app.smoke.watch import (
     terminated_at,
     why_ended,
 )
-from trmcloud.app.smoke_plan import make_smoke_plan, only
+from trmcloud.app.smoke_plan import make_smoke_plan, with_only_candidate
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import FailureKind
@@ -131,7 +131,7 @@ class Smoke:
         try:
             candidate_id = self._first_pod(plan)
             if candidate_id and self._trouble is None:
-                self._second_pod(plan, only(plan, candidate_id))
+                self._second_pod(plan, with_only_candidate(plan, candidate_id))
             self._show_bill()
         except StaleEpoch:
             raise  # another command has taken the run over: its pod is that one's now

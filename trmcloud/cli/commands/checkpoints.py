@@ -96,7 +96,7 @@ def fetch_best(
     """
     from trmcloud.app.checkpoints import fetching
     from trmcloud.app.context import find_run
-    from trmcloud.app.run_queries import told_by
+    from trmcloud.app.run_queries import mark_reported
     from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.launch import own_files
     from trmcloud.cli.views.metrics import score_rows
@@ -125,7 +125,7 @@ def fetch_best(
         return
     word = "already there, verified" if fetched.already_there else "fetched and verified"
     print(f"{state.run_id} {best.label}: {word}")
-    metric = score_rows(state.spec.command, told_by(state, best))
+    metric = score_rows(state.spec.command, mark_reported(state, best))
     if best.recipe == RECIPE:
         print("\n".join(own_files(fetched, metric)))
         return
@@ -317,11 +317,11 @@ def _there(context: Context) -> list[tuple[str, VolumeSeen]]:
     Raises:
         AuthError: there is no key.
     """
-    from trmcloud.app.out_of_reach import OutOfReach, require_reach
+    from trmcloud.app.out_of_reach import UnreachableProvider, require_reach
     from trmcloud.core.catalog.providers import TRAITS, rentable
 
     names = [name for name in rentable() if TRAITS[name].network_volumes]
-    there = [name for name in names if not isinstance(context.computes[name], OutOfReach)]
+    there = [name for name in names if not isinstance(context.computes[name], UnreachableProvider)]
     for name in there or names:
         require_reach(context, name)
     found = [(name, row) for name in there for row in context.computes[name].kept_volumes()]

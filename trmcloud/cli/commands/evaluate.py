@@ -107,7 +107,7 @@ def gate(
     Example: trmcloud gate r-1f3a9c
     """
     from trmcloud.app.context import find_run
-    from trmcloud.app.run_queries import told_by
+    from trmcloud.app.run_queries import mark_reported
     from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.run import show_verdict
     from trmcloud.core.contract.gate import judge
@@ -127,7 +127,7 @@ def gate(
             json.dumps(
                 {
                     "run": state.run_id,
-                    "reported_by": told_by(state, verdict).by,
+                    "reported_by": mark_reported(state, verdict).by,
                     **verdict.to_json(),
                 }
             ),
@@ -135,7 +135,7 @@ def gate(
         )
     else:
         print(state.run_id)
-        show_verdict(phases[0], told_by(state, verdict.to_json()))
+        show_verdict(phases[0], mark_reported(state, verdict.to_json()))
     sys.exit(0 if verdict.passed else Outcome.GATE_FAILED.exit_code)
 
 

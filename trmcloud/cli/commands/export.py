@@ -74,13 +74,13 @@ def adopt(
     from trmcloud.app.checkpoints import fetching
     from trmcloud.cli.views.metrics import score_rows
     from trmcloud.cli.views.text import Progress, duration, not_evaluated
-    from trmcloud.core.control.observation import Reported
+    from trmcloud.core.control.observation import ReportedValue
     from trmcloud.export import adopt
     from trmcloud.wiring import run_files
 
     root = adopt.find_folder(Path(folder).expanduser())
     files = run_files(root)
-    found = adopt.look(root, files)
+    found = adopt.read_adopted_run(root, files)
     best = found.best
     if best.val_bpb is None:
         print(not_evaluated(best), file=sys.stderr)
@@ -98,7 +98,7 @@ def adopt(
     why = f": {found.why}" if found.why else ""
     word = "already there, verified" if fetched.already_there else "fetched and verified"
     print(f"{found.run_id} {best.label}: {word}")
-    print("\n".join(score_rows(None, Reported(best))))
+    print("\n".join(score_rows(None, ReportedValue(best))))
     print(f"  weights         sha256 {best.sha256}")
     print(f"  lies in         {fetched.folder.absolute()}")
     print(f"  run             {ended}{why}; {found.starts} start{'s' * (found.starts > 1)}")

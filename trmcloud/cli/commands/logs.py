@@ -108,14 +108,14 @@ class DataLines:
         self._said = ""
 
     def print_new(self, run: RunState) -> None:
-        from trmcloud.app.run_queries import data_told, last_beat, waits_for_data
+        from trmcloud.app.run_queries import data_progress_text, last_beat, waits_for_data
 
         now = self._context.clock.now().boot
         if not run.live or now - self._said_at < _DATA_EVERY_S:
             return
         if not waits_for_data(run, last_beat(self._context, run)):
             return
-        told = data_told(self._context, run)
+        told = data_progress_text(self._context, run)
         if told and told != self._said:
             self._said, self._said_at = told, now
             print(f"{run.run_id}: making data: {told}", file=sys.stderr)
@@ -130,14 +130,14 @@ class HealthLines:
         self._said: set[tuple[str, str]] = set()
 
     def print_new(self, run: RunState) -> None:
-        from trmcloud.app.trainings import unwell
+        from trmcloud.app.trainings import find_symptoms
         from trmcloud.cli.views.health import helps, seen
 
         now = self._context.clock.now().boot
         if run.live and now - self._looked_at < _HEALTH_EVERY_S:
             return
         self._looked_at = now
-        for phase, found in unwell(self._context, run).items():
+        for phase, found in find_symptoms(self._context, run).items():
             for finding in found:
                 if (phase, finding.rule.value) in self._said:
                     continue

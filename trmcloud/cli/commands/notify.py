@@ -13,7 +13,7 @@ import typer
 from trmcloud.cli.views.streams import as_is
 
 if TYPE_CHECKING:
-    from trmcloud.ports.notices import Destination, Told
+    from trmcloud.ports.notices import DeliveryResult, Destination
 
 _WITHIN_S = 30.0
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
@@ -66,7 +66,7 @@ def add(
     from trmcloud.cli.views.reasons import words_of
     from trmcloud.core.errors import ConflictError
     from trmcloud.ports.notices import Destination
-    from trmcloud.wiring import build_context, build_teller, destinations_file, sender_of
+    from trmcloud.wiring import build_context, build_notifier, destinations_file, sender_of
 
     where = _typed(where)
     _check(way, where, name or way, only or [], on_pod=on_pod, secret_from=secret_from)
@@ -81,7 +81,7 @@ def add(
             next_step=f"trmcloud notify remove {made.name}, or --name with another name",
         )
     write([*known, made])
-    teller = build_teller(build_context(), words_of)
+    teller = build_notifier(build_context(), words_of)
     if teller is not None:
         teller.derive(silently=not known)
     print(f"{made.name}: {made.way} to {_shown(made)}, {_wanted(made)}")
@@ -196,17 +196,17 @@ def try_out(
     sys.exit(NotifyError.exit_code if failed else 0)
 
 
-def _within(send: Any, notice_id: str, body: str) -> Told:
+def _within(send: Any, notice_id: str, body: str) -> DeliveryResult:
     """Return the result of a send within a deadline: a receiver may drip its answer for ever."""
     import threading
 
-    from trmcloud.ports.notices import Told
+    from trmcloud.ports.notices import DeliveryResult
 
-    results: list[Told] = []
+    results: list[DeliveryResult] = []
     thread = threading.Thread(target=lambda: results.append(send(notice_id, body)), daemon=True)
     thread.start()
     thread.join(_WITHIN_S)
-    return results[0] if results else Told(False, f"no answer within {_WITHIN_S:.0f} s")
+    return results[0] if results else DeliveryResult(False, f"no answer within {_WITHIN_S:.0f} s")
 
 
 def _typed(where: str) -> str:

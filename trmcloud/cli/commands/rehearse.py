@@ -35,7 +35,7 @@ def rehearse(
     """
     from trmcloud.app import preparing
     from trmcloud.app.launch_checks import check_launchable, check_loss
-    from trmcloud.app.launching import as_carried_out
+    from trmcloud.app.launching import keep_launchable
     from trmcloud.core.errors import NotSupported
     from trmcloud.sim.rehearsal import fault_names, rehearse
     from trmcloud.wiring import build_context
@@ -52,7 +52,7 @@ def rehearse(
         check_launchable(context, plan)
     except NotSupported as error:
         refusal = str(error)
-    carried = as_carried_out(context, plan)
+    carried = keep_launchable(context, plan)
     simulate_providers()
     made = rehearse(carried, runs=runs, faults=names, seed=seed, detached=request.detach)
     if as_json:

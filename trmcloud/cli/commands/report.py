@@ -57,7 +57,7 @@ def report(
     from trmcloud.app.context import find_run
     from trmcloud.app.measurements import note_measured, speeds_of
     from trmcloud.app.run_facts import report_run
-    from trmcloud.app.run_queries import told_by
+    from trmcloud.app.run_queries import mark_reported
     from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.metrics import target_lines, verdict_of
     from trmcloud.cli.views.reasons import trouble_code
@@ -102,7 +102,7 @@ def report(
         _show(reports, verbose=verbose)
         for state, report in zip(states, reports, strict=True):
             if (made := verdict_of(state, report)) is not None:
-                for text in target_lines(told_by(state, made)):
+                for text in target_lines(mark_reported(state, made)):
                     print(f"{report.run_id}: {text}")
         for text in volume_lines(
             context.ledger.read(), context.wall(), states[0].run_id if run else ""

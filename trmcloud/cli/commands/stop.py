@@ -11,7 +11,7 @@ import typer
 from trmcloud.cli.views.streams import as_is
 
 if TYPE_CHECKING:
-    from trmcloud.app.checkpoints.saving import Asked, Place
+    from trmcloud.app.checkpoints.saving import Place, SaveRequest
     from trmcloud.app.context import Context
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.errors import TrmcloudError
@@ -55,9 +55,9 @@ def save(
     _show(state, waiting.place(state), asked, as_json=as_json)
 
 
-def _show(state: RunState, place: Place, asked: Asked, *, as_json: bool) -> None:
+def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -> None:
     from trmcloud.app.checkpoints.inventory import HERE
-    from trmcloud.app.run_queries import told_by
+    from trmcloud.app.run_queries import mark_reported
     from trmcloud.cli.views.text import bpb, fields
     from trmcloud.core.control.observation import BY_POD
 
@@ -74,7 +74,7 @@ def _show(state: RunState, place: Place, asked: Asked, *, as_json: bool) -> None
                     "lies_in": place.words,
                     "safe": is_here,
                     "kept": place.final,
-                    "reported_by": told_by(state, kept).by,
+                    "reported_by": mark_reported(state, kept).by,
                 }
             ),
             file=as_is(),
@@ -82,7 +82,7 @@ def _show(state: RunState, place: Place, asked: Asked, *, as_json: bool) -> None
         return
     metric = "not evaluated yet"
     if kept.val_bpb is not None:
-        metric = told_by(state, kept.val_bpb).as_reported(bpb)
+        metric = mark_reported(state, kept.val_bpb).as_reported(bpb)
     by = "" if is_here else f" {BY_POD}"
     size = f"{kept.size_bytes / 1e6:,.1f} MB"
     print(f"{asked.run_id} {place.label}: saved{by}, {size}; it goes on")
@@ -122,18 +122,18 @@ def stop(
 
 
 def _stop(context: Context, run: str, *, detach: bool, now: bool) -> None:
-    from trmcloud.app.launching import OverButForItsBill, follow_or_drive, request_stop
+    from trmcloud.app.launching import OnlyBillPending, follow_or_drive, request_stop
     from trmcloud.app.out_of_reach import require_reach
     from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.run import outcome_of, show_end
     from trmcloud.cli.views.run_bar import RunBar
-    from trmcloud.core.control.reason import ReasonKind, because
+    from trmcloud.core.control.reason import ReasonKind, make_reason
     from trmcloud.core.errors import Outcome
 
     if not now:
         catch_up(context)
     kind = ReasonKind.STOP_NOW if now else ReasonKind.STOP_COMMAND
-    state = request_stop(context, run or None, because(kind))
+    state = request_stop(context, run or None, make_reason(kind))
     if now:
         catch_up(context)  # not before: it may wait for whom this run has nothing to do with
     print(f"{state.run_id}: {'its pod is ended' if now else 'asked to land'}")
@@ -142,7 +142,7 @@ def _stop(context: Context, run: str, *, detach: bool, now: bool) -> None:
         return
     if state.generation is not None:
         require_reach(context, state.generation.provider)
-    over = OverButForItsBill(context)
+    over = OnlyBillPending(context)
     with RunBar(context) as bar:
         ended = follow_or_drive(context, state.run_id, over, bar.watch)
     code = show_end(context, ended)

@@ -17,9 +17,9 @@ from trmcloud.app.curves import (
     Curves,
     MetricsFile,
     Phase,
+    curves_since,
     metrics_files,
     samples,
-    since,
 )
 from trmcloud.core.control.run_state import RunState
 
@@ -137,14 +137,14 @@ class CurveStore:
         run = self._run(context, state)
         with run.lock:
             if run.reading or not run.noted:
-                return since(state, [], {})
+                return curves_since(state, [], {})
             before = [file.phase for file in run.files]
             run.begin_phases(context, state)
             run.read()
             if [file.phase for file in run.files][: len(before)] != before:
                 run.note()
                 return None
-            made = since(state, run.phases, run.known)
+            made = curves_since(state, run.phases, run.known)
             run.note()
             return made
 

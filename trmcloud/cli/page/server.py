@@ -48,8 +48,8 @@ from trmcloud.io.web_server import (
     Names,
     Refusal,
     headers_of,
-    keep,
     listening,
+    mark_trusted,
     names_of,
     read_body,
     refusal_of_origin,
@@ -94,7 +94,7 @@ class Guarded:
             await _refuse(send, *refused)
             return
         if scope["path"].startswith(API):
-            keep(scope)
+            mark_trusted(scope)
 
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":

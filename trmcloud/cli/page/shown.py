@@ -9,11 +9,11 @@ from typing import Any
 
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place
 from trmcloud.app.context import Context
-from trmcloud.app.curves import Phase, Series, drawn, starts, step_at
+from trmcloud.app.curves import Phase, Series, draw_curves, starts, step_at
 from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.smoke_plan import meaning_of
 from trmcloud.app.steering import Foreseen
-from trmcloud.app.trainings import recovered
+from trmcloud.app.trainings import recoveries_of
 from trmcloud.cli.views.health import done_about, happened, health_json, recovered_json
 from trmcloud.cli.views.metrics import buys_words
 from trmcloud.cli.views.reasons import sentence
@@ -24,7 +24,7 @@ from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.budget import Line
-from trmcloud.core.control.observation import BY_POD, Reported
+from trmcloud.core.control.observation import BY_POD, ReportedValue
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.plain_text import one_line
@@ -72,7 +72,7 @@ def run_json(run: Run) -> dict[str, Any]:
 
 def training_json(training: Training) -> dict[str, Any]:
     """Return what changes with each heartbeat. ``reported_by``: whose word all of it is."""
-    told = Reported(_finite(training.best_bpb), here=training.trained_here)
+    told = ReportedValue(_finite(training.best_bpb), here=training.trained_here)
     is_scored = told.checked(lambda best: best is not None)
     return {
         "phase": training.phase,
@@ -111,7 +111,7 @@ def found_json(context: Context, state: RunState) -> list[dict[str, Any]]:
 
 
 def checkpoint_json(found: Checkpoint) -> dict[str, Any]:
-    told = Reported(found.val_bpb, here=found.trained_here)
+    told = ReportedValue(found.val_bpb, here=found.trained_here)
     return {
         "label": found.label,
         "phase": found.phase,
@@ -242,7 +242,7 @@ class Mark:
 
 def curves_json(context: Context, state: RunState, phases: Sequence[Phase]) -> dict[str, Any]:
     """Columns, and every mark with where it stands on each axis."""
-    curves = drawn(state, phases)
+    curves = draw_curves(state, phases)
     evals, told = curves.evals, ""
     if not evals.step and (kept := _evals_of_ledger(context, state)) is not None:
         evals, told = kept, "from the ledger: the metrics themselves are not here"
@@ -280,7 +280,7 @@ def _marks(context: Context, state: RunState, phases: Sequence[Phase]) -> list[M
         Mark("checkpoint", at, f"{phase} step {step:,} saved", begins[phase] + step)
         for phase, step, at in saves
     ]
-    for row in recovered(context, state):
+    for row in recoveries_of(context, state):
         told = f"{happened(row)}; {done_about(row)}"
         step = begins.get(row.phase, 0) + row.recovery.step
         marks.append(Mark("recovery", row.recovery.at, told, step))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.api import Home
-from trmcloud.app.context import unreached
+from trmcloud.app.context import unreached_providers
 from trmcloud.app.run_facts import training_of
 from trmcloud.app.run_queries import is_driven
 from trmcloud.cli.page import shown
@@ -254,7 +254,9 @@ class Looks:
 
     def _tell_trouble(self) -> None:
         context = self.home.context
-        told = [f"{provider} was not looked at: {why}" for provider, why in unreached(context)]
+        told = [
+            f"{provider} was not looked at: {why}" for provider, why in unreached_providers(context)
+        ]
         for run_id, error in context.troubles.items():
             known = isinstance(error, TrmcloudError)
             what = str(error) if known else f"unexpected {type(error).__name__}: {error}"

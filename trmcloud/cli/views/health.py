@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trmcloud.app.context import Context
-from trmcloud.app.trainings import Recovered, recovered, taken_by, unwell
+from trmcloud.app.trainings import RecoveryRow, find_symptoms, formats_of, recoveries_of
 from trmcloud.cli.views.text import duration
 from trmcloud.core.contract.recovery import AGAIN, RATE, SKIPPED, SPARE
 from trmcloud.core.control.run_state import RunState
@@ -123,7 +123,7 @@ def helps(finding: Finding, run_id: str) -> str:
 def health_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
     """A row for each finding of a run, what helps in the row below."""
     rows = []
-    for phase, found in unwell(context, run).items():
+    for phase, found in find_symptoms(context, run).items():
         for finding in found:
             rows.append(("unwell", f"{phase} step {finding.step:,}: {seen(finding)}"))
             rows.append(("  try", helps(finding, run.run_id)))
@@ -140,7 +140,7 @@ def health_json(context: Context, run: RunState) -> list[dict[str, Any]]:
             "text": seen(finding),
             "next": helps(finding, run.run_id),
         }
-        for phase, found in unwell(context, run).items()
+        for phase, found in find_symptoms(context, run).items()
         for finding in found
     ]
 
@@ -180,7 +180,7 @@ _WORDS: Mapping[str, str] = {
 _SHORT_WHY = 120
 
 
-def happened(row: Recovered) -> str:
+def happened(row: RecoveryRow) -> str:
     """``fast step 40: ran out of memory (CUDA out of memory)``."""
     made = row.recovery
     where = f"{one_line(row.phase)} step {made.step:,}"
@@ -197,7 +197,7 @@ def happened(row: Recovered) -> str:
     return f"{where}: {what}{times}" + (f" ({why})" if why else "")
 
 
-def done_about(row: Recovered) -> str:
+def done_about(row: RecoveryRow) -> str:
     """``started again with batch 2 × accumulation 4``."""
     made = row.recovery
     if made.rung == SKIPPED:
@@ -208,7 +208,7 @@ def done_about(row: Recovered) -> str:
     return f"started again with {_changes(made.changed)}{named}"
 
 
-def lost(row: Recovered) -> str:
+def lost(row: RecoveryRow) -> str:
     """``12 steps · 34 s · $0.0012 lost``."""
     made = row.recovery
     steps = "1 step" if made.lost_steps == 1 else f"{made.lost_steps:,} steps"
@@ -218,7 +218,7 @@ def lost(row: Recovered) -> str:
 def recovered_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
     """Two rows for each thing that was mended."""
     rows = []
-    for each in recovered(context, run):
+    for each in recoveries_of(context, run):
         rows.append(("mended", happened(each)))
         rows.append(("  by", f"{done_about(each)} · {lost(each)}"))
     return rows
@@ -235,7 +235,7 @@ class News:
     def of(self, run: RunState) -> list[tuple[str, str]]:
         """(what happened, what was done about it and what it cost) of each."""
         news = []
-        for each in recovered(self._context, run):
+        for each in recoveries_of(self._context, run):
             made = each.recovery
             number = 0 if made.rung == SKIPPED else made.times
             key = (each.generation, each.phase, made.what, f"{made.rung} {made.changed}", number)
@@ -261,7 +261,7 @@ def recovered_json(context: Context, run: RunState) -> list[dict[str, Any]]:
             "lost_usd": float(each.lost),
             "text": f"{happened(each)}; {done_about(each)}",
         }
-        for each in recovered(context, run)
+        for each in recoveries_of(context, run)
     ]
 
 
@@ -284,7 +284,7 @@ def _changes(changed: Mapping[str, Any]) -> str:
 def format_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
     """A row for what each phase took, and one below it for each thing that was left."""
     rows = []
-    for each in taken_by(context, run):
+    for each in formats_of(context, run):
         if each.taken:
             rows.append(("precision", f"{each.phase}: {each.taken}: {each.why}"))
         rows += [("  not", f"{what}: {why}") for what, why in each.left]
@@ -300,5 +300,5 @@ def formats_json(context: Context, run: RunState) -> list[dict[str, Any]]:
             "why": each.why or None,
             "left": [{"what": what, "why": why} for what, why in each.left],
         }
-        for each in taken_by(context, run)
+        for each in formats_of(context, run)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
-from trmcloud.app.checkpoints.fetching import Fetched, OwnNames, under_own_names
+from trmcloud.app.checkpoints.fetching import FetchedCheckpoint, OwnNames, under_own_names
 from trmcloud.app.checkpoints.opening import Effect, worst
 from trmcloud.app.context import Context
 from trmcloud.app.staging.working_tree import IGNORE_NAME, WorkingTree
@@ -72,14 +72,14 @@ def show_plan(
 def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = False) -> None:
     """Print the hardware, checkpoint and rest of the cap with which an ended run continues."""
     from trmcloud.app.run_facts import report_run
-    from trmcloud.app.run_queries import told_by
+    from trmcloud.app.run_queries import mark_reported
 
     report = report_run(context, run)
     latest = report.latest
     begins = "what lies on its network volume" if report.on_volume else "the beginning"
     if latest is not None:
         scored = latest.val_bpb is not None
-        metric = told_by(run, latest.val_bpb).as_reported(bpb) if scored else bpb(None)
+        metric = mark_reported(run, latest.val_bpb).as_reported(bpb) if scored else bpb(None)
         begins = f"{latest.label} · bpb {metric}"
     told = dict(plan_rows(context, plan, verbose=verbose))
     rows = [("hardware", told.pop("hardware", report.hardware)), ("goes on from", begins)]
@@ -256,7 +256,7 @@ def _some(names: tuple[str, ...]) -> str:
 _WIDEST_NAME = 40
 
 
-def own_files(fetched: Fetched, metric: list[str]) -> list[str]:
+def own_files(fetched: FetchedCheckpoint, metric: list[str]) -> list[str]:
     """Its metric, its files and where they are, a line each."""
     own = under_own_names(fetched.manifest, fetched.folder)
     return [

@@ -6,14 +6,14 @@ from typing import Any
 
 from trmcloud.app.context import Context
 from trmcloud.app.run_facts import report_run
-from trmcloud.app.run_queries import told_by
-from trmcloud.app.trainings import Judged, judged
+from trmcloud.app.run_queries import mark_reported
+from trmcloud.app.trainings import TargetResult, judge_target
 from trmcloud.cli.views.text import bpb, losses
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.contract.worth import gain_per_usd, gain_soon
-from trmcloud.core.control.observation import BY_POD, MARK, Reported
+from trmcloud.core.control.observation import BY_POD, MARK, ReportedValue
 from trmcloud.core.control.report import RunReport
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.plain_text import one_line
@@ -21,21 +21,21 @@ from trmcloud.core.plain_text import one_line
 _EXTRA = "metric"
 
 
-def metric_words(command: Command | None, told: Reported[Heartbeat]) -> str:
+def metric_words(command: Command | None, told: ReportedValue[Heartbeat]) -> str:
     """``bpb 2.310``, ``pod's val_loss 1.87``; of a command without a metric ``no metric``."""
     if told.checked(lambda beat: beat.val_bpb is None) or (command and not command.metric_name):
         return told.checked(lambda beat: _metric(command, beat.val_bpb))
     return told.as_pods(lambda beat: _metric(command, beat.val_bpb))
 
 
-def metric_cell(command: Command | None, told: Reported[Heartbeat] | None) -> str:
+def metric_cell(command: Command | None, told: ReportedValue[Heartbeat] | None) -> str:
     """The number alone, in a table that has ``marked_words`` below it."""
     if told is None or told.checked(lambda beat: beat.val_bpb is None):
         return _number(command, None)
     return told.as_marked(lambda beat: _number(command, beat.val_bpb))
 
 
-def best_words(command: Command | None, told: Reported[Heartbeat]) -> str:
+def best_words(command: Command | None, told: ReportedValue[Heartbeat]) -> str:
     """``best 2.310 at step 1,200``; '' before there is one."""
     if told.checked(lambda beat: beat.best_step is None):
         return ""
@@ -44,14 +44,14 @@ def best_words(command: Command | None, told: Reported[Heartbeat]) -> str:
     )
 
 
-def losses_words(told: Reported[Heartbeat]) -> str:
+def losses_words(told: ReportedValue[Heartbeat]) -> str:
     """``ℓ 5.9 > 4.7``; '' where it has said none."""
     if told.checked(lambda beat: not beat.step_losses):
         return ""
     return told.as_pods(lambda beat: f"ℓ {losses(beat.step_losses)}")
 
 
-def training_rows(command: Command | None, told: Reported[Heartbeat]) -> list[tuple[str, str]]:
+def training_rows(command: Command | None, told: ReportedValue[Heartbeat]) -> list[tuple[str, str]]:
     """Return the rows of the progress and the metric, each with its source."""
     done = told.as_reported(lambda b: f"{b.phase} step {steps_words(b, ' of ')} · {b.state}")
     if command is not None:
@@ -84,7 +84,7 @@ def steps_words(beat: Heartbeat, of: str = "/") -> str:
     return f"{beat.step:,}{of}{beat.steps:,}" if beat.steps else f"{beat.step:,}"
 
 
-def score_rows(command: Command | None, told: Reported[CheckpointManifest]) -> list[str]:
+def score_rows(command: Command | None, told: ReportedValue[CheckpointManifest]) -> list[str]:
     """``final-step bpb  2.310   ℓ 3.9 > 3.8``, or a command's own metric, where it has one; a
     pod's report says that it is one, and the losses get a line of their own."""
     name = "final-step bpb" if command is None else one_line(command.metric_name)[:40]
@@ -99,13 +99,13 @@ def score_rows(command: Command | None, told: Reported[CheckpointManifest]) -> l
     return [f"  {name}  {value}", f"  {'':<14}  {of_steps}"]
 
 
-def score_words(command: Command | None, told: Reported[CheckpointManifest]) -> str:
+def score_words(command: Command | None, told: ReportedValue[CheckpointManifest]) -> str:
     """``val_loss 1.87``, ``bpb 2.310``; a pod's report says that it is one."""
     name = "bpb" if command is None else one_line(command.metric_name)[:40]
     return f"{name} {told.as_reported(_value)}" if name else "no metric"
 
 
-def score_cell(told: Reported[CheckpointManifest] | None, *, named: bool = False) -> str:
+def score_cell(told: ReportedValue[CheckpointManifest] | None, *, named: bool = False) -> str:
     """The number alone, or behind its name, in a table that has ``marked_words`` below it."""
     if told is None or not told.checked(_is_scored):
         return "–"
@@ -165,23 +165,27 @@ def _gains(run: RunState, beat: Heartbeat) -> tuple[float | None, float | None]:
 _WORDS = {True: "passed", False: "FAILED", None: "not judged"}
 
 
-def verdict_of(run: RunState, report: RunReport) -> Judged | None:
-    return judged(run, report.best, report.seconds.get("training", 0.0) / 3600)
+def verdict_of(run: RunState, report: RunReport) -> TargetResult | None:
+    return judge_target(run, report.best, report.seconds.get("training", 0.0) / 3600)
 
 
 def target_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
     made = verdict_of(run, report_run(context, run))
-    return [] if made is None else [("verdict", text) for text in target_lines(told_by(run, made))]
+    return (
+        []
+        if made is None
+        else [("verdict", text) for text in target_lines(mark_reported(run, made))]
+    )
 
 
-def target_lines(told: Reported[Judged]) -> list[str]:
+def target_lines(told: ReportedValue[TargetResult]) -> list[str]:
     """The verdict, whose word it rests on, and why the promise could not be kept where it was
     not."""
     said = told.as_reported(_words)
     return [one_line(said), *told.checked(lambda made: [] if made.passed else made.target.why_not)]
 
 
-def _words(made: Judged) -> str:
+def _words(made: TargetResult) -> str:
     target = made.target
     told = (
         f"{_WORDS[made.passed]}: validation loss {made.nats:.4f} nats a token "

@@ -18,11 +18,11 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import (
     LIVE_PRICES,
     TRAINER,
-    About,
     Candidate,
     Interval,
     Plan,
     Remark,
+    RemarkTopic,
     plan_to_json,
 )
 from trmcloud.core.spec.spec import GUIDE_HOUR_VALUE
@@ -44,7 +44,7 @@ def limit_rows(plan: Plan, *, verbose: bool) -> list[tuple[str, str]]:
 
 def told_reasons(reasons: tuple[Remark, ...], *, verbose: bool) -> list[str]:
     """Why a candidate is planned as it is; the kind of offer is a detail."""
-    return [text for about, text in reasons if verbose or about is not About.OFFER]
+    return [text for about, text in reasons if verbose or about is not RemarkTopic.OFFER]
 
 
 def _matters(plan: Plan, name: str, text: str) -> bool:
@@ -334,7 +334,9 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
         lines = ["No plan fits these limits; closest:"]
         for candidate in nearest(plan):
             lines.append(f"  {candidate.hardware}, {candidate.cost_p50}, {_hours_cell(candidate)}")
-            lines += [f"    {text}" for about, text in candidate.reasons if about is About.NEED]
+            lines += [
+                f"    {text}" for about, text in candidate.reasons if about is RemarkTopic.NEED
+            ]
         return [*lines, "Next: a larger --budget, a later --deadline, fewer --steps, or --fill"]
     why = {
         "value": f"least cost + hours × {plan.spec.hour_value}",

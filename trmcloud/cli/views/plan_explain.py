@@ -10,7 +10,12 @@ from trmcloud.core.catalog.hardware import GPUS, LOCAL, Gpu, hardware_name, pars
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.candidates import SPOT_NOTE
-from trmcloud.core.planner.command_outlook import HOST_FACTOR, Probed, elsewhere, seconds_text
+from trmcloud.core.planner.command_outlook import (
+    HOST_FACTOR,
+    CommandProbe,
+    seconds_text,
+    transfer_speed,
+)
 from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
 from trmcloud.core.planner.roofline import (
     FITTED,
@@ -310,7 +315,7 @@ def _rate(whole: int, rule: str, rates: Mapping[int, float]) -> str:
         return "–"
 
 
-def probe_lines(probed: Probed | None, steps: int | None) -> list[str]:
+def probe_lines(probed: CommandProbe | None, steps: int | None) -> list[str]:
     """A line for what was measured where it ran, and one for each other GPU; how long ``steps`` of
     them would take."""
     if probed is None:
@@ -330,7 +335,7 @@ def probe_lines(probed: Probed | None, steps: int | None) -> list[str]:
     share = f"busy {busy:.0%}" if busy is not None else "its share of the time is not known"
     lines.append(f"  {sku:<15} {share}" + (f", {used_gb:.1f} GB in use" if used_gb else ""))
     others = [gpu for name, gpu in GPUS.items() if name != sku]
-    for other in elsewhere(measured, GPUS[sku], others, busy, used_gb):
+    for other in transfer_speed(measured, GPUS[sku], others, busy, used_gb):
         words = f"  {other.sku:<15} {seconds_text(other.step_s)} a step"
         if steps:
             low, high = (s * steps for s in (other.step_s.p10, other.step_s.p90))

@@ -249,9 +249,9 @@ _WORDS = {
 
 def tell_unreached(context: Context) -> None:
     """Providers that gave no list: what they rent to us goes on, unseen from here."""
-    from trmcloud.app.context import unreached
+    from trmcloud.app.context import unreached_providers
 
-    for provider, why in unreached(context):
+    for provider, why in unreached_providers(context):
         print(one_line(f"{provider} was not looked at: {why}"), file=sys.stderr, flush=True)
 
 

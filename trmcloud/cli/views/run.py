@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.launching import OverButForItsBill, ends_as, follow_or_drive, request_stop
-from trmcloud.app.run_queries import told_by, told_uploaded
+from trmcloud.app.launching import OnlyBillPending, follow_or_drive, foreseen_closing, request_stop
+from trmcloud.app.run_queries import mark_reported, reported_uploads
 from trmcloud.app.smoke_plan import meaning_of, never_heard
 from trmcloud.cli.views.reasons import sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
@@ -17,8 +17,8 @@ from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.observation import Reported
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.observation import ReportedValue
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome, StaleEpoch
@@ -26,16 +26,16 @@ from trmcloud.core.money import ZERO
 from trmcloud.core.plain_text import one_line
 
 if TYPE_CHECKING:
-    from trmcloud.app.ending import EndedByName, Listed
+    from trmcloud.app.ending import NamedPodsEnded, PodListing
 
 
-def tell_listed(found: Listed) -> None:
+def tell_listed(found: PodListing) -> None:
     for each in found.pods:
         print(one_line(f"{each.pod.name} on {each.provider}, {each.pod.rate}/h"))
     _tell_unreachable(found)
 
 
-def tell_ending(run: str, ended: EndedByName, why: str) -> None:
+def tell_ending(run: str, ended: NamedPodsEnded, why: str) -> None:
     """``why``: what is wrong with the ledger; empty where nothing is."""
     for provider, name in ended.asked:
         print(one_line(f"{run}: asked {provider} to end {name}" if run else f"ended {name}"))
@@ -57,12 +57,12 @@ def tell_ending(run: str, ended: EndedByName, why: str) -> None:
         )
 
 
-def ending_code(ended: EndedByName) -> int:
+def ending_code(ended: NamedPodsEnded) -> int:
     """0 where every pod that is listed was asked to end, and every provider gave a list."""
     return 11 if ended.failed or ended.listed.unreachable else 0
 
 
-def _tell_unreachable(found: Listed) -> None:
+def _tell_unreachable(found: PodListing) -> None:
     for provider, why in found.unreachable:
         print(one_line(f"{provider} gave no list: {why}"), file=sys.stderr)
 
@@ -82,7 +82,7 @@ def carry(context: Context, driver: RunDriver, *, detach: bool) -> int:
     if detach:
         outlive_the_terminal()
     print(f"{run.run_id}: reserved {run.reserved} of a cap of {run.cap}")
-    over = OverButForItsBill(context)
+    over = OnlyBillPending(context)
 
     def done(state: RunState) -> bool:
         return over(state) or (detach and _training_has_begun(state))
@@ -116,7 +116,7 @@ def look_on(context: Context, run_id: str) -> int:
     code. Where nobody drives it, it is driven meanwhile. Ctrl-C leaves it as it is."""
     outlive_the_reader()
     tell_troubles(context)
-    over = OverButForItsBill(context)
+    over = OnlyBillPending(context)
     run = find_run(context, run_id)
     with RunBar(context) as bar:
         try:
@@ -132,7 +132,7 @@ def look_on(context: Context, run_id: str) -> int:
 
 def outcome_of(run: RunState) -> Outcome:
     """Return a run's outcome, or the expected one once its bill is final."""
-    foreseen = None if run.outcome is not None else ends_as(run)
+    foreseen = None if run.outcome is not None else foreseen_closing(run)
     if foreseen is not None:
         return Outcome(foreseen.outcome)
     return run.outcome or Outcome.LOST
@@ -140,13 +140,13 @@ def outcome_of(run: RunState) -> Outcome:
 
 def show_end(context: Context, run: RunState) -> int:
     """Print the end of a run; return its exit code."""
-    outcome, foreseen = outcome_of(run), ends_as(run)
+    outcome, foreseen = outcome_of(run), foreseen_closing(run)
     print(f"{run.run_id} {outcome.value}: {meaning_of(run, outcome)}")
     why = run.reason or (foreseen.reason if foreseen is not None else None)
     if told := sentence(why):
         print(f"  why: {one_line(told)}")
     for phase, gate in run.gates.items():
-        show_verdict(phase, told_by(run, gate.verdict))
+        show_verdict(phase, mark_reported(run, gate.verdict))
     from trmcloud.cli.views.health import (
         health_rows,  # with statistics, which nothing else needs
         recovered_rows,
@@ -161,7 +161,7 @@ def show_end(context: Context, run: RunState) -> int:
     with suppress(OSError):  # what it measured is lost then, and nothing else
         note_measured(context, run)
         note_probed(context, run)
-    kept = bool(context.files.manifests(run.run_id) or told_uploaded(context, run))
+    kept = bool(context.files.manifests(run.run_id) or reported_uploads(context, run))
     kept = kept or outcome is Outcome.UNREPORTED
     if run.live:
         spent = spent_so_far(run, context.wall())
@@ -186,7 +186,7 @@ def show_end(context: Context, run: RunState) -> int:
     return outcome.exit_code
 
 
-def show_verdict(phase: str, told: Reported[Any]) -> None:
+def show_verdict(phase: str, told: ReportedValue[Any]) -> None:
     try:
         verdict = told.checked(verdict_from_json)
     except ContractError:
@@ -202,7 +202,7 @@ def show_verdict(phase: str, told: Reported[Any]) -> None:
 
 
 def _interrupted(
-    context: Context, driver: RunDriver, bar: RunBar, over: OverButForItsBill
+    context: Context, driver: RunDriver, bar: RunBar, over: OnlyBillPending
 ) -> RunState:
     """Ctrl-C: ask; without an answer, or without anyone to answer, the run goes on."""
     answer = ""
@@ -214,7 +214,7 @@ def _interrupted(
             answer = ""
     if answer not in ("s", "stop"):
         return driver.run()
-    request_stop(context, driver.run_id, because(ReasonKind.INTERRUPTED))
+    request_stop(context, driver.run_id, make_reason(ReasonKind.INTERRUPTED))
     bar.resume()
     try:
         return driver.until(over, bar.watch)

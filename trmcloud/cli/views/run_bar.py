@@ -13,18 +13,18 @@ from typing import Any
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import (
     Errand,
-    answers,
     boot_trouble,
     bucket_trouble,
-    data_told,
+    data_progress_text,
     ending_was_asked,
     errands,
+    has_answered,
     is_listed_as_running,
     is_rented,
     last_beat,
     last_report,
     link_trouble,
-    told_by,
+    mark_reported,
     waits_for,
     waits_for_data,
 )
@@ -243,7 +243,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._tell_waiting(run, now)
         self._tell_pulled(run)
         self._tell_mended(run)
-        if making := data_told(self._context, run) if waits_for_data(run, beat) else "":
+        if making := data_progress_text(self._context, run) if waits_for_data(run, beat) else "":
             self._stage_words = making
             self._show_stage(run, now, sending, [f"data: {making}", *pulling])
         elif beat is not None and run.state is State.RUNNING:
@@ -320,7 +320,7 @@ class RunBar(AbstractContextManager["RunBar"]):
     def _tell_trouble(self, run: RunState, now: float) -> None:
         trouble = link_trouble(self._context, run)
         if trouble is None:
-            again = run.state is State.RUNNING and answers(self._context, run)
+            again = run.state is State.RUNNING and has_answered(self._context, run)
             if self._trouble_said and self._trouble_at is not None and again:
                 self._print(f"  the pod answers again, after {duration(now - self._trouble_at)}")
             self._trouble_at, self._trouble_said, self._unlisted_said = None, "", False
@@ -463,12 +463,12 @@ def _lines(texts: Iterable[str]) -> list[Any]:
 
 
 def _progress(run: RunState, beat: Heartbeat) -> str:
-    return f"step {steps_words(beat)} · {metric_words(run.spec.command, told_by(run, beat))}"
+    return f"step {steps_words(beat)} · {metric_words(run.spec.command, mark_reported(run, beat))}"
 
 
 def training_words(run: RunState, beat: Heartbeat) -> list[str]:
     """``fast step 120/3,000``, ``0.11 s/step``, ``ℓ 5.9 > 4.7``, ``pod's bpb 2.31``."""
-    told = told_by(run, beat)
+    told = mark_reported(run, beat)
     state = "" if beat.state == "training" else f" {beat.state}"
     words = [f"{beat.phase}{state} step {steps_words(beat)}"]
     if beat.step_seconds:
@@ -489,7 +489,7 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
     if beat.saved_step is not None:
         whose = "" if run.trained_here else "pod "
         words.append(f"{whose}saved step {beat.saved_step:,}")
-    if best := best_words(run.spec.command, told_by(run, beat)):
+    if best := best_words(run.spec.command, mark_reported(run, beat)):
         words.append(best)
         if (beat.phase, beat.best_step) in run.pulled:
             words[-1] += ", here"

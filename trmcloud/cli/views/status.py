@@ -13,10 +13,10 @@ from trmcloud.app.run_facts import report_run, spending
 from trmcloud.app.run_queries import (
     boot_trouble,
     bucket_trouble,
-    data_told,
+    data_progress_text,
     last_report,
     link_trouble,
-    told_by,
+    mark_reported,
     waits_for,
 )
 from trmcloud.app.smoke_plan import meaning_of
@@ -174,10 +174,10 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     guards = guards_of(context, run)
     rows += _in_the_way(context, run)
     beat = guards.beat
-    if run.live and (told := data_told(context, run)):
+    if run.live and (told := data_progress_text(context, run)):
         rows.append(("data", told))
     if beat is not None:
-        rows += training_rows(run.spec.command, told_by(run, beat))
+        rows += training_rows(run.spec.command, mark_reported(run, beat))
         if run.live and (buys := next_buys(run, beat)):
             rows.append(("pays", buys))
     from trmcloud.cli.views.health import format_rows, health_rows, recovered_rows
@@ -193,7 +193,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("killed in", duration(run.generation.hard_stop_at - now)))
     if report.best is not None:
         best = report.best
-        metric = score_words(run.spec.command, told_by(run, best))
+        metric = score_words(run.spec.command, mark_reported(run, best))
         rows.append(("best", f"{best.label} · {metric} · {best.sha256}"))
     if report.latest is not None and report.latest.val_bpb is None:
         latest = report.latest
@@ -218,7 +218,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     from trmcloud.cli.views.run import show_verdict
 
     for phase, judged in run.gates.items():
-        show_verdict(phase, told_by(run, judged.verdict))
+        show_verdict(phase, mark_reported(run, judged.verdict))
     if next_commands := _next_commands(run, has_checkpoint=bool(report.best or report.latest)):
         print(f"next: {next_commands}")
 
@@ -273,7 +273,7 @@ def _row(context: Context, run: RunState) -> tuple[str, ...]:
     beat = guards.beat
     best = "–"
     if report.best is not None:
-        told = told_by(run, report.best.step)
+        told = mark_reported(run, report.best.step)
         best = told.as_marked(lambda step: f"s{step}") + (" ✔" if run.fetched else "")
     layers = " · ".join(
         x.name + (" ✔" if x.state == VERIFIED else "") for x in guards.layers if x.state in WORKING
@@ -283,7 +283,7 @@ def _row(context: Context, run: RunState) -> tuple[str, ...]:
         f"{run.run_id} {report.hardware}",
         state,
         f"{_spent(spending(context, run))} / {run.cap}",
-        metric_cell(run.spec.command, told_by(run, beat) if beat is not None else None),
+        metric_cell(run.spec.command, mark_reported(run, beat) if beat is not None else None),
         best,
         layers or ("–" if not run.live else "none armed"),
         guards.overshoot.text if run.live else "–",
@@ -309,7 +309,7 @@ def _as_json(context: Context, run: RunState) -> dict[str, Any]:
     data["volumes"] = volumes_json(context.ledger.read(), context.wall(), run.run_id)
     data["step"] = beat.step if beat is not None else None
     data["val_bpb"] = beat.val_bpb if beat is not None else None
-    data["reported_by"] = told_by(run, beat).by if beat is not None else None
+    data["reported_by"] = mark_reported(run, beat).by if beat is not None else None
     data.update(worth_json(run, beat))
     data["kill_layers"] = [
         {

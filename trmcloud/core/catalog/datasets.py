@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from trmcloud.core.contract.pod_contract import ENV_DATA_HOSTS
 from trmcloud.core.errors import UsageError
-from trmcloud.core.nearest import nearest, what_instead
+from trmcloud.core.nearest import nearest, suggest_name
 from trmcloud.core.values import dataclass, replace
 
 # Data sets on Hugging Face at one revision: addresses of its API, and what its answers say. Pure.
@@ -346,7 +346,7 @@ def one_file(address: str) -> DataSet:
 
 def nearest_name(name: str, names: list[str]) -> str:
     """Return a suggestion for a name that no data set has."""
-    return what_instead(name, sorted(names))
+    return suggest_name(name, sorted(names))
 
 
 def _typed(key: str, kind: str, value: Any, where: str) -> Any:

@@ -11,7 +11,7 @@ import re
 from typing import Mapping, NamedTuple
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.nearest import what_instead
+from trmcloud.core.nearest import suggest_name
 from trmcloud.core.values import dataclass, replace
 
 MAX_GPUS = 64
@@ -156,13 +156,13 @@ def parse_hardware(text: str) -> HardwareRequest:
             )
         raise UsageError(
             f"unknown hardware {cleaned!r}",
-            next_step=what_instead(cleaned, (*GUIDE_HARDWARE, LOCAL)),
+            next_step=suggest_name(cleaned, (*GUIDE_HARDWARE, LOCAL)),
         )
     count = int(count_text)
     known = _BY_SQUASHED.get(_squash(name))
     if known is None:
         names = [f"{count}x{each}" for each in _ACCEPTS]
-        raise UsageError(f"unknown hardware {cleaned!r}", next_step=what_instead(cleaned, names))
+        raise UsageError(f"unknown hardware {cleaned!r}", next_step=suggest_name(cleaned, names))
     if not 1 <= count <= MAX_GPUS:
         raise UsageError(f"{cleaned!r}: GPUs are counted from 1 to {MAX_GPUS}")
     return HardwareRequest(f"{count}x{known}", count, _ACCEPTS[known], False)
@@ -176,7 +176,7 @@ def find_gpu(sku: str) -> Gpu:
     """
     gpu = GPUS.get(sku) or GPUS.get(_BY_SQUASHED.get(_squash(sku), ""))
     if gpu is None:
-        raise UsageError(f"unknown GPU {sku!r}", next_step=what_instead(sku, GPUS))
+        raise UsageError(f"unknown GPU {sku!r}", next_step=suggest_name(sku, GPUS))
     return gpu
 
 

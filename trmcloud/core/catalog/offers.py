@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trmcloud.core.catalog.hardware import GPUS, LOCAL, MAX_GPUS, LocalMachine
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.nearest import what_instead
+from trmcloud.core.nearest import suggest_name
 
 # Offers: who rents which GPUs at what rate, quoted when; and how a table of them is read.
 #
@@ -191,7 +191,7 @@ def parse_offers(text: str, where: str, now: float, *, own: bool = False) -> lis
             raise UsageError(
                 f"unknown GPU {sku[:40]!r}",
                 where=line_at,
-                next_step=what_instead(sku, GPUS),
+                next_step=suggest_name(sku, GPUS),
             )
         gpus = _whole(cells[c_gpus], line_at)
         as_of = cells[c_date]
@@ -375,7 +375,7 @@ class _Ask(NamedTuple):
     micros: int
 
 
-def informed(offers: Sequence[Offer], now: float) -> list[Offer]:
+def with_newer_quotes(offers: Sequence[Offer], now: float) -> list[Offer]:
     """``offers`` with the dearest newer quote for the same, and spot with what it costs on demand.
 
     The user's own offers stay as they are, and tell nothing of others.

@@ -12,7 +12,7 @@ from math import isfinite
 from operator import attrgetter
 
 from trmcloud.core.contract.manifest import goodness, is_before_cooldown
-from trmcloud.core.contract.pod_contract import CONTRACT_VERSION, Kept
+from trmcloud.core.contract.pod_contract import CONTRACT_VERSION, KeptCheckpoint
 from trmcloud.core.contract.records import (
     ContractError,
     Instant,
@@ -37,15 +37,17 @@ _step_of = attrgetter("step")
 
 
 # -- what must be there -----------------------------------------------------------------------
-def worth_saving(kept: Sequence[Kept]) -> tuple[Kept, ...]:
+def worth_saving(kept: Sequence[KeptCheckpoint]) -> tuple[KeptCheckpoint, ...]:
     """Of each phase the best by its metric, then the latest, and what was saved before its
     cooldown, where these are others."""
     return tuple(each for mine in _by_phase(kept) for each in _wanted(mine, 1))
 
 
 def unstored(
-    kept: Sequence[Kept], uploaded: Sequence[Kept], given_up: Sequence[Kept] = ()
-) -> tuple[Kept, ...]:
+    kept: Sequence[KeptCheckpoint],
+    uploaded: Sequence[KeptCheckpoint],
+    given_up: Sequence[KeptCheckpoint] = (),
+) -> tuple[KeptCheckpoint, ...]:
     """Return the kept checkpoints worth saving that are neither stored nor ``given_up`` as damaged.
 
     One that was stored before it was evaluated is owed again, for its metric: see ``lacks_metric``.
@@ -67,7 +69,7 @@ def unstored(
     )
 
 
-def lacks_metric(held: Mapping[str, Kept | None], kept: Kept) -> str | None:
+def lacks_metric(held: Mapping[str, KeptCheckpoint | None], kept: KeptCheckpoint) -> str | None:
     """The slot that holds ``kept`` as it was before it was evaluated: only its manifest is owed."""
     if kept.val_bpb is None:
         return None
@@ -77,20 +79,20 @@ def lacks_metric(held: Mapping[str, Kept | None], kept: Kept) -> str | None:
     return None
 
 
-def _is_surpassed(kept: Kept, uploaded: Sequence[Kept]) -> bool:
+def _is_surpassed(kept: KeptCheckpoint, uploaded: Sequence[KeptCheckpoint]) -> bool:
     best = _best([each for each in uploaded if each.phase == kept.phase], 1)
     mine, there = kept.val_bpb, best[0].val_bpb if best else None
     return mine is not None and there is not None and there <= mine
 
 
-def _by_phase(kept: Sequence[Kept]) -> list[list[Kept]]:
-    phases: dict[str, list[Kept]] = {}
+def _by_phase(kept: Sequence[KeptCheckpoint]) -> list[list[KeptCheckpoint]]:
+    phases: dict[str, list[KeptCheckpoint]] = {}
     for each in kept:
         phases.setdefault(each.phase, []).append(each)
     return list(phases.values())
 
 
-def free_slot(held: Mapping[str, Kept | None], keep_best: int) -> str:
+def free_slot(held: Mapping[str, KeptCheckpoint | None], keep_best: int) -> str:
     """The slot of a phase to write into next: an empty one, else the oldest superseded one.
 
     There always is one: slots are three more than the best that are kept, and two of these hold
@@ -110,13 +112,13 @@ def free_slot(held: Mapping[str, Kept | None], keep_best: int) -> str:
     return min(spare, key=lambda name: there[name].step)
 
 
-def _wanted(kept: Sequence[Kept], count: int) -> list[Kept]:
+def _wanted(kept: Sequence[KeptCheckpoint], count: int) -> list[KeptCheckpoint]:
     """Of one phase the best ``count``, and what is gone on from."""
     best = _best(kept, count)
     return best + [each for each in _to_go_on_from(kept) if each not in best]
 
 
-def _to_go_on_from(kept: Sequence[Kept]) -> list[Kept]:
+def _to_go_on_from(kept: Sequence[KeptCheckpoint]) -> list[KeptCheckpoint]:
     """Of one phase the latest, and what was saved before its cooldown: one, where a pod that lost
     its disk has trained that step again."""
     latest = max(kept, key=_step_of)
@@ -125,7 +127,7 @@ def _to_go_on_from(kept: Sequence[Kept]) -> list[Kept]:
     return [latest, *[each for each in kept if is_before_cooldown(each, latest)][-1:]]
 
 
-def _best(kept: Sequence[Kept], count: int) -> list[Kept]:
+def _best(kept: Sequence[KeptCheckpoint], count: int) -> list[KeptCheckpoint]:
     scored = [k for k in kept if k.val_bpb is not None and isfinite(k.val_bpb)]
     if count == 1 and scored:
         return [min(scored, key=goodness)]
@@ -139,7 +141,7 @@ class PhaseSlots:
 
     keep_best: int
     slots: tuple[str, ...]
-    held: Mapping[str, Kept] = field(default_factory=dict)
+    held: Mapping[str, KeptCheckpoint] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -245,8 +247,8 @@ class Uploads:
     that was to be brought is in place.
     """
 
-    uploaded: tuple[Kept, ...] = ()
-    given_up: tuple[Kept, ...] = ()
+    uploaded: tuple[KeptCheckpoint, ...] = ()
+    given_up: tuple[KeptCheckpoint, ...] = ()
     moved_boot: float = 0.0
     fetched: bool = False
     trouble: str = ""

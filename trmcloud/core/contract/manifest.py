@@ -13,7 +13,7 @@ from dataclasses import asdict, field
 from typing import Annotated, Any, NamedTuple
 
 from trmcloud.core.contract.command import RECIPE
-from trmcloud.core.contract.pod_contract import Kept
+from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.contract.records import (
     MAX_ITEMS,
     ContractError,
@@ -151,10 +151,10 @@ class CheckpointManifest:
     cooldown_from: Step | None = None
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> KeptCheckpoint:
         """As its pod's agent tells of it."""
         made = self.phase, self.step, self.sha256, self.size_bytes, self.val_bpb
-        return Kept(*made, self.cooldown_from)
+        return KeptCheckpoint(*made, self.cooldown_from)
 
     @property
     def size_bytes(self) -> int:
@@ -250,7 +250,7 @@ def pick_best(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest | N
     return min(scored, key=lambda m: (*goodness(m), -m.created_at), default=None)
 
 
-def goodness(made: CheckpointManifest | Kept) -> tuple[float, int]:
+def goodness(made: CheckpointManifest | KeptCheckpoint) -> tuple[float, int]:
     """Return the sort key of a checkpoint in a folder, a bucket or a report; the best is the
     least."""
     return made.val_bpb if made.val_bpb is not None else math.inf, -made.step
@@ -261,7 +261,7 @@ def pick_latest(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest |
 
 
 def is_before_cooldown(
-    made: CheckpointManifest | Kept, latest: CheckpointManifest | Kept | None
+    made: CheckpointManifest | KeptCheckpoint, latest: CheckpointManifest | KeptCheckpoint | None
 ) -> bool:
     """Whether the cooldown that ``latest`` was saved in began with ``made``: a run that is given
     more goes on from there, at the full rate. Steps are counted on then, so no other has that

@@ -16,7 +16,7 @@ from trmcloud.core.contract.recovery import (
     SPARE,
     Recovery,
     next_rung,
-    noted,
+    note_recovery,
     overrides_of,
 )
 from trmcloud.core.contract.trainer_contract import RETRYABLE, Heartbeat
@@ -72,14 +72,14 @@ def next_level(
         return ""
     batch = int({**settings, **overrides_of(recoveries)}["batch"])
     for level in LEVELS:
-        changed = climbed(settings, recoveries, level.name)
+        changed = climb_settings(settings, recoveries, level.name)
         # All of what is in use is taken to grow with the batch: weights do not.
         if changed and memory_share * changed["batch"] / batch <= level.fills:
             return level.name
     return ""
 
 
-def climbed(
+def climb_settings(
     settings: Mapping[str, Any], recoveries: Sequence[Recovery], name: str
 ) -> dict[str, Any]:
     """The largest batch of that level which divides a step's sequences; empty where there is none
@@ -171,7 +171,7 @@ def with_skips(recoveries: tuple[Recovery, ...], beat: Heartbeat) -> tuple[Recov
         lost_s=beat.skipped * max(0.0, beat.step_seconds or 0.0),
         times=beat.skipped,
     )
-    return noted(recoveries, skips)
+    return note_recovery(recoveries, skips)
 
 
 def next_try(lease: Lease, last: PhaseReport) -> Recovery | None:
@@ -188,7 +188,7 @@ def next_try(lease: Lease, last: PhaseReport) -> Recovery | None:
         saved = last.saved_step is not None
         rung = next_rung(settings, last.recoveries, outcome, saved=saved)
     elif outcome == "landed_signal" and last.climbing:
-        changed = climbed(settings, last.recoveries, last.climbing)
+        changed = climb_settings(settings, last.recoveries, last.climbing)
         rung = (last.climbing, changed) if changed else None
         outcome = SPARE
     if rung is None:
@@ -205,7 +205,7 @@ def next_try(lease: Lease, last: PhaseReport) -> Recovery | None:
     )
 
 
-def started(lease: Lease, before: PhaseReport, attempt: int, at: float) -> PhaseReport:
+def start_attempt(lease: Lease, before: PhaseReport, attempt: int, at: float) -> PhaseReport:
     """The phase's account once ``attempt`` runs; one after a bad end has its row.
 
     What changes settings is another try than those before: its own count begins at none.
@@ -221,7 +221,9 @@ def started(lease: Lease, before: PhaseReport, attempt: int, at: float) -> Phase
         message="",
         fruitless=0 if mended is not None and mended.changed else before.fruitless,
         climbing=None,
-        recoveries=before.recoveries if mended is None else noted(before.recoveries, mended),
+        recoveries=before.recoveries
+        if mended is None
+        else note_recovery(before.recoveries, mended),
     )
 
 

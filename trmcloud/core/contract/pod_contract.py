@@ -389,7 +389,7 @@ class PhaseReport:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptCheckpoint:
     """A whole checkpoint on the pod: its manifest was written last."""
 
     phase: Label
@@ -408,7 +408,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Saves:
+class SaveAnswers:
     """``answered``: the last request for a checkpoint that came to something, or could not be met:
     ``why`` then says so, else it lies at ``phase`` and ``step``."""
 
@@ -444,8 +444,8 @@ class AgentReport:
     notes: Mapping[str, str] = field(default_factory=dict)
     """Further notes: the pod's ``ssh``, its own ``termination``, the ``data`` that it makes."""
     waiting: str = ""
-    kept: tuple[Kept, ...] = ()
-    uploaded: tuple[Kept, ...] = ()
+    kept: tuple[KeptCheckpoint, ...] = ()
+    uploaded: tuple[KeptCheckpoint, ...] = ()
     """Checkpoints that are whole in the bucket, every part answered for."""
     granted_until: Instant | None = None
     """Epoch s until when it may upload; None where it may not."""
@@ -453,7 +453,7 @@ class AgentReport:
     """Its work is done but for uploads, which the result waits for."""
     trouble: str = ""
     """Why the last upload failed; empty since one succeeded."""
-    saves: Saves | None = None
+    saves: SaveAnswers | None = None
     """The answers to requests to save; None: an agent that does not know such requests."""
     version: int = CONTRACT_VERSION
 

@@ -197,7 +197,7 @@ def next_rung(
     return None
 
 
-def noted(recoveries: tuple[Recovery, ...], one: Recovery) -> tuple[Recovery, ...]:
+def note_recovery(recoveries: tuple[Recovery, ...], one: Recovery) -> tuple[Recovery, ...]:
     """The account with ``one`` more: what changed nothing is added to the row of its kind."""
     one = replace(one, why=one.why[:_LONGEST_WHY])
     for index, row in enumerate(recoveries):

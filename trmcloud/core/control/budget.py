@@ -13,8 +13,8 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_facts import (
     LedgerFacts,
     Quarantine,
-    Restored,
-    Stray,
+    RestoredCopy,
+    StrayPod,
     holds,
     rents_volume,
 )
@@ -62,7 +62,7 @@ def exposure_of(
 
 
 @dataclass(frozen=True)
-class Unaccepted:
+class UnacceptedExposure:
     """The exposure of a launch that was not accepted: ``rate`` USD/h at ``provider``.
 
     ``verified``: the layers that count, where they are too few; None where they are enough.
@@ -75,13 +75,13 @@ class Unaccepted:
     verified: tuple[str, ...] | None
 
 
-def unaccepted(
+def unaccepted_exposure(
     traits: ProviderTraits,
     verified: Mapping[tuple[str, str], float],
     rate: Usd,
     accepted: Usd | None,
     now: float,
-) -> Unaccepted | None:
+) -> UnacceptedExposure | None:
     """Why a launch must not be; None where it may.
 
     Hardware that is this machine itself exposes nothing: it costs no one's rent. What a user
@@ -94,7 +94,7 @@ def unaccepted(
     if not asked or (exposure.enough and traits.shows_rate):
         return None
     too_few = None if exposure.enough else exposure.verified
-    return Unaccepted(traits.name, rate, traits.shows_rate, too_few)
+    return UnacceptedExposure(traits.name, rate, traits.shows_rate, too_few)
 
 
 # Budgets at four levels: account, month, project and run.
@@ -216,10 +216,10 @@ class LedgerState(LedgerFacts):
         cap = self.cap_of(level, key)
         return Line(level, key, cap, settled, reserved, strays, unproven, volumes, quarantined)
 
-    def strays_of(self, run_id: str) -> tuple[Stray, ...]:
+    def strays_of(self, run_id: str) -> tuple[StrayPod, ...]:
         return tuple(stray for stray in self.strays.values() if stray.run_id == run_id)
 
-    def _burdens(self, stray: Stray, level: str, key: str) -> bool:
+    def _burdens(self, stray: StrayPod, level: str, key: str) -> bool:
         if level == "month":
             return month_of(stray.at) == key
         if level == "project":
@@ -293,7 +293,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
         elif isinstance(event, ev.DataPinned):
             data[event.source] = event
         elif isinstance(event, ev.LedgerRestored):
-            restored = Restored(record.at, event.since)
+            restored = RestoredCopy(record.at, event.since)
         elif isinstance(event, ev.LedgerReconciled):
             if restored is None or restored.reconciled_at is not None:
                 raise IllegalTransition("the ledger was not restored: nothing is to be reconciled")
@@ -341,7 +341,7 @@ def with_run_event(ledger: LedgerState, record: ev.Record) -> LedgerState:
 
 
 def _of_a_run(
-    runs: dict[str, RunState], strays: dict[tuple[str, str], Stray], record: ev.Record
+    runs: dict[str, RunState], strays: dict[tuple[str, str], StrayPod], record: ev.Record
 ) -> None:
     """A pod that a run comes to own is no stray any more: its run settles it."""
     run = apply_event(runs.get(record.run_id) or RunState(record.run_id), record)
@@ -356,8 +356,8 @@ def is_owned(runs: Mapping[str, RunState], pod_id: str) -> bool:
 
 
 def _with_stray(
-    strays: Mapping[tuple[str, str], Stray], event: ev.StrayCharged | ev.StrayBilled, at: float
-) -> Stray:
+    strays: Mapping[tuple[str, str], StrayPod], event: ev.StrayCharged | ev.StrayBilled, at: float
+) -> StrayPod:
     before = strays.get((event.provider, event.pod_id))
     if before is not None and before.billed is not None:
         raise IllegalTransition(f"{event.pod_id} has its final bill already")
@@ -367,7 +367,7 @@ def _with_stray(
         return replace(before, billed=event.amount)
     if before is not None and event.amount <= before.amount:
         raise IllegalTransition(f"{event.pod_id} is charged with {before.amount} already")
-    return Stray(
+    return StrayPod(
         provider=event.provider,
         pod_id=event.pod_id,
         pod_name=event.pod_name,

@@ -8,7 +8,7 @@ from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.clock import Maybe, Seen
 from trmcloud.core.contract.bucket import RENEW_BEFORE_S
-from trmcloud.core.contract.pod_contract import AgentReport, Kept, parse_pod_name
+from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
     CREATE,
@@ -39,7 +39,7 @@ from trmcloud.core.control.pod_liveness import (
     note_absence,
     proven_end,
 )
-from trmcloud.core.control.reason import Reason, ReasonKind, because, said
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.renting import HOUR_S, await_pod, intend, storage_beside_disks, try_next
 from trmcloud.core.control.report_events import last_word, phases_ended, result_of
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
@@ -76,7 +76,7 @@ def waits_for(
         return _while_renting(run, generation, traits, pods)
     if run.state is State.BOOTING:
         up_at = generation.up_at or generation.intended_at
-        return Waiting(because(ReasonKind.AWAITS_AGENT), up_at + traits.boot_deadline_s)
+        return Waiting(make_reason(ReasonKind.AWAITS_AGENT), up_at + traits.boot_deadline_s)
     return None
 
 
@@ -85,10 +85,12 @@ def _before_renting(
 ) -> Waiting:
     name = generation.provider
     if isinstance(pods, Seen):
-        return Waiting(because(ReasonKind.AWAITS_EARLIER_POD))
+        return Waiting(make_reason(ReasonKind.AWAITS_EARLIER_POD))
     stopping = run.stop is not None
     kind = ReasonKind.AWAITS_LIST_TO_STOP if stopping else ReasonKind.AWAITS_LIST_TO_RENT
-    return Waiting(because(kind, said(ReasonKind.LIST_FAILED, pods.why), provider=name))
+    return Waiting(
+        make_reason(kind, quoted_reason(ReasonKind.LIST_FAILED, pods.why), provider=name)
+    )
 
 
 def _while_renting(
@@ -101,18 +103,18 @@ def _while_renting(
     if create is None or _is_listed(generation, pods):
         return None
     name = generation.provider
-    answer = because(ReasonKind.CREATE_UNANSWERED)
+    answer = make_reason(ReasonKind.CREATE_UNANSWERED)
     if create.ended_at is not None:
-        told = said(ReasonKind.PROVIDER_SAID, create.error)
-        answer = told or because(ReasonKind.CREATE_TAKEN)
+        told = quoted_reason(ReasonKind.PROVIDER_SAID, create.error)
+        answer = told or make_reason(ReasonKind.CREATE_TAKEN)
     if not isinstance(pods, Seen):
-        answer = replace(answer, more=said(ReasonKind.LIST_FAILED, pods.why))
-        return Waiting(because(ReasonKind.AWAITS_LIST_OF_POD, answer, provider=name))
+        answer = replace(answer, more=quoted_reason(ReasonKind.LIST_FAILED, pods.why))
+        return Waiting(make_reason(ReasonKind.AWAITS_LIST_OF_POD, answer, provider=name))
     if generation.missed_at is not None:
         until = generation.missed_at + absence_needed_s(run, traits)
     else:
         until = (create.ended_at or create.started_at) + traits.create_settle_s + traits.absent_s
-    return Waiting(because(ReasonKind.AWAITS_POD, answer, provider=name), until)
+    return Waiting(make_reason(ReasonKind.AWAITS_POD, answer, provider=name), until)
 
 
 def _is_listed(generation: Generation, pods: Maybe[tuple[PodSeen, ...]]) -> bool:
@@ -251,7 +253,7 @@ def _watch(
     pod_id = generation.pod_id or ""
     candidate = plan.candidate(generation.candidate_id)
     errand = None
-    wanted: tuple[Kept, ...] = ()
+    wanted: tuple[KeptCheckpoint, ...] = ()
     if report is not None:
         wanted = unsaved(run, report) if is_pulled(run, plan, generation) else ()
         errand = _errand(run, plan, generation, report, seen, now, wanted)
@@ -289,7 +291,7 @@ def _errand(
     report: AgentReport,
     seen: Observation,
     now: float,
-    wanted: tuple[Kept, ...],
+    wanted: tuple[KeptCheckpoint, ...],
 ) -> Action | None:
     """Return the transfer that a worker should do now: files to a pod that waits for them, or the
     first of the checkpoints that are ``wanted`` from it."""
@@ -337,29 +339,29 @@ def _why_terminate(
 ) -> Reason | None:
     """``held``: its agent leaves the end to us; ``owed``: it has what nobody has a copy of yet."""
     if now >= generation.hard_stop_at:
-        return because(ReasonKind.HARD_STOP)
+        return make_reason(ReasonKind.HARD_STOP)
     if run.stop is not None and run.stop.at_once:
-        return because(ReasonKind.STOP_NOW)
+        return make_reason(ReasonKind.STOP_NOW)
     if run.state is State.ENDING and not owed:
         if held:
-            return because(ReasonKind.SAVED_HERE)
+            return make_reason(ReasonKind.SAVED_HERE)
         # Not since the last event: each attempt to end it is one, and would put off the next.
         since = run.result_at if run.result_at is not None else run.updated_at
         # An end that was begun, for whatever reason, is gone on with.
         if now >= since + traits.end_grace_s or last_try(run, TERMINATE)[1] is not None:
-            return because(ReasonKind.WORK_DONE)
+            return make_reason(ReasonKind.WORK_DONE)
     if run.state is State.BOOTING:
         up_at = generation.up_at or generation.intended_at
         if report is None and now >= up_at + traits.boot_deadline_s:
-            line = said(ReasonKind.LINK_FAILED, seen.line)
+            line = quoted_reason(ReasonKind.LINK_FAILED, seen.line)
             if seen.boot_trouble is not None:
-                line = because(ReasonKind.PROVIDER_SAID, text=seen.boot_trouble.text)
+                line = make_reason(ReasonKind.PROVIDER_SAID, text=seen.boot_trouble.text)
             within_s = float(traits.boot_deadline_s)
-            return because(ReasonKind.NO_AGENT, line, boot_deadline_s=within_s)
+            return make_reason(ReasonKind.NO_AGENT, line, boot_deadline_s=within_s)
         if report is None and seen.boot_trouble is not None and seen.boot_trouble.fatal:
-            return because(ReasonKind.BOOT_FAILED, text=seen.boot_trouble.text)
+            return make_reason(ReasonKind.BOOT_FAILED, text=seen.boot_trouble.text)
         if report is None and seen.stranger_s >= _STRANGER_S:
-            return because(ReasonKind.STRANGER_ANSWERS)
+            return make_reason(ReasonKind.STRANGER_ANSWERS)
     stopping = run.stop is not None and run.state is not State.ENDING
     uploads = report is not None and report.uploading
     told = run.actions.get(action_key(run, LAND, 1))
@@ -368,21 +370,21 @@ def _why_terminate(
         # Where hours were limited, far more than the landing lies between the two stops.
         patience_s = min(candidate.landing_s, generation.hard_stop_at - generation.soft_stop_at)
         if now >= told.started_at + patience_s + traits.end_grace_s:
-            return because(ReasonKind.DID_NOT_LAND)
+            return make_reason(ReasonKind.DID_NOT_LAND)
     # What the list says now: a price may rise after boot, too.
     pod = find_pod(seen, generation)
     billed_rate = pod.rate if pod is not None else generation.billed_rate
     if billed_rate is not None:
         tolerated = generation.rate.micros * (1 + traits.rate_tolerance)
         if billed_rate.micros > tolerated:
-            return because(
+            return make_reason(
                 ReasonKind.BILLED_ABOVE_RATE,
                 billed_usd_per_hour=billed_rate,
                 planned_usd_per_hour=generation.rate,
             )
     if pod is not None and _is_misplaced(pod, candidate.region):
         wanted = candidate.region
-        return because(ReasonKind.MISPLACED, region=pod.region, wanted_region=wanted)
+        return make_reason(ReasonKind.MISPLACED, region=pod.region, wanted_region=wanted)
     return None
 
 
@@ -399,23 +401,23 @@ def _closing(run: RunState) -> ev.Closed:
     if generation.unfit is not None:
         return ev.Closed(Outcome.UNFIT.value, generation.unfit)
     if generation.ended_at is not None and generation.ended_at >= generation.hard_stop_at - 1:
-        return ev.Closed(Outcome.KILLED.value, because(ReasonKind.KILLED_BEFORE_LANDING))
+        return ev.Closed(Outcome.KILLED.value, make_reason(ReasonKind.KILLED_BEFORE_LANDING))
     if run.stop is not None:
         kind = ReasonKind.STOP_NOW if run.stop.at_once else ReasonKind.STOPPED_UNREPORTED
-        return ev.Closed(Outcome.STOPPED.value, because(kind))
+        return ev.Closed(Outcome.STOPPED.value, make_reason(kind))
     ended = run.actions.get(action_key(run, TERMINATE, 1))
     if ended is not None and ended.reason is not None:
-        return ev.Closed(Outcome.LOST.value, because(ReasonKind.POD_ENDED, ended.reason))
+        return ev.Closed(Outcome.LOST.value, make_reason(ReasonKind.POD_ENDED, ended.reason))
     created = run.actions.get(action_key(run, CREATE, 1))
     if (
         generation.agent_at is None
         and created is not None
         and created.failed_kind is FailureKind.NO_CAPACITY
     ):
-        return ev.Closed(Outcome.LOST.value, said(ReasonKind.PROVIDER_SAID, created.error))
+        return ev.Closed(Outcome.LOST.value, quoted_reason(ReasonKind.PROVIDER_SAID, created.error))
     if generation.agent_at is not None and run.spec.volume:
-        return ev.Closed(Outcome.UNREPORTED.value, because(ReasonKind.ON_VOLUME))
+        return ev.Closed(Outcome.UNREPORTED.value, make_reason(ReasonKind.ON_VOLUME))
     if generation.agent_at is not None and run.spec.pod_uploads:
-        why = because(ReasonKind.IN_BUCKET, bucket=run.bucket)
+        why = make_reason(ReasonKind.IN_BUCKET, bucket=run.bucket)
         return ev.Closed(Outcome.UNREPORTED.value, why)
-    return ev.Closed(Outcome.LOST.value, because(ReasonKind.ENDED_SILENT))
+    return ev.Closed(Outcome.LOST.value, make_reason(ReasonKind.ENDED_SILENT))

@@ -496,7 +496,7 @@ class Record:
     event: Event
 
 
-def stamped(events: Iterable[RunEvent], now: Instant) -> list[RunEvent]:
+def stamp_events(events: Iterable[RunEvent], now: Instant) -> list[RunEvent]:
     """Those that bound a pod's life, or its absence, bear what both clocks said: how long it lived,
     or was missing, must not hang on one that somebody may set meanwhile."""
     return [

@@ -10,9 +10,9 @@ from trmcloud.core.clock import Maybe, Seen
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, Line, overdrawn
-from trmcloud.core.control.ledger_facts import LedgerFacts, Stray
+from trmcloud.core.control.ledger_facts import LedgerFacts, StrayPod
 from trmcloud.core.control.observation import PodSeen
-from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import ZERO, affordable_seconds, cost
 from trmcloud.core.values import dataclass
@@ -32,7 +32,7 @@ _LONGEST_S = 30 * 86_400.0
 """No pod is taken to be older, where a ledger that knows nothing at all was restored."""
 
 
-def orphan_charges(
+def make_charges(
     ledger: LedgerFacts,
     provider: str,
     pods: Collection[PodSeen],
@@ -99,12 +99,12 @@ def _made_since(ledger: LedgerFacts, pod: PodSeen, run_id: str, now: float) -> f
     return run.created_at if run is not None else now
 
 
-def orphans_awaiting_bill(ledger: LedgerFacts) -> tuple[Stray, ...]:
+def orphans_awaiting_bill(ledger: LedgerFacts) -> tuple[StrayPod, ...]:
     """Those whose final bill is not in yet."""
     return tuple(stray for stray in ledger.strays.values() if stray.billed is None)
 
 
-def orphan_bill(stray: Stray, bill: Bill | None) -> ev.StrayBilled | None:
+def orphan_bill(stray: StrayPod, bill: Bill | None) -> ev.StrayBilled | None:
     if bill is None or not bill.final or bill.pod_id != stray.pod_id:
         return None
     return ev.StrayBilled(stray.provider, stray.pod_id, bill.amount)
@@ -134,7 +134,7 @@ def is_orphan_reconciled(
     return now >= restored.at + settled_s
 
 
-def _may_live(stray: Stray, now: float) -> bool:
+def _may_live(stray: StrayPod, now: float) -> bool:
     """Whether one without a final bill may still be there, though no list shows it.
 
     One that is listed is charged ahead, again and again. So where it is charged no more, and what
@@ -209,19 +209,19 @@ class Governance:
             owner = owned.get(pod.name)
             if owner is not None:
                 if owner.pod_id not in (None, pod.pod_id):
-                    orphans.append(Orphan(pod, because(ReasonKind.NAME_TWICE)))
+                    orphans.append(Orphan(pod, make_reason(ReasonKind.NAME_TWICE)))
                 elif self.now > owner.hard_stop_at + _kill_latency_s(owner.provider):
-                    orphans.append(Orphan(pod, because(ReasonKind.OUTLIVED_HARD_STOP)))
+                    orphans.append(Orphan(pod, make_reason(ReasonKind.OUTLIVED_HARD_STOP)))
             elif name.ledger == self.ledger.ledger_id and name.run_id in kept:
                 # Its run cannot be read: it has the time that was reserved for it, and no more.
                 # By whom it was rented stands in what cannot be read.
                 latest_s = max(traits.kill_latency_s for traits in TRAITS.values())
                 if self.now > name.hard_stop_at + latest_s:
-                    orphans.append(Orphan(pod, because(ReasonKind.HARD_STOP_PASSED)))
+                    orphans.append(Orphan(pod, make_reason(ReasonKind.HARD_STOP_PASSED)))
             elif name.ledger == self.ledger.ledger_id:
-                orphans.append(Orphan(pod, because(ReasonKind.NO_OWNER)))
+                orphans.append(Orphan(pod, make_reason(ReasonKind.NO_OWNER)))
             elif self.now > name.hard_stop_at:
-                orphans.append(Orphan(pod, because(ReasonKind.HARD_STOP_PASSED)))
+                orphans.append(Orphan(pod, make_reason(ReasonKind.HARD_STOP_PASSED)))
         return tuple(orphans)
 
 
@@ -237,13 +237,13 @@ def _why_land(run: RunState, line: Line, now: float) -> Reason | None:
     time: as much as costs what they did.
     """
     if line.over > line.strays:
-        return because(ReasonKind.BUDGET_CUT, level=line.level, cap_usd=line.cap or ZERO)
+        return make_reason(ReasonKind.BUDGET_CUT, level=line.level, cap_usd=line.cap or ZERO)
     generation = run.generation
     if run.state is State.RESERVED or generation is None:
         return None
     if now < generation.soft_stop_at - affordable_seconds(line.over, generation.rate):
         return None
-    return because(ReasonKind.ORPHANS_COST, level=line.level, orphans_usd=line.strays)
+    return make_reason(ReasonKind.ORPHANS_COST, level=line.level, orphans_usd=line.strays)
 
 
 def govern(ledger: LedgerState, pods: Maybe[tuple[PodSeen, ...]], now: float) -> Governance:

@@ -9,7 +9,7 @@ from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import TERMINATE
-from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
@@ -21,7 +21,7 @@ from trmcloud.core.values import dataclass, replace
 
 
 @dataclass(frozen=True)
-class Stray:
+class StrayPod:
     """The charge for one such pod. ``run_id`` is empty where no run here is of its name; ``since``
     is the earliest that it can have been made, ``at`` when it was first charged and ``charged_at``
     when last."""
@@ -42,7 +42,7 @@ class Stray:
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoredCopy:
     """An older copy of the ledger was accepted at ``at``: it knows nothing after ``since``. Until
     ``reconciled_at`` nothing is reserved."""
 
@@ -52,7 +52,7 @@ class Restored:
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostRecord:
     """Record ``seq`` is not what was written. ``run_id`` is empty where it is of the whole ledger,
     ``kind`` where it cannot be told."""
 
@@ -103,9 +103,9 @@ class LedgerFacts:
     cap_history: tuple[ev.Record, ...] = ()
     verified: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """(provider, kill layer) → when it was last seen to work, epoch s."""
-    strays: Mapping[tuple[str, str], Stray] = field(default_factory=dict)
+    strays: Mapping[tuple[str, str], StrayPod] = field(default_factory=dict)
     """By (provider, pod id)."""
-    restored: Restored | None = None
+    restored: RestoredCopy | None = None
     deleted_volumes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     """By (provider, place): when the ledger's network volume there was deleted, epoch s."""
     tokens: Mapping[tuple[str, str], tuple[CachedFile, ...]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class LedgerFacts:
     """By source: the revision of a data set that was pinned last."""
     quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
     """Runs with damaged records, which are not among ``runs``."""
-    unread: tuple[Lost, ...] = ()
+    unread: tuple[LostRecord, ...] = ()
     """Damaged records of the whole ledger that stop reservations."""
 
 
@@ -236,7 +236,9 @@ def _why_kept(mine: Iterable[Hold]) -> Reason | None:
     if not kept:
         return None
     kind = ReasonKind.NOT_FETCHED if unfetched else ReasonKind.NOT_AGREED
-    return because(kind, runs=", ".join(dict.fromkeys(hold.run_id for hold in unfetched or kept)))
+    return make_reason(
+        kind, runs=", ".join(dict.fromkeys(hold.run_id for hold in unfetched or kept))
+    )
 
 
 def rents_volume(run: RunState) -> bool:
@@ -304,7 +306,7 @@ def _is_fetched(run: RunState) -> bool:
     if not run.pulled or run.live:
         return False
     return any(
-        action.verb == TERMINATE and action.reason == because(ReasonKind.SAVED_HERE)
+        action.verb == TERMINATE and action.reason == make_reason(ReasonKind.SAVED_HERE)
         for generation in run.generations
         if generation.number > trained[-1]
         for action in run.tries(generation)

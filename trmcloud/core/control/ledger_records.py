@@ -11,8 +11,8 @@ from trmcloud.core import codec
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
 from trmcloud.core.control.events import EVENT_TYPES, Event, RunPlanned
-from trmcloud.core.control.ledger_facts import Lost, Quarantine
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.ledger_facts import LostRecord, Quarantine
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.values import dataclass, replace
@@ -131,7 +131,7 @@ def _with_reason(kind: str, data: dict[str, Any]) -> dict[str, Any]:
     if not sentence and earlier != "reason":
         return rest
     meant = _EARLIER_SENTENCES.get(sentence)
-    reason = because(ReasonKind.SAID, text=sentence) if meant is None else because(meant)
+    reason = make_reason(ReasonKind.SAID, text=sentence) if meant is None else make_reason(meant)
     return {**rest, "reason": codec.to_json(reason)}
 
 
@@ -168,9 +168,9 @@ class Contradiction(Exception):
         self.seq, self.run_id = seq, run_id
 
 
-def attributed(
+def attribute_damage(
     found: Sequence[tuple[int, str, int, str]], counts: Mapping[str, Sequence[int]]
-) -> tuple[Lost, ...]:
+) -> tuple[LostRecord, ...]:
     """Which run each damaged record belongs to. ``found``: (seq, run id, n, kind) as they read now,
     any of which may be wrong; ``counts``: the numbers ``n`` of each run's whole records, rising.
 
@@ -181,7 +181,7 @@ def attributed(
         run_id: sorted(set(range(1, max(seen) + 1)) - set(seen)) for run_id, seen in counts.items()
     }
     left = list(found)
-    lost: list[Lost] = []
+    lost: list[LostRecord] = []
     for told_right in (True, False):
         for record in list(left):
             seq, run_id, n, kind = record
@@ -189,13 +189,13 @@ def attributed(
             if owner is not None:
                 missing[owner].remove(n if n in missing[owner] else missing[owner][0])
                 left.remove(record)
-                lost.append(Lost(seq, _kind(kind), owner))
+                lost.append(LostRecord(seq, _kind(kind), owner))
     if any(missing.values()):
         raise ValueError("records are missing")
     for seq, run_id, _, kind in left:
         near = [known for known in counts if known and _differs_by(known, run_id) <= 1]
         known = near[0] if near else run_id if _kind(kind) in _RUN_KINDS and run_id else ""
-        lost.append(Lost(seq, _kind(kind) if run_id == known else "", known))
+        lost.append(LostRecord(seq, _kind(kind) if run_id == known else "", known))
     return tuple(sorted(lost, key=lambda each: each.seq))
 
 
@@ -211,7 +211,9 @@ def _owner(
     return next(iter((*near, *by_number, *lacking)), None)
 
 
-def fold_damaged(ledger_id: str, records: Sequence[ev.Record], lost: Sequence[Lost]) -> LedgerState:
+def fold_damaged(
+    ledger_id: str, records: Sequence[ev.Record], lost: Sequence[LostRecord]
+) -> LedgerState:
     """The state that follows from whole ``records`` of a ledger of which ``lost`` are damaged.
 
     Raises:
@@ -254,7 +256,7 @@ def _folded(state: LedgerState, batch: Sequence[ev.Record]) -> LedgerState:
         raise
 
 
-def _unread(records: Iterable[ev.Record], lost: Iterable[Lost]) -> tuple[Lost, ...]:
+def _unread(records: Iterable[ev.Record], lost: Iterable[LostRecord]) -> tuple[LostRecord, ...]:
     """Damaged records of the whole ledger that stop reservations still."""
     later = list(records)
     settled = {r.event.of for r in later if isinstance(r.event, ev.DamageSettled)}
@@ -265,7 +267,9 @@ def _unread(records: Iterable[ev.Record], lost: Iterable[Lost]) -> tuple[Lost, .
     )
 
 
-def _quarantine(run_id: str, records: Sequence[ev.Record], lost: Sequence[Lost]) -> Quarantine:
+def _quarantine(
+    run_id: str, records: Sequence[ev.Record], lost: Sequence[LostRecord]
+) -> Quarantine:
     """Return the most that a run with damaged records can have cost: all that it ever reserved,
     where that can be read; up to its cap, where a reservation cannot; else it is unknown."""
     held: list[Usd] = []

@@ -42,7 +42,7 @@ MOST_TROUBLES = 24
 
 
 @dataclass(frozen=True)
-class Visit:
+class ReaperVisit:
     """When a reaper came by last (epoch s), how often it should (s), and on which machine."""
 
     at: float
@@ -61,12 +61,12 @@ class Symptom:
 
 
 @dataclass(frozen=True)
-class Observed:
+class NoticeInputs:
     """Observations beside the ledger: agents' last reports by their pods' names, a reaper's last
     visit, and findings in the numbers of running trainings."""
 
     reports: Mapping[str, AgentReport] = field(default_factory=dict)
-    visit: Visit | None = None
+    visit: ReaperVisit | None = None
     symptoms: tuple[Symptom, ...] = ()
 
 
@@ -74,7 +74,7 @@ def due_notices(
     ledger: LedgerState,
     records: Sequence[ev.Record],
     after_seq: int,
-    observed: Observed,
+    observed: NoticeInputs,
     now: float,
 ) -> tuple[Notice, ...]:
     """Every notice that follows now: those of records after ``after_seq``, and how things stand.
@@ -218,7 +218,7 @@ def _orphan(ledger: LedgerState, event: ev.StrayCharged, at: float) -> Notice:
 
 
 # -- how things stand -----------------------------------------------------------------------------
-def _of_report(ledger: LedgerState, run: RunState, observed: Observed) -> Iterable[Notice]:
+def _of_report(ledger: LedgerState, run: RunState, observed: NoticeInputs) -> Iterable[Notice]:
     """Make the notices of its present pod's report: only about this run and this pod."""
     generation = run.generation
     report = observed.reports.get(generation.pod_name) if generation is not None else None
@@ -293,7 +293,7 @@ def _of_cap(
     yield Notice(fact_id, NoticeKind.CAP, key if level == "run" else "", now, facts)
 
 
-def _of_reaper(ledger: LedgerState, visit: Visit | None, now: float) -> Iterable[Notice]:
+def _of_reaper(ledger: LedgerState, visit: ReaperVisit | None, now: float) -> Iterable[Notice]:
     """One that ran by its timer and does so no more, while something is rented."""
     rents = any(
         run.live and run.generation is not None and run.generation.open

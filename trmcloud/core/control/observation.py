@@ -25,7 +25,7 @@ POD = "pod"
 MARK = "*"
 
 
-class Reported(Generic[T]):
+class ReportedValue(Generic[T]):
     """A value of which this machine knows only that a pod said so.
 
     It has no text of its own and is no number: a view shows it with ``as_reported``, which says
@@ -74,10 +74,13 @@ class Reported(Generic[T]):
         raise TypeError("a pod's report is no answer to a question of ours")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Reported) and (self._told, self.here) == (other._told, other.here)
+        return isinstance(other, ReportedValue) and (self._told, self.here) == (
+            other._told,
+            other.here,
+        )
 
     def __hash__(self) -> int:
-        return hash((Reported, self.here))
+        return hash((ReportedValue, self.here))
 
 
 # What can be seen of the outside world: pods in a list, bills, an agent's report.

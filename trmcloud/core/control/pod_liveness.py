@@ -18,7 +18,7 @@ from trmcloud.core.control.actions import (
 from trmcloud.core.control.billing import has_failed_to_boot
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation, PodSeen
-from trmcloud.core.control.reason import ReasonKind, because
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import Generation, RunState
 
 _SOON_GONE_S = 60.0
@@ -142,5 +142,5 @@ def failed_late(
     failed = known is not None and known.failed_kind is FailureKind.NO_CAPACITY
     late = ev.ActionFailed(str(key), CREATE, FailureKind.NO_CAPACITY, pod.never_made)
     refused = () if failed else (late,)
-    why = because(ReasonKind.PROVIDER_SAID, text=pod.never_made)
+    why = make_reason(ReasonKind.PROVIDER_SAID, text=pod.never_made)
     return refused if pod.rate else (*refused, ev.PodNotMade(generation.number, why))

@@ -143,12 +143,12 @@ class Reason:
             raise ValueError(f"facts of {self.kind.value} are not {sorted(declared)}")
 
 
-def because(kind: ReasonKind, more: Reason | None = None, **facts: Fact | Usd) -> Reason:
+def make_reason(kind: ReasonKind, more: Reason | None = None, **facts: Fact | Usd) -> Reason:
     """A reason of ``facts``, amounts of money among them as they are kept."""
     kept = {name: fact.plain() if isinstance(fact, Usd) else fact for name, fact in facts.items()}
     return Reason(kind, kept, more)
 
 
-def said(kind: ReasonKind, text: str) -> Reason | None:
+def quoted_reason(kind: ReasonKind, text: str) -> Reason | None:
     """Make a reason of quoted text; None where the text is empty."""
-    return because(kind, text=text) if text else None
+    return make_reason(kind, text=text) if text else None

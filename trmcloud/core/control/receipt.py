@@ -120,7 +120,7 @@ class LedgerPart:
 
 
 @dataclass(frozen=True)
-class Mended:
+class RecoveredTrouble:
     """Trouble of a phase that was mended, as its machine's agent told it."""
 
     generation: int
@@ -144,7 +144,7 @@ class Sources:
     checkpoints: tuple[Mapping[str, Any], ...]
     """Manifests, as JSON."""
     curves: tuple[Point, ...]
-    mended: tuple[Mended, ...] = ()
+    mended: tuple[RecoveredTrouble, ...] = ()
 
 
 def records_of(sources: Sources) -> list[ev.Record]:

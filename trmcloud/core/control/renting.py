@@ -17,7 +17,7 @@ from trmcloud.core.control.actions import CREATE, Action, Decision, action_key, 
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pod_liveness import failed_late, find_pod, is_absent, note_absence
-from trmcloud.core.control.reason import Reason, ReasonKind, because, said
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
@@ -132,11 +132,11 @@ def intend(
 ) -> Decision:
     if run.stop is not None:
         return Decision(
-            events=(ev.Closed(Outcome.STOPPED.value, because(ReasonKind.STOPPED_UNRENTED)),)
+            events=(ev.Closed(Outcome.STOPPED.value, make_reason(ReasonKind.STOPPED_UNRENTED)),)
         )
     candidate = None if _is_refused_for_good(run) else _untried(run, plan)
     if candidate is None:
-        why: Reason | None = because(ReasonKind.NO_CANDIDATE)
+        why: Reason | None = make_reason(ReasonKind.NO_CANDIDATE)
         if run.generations:
             why = run.generations[-1].not_made
         return Decision(events=(ev.Closed(Outcome.NOT_STARTED.value, why),))
@@ -248,11 +248,11 @@ def await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: flo
         passed_s = seen.clock.since(intended) if seen.clock is not None else 0.0
         latest = max(now, generation.intended_at + passed_s)  # a clock may have been set back
         if run.stop is not None or latest >= generation.soft_stop_at:
-            why = because(ReasonKind.NOT_ASKED_FOR)
+            why = make_reason(ReasonKind.NOT_ASKED_FOR)
             return Decision(events=(ev.PodNotMade(generation.number, why),))
         return Decision(actions=(Action(create_key),))
     if create.failed_kind in _NOT_MADE:
-        why = because(ReasonKind.PROVIDER_SAID, text=create.error)
+        why = make_reason(ReasonKind.PROVIDER_SAID, text=create.error)
         return Decision(events=(ev.PodNotMade(generation.number, why),))
     asked_at = create.ended_at or create.started_at
     waited = _waited_s(seen, generation, asked_at) >= traits.create_settle_s
@@ -263,8 +263,8 @@ def await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: flo
             return Decision(events=(ev.PodUp(generation.number, bill.pod_id, generation.rate),))
         if not seen.unbilled and generation.missed_at is not None:
             return Decision()  # a bill that cannot be asked for is not one of nothing
-        told = said(ReasonKind.PROVIDER_SAID, create.error)
-        why = told or because(ReasonKind.NEVER_APPEARED)
+        told = quoted_reason(ReasonKind.PROVIDER_SAID, create.error)
+        why = told or make_reason(ReasonKind.NEVER_APPEARED)
         return Decision(events=(ev.PodNotMade(generation.number, why),))
     if waited and create_key not in seen.in_flight:
         return note_absence(seen, generation, traits)

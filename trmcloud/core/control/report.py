@@ -13,8 +13,8 @@ from trmcloud.core.contract.manifest import (
 )
 from trmcloud.core.control.actions import PULL
 from trmcloud.core.control.budget import LedgerState, Line, month_of
-from trmcloud.core.control.ledger_facts import Stray, holds
-from trmcloud.core.control.observation import POD, Reported
+from trmcloud.core.control.ledger_facts import StrayPod, holds
+from trmcloud.core.control.observation import POD, ReportedValue
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.values import dataclass, replace
@@ -74,9 +74,9 @@ class RunReport:
     """It trained on this machine alone."""
 
     @property
-    def best_told(self) -> Reported[CheckpointManifest] | None:
+    def best_told(self) -> ReportedValue[CheckpointManifest] | None:
         """The best, by the report of the pod that trained."""
-        return Reported(self.best, here=self.here) if self.best is not None else None
+        return ReportedValue(self.best, here=self.here) if self.best is not None else None
 
     @property
     def data_usd(self) -> Usd:
@@ -164,7 +164,7 @@ def report_on(
     *,
     live_seconds: Mapping[str, float] | None = None,
     first_bpb: float | None = None,
-    strays: Sequence[Stray] = (),
+    strays: Sequence[StrayPod] = (),
     data_told: str = "",
     tokens_per_s: tuple[float, float] | None = None,
 ) -> RunReport:
@@ -243,7 +243,7 @@ class Spending:
 
 
 def spending_of(
-    run: RunState, now: float, *, shown_at: float | None = None, strays: Sequence[Stray] = ()
+    run: RunState, now: float, *, shown_at: float | None = None, strays: Sequence[StrayPod] = ()
 ) -> Spending:
     """Return the cost by ``now`` (epoch s) of the run and of pods that were made in its name.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from trmcloud.core.contract.pod_contract import AgentReport, Orders, PhaseState
 from trmcloud.core.contract.trainer_contract import CLEAN, DONE
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.reason import ReasonKind, because, said
+from trmcloud.core.control.reason import ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Plan
@@ -81,9 +81,9 @@ def result_of(run: RunState, name: str, message: str) -> ev.ResultKnown:
     """Convert the agent's result, which may be of a newer version or hostile. One that was told to
     stop did it for the reason that is on record, whatever it adds."""
     known = {outcome.value for outcome in Outcome}
-    told = said(ReasonKind.AGENT_SAID, message)
+    told = quoted_reason(ReasonKind.AGENT_SAID, message)
     if name not in known:
-        why = because(ReasonKind.UNKNOWN_RESULT, told, result=ascii(name[:80])[1:-1])
+        why = make_reason(ReasonKind.UNKNOWN_RESULT, told, result=ascii(name[:80])[1:-1])
         return ev.ResultKnown(Outcome.FAILED.value, why)
     if name == Outcome.STOPPED.value and run.stop is not None:
         why = run.stop.reason

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import ActionKey, FailureKind
-from trmcloud.core.control.reason import Reason, ReasonKind, because
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.values import dataclass, replace
@@ -508,7 +508,7 @@ def _save_requested(run: RunState, event: ev.SaveRequested, at: float) -> RunSta
 def _result_known(run: RunState, event: ev.ResultKnown, at: float) -> RunState:
     result = _outcome(run, event.result)
     if result is Outcome.UNFIT and run.generation is not None:
-        unfit = event.reason or because(ReasonKind.REFUSED)
+        unfit = event.reason or make_reason(ReasonKind.REFUSED)
         run = _on_generation(run, run.generation.number, unfit=unfit)
     return replace(run, result=result.value, result_at=at, reason=event.reason)
 

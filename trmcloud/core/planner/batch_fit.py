@@ -16,7 +16,7 @@ from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import replace
 
 
-class Fitted(NamedTuple):
+class FittedSettings(NamedTuple):
     """Settings for a machine, their memory, and why they differ from those asked for."""
 
     settings: PhaseRecipe
@@ -24,7 +24,9 @@ class Fitted(NamedTuple):
     why: str
 
 
-def fit_settings(asked: PhaseRecipe, machine: Machine, overrides: Mapping[str, Any]) -> Fitted:
+def fit_settings(
+    asked: PhaseRecipe, machine: Machine, overrides: Mapping[str, Any]
+) -> FittedSettings:
     """Settings that fit ``machine``, their memory, and why they differ from ``asked``.
 
     Where nothing fits, the smallest that was tried is returned. What the user set by hand
@@ -58,19 +60,19 @@ def fit_settings(asked: PhaseRecipe, machine: Machine, overrides: Mapping[str, A
     if best is not None:
         _, settings, memory = best
         why = _why(asked, settings, memory, need, machine, first.total > room_gb)
-        return Fitted(settings, memory, why)
+        return FittedSettings(settings, memory, why)
     if alternative is not None:
-        return Fitted(asked, first, f"{need}; {_sets(alternative, fixed)} would fit")
+        return FittedSettings(asked, first, f"{need}; {_sets(alternative, fixed)} would fit")
     least = smallest[1].total
-    return Fitted(*smallest, f"{need}, and {least:,.0f} GB with {_way(smallest[0])}")
+    return FittedSettings(*smallest, f"{need}, and {least:,.0f} GB with {_way(smallest[0])}")
 
 
 def _in_fewer_passes(
     asked: PhaseRecipe, first: Memory, machine: Machine, overrides: Mapping[str, Any]
-) -> Fitted:
+) -> FittedSettings:
     """``asked``, or the largest micro-batch instead that leaves room to spare and is faster."""
     if asked.accumulation == 1 or any(key in overrides for key in _CHOSEN):
-        return Fitted(asked, first, "")
+        return FittedSettings(asked, first, "")
     for batch, accumulation in batches(asked, largest=asked.batch * asked.accumulation):
         if batch <= asked.batch:
             break
@@ -81,8 +83,8 @@ def _in_fewer_passes(
         if step_seconds(settings, machine) * _FEWER_PASSES > step_seconds(asked, machine):
             break
         why = _why(asked, settings, memory, "", machine, forced=False)
-        return Fitted(settings, memory, why)
-    return Fitted(asked, first, "")
+        return FittedSettings(settings, memory, why)
+    return FittedSettings(asked, first, "")
 
 
 _ROOMY_SHARE = 0.6

@@ -12,9 +12,9 @@ from trmcloud.core.catalog.providers import TRAITS, in_no_catalogue
 from trmcloud.core.contract.bucket_layout import BUCKET_MICROS_PER_GB_MONTH
 from trmcloud.core.money import Usd, affordable_seconds, cost
 from trmcloud.core.planner.batch_fit import why_untrained
-from trmcloud.core.planner.estimates import HOUR_S, Estimates, lands_at
+from trmcloud.core.planner.estimates import HOUR_S, Estimates, landing_point
 from trmcloud.core.planner.memory import stored_bytes
-from trmcloud.core.spec.plan import About, Candidate, Interval, Remark
+from trmcloud.core.spec.plan import Candidate, Interval, Remark, RemarkTopic
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.storage import HOURS_PER_MONTH, pod_disks_price, price_per_hour, work_gb
 
@@ -32,7 +32,7 @@ _ROUNDING = Usd.from_micros(4)
 """Rent and storage are each rounded up by themselves."""
 
 
-class Ranked(NamedTuple):
+class RankedOffer(NamedTuple):
     """An offer with its outlook, judged."""
 
     offer: Offer
@@ -136,7 +136,7 @@ def seconds_allowed(
     return max(0.0, allowed)
 
 
-def make_candidate(row: Ranked, name: str, spec: RunSpec, now: float) -> Candidate:
+def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Candidate:
     """The Candidate of ``row`` under the id ``name``."""
     offer, outlook, rate = row.offer, row.outlook, row.rate
     storage = storage_of(outlook, offer.provider)
@@ -200,10 +200,10 @@ def with_break_even(made: Candidate, paid: Candidate | None) -> Candidate:
         f"free, and slower: {paid.hardware} is worth its {paid.cost_p50} once an hour of yours is"
         f" worth more than {Usd.from_micros(max(0, micros))}"
     )
-    return dataclasses.replace(made, reasons=(*made.reasons, Remark(About.PRICE, text)))
+    return dataclasses.replace(made, reasons=(*made.reasons, Remark(RemarkTopic.PRICE, text)))
 
 
-def _stops(row: Ranked, spec: RunSpec, now: float) -> tuple[float, float]:
+def _stops(row: RankedOffer, spec: RunSpec, now: float) -> tuple[float, float]:
     """Seconds after the pod exists: when the trainer lands, and when all is killed."""
     outlook = row.outlook
     allowed_s = seconds_allowed(row.most, row.offer, outlook, spec, now)
@@ -221,38 +221,38 @@ def _stops(row: Ranked, spec: RunSpec, now: float) -> tuple[float, float]:
 
 
 def _reasons(
-    row: Ranked, spec: RunSpec, soft_s: float, rent: Usd, now: float
+    row: RankedOffer, spec: RunSpec, soft_s: float, rent: Usd, now: float
 ) -> tuple[Remark, ...]:
     offer, outlook = row.offer, row.outlook
     reasons = list(outlook.reasons)
 
-    def add(about: About, *texts: str, first: bool = False) -> None:
+    def add(about: RemarkTopic, *texts: str, first: bool = False) -> None:
         made = [Remark(about, text) for text in texts]
         reasons[:] = [*made, *reasons] if first else [*reasons, *made]
 
     if outlook.data is not None:
-        add(About.DATA, *outlook.data.words(row.rate))
+        add(RemarkTopic.DATA, *outlook.data.words(row.rate))
     if untrained := next(filter(None, (why_untrained(p.settings) for p in outlook.phases)), ""):
-        add(About.SETTINGS, f"plan only: {untrained}", first=True)
+        add(RemarkTopic.SETTINGS, f"plan only: {untrained}", first=True)
     if not outlook.fits:
-        add(About.NEED, "does not fit in memory", first=True)
-    add(About.PRICE, *_of_the_price(row, rent, now))
+        add(RemarkTopic.NEED, "does not fit in memory", first=True)
+    add(RemarkTopic.PRICE, *_of_the_price(row, rent, now))
     filled = spec.fills and row.useful
-    add(About.SETTINGS if filled else About.NEED, *_limits_met(row, spec, soft_s, now))
+    add(RemarkTopic.SETTINGS if filled else RemarkTopic.NEED, *_limits_met(row, spec, soft_s, now))
     if outlook.kept_gb >= 100:
         price = storage_of(outlook, offer.provider).cost(outlook.seconds.p50)
         kept = f"checkpoints kept take {outlook.kept_gb:,.0f} GB: {price} with a week after the run"
-        add(About.STORAGE, kept)
+        add(RemarkTopic.STORAGE, kept)
     if not is_reachable(offer.provider):
-        add(About.PLACE, f"{offer.provider} cannot be launched on: {in_no_catalogue()}")
+        add(RemarkTopic.PLACE, f"{offer.provider} cannot be launched on: {in_no_catalogue()}")
     elif beware := TRAITS[offer.provider].beware:
-        add(About.PLACE, beware)
+        add(RemarkTopic.PLACE, beware)
     if offer.note:
-        add(About.OFFER, f"the offer: {offer.note}")
+        add(RemarkTopic.OFFER, f"the offer: {offer.note}")
     return tuple(reasons)
 
 
-def _of_the_price(row: Ranked, rent: Usd, now: float) -> list[str]:
+def _of_the_price(row: RankedOffer, rent: Usd, now: float) -> list[str]:
     """Why it is not planned at its quote, and what may be billed beyond ``rent``."""
     offer = row.offer
     traits = TRAITS.get(offer.provider)
@@ -278,7 +278,7 @@ def _of_the_price(row: Ranked, rent: Usd, now: float) -> list[str]:
     return lines
 
 
-def _of_a_command(row: Ranked, spec: RunSpec) -> list[str]:
+def _of_a_command(row: RankedOffer, spec: RunSpec) -> list[str]:
     """Return a command's reason: the hours that a dollar buys."""
     hourly = row.rate + storage_of(row.outlook, row.offer.provider).hourly
     if not hourly:
@@ -290,7 +290,7 @@ def _of_a_command(row: Ranked, spec: RunSpec) -> list[str]:
     return [f"{per_dollar:,.2f} hours a dollar; told to stop when {until}, unless it ends before"]
 
 
-def _limits_met(row: Ranked, spec: RunSpec, soft_s: float, now: float) -> list[str]:
+def _limits_met(row: RankedOffer, spec: RunSpec, soft_s: float, now: float) -> list[str]:
     """Return the limits that budget, deadline and hours set to the run."""
     outlook = row.outlook
     if not row.useful:
@@ -301,7 +301,7 @@ def _limits_met(row: Ranked, spec: RunSpec, soft_s: float, now: float) -> list[s
         return [f"start-up, one step and a checkpoint need {whole} and {hours:,.2f} h"]
     if spec.command is not None:
         return _of_a_command(row, spec)
-    early = lands_at(outlook, soft_s)
+    early = landing_point(outlook, soft_s)
     if spec.fills:
         last = outlook.phases[-1]
         per_hour = HOUR_S / outlook.times[-1].pace_s

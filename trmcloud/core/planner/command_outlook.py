@@ -10,7 +10,7 @@ from trmcloud.core.catalog.hardware import GPUS, Gpu
 from trmcloud.core.contract.command import PHASE, RECIPE, Command
 from trmcloud.core.contract.command_terms import SETTLED_S, MeasuredSteps
 from trmcloud.core.contract.records import within
-from trmcloud.core.planner.batch_fit import Fitted
+from trmcloud.core.planner.batch_fit import FittedSettings
 from trmcloud.core.planner.estimates import (
     HOUR_S,
     LOCAL_LANDING_MARGIN_S,
@@ -21,7 +21,7 @@ from trmcloud.core.planner.estimates import (
 )
 from trmcloud.core.planner.memory import Memory
 from trmcloud.core.planner.speed import Machine, PhaseTime, save_s, startup_s
-from trmcloud.core.spec.plan import About, Interval, PhasePlan, Remark
+from trmcloud.core.spec.plan import Interval, PhasePlan, Remark, RemarkTopic
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import CommandSettings
 from trmcloud.core.spec.spec import RunSpec
@@ -78,7 +78,7 @@ def landing_s(command: Command, machine: Machine) -> float:
 def command_outlook(
     spec: RunSpec,
     machine: Machine,
-    probed: Probed | None = None,
+    probed: CommandProbe | None = None,
     until_s: float | None = None,
     sent_bytes: int = 0,
 ) -> Estimates:
@@ -120,7 +120,7 @@ def command_outlook(
     return Estimates(
         machine=machine,
         hardware=hardware_of(machine),
-        fitted=(Fitted(settings, _NO_MEMORY, ""),),
+        fitted=(FittedSettings(settings, _NO_MEMORY, ""),),
         phases=(phase,),
         times=(time,),
         startup=start,
@@ -139,15 +139,15 @@ def command_outlook(
 
 
 def _known(
-    spec: RunSpec, machine: Machine, probed: Probed | None, there: Elsewhere | None
+    spec: RunSpec, machine: Machine, probed: CommandProbe | None, there: TransferredSpeed | None
 ) -> tuple[Remark, ...]:
     """Return the remarks on ``machine`` from its probe, and on what stays unknown."""
     if probed is None:
-        return (Remark(About.SETTINGS, UNKNOWN),)
+        return (Remark(RemarkTopic.SETTINGS, UNKNOWN),)
     measured_on = "this machine" if probed.here else f"{probed.gpus} × {probed.sku}"
     if there is None:
         why = f"its probe {probed.run_id}, on {measured_on}, tells nothing of this"
-        return (Remark(About.SETTINGS, UNKNOWN), Remark(About.SETTINGS, why))
+        return (Remark(RemarkTopic.SETTINGS, UNKNOWN), Remark(RemarkTopic.SETTINGS, why))
     texts = [
         f"by its probe {probed.run_id}, on {measured_on}: {seconds_text(there.step_s)} a step here"
     ]
@@ -156,7 +156,7 @@ def _known(
             f"too little memory: {probed.used_gb:.1f} GB were in use there, and {machine.name} has "
             f"{machine.memory_gb:g}"
         )
-    return tuple(Remark(About.SETTINGS, text) for text in (*texts, PROBED))
+    return tuple(Remark(RemarkTopic.SETTINGS, text) for text in (*texts, PROBED))
 
 
 def seconds_text(step_s: Interval) -> str:
@@ -181,7 +181,7 @@ MEMORY_ROOM = 1.05
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class TransferredSpeed:
     """Seconds of a step on ``sku``, and whether its memory holds what was in use: None where that
     is not known."""
 
@@ -191,7 +191,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class Probed:
+class CommandProbe:
     """A probe's measurements of a command on ``gpus`` × ``sku``; ``here``: that was this machine,
     whose processors count as its GPUs where it has none. ``busy`` and ``used_gb`` are as
     ``elsewhere`` takes them."""
@@ -209,27 +209,29 @@ class Probed:
         """Of a GPU's memory, to hold what was in use; 0 where that is not known."""
         return (self.used_gb or 0.0) * MEMORY_ROOM
 
-    def on(self, machine: Machine) -> Elsewhere | None:
+    def on(self, machine: Machine) -> TransferredSpeed | None:
         """Return the expectation for ``machine``: None where that has another number of GPUs, or
         one of the two is not in the catalogue."""
         if machine.processes != self.gpus:
             return None
         if self.here and machine.local is not None and machine.name == self.sku:
             m = self.measured
-            return Elsewhere(self.sku, Interval(m.fast_s, m.step_s, m.slow_s), fits=True)
+            return TransferredSpeed(self.sku, Interval(m.fast_s, m.step_s, m.slow_s), fits=True)
         if machine.gpu is None or self.sku not in GPUS:
             return None
-        [found] = elsewhere(self.measured, GPUS[self.sku], [machine.gpu], self.busy, self.used_gb)
+        [found] = transfer_speed(
+            self.measured, GPUS[self.sku], [machine.gpu], self.busy, self.used_gb
+        )
         return found
 
 
-def elsewhere(
+def transfer_speed(
     measured: MeasuredSteps,
     here: Gpu,
     others: Iterable[Gpu],
     busy: float | None,
     used_gb: float | None,
-) -> tuple[Elsewhere, ...]:
+) -> tuple[TransferredSpeed, ...]:
     """As many GPUs of each other kind in place of those of ``here``.
 
     The part of a step in which the GPU computed shrinks or grows somewhere between the ratio of
@@ -253,5 +255,5 @@ def elsewhere(
             measured.fast_s * low, measured.step_s * (low * high) ** 0.5, measured.slow_s * high
         )
         fits = used_gb * MEMORY_ROOM <= gpu.memory_gb if used_gb is not None else None
-        made.append(Elsewhere(gpu.sku, step_s, fits))
+        made.append(TransferredSpeed(gpu.sku, step_s, fits))
     return tuple(made)

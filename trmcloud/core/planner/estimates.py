@@ -12,10 +12,10 @@ from typing import NamedTuple, Sequence, TypedDict
 
 from trmcloud.core.catalog.hardware import LOCAL, hardware_name
 from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
-from trmcloud.core.planner.batch_fit import Fitted, fit_settings
+from trmcloud.core.planner.batch_fit import FittedSettings, fit_settings
 from trmcloud.core.planner.data_estimate import DataEstimate, estimate_data
 from trmcloud.core.planner.memory import USABLE_SHARE, Memory, checkpoint_bytes, weights_bytes
-from trmcloud.core.planner.roofline import NODE_LINK_GB_S, Measured, assumed_format
+from trmcloud.core.planner.roofline import NODE_LINK_GB_S, MeasuredSpeed, assumed_format
 from trmcloud.core.planner.speed import (
     Machine,
     PhaseTime,
@@ -24,7 +24,7 @@ from trmcloud.core.planner.speed import (
     startup_s,
     step_seconds,
 )
-from trmcloud.core.spec.plan import About, Interval, PhasePlan, Remark
+from trmcloud.core.spec.plan import Interval, PhasePlan, Remark, RemarkTopic
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
@@ -50,7 +50,7 @@ class Estimates(NamedTuple):
 
     machine: Machine
     hardware: str
-    fitted: tuple[Fitted, ...]
+    fitted: tuple[FittedSettings, ...]
     phases: tuple[PhasePlan, ...]
     times: tuple[PhaseTime, ...]
     startup: Interval
@@ -96,7 +96,7 @@ def outlook_on(
     spec: RunSpec,
     machine: Machine,
     *,
-    fitted: tuple[Fitted, ...] = (),
+    fitted: tuple[FittedSettings, ...] = (),
     tokens_available: int | None = None,
     source: DataSource | None = None,
     spot: bool = False,
@@ -120,12 +120,12 @@ def outlook_on(
             settings = replace(settings, steps=last_steps)
         if fit.why:
             fits = fit.memory.total <= machine.memory_gb * USABLE_SHARE
-            about = About.SETTINGS if fits else About.NEED
+            about = RemarkTopic.SETTINGS if fits else RemarkTopic.NEED
             reasons.append(Remark(about, f"{name}: {fit.why}"))
         assumed = assumed_format(settings, machine.gpu, on_gpu=machine.on_gpu)
         if assumed.why:
             told = f"{name}: counted with {assumed.dtype}: {assumed.why}"
-            reasons.append(Remark(About.SETTINGS, told))
+            reasons.append(Remark(RemarkTopic.SETTINGS, told))
         factor = _probed(settings, machine)
         if spot:
             settings, longer = _against_interruptions(settings, machine, factor)
@@ -133,12 +133,14 @@ def outlook_on(
                 f"{name}: saves every {settings.save_every:,} steps, against interruptions once in"
                 f" {1 / SPOT_HAZARD_PER_HOUR:.0f} h ({longer - 1:.1%} longer)"
             )
-            reasons.append(Remark(About.SETTINGS, saves))
+            reasons.append(Remark(RemarkTopic.SETTINGS, saves))
             factor *= longer
         chosen.append(settings)
         times.append(predict_phase(settings, machine, factor))
     if machine.measured is not None and machine.measured.at:
-        reasons.append(Remark(About.SETTINGS, _measured_text(machine.measured, chosen[0], machine)))
+        reasons.append(
+            Remark(RemarkTopic.SETTINGS, _measured_text(machine.measured, chosen[0], machine))
+        )
     tokens = [each.steps * each.tokens_per_step(machine.processes) for each in chosen]
     data = None
     if source is not None:
@@ -163,13 +165,15 @@ def outlook_on(
         )
         for name, settings, count, time in zip(spec.phases, chosen, tokens, times, strict=True)
     ]
-    reasons += [Remark(About.DATA, told) for told in _epochs(phases, tokens_available, recipe)]
+    reasons += [
+        Remark(RemarkTopic.DATA, told) for told in _epochs(phases, tokens_available, recipe)
+    ]
     if machine.nodes > 1:
         network = (
             f"{machine.nodes} machines: the network between them is taken for"
             f" {NODE_LINK_GB_S:g} GB/s"
         )
-        reasons.append(Remark(About.PLACE, network))
+        reasons.append(Remark(RemarkTopic.PLACE, network))
     landing_s = _landing_s(times, chosen[-1], machine, uploads=spec.pod_uploads)
     worst = max((fit.memory for fit in fitted), key=lambda memory: memory.total)
     return Estimates(
@@ -194,7 +198,7 @@ def outlook_on(
     )
 
 
-def set_up_as(machine: Machine, outlook: Estimates, spec: RunSpec) -> Estimates:
+def with_machine(machine: Machine, outlook: Estimates, spec: RunSpec) -> Estimates:
     """``outlook``, no spot's, on a ``machine`` that differs from its own in how it is set up."""
     whole = _with_startup(
         spec, startup_s(machine), outlook.phases, outlook.times, outlook.landing_s
@@ -236,7 +240,7 @@ class _Whole(TypedDict):
     overhead_p90_s: float
 
 
-def lands_at(outlook: Estimates, soft_stop_s: float) -> tuple[str, int, int] | None:
+def landing_point(outlook: Estimates, soft_stop_s: float) -> tuple[str, int, int] | None:
     """(phase, step, of steps) where the soft stop ends the run at P50; None if it does not."""
     left = soft_stop_s - outlook.startup.p50
     for phase, time in zip(outlook.phases, outlook.times, strict=True):
@@ -268,7 +272,7 @@ def hardware_of(machine: Machine) -> str:
     return hardware_name(machine.name, machine.processes // machine.nodes, machine.nodes)
 
 
-def _fitted_on(recipe: Recipe, spec: RunSpec, machine: Machine) -> tuple[Fitted, ...]:
+def _fitted_on(recipe: Recipe, spec: RunSpec, machine: Machine) -> tuple[FittedSettings, ...]:
     """The settings of each phase of ``spec`` that fit ``machine``."""
     hardware, overrides = hardware_of(machine), dict(spec.overrides)
     found = []
@@ -319,7 +323,7 @@ def _probed(settings: PhaseRecipe, machine: Machine) -> float:
     return measured / (step_seconds(settings, machine) * machine.processes / flops)
 
 
-def _measured_text(measured: Measured, settings: PhaseRecipe, machine: Machine) -> str:
+def _measured_text(measured: MeasuredSpeed, settings: PhaseRecipe, machine: Machine) -> str:
     """When, where, and what it comes to."""
     day = dt.datetime.fromtimestamp(measured.at, dt.timezone.utc).strftime("%Y-%m-%d")
     by = measured.run_id or "--probe"

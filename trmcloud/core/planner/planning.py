@@ -25,8 +25,8 @@ from trmcloud.core.catalog.offers import (
     DAY_S,
     FRESH_DAYS,
     Offer,
-    informed,
     local_offer,
+    with_newer_quotes,
 )
 from trmcloud.core.catalog.providers import max_nodes
 from trmcloud.core.contract.bucket_layout import (
@@ -38,7 +38,7 @@ from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, Usage
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.planner.batch_fit import is_trained, why_untrained
 from trmcloud.core.planner.candidates import (
-    Ranked,
+    RankedOffer,
     is_reachable,
     kill_latency_s,
     make_candidate,
@@ -46,10 +46,10 @@ from trmcloud.core.planner.candidates import (
     storage_of,
     with_break_even,
 )
-from trmcloud.core.planner.command_outlook import Probed, command_outlook
+from trmcloud.core.planner.command_outlook import CommandProbe, command_outlook
 from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
 from trmcloud.core.planner.ranking import rank
-from trmcloud.core.planner.roofline import Measured, needs_float8, refuse_float8
+from trmcloud.core.planner.roofline import MeasuredSpeed, needs_float8, refuse_float8
 from trmcloud.core.spec.overrides import check_last_rungs, check_rules
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
@@ -73,9 +73,9 @@ def make_plan(
     *,
     local: LocalMachine | None = None,
     tokens_available: int | None = None,
-    measured: Sequence[Measured] = (),
+    measured: Sequence[MeasuredSpeed] = (),
     source: DataSource | None = None,
-    probed: Probed | None = None,
+    probed: CommandProbe | None = None,
 ) -> Plan:
     """The Plan for ``spec`` at ``now`` (epoch s).
 
@@ -173,7 +173,7 @@ def _matching(
     offers: Sequence[Offer],
     now: float,
     local: LocalMachine | None,
-    probed: Probed | None,
+    probed: CommandProbe | None,
 ) -> list[Offer]:
     """Offers that hardware, provider, region, number of GPUs, their memory and spot leave over.
 
@@ -193,7 +193,7 @@ def _matching(
     ]
     found = [
         offer.on_machines(nodes)
-        for offer in _in_regions(informed(of_a_kind, now), spec.regions)
+        for offer in _in_regions(with_newer_quotes(of_a_kind, now), spec.regions)
         if (request is None or request.accepts(offer.sku, offer.gpus))
         and (not spec.gpus or offer.gpus == spec.gpus)
         and (not spec.providers or offer.provider in spec.providers)
@@ -212,12 +212,12 @@ def _matching(
     if not found:
         from trmcloud.core.planner.ranking import nearest_offer
 
-        what, next_step = nearest_offer(spec, request, informed(offers, now), now)
+        what, next_step = nearest_offer(spec, request, with_newer_quotes(offers, now), now)
         raise NotFoundError(what, next_step=next_step)
     return found
 
 
-def _with_memory(offers: list[Offer], spec: RunSpec, probed: Probed | None) -> list[Offer]:
+def _with_memory(offers: list[Offer], spec: RunSpec, probed: CommandProbe | None) -> list[Offer]:
     """
     Raises:
         NotFoundError: there are offers, and all have less memory than was asked for, or was in use.
@@ -253,13 +253,13 @@ def _own_offer(spec: RunSpec, local: LocalMachine, now: float) -> Offer:
 
 
 def _filled(
-    row: Ranked,
+    row: RankedOffer,
     recipe: Recipe,
     spec: RunSpec,
     now: float,
     tokens_available: int | None,
     source: DataSource | None,
-) -> Ranked:
+) -> RankedOffer:
     """``row`` with the last phase as long as its money and time."""
     allowed_s = seconds_allowed(row.most, row.offer, row.outlook, spec, now)
     if not row.useful or math.isinf(allowed_s):
@@ -273,7 +273,9 @@ def _filled(
     return row._replace(outlook=outlook)
 
 
-def _lasting(row: Ranked, spec: RunSpec, now: float, probed: Probed | None) -> Ranked:
+def _lasting(
+    row: RankedOffer, spec: RunSpec, now: float, probed: CommandProbe | None
+) -> RankedOffer:
     """``row`` with its command running for as long as there are money and time."""
     allowed_s = seconds_allowed(row.most, row.offer, row.outlook, spec, now)
     if not row.useful or spec.hours is not None or math.isinf(allowed_s):
@@ -285,7 +287,7 @@ def _lasting(row: Ranked, spec: RunSpec, now: float, probed: Probed | None) -> R
 
 
 def _usable(
-    spec: RunSpec, kept: Sequence[Ranked], made: Sequence[Candidate], now: float
+    spec: RunSpec, kept: Sequence[RankedOffer], made: Sequence[Candidate], now: float
 ) -> list[Candidate]:
     """Candidates to try in order: useful ones of the hardware asked for, else of the best hardware
     that the whole recipe fits on. None of an old quote beside a fresh one."""
@@ -307,7 +309,7 @@ def _usable(
 def _refuse_hopeless(
     spec: RunSpec,
     request: HardwareRequest,
-    ranked: Sequence[Ranked],
+    ranked: Sequence[RankedOffer],
     recipe: Recipe,
     offers: Sequence[Offer],
     now: float,
@@ -327,7 +329,7 @@ def _refuse_hopeless(
 def _refuse_budget(
     spec: RunSpec,
     request: HardwareRequest,
-    ranked: Sequence[Ranked],
+    ranked: Sequence[RankedOffer],
     recipe: Recipe,
     offers: Sequence[Offer],
     now: float,
@@ -352,7 +354,7 @@ def _refuse_budget(
     )
 
 
-def untrained(recipe: str, why: str = "its trainer is not there yet") -> str:
+def untrained_message(recipe: str, why: str = "its trainer is not there yet") -> str:
     """Return the message about a recipe that cannot be trained."""
     return f"{recipe} can be planned, not launched: {why}"
 
@@ -360,9 +362,9 @@ def untrained(recipe: str, why: str = "its trainer is not there yet") -> str:
 def _untrained(recipe: Recipe, candidate: Candidate) -> str:
     """Empty where it could be launched."""
     if not recipe.has_trainer:
-        return untrained(recipe.name)
+        return untrained_message(recipe.name)
     why = next(filter(None, (why_untrained(phase.settings) for phase in candidate.phases)), "")
-    return untrained(recipe.name, f"{why} ({candidate.hardware})") if why else ""
+    return untrained_message(recipe.name, f"{why} ({candidate.hardware})") if why else ""
 
 
 def _survives(spec: RunSpec, candidate: Candidate | None) -> str:

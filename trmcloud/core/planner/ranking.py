@@ -10,22 +10,22 @@ from trmcloud.core.catalog.hardware import LOCAL, HardwareRequest, LocalMachine,
 from trmcloud.core.catalog.offers import ANYWHERE, DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.catalog.providers import TRAITS, brokered, is_brokered, max_nodes
 from trmcloud.core.planner.candidates import (
-    Ranked,
+    RankedOffer,
     after_s,
     is_reachable,
     kept_micros_per_hour,
     kill_latency_s,
     storage_micros_per_hour,
 )
-from trmcloud.core.planner.command_outlook import Probed, command_outlook
+from trmcloud.core.planner.command_outlook import CommandProbe, command_outlook
 from trmcloud.core.planner.estimates import (
     HOUR_S,
     Estimates,
     last_phase_steps,
     outlook_on,
-    set_up_as,
+    with_machine,
 )
-from trmcloud.core.planner.roofline import Measured
+from trmcloud.core.planner.roofline import MeasuredSpeed
 from trmcloud.core.planner.speed import Machine, rented_machine, this_machine
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
@@ -138,10 +138,10 @@ def rank(
     now: float,
     local: LocalMachine | None,
     tokens_available: int | None,
-    measured: Sequence[Measured],
+    measured: Sequence[MeasuredSpeed],
     source: DataSource | None = None,
-    probed: Probed | None = None,
-) -> list[Ranked]:
+    probed: CommandProbe | None = None,
+) -> list[RankedOffer]:
     """The offers worth keeping, best first: of every hardware the best, then second ones, …
 
     Usable ones come before unusable ones, those within budget and deadline before the others, fresh
@@ -167,7 +167,7 @@ def rank(
                     spec, machine, probed, sent_bytes=source.sent_bytes if source is not None else 0
                 )
             elif alike is not None and not spec.spot:
-                outlook = set_up_as(machine, alike, spec)
+                outlook = with_machine(machine, alike, spec)
             else:
                 outlook = outlook_on(
                     recipe, spec, machine,
@@ -207,7 +207,7 @@ def rank(
         useful = place < _UNUSABLE or not outlook.fits
         rate = offer.planned_rate(now)
         billed = offer.most_rate(now) or rate
-        ranked.append(Ranked(offer, rate, billed, outlook, not over, useful))
+        ranked.append(RankedOffer(offer, rate, billed, outlook, not over, useful))
     return ranked
 
 
@@ -282,7 +282,7 @@ def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Grou
 
 
 def _machine(
-    offer: Offer, local: LocalMachine | None, measured: Sequence[Measured], nodes: int
+    offer: Offer, local: LocalMachine | None, measured: Sequence[MeasuredSpeed], nodes: int
 ) -> Machine:
     probe = next((m for m in measured if m.sku == offer.sku), None)
     if offer.provider == LOCAL:

@@ -22,30 +22,32 @@ PAYS_FROM = 1_000_000_000
 nothing."""
 
 
-class Assumed(NamedTuple):
+class AssumedFormat(NamedTuple):
     dtype: str
     why: str
     """Empty where nothing was left open."""
 
 
-def assumed_format(settings: PhaseRecipe, gpu: Gpu | None, *, on_gpu: bool = True) -> Assumed:
+def assumed_format(settings: PhaseRecipe, gpu: Gpu | None, *, on_gpu: bool = True) -> AssumedFormat:
     """The format that ``settings`` are taken to be trained in on ``gpu``."""
     if settings.dtype == FLOAT8:
-        return Assumed(FLOAT8, "as asked for")
+        return AssumedFormat(FLOAT8, "as asked for")
     if settings.dtype != AUTO:
-        return Assumed(settings.dtype, "")
+        return AssumedFormat(settings.dtype, "")
     if not on_gpu:
-        return Assumed("float32", "the fastest on a processor")
+        return AssumedFormat("float32", "the fastest on a processor")
     if settings.sharding == "fsdp":
-        return Assumed("bfloat16", "weights that are shared out over GPUs are not taken in float8")
+        return AssumedFormat(
+            "bfloat16", "weights that are shared out over GPUs are not taken in float8"
+        )
     if gpu is None:
-        return Assumed("bfloat16", "this GPU is in no table; what it has is seen on it")
+        return AssumedFormat("bfloat16", "this GPU is in no table; what it has is seen on it")
     if not gpu.fp8_tflops:
-        return Assumed("bfloat16", f"{gpu.name} has no float8")
+        return AssumedFormat("bfloat16", f"{gpu.name} has no float8")
     trial = "20 timed steps decide, for float8 where it is more than 1.03 × as fast"
     if settings.work().parameters < PAYS_FROM:
-        return Assumed("bfloat16", f"float8 seldom pays below 1B parameters; {trial}")
-    return Assumed(FLOAT8, f"it pays from about 1B parameters on; {trial}")
+        return AssumedFormat("bfloat16", f"float8 seldom pays below 1B parameters; {trial}")
+    return AssumedFormat(FLOAT8, f"it pays from about 1B parameters on; {trial}")
 
 
 def needs_float8(spec: RunSpec) -> bool:
@@ -415,7 +417,7 @@ class Reach(NamedTuple):
     basis: str
 
 
-class Measured(NamedTuple):
+class MeasuredSpeed(NamedTuple):
     """A probe of one machine, or a run on it: the median of ``steps`` measured steps, in
     seconds."""
 

@@ -16,7 +16,7 @@ from trmcloud.core.planner.roofline import (
     FITTED,
     NODE_LINK_GB_S,
     P90_SIGMAS,
-    Measured,
+    MeasuredSpeed,
     Reach,
     StepTime,
     reach_of,
@@ -76,7 +76,7 @@ class Machine(NamedTuple):
     local: LocalMachine | None
     memory_gb: float
     """Of one process."""
-    measured: Measured | None = None
+    measured: MeasuredSpeed | None = None
     nodes: int = 1
     """Machines that the processes are shared out to."""
     is_cluster: bool = False
@@ -97,7 +97,7 @@ class Machine(NamedTuple):
 def rented_machine(
     sku: str,
     gpus: int,
-    measured: Measured | None = None,
+    measured: MeasuredSpeed | None = None,
     nodes: int = 1,
     *,
     is_cluster: bool = False,
@@ -107,7 +107,9 @@ def rented_machine(
     return Machine(sku, gpus * nodes, gpu, None, gpu.memory_gb, measured, nodes, is_cluster)
 
 
-def this_machine(local: LocalMachine, processes: int, measured: Measured | None = None) -> Machine:
+def this_machine(
+    local: LocalMachine, processes: int, measured: MeasuredSpeed | None = None
+) -> Machine:
     """``local`` running ``processes`` processes; on CPUs they share its memory."""
     gpu = GPUS.get(local.gpu_sku or "")
     if local.gpus:

@@ -232,13 +232,13 @@ def _why_uncut(settings: PhaseRecipe, key: str) -> str:
     if not changed:
         return f"a {key} of {getattr(settings, key)} is not cut"
     try:
-        overridden(settings, changed)
+        apply_overrides(settings, changed)
     except UsageError as refused:
         return refused.what
     return ""
 
 
-def overridden(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> PhaseRecipe:
+def apply_overrides(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> PhaseRecipe:
     """``settings`` with what ``supervise`` has changed of them: a step learns from as many
     sequences as before.
 

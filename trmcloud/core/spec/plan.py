@@ -62,7 +62,7 @@ class Interval:
         return codec.from_json(cls, data)
 
 
-class About(str, Enum):
+class RemarkTopic(str, Enum):
     """The subject of a reason; its value is the word in JSON."""
 
     NEED = "need"
@@ -81,7 +81,7 @@ class About(str, Enum):
 class Remark(NamedTuple):
     """A reason: why a candidate is ranked as it is, or why it cannot be used."""
 
-    about: About
+    about: RemarkTopic
     text: str
 
 
@@ -440,8 +440,10 @@ def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
 
 def _remarks(row: Mapping[str, Any]) -> tuple[Remark, ...]:
     texts = row["reasons"]
-    abouts = row.get("reasons_about") or [About.OTHER.value] * len(texts)
-    return tuple(Remark(About(about), text) for about, text in zip(abouts, texts, strict=True))
+    abouts = row.get("reasons_about") or [RemarkTopic.OTHER.value] * len(texts)
+    return tuple(
+        Remark(RemarkTopic(about), text) for about, text in zip(abouts, texts, strict=True)
+    )
 
 
 def _number(amount: Usd | None) -> float | None:
@@ -456,7 +458,7 @@ def _money(number: float) -> Usd:
 # A plan for one machine as several carry it out. Pure; no pod needs it.
 
 
-def shared(candidate: Candidate, count: int) -> Candidate:
+def divide_among_nodes(candidate: Candidate, count: int) -> Candidate:
     """``candidate`` as ``count`` nodes like the one it was planned for carry it out: the same most
     that it may cost, so their time is divided; the same global batch where it can be divided.
 

@@ -21,8 +21,8 @@ from trmcloud.core.spec.settings import (
     check_foreign,
     checked_table,
     kind_of,
-    nearest_of,
     scaled,
+    suggest_word,
 )
 from trmcloud.core.spec.settings import PHASE_NAMES as PHASE_NAMES
 from trmcloud.core.spec.settings import PHASES as PHASES
@@ -195,7 +195,7 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
     for key in content:
         if key not in known:
             raise UsageError(
-                f"unknown table {key!r}", where=where, next_step=nearest_of(key, known)
+                f"unknown table {key!r}", where=where, next_step=suggest_word(key, known)
             )
     for key in ("name", "family", "phases"):
         if key not in content:

@@ -509,7 +509,9 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise UsageError(f"--set takes KEY=VALUE, not {text!r}", next_step="--set depth=8")
     if key not in FAMILIES.kinds():
         raise UsageError(
-            f"no setting named {key!r}", where="--set", next_step=nearest_of(key, FAMILIES.kinds())
+            f"no setting named {key!r}",
+            where="--set",
+            next_step=suggest_word(key, FAMILIES.kinds()),
         )
     return key, _typed(key, value.strip(), "--set")
 
@@ -530,7 +532,7 @@ def check_foreign(family: str, keys: Iterable[str], where: str) -> None:
             raise UsageError(
                 f"{family} has no setting {key!r}",
                 where=where,
-                next_step=nearest_of(key, [each for each in taken if each not in _FIXED]),
+                next_step=suggest_word(key, [each for each in taken if each not in _FIXED]),
             )
 
 
@@ -541,7 +543,7 @@ def checked_table(table: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise UsageError(
                 f"no setting named {key!r}",
                 where=where,
-                next_step=nearest_of(key, FAMILIES.kinds()),
+                next_step=suggest_word(key, FAMILIES.kinds()),
             )
         checked[key] = _typed(key, value, where)
     return checked
@@ -642,11 +644,11 @@ def check_choice(name: str, value: Any, known: Iterable[str], where: str) -> Non
         raise UsageError(
             f"{name} is one of {', '.join(known)}, not {value!r}",
             where=where,
-            next_step=nearest_of(str(value), known),
+            next_step=suggest_word(str(value), known),
         )
 
 
-def nearest_of(word: str, words: Any) -> str:
+def suggest_word(word: str, words: Any) -> str:
     """Suggest a replacement for ``word``."""
     found = nearest(word, words, likeness=0.5)
     return f"did you mean {found!r}?" if found else f"one of: {', '.join(sorted(words))}"

@@ -53,7 +53,7 @@ class Anchors(Protocol):
         """One that cannot be written is passed over: the wall clock still counts."""
 
 
-def noted(anchors: Anchors, lease: contract.Lease, now: Instant) -> AnchorNote:
+def anchor_note(anchors: Anchors, lease: contract.Lease, now: Instant) -> AnchorNote:
     """Return the note of a lease of this epoch: it is written the first time, and again by the
     clocks of a machine that was restarted. Counted from a reading before that, a deadline would
     hang on the wall clock alone, which may still be set."""

@@ -11,7 +11,7 @@ from trmcloud.core.contract.bucket import Uploads, unstored
 from trmcloud.core.contract.trainer_contract import CLEAN, Heartbeat
 from trmcloud.core.values import replace
 from trmcloud.pod.agent.host import Host, Trainer
-from trmcloud.pod.agent.lease_clock import noted
+from trmcloud.pod.agent.lease_clock import anchor_note
 
 # What an agent knows and what it has told: its lease and orders, its trainer, and the report that
 # it makes of them. What it does about them stands in ``loop.py``.
@@ -19,7 +19,7 @@ from trmcloud.pod.agent.lease_clock import noted
 REPORT_EVERY_S = 2.0
 
 
-class Standing:
+class AgentState:
     """The state of one pod's agent, restored after its own deaths."""
 
     def __init__(self, body: Host, pod_name: str) -> None:
@@ -89,7 +89,7 @@ class Standing:
         """Soft and hard stop, anchored at the moment this lease was first seen on this pod."""
         lease = self.lease
         granted_at = lease.granted_at
-        self._noted = note = noted(self._body, lease, now)
+        self._noted = note = anchor_note(self._body, lease, now)
         return (
             note.anchor(lease.soft_stop_at, granted_at),
             note.anchor(lease.hard_stop_at, granted_at),
@@ -110,7 +110,7 @@ class Standing:
             phases=tuple(contract.PhaseReport(phase.name) for phase in self.lease.phases),
             soft_stop_at=self.lease.soft_stop_at,
             hard_stop_at=self.lease.hard_stop_at,
-            saves=contract.Saves(),
+            saves=contract.SaveAnswers(),
         )
 
     # -- its trainer ------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Standing:
         self.report = replace(self.report, phases=phases)
 
     def _answer(self, phase: str, step: int | None, why: str) -> None:
-        saves = contract.Saves(self._orders.save, phase, step, why)
+        saves = contract.SaveAnswers(self._orders.save, phase, step, why)
         self.report = replace(self.report, saves=saves)
         self._body.log(f"asked to save: {why or f'{phase} step {step} is saved'}")
         self.write_report(force=True)
@@ -165,7 +165,7 @@ LAST_REPORT_S = 15.0
 """The longest time that a pod whose work is done stays for its last report to reach the bucket."""
 
 
-class AgentLoop(Standing):
+class AgentLoop(AgentState):
     """One pod's agent: looks, asks ``supervise``, acts, reports."""
 
     def __init__(self, body: Host, pod_name: str) -> None:
@@ -177,7 +177,11 @@ class AgentLoop(Standing):
         else:
             body.kill_trainer()  # one that a killed agent started and could not note down
         self._uploads = Uploads()
-        self._owing: tuple[tuple[contract.Kept, ...], Uploads, bool] = (), self._uploads, False
+        self._owing: tuple[tuple[contract.KeptCheckpoint, ...], Uploads, bool] = (
+            (),
+            self._uploads,
+            False,
+        )
         """The kept checkpoints, the uploads, and whether any upload is open."""
         self._owing_boot: float | None = None
         self._done_boot: float | None = None
@@ -267,7 +271,7 @@ class AgentLoop(Standing):
 
     def _note_saves(self) -> None:
         """Note that the trainer has saved since the request, or cannot be asked."""
-        asked, saves = self._orders.save, self.report.saves or contract.Saves()
+        asked, saves = self._orders.save, self.report.saves or contract.SaveAnswers()
         if asked <= saves.answered:
             return
         trainer, beat = self._trainer, self._heartbeat()
@@ -425,7 +429,7 @@ class AgentLoop(Standing):
         self._set_running(self._phase(phase), attempt, now.wall)
 
     def _set_running(self, before: contract.PhaseReport, attempt: int, at: float) -> None:
-        self._set_phase(phase_account.started(self.lease, before, attempt, at))
+        self._set_phase(phase_account.start_attempt(self.lease, before, attempt, at))
 
     def _land(self, reason: str, now: Instant) -> None:
         trainer = self._trainer
@@ -483,7 +487,7 @@ class AgentLoop(Standing):
         last = self._last_beat(running)
         closed = phase_account.close_attempt(running, last, now.wall, lost_s)
         self._set_phase(closed)
-        saves = self.report.saves or contract.Saves()
+        saves = self.report.saves or contract.SaveAnswers()
         if closed.outcome in CLEAN and self._orders.save > saves.answered:
             self._answer(closed.name, last.saved_step if last is not None else None, "")
         self._trainer = None

@@ -47,7 +47,7 @@ from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorFile
 from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.nodes import job_command, read_nodes, trainer_command
-from trmcloud.pod.agent.side_processes import DataMaking, NoticesProcess, Transfer
+from trmcloud.pod.agent.side_processes import DataPreparation, NoticesProcess, Transfer
 from trmcloud.pod.agent.terminate import ways_of
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.hardware import SAMPLE_EVERY_S, GpuSampler
@@ -104,11 +104,11 @@ class _FilesAndProcesses(AnchorFile):
         self._run_id = ""
         self._child: subprocess.Popen[bytes] | None = None
         self._watchdog = os.getppid()
-        self._kept: tuple[contract.Kept, ...] = ()
+        self._kept: tuple[contract.KeptCheckpoint, ...] = ()
         self._kept_boot = -1e9
         self._preparation = Preparation(root, pod_name)
         self._transfer = Transfer(root, pod_name, self._preparation.trainer)
-        self._data = DataMaking(root, pod_name, self._trainer_setup, self.log)
+        self._data = DataPreparation(root, pod_name, self._trainer_setup, self.log)
         every_s = float(os.environ.get(contract.ENV_GPU_SAMPLE_S, SAMPLE_EVERY_S))
         self._gpus = GpuSampler(every_s=every_s)
         self._notices = NoticesProcess(root, pod_name, self._trainer_setup)
@@ -275,7 +275,7 @@ class _FilesAndProcesses(AnchorFile):
             return "", progress.message
         return _WAITING[progress.state], ""
 
-    def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
+    def kept(self, now: Instant) -> tuple[contract.KeptCheckpoint, ...]:
         """Read anew every few seconds: manifests are small, and are written last. Where the disk
         runs low, some of what was kept goes."""
         if now.boot - self._kept_boot >= _KEPT_EVERY_S:

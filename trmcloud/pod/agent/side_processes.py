@@ -175,7 +175,7 @@ _STOP_S = 3.0
 _LAST_LINE_BYTES = 1 << 14
 
 
-class DataMaking:
+class DataPreparation:
     """One pod's data, as its agent sees it. ``setup`` is what to run the trainer with, None until
     this machine is ready to."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from trmcloud.core.clock import Anchor, Instant
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.pod.agent.lease_clock import AnchorNote, Anchors, noted
+from trmcloud.pod.agent.lease_clock import AnchorNote, Anchors, anchor_note
 
 HARD_STOP_GRACE_S = 1.0
 HARD_STOP, WORK_DONE, TERMINATED = "hard stop", "its work is done", "terminated"
@@ -47,7 +47,7 @@ class Watchdog:
         """
         if lease is not None and (self._anchor is None or lease.epoch > self._epoch):
             self._epoch = lease.epoch
-            self._noted = noted(self._anchors, lease, now)
+            self._noted = anchor_note(self._anchors, lease, now)
             self._anchor = self._noted.anchor(lease.hard_stop_at, lease.granted_at)
         self._note_time(now)
         held = lease is not None and lease.hold

@@ -56,7 +56,7 @@ def noted_end(folder: Path) -> float | None:
 def last_sign_of(folder: Path, run_dir: Path) -> float:
     """A moment after the last that the pod in ``folder`` or a trainer below ``run_dir`` wrote."""
     times = [0.0]
-    for path in (folder, *folder.glob("*"), *run_dir.glob(f"*/{contract.HEARTBEAT_NAME}")):
+    for path in (*folder.glob("*"), *run_dir.glob(f"*/{contract.HEARTBEAT_NAME}")):
         with contextlib.suppress(OSError):
             times.append(path.stat().st_mtime)
     return max(times) + UNSEEN_S
@@ -93,7 +93,7 @@ def listen() -> list[int]:
     return told
 
 
-class Beside(Protocol):
+class SideProcess(Protocol):
     """Another child of the pod's first process, which is to be kept running."""
 
     child: subprocess.Popen[bytes] | None
@@ -117,7 +117,7 @@ class Watch:
         *,
         granted: contract.Lease | None = None,
         environment: Mapping[str, str] | None = None,
-        beside: Beside | None = None,
+        beside: SideProcess | None = None,
     ) -> None:
         self._root, self._pod_name = root, pod_name
         self._pod_dir = root / contract.PODS_DIR / pod_name

@@ -38,9 +38,9 @@ from trmcloud.core.plain_text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.readings import EventFiles, LogPump, Readings, of_object, whole_step
-from trmcloud.pod.job.reporting import Probing, Telling
-from trmcloud.pod.job.shelf import Shelf, Taking
-from trmcloud.pod.job.stopping import Act, Stopping
+from trmcloud.pod.job.reporting import CommandReporter, StepProbe
+from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints
+from trmcloud.pod.job.stopping import Act, CommandStopper
 from trmcloud.pod.job.watch import Watcher
 from trmcloud.pod.job.workspace import install, lay_data, unpack
 from trmcloud.pod.machine import processes
@@ -163,14 +163,14 @@ class Job:
         self._reports = self._folder / f"reports-{self._attempt}.jsonl"
         self._reports_read = 0
         self._listens = False
-        self._stopping = Stopping(command, self._deadline_at)
-        self._probing = Probing(command.probe_steps) if command.probe_steps else None
+        self._stopping = CommandStopper(command, self._deadline_at)
+        self._probing = StepProbe(command.probe_steps) if command.probe_steps else None
         self._asked = False
         self._child: subprocess.Popen[bytes] | None = None
         self._offspring: dict[int, str] = {}
         self._newest: str | None = None
         self._looked_at = 0.0
-        self._tell = Telling(self._folder, job, command, self._attempt, time.time())
+        self._tell = CommandReporter(self._folder, job, command, self._attempt, time.time())
         self._readings = Readings(command)
         self._log: LogPump | None = None
         self._events: EventFiles | None = None
@@ -206,7 +206,7 @@ class Job:
         """Make the working folder; the words to run in it."""
         unpack(Path(self._job.code_dir), self._work)
         lay_data(self._work, self._job.data_dir, self._command.data)
-        self._shelf = Shelf(
+        self._shelf = CommandCheckpoints(
             self._folder / contract.CHECKPOINTS_DIR,
             self._job.run_id,
             self._job.phase,
@@ -215,7 +215,7 @@ class Job:
         )
         command = self._command
         watcher = Watcher(self._work, command.checkpoints, command.checkpoint_bytes)
-        self._taking = Taking(self._work, watcher, self._shelf, self._tell, self._say)
+        self._taking = CheckpointTaker(self._work, watcher, self._shelf, self._tell, self._say)
         if not command.is_pattern:  # the log alone has what a pattern looks for
             self._events = EventFiles(self._work)
         if command.pip:

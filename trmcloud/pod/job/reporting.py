@@ -31,7 +31,7 @@ _LOSSES = ("loss", "train_loss", "train/loss")
 _MOST_BYTES = contract.MAX_METRICS_BYTES - (1 << 20)
 
 
-class Telling:
+class CommandReporter:
     """``heartbeat.json`` and ``metrics.jsonl`` of one attempt. Times are epoch seconds."""
 
     def __init__(self, folder: Path, job: PhaseJob, command: Command, attempt: int, at: float):
@@ -171,7 +171,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
-class Probing:
+class StepProbe:
     """Until ``wanted`` steps behind the warm-up are measured; times are of a steady clock."""
 
     def __init__(self, wanted: int) -> None:

@@ -21,8 +21,8 @@ from trmcloud.core.errors import CheckpointError
 from trmcloud.core.plain_text import CONTROL, one_line
 from trmcloud.io.files import read_small, sync_folder
 from trmcloud.io.hashing import file_sha256
-from trmcloud.pod.job.reporting import Telling
-from trmcloud.pod.job.watch import Candidate, Refused, Seen, Watcher, why_half
+from trmcloud.pod.job.reporting import CommandReporter
+from trmcloud.pod.job.watch import Candidate, CandidateRefused, SeenFile, Watcher, why_half
 
 # A command's checkpoints as the rest of the house knows them: copied while they are hashed, under
 # flat names, their manifest last; pruned to the best and the latest.
@@ -38,7 +38,7 @@ METRIC, TREE_SHA256 = "metric", "tree_sha256"
 which stands for all of it."""
 
 
-class Shelf:
+class CommandCheckpoints:
     """The ``checkpoints/`` folder of one phase. ``now`` gives epoch seconds."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Shelf:
         """
         for file in candidate.files:
             if why := why_half(candidate.root / file.path):
-                raise Refused(f"{file.path}: {why}")
+                raise CandidateRefused(f"{file.path}: {why}")
         made = self.manifests()
         number = self._free_step(step, made)
         making = self._folder / f"{MAKING}{mf.step_dir_name(number)}-{os.getpid()}"
@@ -229,13 +229,13 @@ def on_disk(path: str) -> str:
     return _ESCAPED.sub(escaped, path)
 
 
-def _copy_unchanged(source: Path, seen: Seen, target: Path) -> str:
+def _copy_unchanged(source: Path, seen: SeenFile, target: Path) -> str:
     """SHA-256 of a file that is copied as it was ``seen``."""
     digest, size = hashlib.sha256(), 0
     try:
         handle = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise Refused(f"{seen.path}: {error.strerror}") from None
+        raise CandidateRefused(f"{seen.path}: {error.strerror}") from None
     with open(handle, "rb") as reader, open(target, "wb") as writer:
         while chunk := reader.read(_CHUNK):
             size += len(chunk)
@@ -247,7 +247,7 @@ def _copy_unchanged(source: Path, seen: Seen, target: Path) -> str:
         writer.flush()
         os.fsync(writer.fileno())
     if (size, about.st_mtime_ns, about.st_ino) != (seen.size_bytes, seen.mtime_ns, seen.inode):
-        raise Refused(f"{seen.path} changed while it was copied")
+        raise CandidateRefused(f"{seen.path} changed while it was copied")
     return digest.hexdigest()
 
 
@@ -264,11 +264,16 @@ _MOST_LEFT_OUT = 1000
 _LONGEST_NAME = 200
 
 
-class Taking:
+class CheckpointTaker:
     """``say`` puts a line into the log."""
 
     def __init__(
-        self, work: Path, watcher: Watcher, shelf: Shelf, tell: Telling, say: Callable[[str], None]
+        self,
+        work: Path,
+        watcher: Watcher,
+        shelf: CommandCheckpoints,
+        tell: CommandReporter,
+        say: Callable[[str], None],
     ) -> None:
         self._work, self._watcher, self._shelf = work, watcher, shelf
         self._tell, self._say = tell, say
@@ -311,7 +316,7 @@ class Taking:
                 self._take(candidate, step, metric)
             else:
                 self._refuse(name, "no such file or folder, or an empty one")
-        except Refused as why:
+        except CandidateRefused as why:
             self._refuse(name, str(why))
 
     def _take(self, candidate: Candidate, step: int | None, metric: float | None) -> None:
@@ -330,7 +335,7 @@ class Taking:
             del self._under_way[candidate]
             try:
                 made = work.result()
-            except Refused as why:
+            except CandidateRefused as why:
                 if (self._work / candidate.source).exists():  # or the command has removed it itself
                     self._refuse(candidate.source, str(why))
                 continue

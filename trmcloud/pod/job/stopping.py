@@ -16,7 +16,7 @@ class Act(Enum):
     KILL = "kill it, and whatever it has started"
 
 
-class Stopping:
+class CommandStopper:
     """One attempt's. ``deadline_at`` is in epoch seconds; infinite where nothing stops it."""
 
     def __init__(self, command: Command, deadline_at: float) -> None:

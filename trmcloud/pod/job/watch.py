@@ -30,12 +30,12 @@ _STEPPED = re.compile(
 _MOST_ENTRIES = 4096
 
 
-class Refused(ValueError):
+class CandidateRefused(ValueError):
     """A candidate that cannot be taken; its text says why."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenFile:
     """One file, as it was when it was looked at."""
 
     path: str
@@ -52,7 +52,7 @@ class Candidate:
     source: str
     root: Path
     """The folder that its files' paths are below."""
-    files: tuple[Seen, ...]
+    files: tuple[SeenFile, ...]
     is_file: bool
 
     @property
@@ -78,8 +78,8 @@ class Watcher:
             folder, _, name = checkpoints.rpartition("/")
         self._named = bool(checkpoints)
         self._folder, self._pattern = "" if folder == "." else folder, name
-        self._since: dict[str, tuple[tuple[Seen, ...], float]] = {}
-        self._done: dict[str, tuple[Seen, ...]] = {}
+        self._since: dict[str, tuple[tuple[SeenFile, ...], float]] = {}
+        self._done: dict[str, tuple[SeenFile, ...]] = {}
         self.changes = 0
         """Counts what was seen to have changed: a sign that the command gets on."""
 
@@ -91,7 +91,7 @@ class Watcher:
             there.add(name)
             try:
                 candidate = self.look(name)
-            except Refused as why:
+            except CandidateRefused as why:
                 yield name, str(why)
                 continue
             if candidate is None or self._done.get(name) == candidate.files:
@@ -162,16 +162,16 @@ class Watcher:
             )
         return path.suffix.lower() in _FORMATS
 
-    def _files(self, root: Path, below: str = "", depth: int = 0) -> list[Seen]:
+    def _files(self, root: Path, below: str = "", depth: int = 0) -> list[SeenFile]:
         if depth > MOST_DEPTH:
-            raise Refused(f"it is deeper than {MOST_DEPTH} folders")
-        found: list[Seen] = []
+            raise CandidateRefused(f"it is deeper than {MOST_DEPTH} folders")
+        found: list[SeenFile] = []
         size = 0
         with os.scandir(root / below) as entries:
             for entry in entries:
                 name = f"{below}/{entry.name}" if below else entry.name
                 if not is_inside(name) or not name.isprintable():
-                    raise Refused(f"{name!r:.80} is no plain relative name")
+                    raise CandidateRefused(f"{name!r:.80} is no plain relative name")
                 try:
                     about = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
@@ -181,16 +181,16 @@ class Watcher:
                 elif stat.S_ISREG(about.st_mode):
                     found.append(_seen(name, about))
                 else:
-                    raise Refused(f"{name} is a link, or no file")
+                    raise CandidateRefused(f"{name} is a link, or no file")
                 if len(found) > MOST_FILES:
-                    raise Refused(f"it holds more than {MOST_FILES} files")
+                    raise CandidateRefused(f"it holds more than {MOST_FILES} files")
         size = sum(file.size_bytes for file in found)
         self._require_size(size)
         return found
 
     def _require_size(self, size: int) -> None:
         if size > self._most_bytes:
-            raise Refused(
+            raise CandidateRefused(
                 f"{size / 1e9:.2f} GB are more than the {self._most_bytes / 1e9:.2f} GB reserved:"
                 " --checkpoint-gb"
             )
@@ -199,11 +199,11 @@ class Watcher:
         """A folder that is a link may lead anywhere."""
         root, real = os.path.realpath(self._work), os.path.realpath(path.parent)
         if real != root and not real.startswith(root + os.sep):
-            raise Refused(f"its folder leads out of the working tree, to {real:.200}")
+            raise CandidateRefused(f"its folder leads out of the working tree, to {real:.200}")
 
 
-def _seen(name: str, about: os.stat_result) -> Seen:
-    return Seen(name, about.st_size, about.st_mtime_ns, about.st_ino)
+def _seen(name: str, about: os.stat_result) -> SeenFile:
+    return SeenFile(name, about.st_size, about.st_mtime_ns, about.st_ino)
 
 
 def _some_names(folder: Path) -> Iterator[str]:

@@ -192,7 +192,7 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class FoundHardware:
     """The hardware that was found. ``complaints`` are nvidia-smi's sentences; ``mounts`` is
     /proc/mounts."""
 
@@ -268,7 +268,7 @@ def parse_cuda(text: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def refusals(check: Check, seen: Seen) -> tuple[Refusal, ...]:
+def refusals(check: Check, seen: FoundHardware) -> tuple[Refusal, ...]:
     """Every way in which what was found falls short of what was rented."""
     found: list[Refusal] = []
     if check.asks_for_gpus:
@@ -330,7 +330,7 @@ def _wrong_gpu(check: Check, gpu: GpuSeen) -> Refusal | None:
     return None
 
 
-def _wrong_driver(check: Check, seen: Seen) -> list[Refusal]:
+def _wrong_driver(check: Check, seen: FoundHardware) -> list[Refusal]:
     if not check.asks_for_driver or not seen.gpus:
         return []
     text = seen.gpus[0].driver

@@ -29,7 +29,7 @@ from trmcloud.pod.machine.hardware import (
     CUDA_QUERY,
     GPU_QUERY,
     Check,
-    Seen,
+    FoundHardware,
     load_check,
     parse_cuda,
     parse_gpus,
@@ -100,7 +100,7 @@ class Preparation:
         self._command: Command | None = None
         self._looks = self._tries = 0
         self._look_at = -math.inf
-        self._seen = Seen()
+        self._seen = FoundHardware()
         self._checked = False
         self._gpus: tuple[str, ...] = ()
         self._packages = self._python = ""
@@ -170,23 +170,23 @@ class Preparation:
             if answer is None:
                 return
             gpus, complaints = parse_gpus(answer)
-            self._seen = Seen(gpus, complaints or (() if gpus else ("nothing at all",)))
+            self._seen = FoundHardware(gpus, complaints or (() if gpus else ("nothing at all",)))
         if check.asks_for_driver and self._seen.gpus and self._seen.cuda is None:
             answer = self._answer(CUDA_QUERY, now)
             if answer is None:
                 return
             cuda = parse_cuda(answer)
-            self._judge(check, Seen(self._seen.gpus, self._seen.complaints, cuda), now)
+            self._judge(check, FoundHardware(self._seen.gpus, self._seen.complaints, cuda), now)
             return
         self._judge(check, self._seen, now)
 
-    def _judge(self, check: Check, seen: Seen, now: float) -> None:
+    def _judge(self, check: Check, seen: FoundHardware, now: float) -> None:
         mounts = ""
         with contextlib.suppress(OSError):
             mounts = self._mounts.read_text(encoding="utf-8", errors="replace")
-        found = refusals(check, Seen(seen.gpus, seen.complaints, seen.cuda, mounts))
+        found = refusals(check, FoundHardware(seen.gpus, seen.complaints, seen.cuda, mounts))
         self._looks += 1
-        self._seen = Seen()
+        self._seen = FoundHardware()
         if found and self._looks < _LOOKS and all(refusal.may_pass for refusal in found):
             # nvidia-smi itself can wake a GPU, and a last tenant takes a moment to leave.
             self._message = found[0].text

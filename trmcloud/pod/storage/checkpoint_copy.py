@@ -25,7 +25,7 @@ from trmcloud.io.files import read_small, write_atomic
 ENV_KEEP = "TRMCLOUD_KEEP"
 
 
-class Keeper:
+class CheckpointCopier:
     """Copies what ``run_dir`` holds into ``folder``, below the run's id. ``say`` is told why
     something could not be copied, once for each reason; it is tried again."""
 

@@ -19,7 +19,7 @@ ROOM_FOR = 2
 
 
 @dataclass(frozen=True)
-class Drop:
+class PlannedDrop:
     """Files of a checkpoint that stays; without ``names``, the checkpoint itself."""
 
     manifest: CheckpointManifest
@@ -31,17 +31,17 @@ class Drop:
         return sum(f.size_bytes for f in files if not self.names or f.name in self.names)
 
 
-def what_to_drop(manifests: Sequence[CheckpointManifest], free_bytes: int) -> list[Drop]:
+def plan_drops(manifests: Sequence[CheckpointManifest], free_bytes: int) -> list[PlannedDrop]:
     """As little as makes room again, the oldest first: optimizer shards of all but each phase's
     latest and what was saved before its cooldown, then whole checkpoints that are neither of these
     nor among the best."""
     needed = ROOM_FOR * max((m.size_bytes for m in manifests), default=0)
-    drops: list[Drop] = []
+    drops: list[PlannedDrop] = []
     by_age = sorted(manifests, key=lambda m: (m.created_at, m.step))
     latest = {m.phase: m for m in by_age}
     pruned = mf.to_prune(manifests, max((_keep_best(m) for m in manifests), default=1)).checkpoints
     shards = [
-        Drop(m, tuple(f.name for f in m.files if f.kind == "optimizer"))
+        PlannedDrop(m, tuple(f.name for f in m.files if f.kind == "optimizer"))
         for m in by_age
         if m is not latest[m.phase] and not mf.is_before_cooldown(m, latest[m.phase])
     ]
@@ -55,7 +55,7 @@ def what_to_drop(manifests: Sequence[CheckpointManifest], free_bytes: int) -> li
             return drops
         rest = tuple(f for f in manifest.files if f.kind != "optimizer")
         free_bytes += sum(f.size_bytes for f in rest)
-        drops.append(Drop(replace(manifest, files=rest)))
+        drops.append(PlannedDrop(replace(manifest, files=rest)))
     return drops
 
 
@@ -70,7 +70,7 @@ def make_room(
         return False
     if free_bytes is None:
         free_bytes = shutil.disk_usage(run_dir).free
-    drops = what_to_drop(manifests, free_bytes)
+    drops = plan_drops(manifests, free_bytes)
     for drop in drops:
         with contextlib.suppress(OSError):
             _drop(run_dir, drop)
@@ -79,7 +79,7 @@ def make_room(
     return bool(drops)
 
 
-def _drop(run_dir: Path, drop: Drop) -> None:
+def _drop(run_dir: Path, drop: PlannedDrop) -> None:
     """The manifest first: a checkpoint never names what is not there."""
     step = mf.step_dir_name(drop.manifest.step)
     folder = run_dir / drop.manifest.phase / CHECKPOINTS_DIR / step

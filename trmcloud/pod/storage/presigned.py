@@ -19,8 +19,8 @@ from pathlib import Path
 from trmcloud.core.contract.bucket import FileGet, FolderGet
 from trmcloud.core.contract.bucket_layout import Piece, pieces_of
 from trmcloud.io.files import sync_folder
-from trmcloud.io.hashing import holds
-from trmcloud.io.requests import patiently
+from trmcloud.io.hashing import matches_hash
+from trmcloud.io.requests import retry
 
 # Objects of a store by presigned requests: one PUT or one ranged GET, checked, never logged
 # whole.
@@ -45,7 +45,7 @@ class StoreError(Exception):
         self.refused = refused
 
 
-class Exists(StoreError):
+class ObjectExists(StoreError):
     """The object is there already, and may not be written over."""
 
 
@@ -208,7 +208,7 @@ def _refusal(url: str, status: int, answer: bytes) -> StoreError:
     passing = status >= 500 or status in (408, 429) or code in ("BadDigest", "RequestTimeout")
     said = " ".join(filter(None, (str(status), code)))
     if status == 412:
-        return Exists(f"{_name(url)}: {said}", refused=True)
+        return ObjectExists(f"{_name(url)}: {said}", refused=True)
     return StoreError(f"{_name(url)}: {said}", refused=not passing)
 
 
@@ -219,7 +219,7 @@ LANES = 4
 _TRIES = 5
 
 
-class Damaged(StoreError):
+class DamagedObject(StoreError):
     """An object that does not match its hash."""
 
 
@@ -239,7 +239,7 @@ def fetch_folder(root: Path, folder: FolderGet, moved: Callable[[], None]) -> No
     for file in folder.files:
         path = making / file.name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not holds(path, file.size_bytes, file.sha256):
+        if not matches_hash(path, file.size_bytes, file.sha256):
             bring_file(path, file, moved)
     sync_folder(making)
     with contextlib.suppress(OSError):  # another pod on this volume was quicker
@@ -262,7 +262,7 @@ def bring_file(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
     def one(url: str, start: int, end: int, shift: int) -> None:
         objects: Objects = getattr(mine, "objects", None) or Objects()
         mine.objects = objects
-        patiently(
+        retry(
             lambda: objects.get(url, start, end, handle, lambda count: None, shift),
             is_refused,
             tries=_TRIES,
@@ -291,9 +291,9 @@ def bring_file(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-    if not holds(path, file.size_bytes, file.sha256):
+    if not matches_hash(path, file.size_bytes, file.sha256):
         path.unlink(missing_ok=True)
-        raise Damaged(f"{file.name} came damaged: it is not what its hash says")
+        raise DamagedObject(f"{file.name} came damaged: it is not what its hash says")
 
 
 def _objects(file: FileGet) -> list[tuple[Piece, str]]:

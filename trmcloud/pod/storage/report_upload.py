@@ -25,7 +25,7 @@ _AGAIN_S = 1.0
 _LOOK_EVERY_S = 0.25
 
 
-class Teller:
+class ReportUploader:
     """One pod's. ``grants`` gives what it may do now; ``now`` is the pod's boot-time clock."""
 
     def __init__(

@@ -23,7 +23,13 @@ from trmcloud.core.contract.bucket_layout import (
 )
 from trmcloud.core.contract.records import dump
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.storage.presigned import Damaged, Exists, Objects, StoreError, bring_file
+from trmcloud.pod.storage.presigned import (
+    DamagedObject,
+    ObjectExists,
+    Objects,
+    StoreError,
+    bring_file,
+)
 
 _AGAIN_AFTER_S = 60.0
 _MOST_FAILURES = 5
@@ -73,7 +79,7 @@ class TokenCache:
                 bring_file(making, file, moved)
                 os.replace(making, target)
                 brought.add(file.name)
-            except Damaged:
+            except DamagedObject:
                 damaged.add(file.name)
             except StoreError as error:
                 self._say(f"tokens in the bucket cannot be had, and are made anew: {error}")
@@ -111,7 +117,7 @@ class TokenCache:
             _put_bytes(objects, puts[entry_of(slot)], dump(made).encode())
             self._stored[name] = slot
             self._remember()
-        except Exists:
+        except ObjectExists:
             self._stored[f"taken {slot}"] = slot  # before this process began anew: never twice
         except StoreError as error:
             self._failures += 1

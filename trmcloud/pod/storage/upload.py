@@ -40,10 +40,10 @@ from trmcloud.core.contract.manifest import (
     from_json,
     step_dir_name,
 )
-from trmcloud.core.contract.pod_contract import Kept
+from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.errors import CheckpointError
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.io.requests import patiently
+from trmcloud.io.requests import retry
 from trmcloud.pod.storage.presigned import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -52,7 +52,7 @@ from trmcloud.pod.storage.presigned import (
     fetch_folder,
     is_refused,
 )
-from trmcloud.pod.storage.report_upload import Teller
+from trmcloud.pod.storage.report_upload import ReportUploader
 from trmcloud.pod.storage.token_cache import TokenCache
 
 # One checkpoint's files: read through, found right, and stored piece by piece.
@@ -63,7 +63,7 @@ _TICK_S = 1.0
 _HASH_BLOCK = 1 << 20
 
 
-class Unusable(Exception):
+class UnusableCheckpoint(Exception):
     """This checkpoint cannot be stored from here."""
 
 
@@ -72,11 +72,11 @@ class _Overtaken(StoreError):
 
 
 @dataclass
-class Doing:
+class CurrentUpload:
     """The upload in progress: which checkpoint goes where, and the MD5 of each piece stored.
     ``emptied``: no manifest stands in the slot any more."""
 
-    kept: Kept
+    kept: KeptCheckpoint
     slot: str
     done: dict[str, str] = field(default_factory=dict)
     emptied: bool = False
@@ -128,7 +128,7 @@ class Sender:
                 try:
                     handle = os.open(folder / file.name, os.O_RDONLY | os.O_NOFOLLOW)
                 except OSError as error:
-                    raise Unusable(f"{file.name}: {error.strerror}") from None
+                    raise UnusableCheckpoint(f"{file.name}: {error.strerror}") from None
                 stack.callback(os.close, handle)
                 handles.append(handle)
             files = []
@@ -155,9 +155,9 @@ class Sender:
 
     def put_pieces(
         self,
-        doing: Doing,
+        doing: CurrentUpload,
         files: Sequence[OpenFile],
-        url_of: Callable[[Doing, str, int | None], str],
+        url_of: Callable[[CurrentUpload, str, int | None], str],
     ) -> None:
         work = [
             (file, piece, md5)
@@ -213,7 +213,7 @@ class Sender:
 
     def _patiently(self, act: Callable[[], None], stop: threading.Event | None = None) -> None:
         """Try again what may pass; after a few tries somebody looks whether it is still wanted."""
-        patiently(
+        retry(
             act,
             lambda error: is_refused(error) or (stop is not None and stop.is_set()),
             tries=_TRIES,
@@ -236,22 +236,22 @@ def _hash(handle: int, name: str, size: int, sha256: str) -> OpenFile:
     try:
         pieces = pieces_of(name, size)
     except ValueError as error:
-        raise Unusable(str(error)) from None
+        raise UnusableCheckpoint(str(error)) from None
     if os.fstat(handle).st_size != size:
-        raise Unusable(f"{name} is not as long as its manifest says")
+        raise UnusableCheckpoint(f"{name} is not as long as its manifest says")
     whole, md5s = hashlib.sha256(), []
     for piece in pieces:
         part, at = hashlib.md5(), piece.start
         while at < piece.end:
             block = os.pread(handle, min(_HASH_BLOCK, piece.end - at), at)
             if not block:
-                raise Unusable(f"{name} was cut while it was read")
+                raise UnusableCheckpoint(f"{name} was cut while it was read")
             whole.update(block)
             part.update(block)
             at += len(block)
         md5s.append(part.digest())
     if whole.hexdigest() != sha256:
-        raise Unusable(f"{name} is damaged here: it is not what its manifest says")
+        raise UnusableCheckpoint(f"{name} is damaged here: it is not what its manifest says")
     return OpenFile(name, handle, pieces, md5s)
 
 
@@ -287,9 +287,9 @@ class Uploader:
         self._grants: Grants | None = None
         self._grants_stamp: tuple[int, int] | None = None
         self._sender = Sender(now, sleep, self._write)
-        self._given_up: list[Kept] = []
-        self._slots: dict[str, dict[str, Kept | None]] = {}
-        self._doing: Doing | None = None
+        self._given_up: list[KeptCheckpoint] = []
+        self._slots: dict[str, dict[str, KeptCheckpoint | None]] = {}
+        self._doing: CurrentUpload | None = None
         self._fetched = False
         self._tokens: TokenCache | None = None
         self._passed_over: set[str] = set()
@@ -302,7 +302,7 @@ class Uploader:
 
     def run(self) -> None:
         """Until it is killed."""
-        teller = Teller(self._pod_dir, lambda: self._grants, self._say, now=self._now)
+        teller = ReportUploader(self._pod_dir, lambda: self._grants, self._say, now=self._now)
         threading.Thread(target=teller.run, daemon=True).start()
         while True:
             if not self.once():
@@ -323,7 +323,7 @@ class Uploader:
         try:
             self._upload(kept, folder, text)
             self._trouble = ""
-        except Unusable as reason:
+        except UnusableCheckpoint as reason:
             self._given_up.append(kept)
             self._doing = None
             self._say(f"{kept.phase}/{step_dir_name(kept.step)} is given up: {reason}")
@@ -365,7 +365,7 @@ class Uploader:
             for slot in share.slots:
                 held.setdefault(slot, share.held.get(slot))
 
-    def _next(self) -> tuple[Kept, Path, str] | None:
+    def _next(self) -> tuple[KeptCheckpoint, Path, str] | None:
         """The checkpoint to store now: what was begun, else the first that is worth it."""
         here = dict(self._manifests())
         owed = unstored(tuple(here), self._uploaded(), self._given_up)
@@ -378,7 +378,7 @@ class Uploader:
             self._doing = None
         return (wanted[0], *here[wanted[0]]) if wanted else None
 
-    def _manifests(self) -> Iterator[tuple[Kept, tuple[Path, str]]]:
+    def _manifests(self) -> Iterator[tuple[KeptCheckpoint, tuple[Path, str]]]:
         grants = self._grants
         name = contract.parse_pod_name(self._pod_name)
         if grants is None or name is None:
@@ -400,7 +400,7 @@ class Uploader:
 
     # -- uploading ----------------------------------------------------------------------------
 
-    def _upload(self, kept: Kept, folder: Path, text: str) -> None:
+    def _upload(self, kept: KeptCheckpoint, folder: Path, text: str) -> None:
         """Empty the slot's manifest, store every piece, then the manifest; of one that lies there
         and was evaluated since, the manifest alone.
 
@@ -409,7 +409,7 @@ class Uploader:
         """
         scored = lacks_metric(self._slots[kept.phase], kept)
         if scored is not None:
-            url = self._url(Doing(kept, scored), MANIFEST_NAME)
+            url = self._url(CurrentUpload(kept, scored), MANIFEST_NAME)
             self._sender.put_small(url, text.encode("utf-8"))
             self._slots[kept.phase][scored] = kept
             self._say(f"{kept.phase}/{step_dir_name(kept.step)} has its metric in {scored}")
@@ -422,7 +422,7 @@ class Uploader:
             if doing is None or not again:
                 assert self._grants is not None
                 slot = free_slot(held, self._grants.phases[kept.phase].keep_best)
-                doing = self._doing = Doing(kept, slot, emptied=held[slot] is None)
+                doing = self._doing = CurrentUpload(kept, slot, emptied=held[slot] is None)
                 held[slot] = None
                 self._write(force=True)
             if not doing.emptied:
@@ -435,11 +435,11 @@ class Uploader:
             self._doing = None
             self._say(f"{kept.phase}/{step_dir_name(kept.step)} is stored in {doing.slot}")
 
-    def _url(self, doing: Doing, name: str, length: int | None = None) -> str:
+    def _url(self, doing: CurrentUpload, name: str, length: int | None = None) -> str:
         assert self._grants is not None
         url = self._grants.puts.get(put_key(doing.kept.phase, doing.slot, name, length))
         if url is None:
-            raise Unusable(f"no grant covers {name:.80}")
+            raise UnusableCheckpoint(f"no grant covers {name:.80}")
         return url
 
     # -- fetching -----------------------------------------------------------------------------
@@ -478,7 +478,7 @@ class Uploader:
 
     # -- what is remembered -------------------------------------------------------------------
 
-    def _uploaded(self) -> tuple[Kept, ...]:
+    def _uploaded(self) -> tuple[KeptCheckpoint, ...]:
         held = (slots.values() for slots in self._slots.values())
         return tuple(kept for values in held for kept in values if kept is not None)
 
@@ -514,15 +514,22 @@ class Uploader:
             before = load_uploads(text)
             data: Mapping[str, Any] = json.loads(text)
             self._slots = {
-                phase: {slot: None if row is None else Kept(**row) for slot, row in held.items()}
+                phase: {
+                    slot: None if row is None else KeptCheckpoint(**row)
+                    for slot, row in held.items()
+                }
                 for phase, held in data["slots"].items()
             }
             self._given_up = list(before.given_up)
             self._fetched = before.fetched
             if data["doing"] is not None:
                 row = data["doing"]
-                kept, slot, done = Kept(**row["kept"]), str(row["slot"]), dict(row["done"])
-                self._doing = Doing(kept, slot, done, emptied=row.get("emptied") is True)
+                kept, slot, done = (
+                    KeptCheckpoint(**row["kept"]),
+                    str(row["slot"]),
+                    dict(row["done"]),
+                )
+                self._doing = CurrentUpload(kept, slot, done, emptied=row.get("emptied") is True)
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):

@@ -178,7 +178,9 @@ class LocalCompute(Compute, PodLink):
     ) -> None:
         raise NotFoundError(f"{pod_name} keeps nothing of its own")
 
-    def manifest(self, pod_name: str, run_id: str, kept: contract.Kept) -> CheckpointManifest:
+    def manifest(
+        self, pod_name: str, run_id: str, kept: contract.KeptCheckpoint
+    ) -> CheckpointManifest:
         raise NotFoundError(f"{pod_name} keeps nothing of its own")
 
     # -- the pod's files and processes ---------------------------------------------------------
@@ -187,7 +189,7 @@ class LocalCompute(Compute, PodLink):
         return self._home / contract.PODS_DIR / pod_name
 
     def _spawn(self, pod_name: str, folder: Path) -> None:
-        environment = {key: value for key, value in os.environ.items() if may_travel(key)}
+        environment = {key: value for key, value in os.environ.items() if may_reach_pod(key)}
         environment[contract.ENV_POD] = pod_name
         environment["PYTHONPATH"] = os.pathsep.join(self._python_path)
         environment["PYTHONUNBUFFERED"] = "1"
@@ -271,7 +273,7 @@ _SECRET = re.compile(
 )
 
 
-def may_travel(name: str) -> bool:
+def may_reach_pod(name: str) -> bool:
     """Whether a pod sees the user's variable: none by its prefix that may hold a secret."""
     by_prefix = name.startswith(_TRAVELS_BY_PREFIX) and not _SECRET.search(name.upper())
     return name in _TRAVELS or by_prefix

@@ -14,6 +14,7 @@ TRAITS = (
         boot_deadline_s=60.0,
         silence_s=15.0,
         end_grace_s=10.0,
+        hang_after_s=120.0,
         storage=StoragePrices(0, 0, 0, 0, 0, 0),
     ),
 )

@@ -17,14 +17,14 @@ from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.errors import AccessDenied, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.ports.compute import OwnLimit
-from trmcloud.providers.runpod.http import Gone, Http, NotThere, Throttled
+from trmcloud.providers.runpod.http import Gone, Http, NotThere, ThrottledError
 from trmcloud.providers.runpod.models import usd, usd_exact
 
 _ACCOUNT = "query { myself { id clientBalance currentSpendPerHr spendLimit } }"
 _PODS = "query { myself { pods { id name desiredStatus costPerHr } } }"
 BOUND_S = 6.0
 """The time limit of a request that the caller can do without."""
-_CODES = {Gone: 410, NotThere: 404, Throttled: 429}
+_CODES = {Gone: 410, NotThere: 404, ThrottledError: 429}
 _DENIED = ("unauthorized", "forbidden", "not authorized", "access denied")
 
 
@@ -91,7 +91,7 @@ class RunPodGraphql:
         where = self.http.where("POST", self._url)
         try:
             response = self.http.read("POST", self._url, body={"query": query}, bound_s=bound_s)
-        except (Gone, NotThere, Throttled) as error:
+        except (Gone, NotThere, ThrottledError) as error:
             raise GraphqlUnavailable(
                 f"RunPod's GraphQL answers {_CODES[type(error)]}",
                 where=where,
@@ -147,7 +147,7 @@ SCREEN_S = 3.0
 """The time that a screen waits for the balance, which it can do without."""
 
 
-class Prepaid:
+class PrepaidBalance:
     """The account's balance, kept for ``FRESH_S`` when it is asked for a screen."""
 
     def __init__(self, graphql: RunPodGraphql, now: Callable[[], float]) -> None:

@@ -29,7 +29,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.providers.runpod import models
-from trmcloud.providers.runpod.http import CREATE_S, Http, NotThere, Throttled, Transient
+from trmcloud.providers.runpod.http import CREATE_S, Http, NotThere, ThrottledError, TransientError
 
 #: Texts of refusals that mean "nothing was made, try elsewhere", as they were met in the field:
 #: there is no code for it. Lower case; any part of the detail.
@@ -249,7 +249,7 @@ class RunPodApi:
                 next_step="the next best offer; other data centres with trmcloud plan",
             )
         error = self.http.refusal(response, where)
-        if isinstance(error, Throttled):
+        if isinstance(error, ThrottledError):
             return error
         if code == 403:
             return ProviderRefused(
@@ -257,7 +257,7 @@ class RunPodApi:
                 where=where,
                 next_step="other hardware; or give the key read and write access to pods",
             )
-        if isinstance(error, Transient) or not 400 <= code < 500:
+        if isinstance(error, TransientError) or not 400 <= code < 500:
             return AmbiguousCreate(
                 f"RunPod answers {code}, and may have made {what} all the same: {detail}",
                 where=where,

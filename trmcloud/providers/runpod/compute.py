@@ -31,10 +31,15 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest, VolumeSeen
 from trmcloud.providers.runpod import models
-from trmcloud.providers.runpod.account import Account, GraphqlUnavailable, Prepaid, RunPodGraphql
+from trmcloud.providers.runpod.account import (
+    Account,
+    GraphqlUnavailable,
+    PrepaidBalance,
+    RunPodGraphql,
+)
 from trmcloud.providers.runpod.api import RunPodApi
 from trmcloud.providers.runpod.create import ANYWHERE, CreateRequests
-from trmcloud.providers.runpod.http import Throttled
+from trmcloud.providers.runpod.http import ThrottledError
 from trmcloud.providers.runpod.records import Biller, BootLogs
 from trmcloud.providers.runpod.secrets import IMAGE
 
@@ -92,7 +97,7 @@ class RunPodCompute(Compute):
         self._listed_at: float | None = None
         self._made_at = -inf
         self._hold_s = 0.0
-        self._prepaid = Prepaid(graphql, now)
+        self._prepaid = PrepaidBalance(graphql, now)
         self._failed: ProviderError | None = None
 
     # -- Compute ---------------------------------------------------------------------------------
@@ -109,7 +114,7 @@ class RunPodCompute(Compute):
         while True:
             try:
                 return self._create(request)
-            except Throttled as error:
+            except ThrottledError as error:
                 told_s = error.retry_after_s
                 wait_s = max(1.0, told_s if told_s is not None else UNTOLD_WAIT_S)
                 waited_s = self._now() - began_at
@@ -265,7 +270,7 @@ class RunPodCompute(Compute):
         """
         try:
             return self._list(fresh=True)
-        except (Throttled, ProviderRefused):
+        except (ThrottledError, ProviderRefused):
             raise
         except ProviderError as error:
             raise ProviderRefused(
@@ -286,7 +291,7 @@ class RunPodCompute(Compute):
                 listed = self._api.pods()
             except ProviderError as error:
                 self._failed, self._listed_at = error, self._now()
-                told_s = error.retry_after_s if isinstance(error, Throttled) else None
+                told_s = error.retry_after_s if isinstance(error, ThrottledError) else None
                 self._hold_s = min(LONGEST_HOLD_S, told_s or 0.0)
                 raise
             at, self._hold_s = self._now(), 0.0

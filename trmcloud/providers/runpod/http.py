@@ -44,7 +44,7 @@ _MAX_DETAIL = 300
 _MAX_VIOLATION, _MOST_VIOLATIONS = 100, 3
 
 
-class Transient(ProviderError):
+class TransientError(ProviderError):
     """A read that may be tried again; ``retry_after_s`` is the server's own wish."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Transient(ProviderError):
         self.retry_after_s = retry_after_s
 
 
-class Throttled(Transient):
+class ThrottledError(TransientError):
     """429: nothing was done, and the same may be asked again after ``retry_after_s``."""
 
 
@@ -166,9 +166,9 @@ class Http:
             try:
                 response = self.send(method, url, params=params, body=body, timeout_s=timeout_s)
             except httpx.TimeoutException:
-                raise Transient("RunPod did not answer in time", where=where) from None
+                raise TransientError("RunPod did not answer in time", where=where) from None
             except httpx.TransportError as error:
-                raise Transient(
+                raise TransientError(
                     f"RunPod cannot be reached: {error}",
                     where=where,
                     next_step="check the network, and any proxy that is set",
@@ -183,7 +183,7 @@ class Http:
             return state.upcoming_sleep >= left_s()
 
         retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(Transient),
+            retry=tenacity.retry_if_exception_type(TransientError),
             wait=_wait,
             stop=out_of_time,
             sleep=self.sleep,
@@ -220,7 +220,7 @@ class Http:
         except httpx.ReadTimeout:
             pass  # as such a stream ends for who does not wait for more
         except httpx.HTTPError as error:
-            raise Transient(f"RunPod's log cannot be read: {error}", where=where) from None
+            raise TransientError(f"RunPod's log cannot be read: {error}", where=where) from None
         text = bytes(received[:STREAM_BYTES]).decode("utf-8", "replace")
         return re.split(r"\r\n|\n|\r", text)
 
@@ -318,13 +318,13 @@ class Http:
                 next_step="report it: this version and RunPod's API disagree",
             )
         if code == 429:
-            return Throttled(
+            return ThrottledError(
                 f"RunPod asks to be asked less often: {detail}",
                 where=where,
                 retry_after_s=_retry_after(response.headers.get("Retry-After")),
             )
         if code == 408 or code >= 500:
-            return Transient(f"RunPod answers {code}: {detail}", where=where)
+            return TransientError(f"RunPod answers {code}: {detail}", where=where)
         if 300 <= code < 400:
             return ProviderError(
                 f"RunPod's address answers {code}: it has moved, or a proxy stands in between",
@@ -340,7 +340,7 @@ class Http:
 
 def _wait(state: tenacity.RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome is not None else None
-    if isinstance(error, Transient) and error.retry_after_s is not None:
+    if isinstance(error, TransientError) and error.retry_after_s is not None:
         return error.retry_after_s
     return float(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (state.attempt_number - 1)))
 

@@ -36,7 +36,7 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.storage import price_per_hour
 from trmcloud.providers.runpod import models
 from trmcloud.providers.runpod.api import RunPodApi
-from trmcloud.providers.runpod.http import Throttled
+from trmcloud.providers.runpod.http import ThrottledError
 
 ASK_EVERY_S = 20.0
 UNCHANGED_S = 1800.0
@@ -304,7 +304,7 @@ class BootLogs:
         try:
             stream = self.api.log_text(pod_id, TAIL)
         except ProviderError as error:
-            told_s = error.retry_after_s if isinstance(error, Throttled) else None
+            told_s = error.retry_after_s if isinstance(error, ThrottledError) else None
             self._held_until = known.read_at + (told_s if told_s is not None else HOLD_S)
             return
         trouble = judge(log_lines(stream), self.api.http.clean)

@@ -46,7 +46,7 @@ from trmcloud.providers.skypilot.clusters import (
 )
 from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.homes import SkyHome
-from trmcloud.providers.skypilot.secrets import COPIED, OnMachine, on_machine
+from trmcloud.providers.skypilot.secrets import COPIED, MachineCredential, on_machine
 from trmcloud.providers.skypilot.task import (
     LIMIT_SLACK_MINUTES,
     ShutdownLimit,
@@ -321,14 +321,14 @@ class SkyPilotCompute(Compute):
     def _credential_note(self, name: str) -> Path:
         return self._folder / f"{name}.credential"
 
-    def _credential(self, name: str) -> OnMachine | None:
+    def _credential(self, name: str) -> MachineCredential | None:
         """Of a cluster that was launched before there were notes: what is in the user's home."""
         if name:
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 told = json.loads(self._credential_note(name).read_text(encoding="utf-8"))
                 until = math.inf if told["until"] == "never" else told["until"]
                 if until is None or isinstance(until, int | float):
-                    return OnMachine(str(told["what"]), until, str(told["why"]))
+                    return MachineCredential(str(told["what"]), until, str(told["why"]))
         if self._home is not None:
             return self._home.on_machine() if not name else None
         home = Path(self._sky.environ.get("HOME") or Path.home())

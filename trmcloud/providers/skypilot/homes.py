@@ -32,7 +32,7 @@ from trmcloud.providers.skypilot.secrets import (
     NEVER,
     NO_UPLOAD,
     REACH_ENV,
-    OnMachine,
+    MachineCredential,
     on_machine,
 )
 from trmcloud.providers.skypilot.traits import CLOUDS
@@ -127,7 +127,7 @@ class SkyHome:
         own = _IDENTITY.search(self._section())
         return own[1] if own else FILES[self.provider].identity
 
-    def on_machine(self) -> OnMachine:
+    def on_machine(self) -> MachineCredential:
         return on_machine(self.provider, self.path, self.identity(), self._given)
 
     def back_up(self, at: float) -> None:

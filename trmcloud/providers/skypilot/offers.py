@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from decimal import Decimal, InvalidOperation
 from typing import NamedTuple
 
-from trmcloud.adapters.prices.download import Unreadable, fetch
+from trmcloud.adapters.prices.download import DownloadError, fetch
 from trmcloud.core.catalog.hardware import GPUS, MAX_GPUS
 from trmcloud.core.catalog.offers import ANYWHERE, MAX_USD_PER_GPU_HOUR, MIN_USD_PER_GPU_HOUR
 from trmcloud.providers.skypilot.traits import CLOUDS, RUNPOD_BY_SKYPILOT
@@ -81,11 +81,11 @@ Line = Mapping[str, str]
 Row = dict[str, str]
 
 
-class NotACatalogue(Exception):
+class CatalogueError(Exception):
     """Why, in a few words of one line."""
 
 
-class Read(NamedTuple):
+class ParsedCatalogue(NamedTuple):
     """Rows by the names of ``prices.COLUMNS``, and how many were not to be believed."""
 
     rows: list[Row]
@@ -99,7 +99,7 @@ class _Priced(NamedTuple):
     spot: Decimal | None
 
 
-def read_catalogue(cloud: str, text: str, as_of: str) -> Read:
+def read_catalogue(cloud: str, text: str, as_of: str) -> ParsedCatalogue:
     """Offers of ``cloud`` as of a day; the dearest price of a region, the cheapest spot zone.
 
     Raises:
@@ -120,29 +120,29 @@ def read_catalogue(cloud: str, text: str, as_of: str) -> Read:
             continue
         key = (row["sku"], row["gpus"], row["region"], row["instance"])
         best[key] = _merged(best[key], row) if key in best else row
-    return Read(list(best.values()), doubted)
+    return ParsedCatalogue(list(best.values()), doubted)
 
 
 def _lines(text: str) -> Iterator[Line]:
     head = text[:200].lstrip("\ufeff \t\r\n").lower()
     if head.startswith(("<", "{", "[")):
-        raise NotACatalogue("the answer is no table")
+        raise CatalogueError("the answer is no table")
     try:
         reader = csv.DictReader(text.splitlines(), strict=True)
         names = reader.fieldnames or []
         missing = [name for name in NEEDED if name not in names]
         if missing:
-            raise NotACatalogue(f"it has no column {missing[0]}")
+            raise CatalogueError(f"it has no column {missing[0]}")
         if len(set(names)) < len(names):
-            raise NotACatalogue("a column stands in it twice")
+            raise CatalogueError("a column stands in it twice")
         for number, line in enumerate(reader):
             if number >= MOST_LINES:
-                raise NotACatalogue(f"more than {MOST_LINES:,} lines")
+                raise CatalogueError(f"more than {MOST_LINES:,} lines")
             # What has too few or too many cells is no row.
             if None not in line and None not in line.values():
                 yield line
     except csv.Error as error:
-        raise NotACatalogue(f"it cannot be read: {error}") from None
+        raise CatalogueError(f"it cannot be read: {error}") from None
 
 
 def _row(cloud: str, line: Line, as_of: str) -> Row | None:
@@ -367,7 +367,7 @@ def read_cloud(cloud: str, environ: Mapping[str, str], now: float) -> tuple[list
         found = read_catalogue(cloud, text, as_of)
     except UnicodeDecodeError:
         return [], [f"{name}: not read: the answer is no text"]
-    except (NotACatalogue, Unreadable) as error:
+    except (CatalogueError, DownloadError) as error:
         return [], [f"{name}: not read: {error}"]
     doubted = f"; {found.doubted} rows not believed" if found.doubted else ""
     if not found.rows:
@@ -385,13 +385,13 @@ def _catalogue(cloud: str, version: str, environ: Mapping[str, str]) -> bytes:
         Unreadable: in the words of the first address.
     """
     own = environ.get(ENV_CATALOGUES, "").strip().rstrip("/")
-    first: Unreadable | None = None
+    first: DownloadError | None = None
     for base in (own,) if own else BASES:
         try:
             return fetch(
                 f"{base}/{version}/{cloud}/vms.csv", most_bytes=MOST_BYTES, within_s=WITHIN_S
             )
-        except Unreadable as error:
+        except DownloadError as error:
             first = first or error
     assert first is not None
     raise first
@@ -406,7 +406,7 @@ def _version(cloud: str, version: str, environ: Mapping[str, str], now: float) -
         said = json.loads(answer)[0]["commit"]["committer"]["date"]
         at = datetime.fromisoformat(said.replace("Z", "+00:00"))
         changed_at = at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp()
-    except Unreadable as error:
+    except DownloadError as error:
         return _Version(version, None, str(error))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return _Version(version, None, "no date is in the answer")

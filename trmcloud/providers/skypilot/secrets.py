@@ -34,7 +34,7 @@ REACH_ENV = (
 """The variables for reaching the network: no account's key is in them."""
 
 
-class Made(NamedTuple):
+class WrittenCredential(NamedTuple):
     """A credential file that is written from variables, where the user has no file. ``text`` has
     their values in its braces."""
 
@@ -51,7 +51,7 @@ class CloudFiles:
 
     links: tuple[str, ...]
     environment: tuple[str, ...] = ()
-    made: Made | None = None
+    made: WrittenCredential | None = None
     first_of: tuple[str, ...] = ()
     identity: str = COPIED
     whose: str = ""
@@ -95,7 +95,7 @@ FILES: Mapping[str, CloudFiles] = {
     ),
     "lambda": CloudFiles(
         (".lambda_cloud/lambda_keys",),
-        made=Made(".lambda_cloud/lambda_keys", ("LAMBDA_API_KEY",), "api_key = {}\n"),
+        made=WrittenCredential(".lambda_cloud/lambda_keys", ("LAMBDA_API_KEY",), "api_key = {}\n"),
         whose="the Lambda account's API key: every machine of the account",
     ),
     "nebius": CloudFiles(
@@ -105,7 +105,7 @@ FILES: Mapping[str, CloudFiles] = {
     ),
     "digitalocean": CloudFiles(
         (".config/doctl/config.yaml", "Library/Application Support/doctl/config.yaml"),
-        made=Made(
+        made=WrittenCredential(
             ".config/doctl/config.yaml", ("DIGITALOCEAN_ACCESS_TOKEN",), "access-token: {}\n"
         ),
         whose="doctl's tokens: every account that doctl is logged in to",
@@ -113,18 +113,20 @@ FILES: Mapping[str, CloudFiles] = {
     RUNPOD_BY_SKYPILOT: CloudFiles(
         (".runpod/config.toml",),
         ("RUNPOD_API_BASE_URL",),
-        Made(".runpod/config.toml", ("RUNPOD_API_KEY",), '[default]\napi_key = "{}"\n'),
+        WrittenCredential(
+            ".runpod/config.toml", ("RUNPOD_API_KEY",), '[default]\napi_key = "{}"\n'
+        ),
         whose="the RunPod account's API key: every pod and volume of the account",
     ),
     "vast-ai": CloudFiles(
         (".config/vastai/vast_api_key",),
-        made=Made(".config/vastai/vast_api_key", ("VAST_API_KEY",), "{}\n"),
+        made=WrittenCredential(".config/vastai/vast_api_key", ("VAST_API_KEY",), "{}\n"),
         whose="the vast.ai account's API key: every machine of the account, and it lies on a "
         "private person's computer",
     ),
     "verda": CloudFiles(
         (".verda/config.json",),
-        made=Made(
+        made=WrittenCredential(
             ".verda/config.json",
             ("VERDA_CLIENT_ID", "VERDA_CLIENT_SECRET"),
             '{{"client_id": "{}", "client_secret": "{}",'
@@ -148,7 +150,7 @@ NEVER = (
 
 
 @dataclass(frozen=True)
-class OnMachine:
+class MachineCredential:
     """An account's credential on a machine. ``until`` is epoch seconds: infinite where it holds
     until somebody revokes it, None where nothing tells."""
 
@@ -177,20 +179,26 @@ def is_there(provider: str, home: Path, environ: Mapping[str, str]) -> bool:
     return any(environ.get(name) for name in files.environment if name in keys)
 
 
-def on_machine(provider: str, home: Path, identity: str, environ: Mapping[str, str]) -> OnMachine:
+def on_machine(
+    provider: str, home: Path, identity: str, environ: Mapping[str, str]
+) -> MachineCredential:
     """``home``: the one in which ``sky`` runs; ``identity``: SkyPilot's ``remote_identity``."""
     files = FILES[provider]
     if provider == "aws" and identity == NO_UPLOAD:
         identity = ATTACHED  # the role is attached all the same
     if identity == NO_UPLOAD:
-        return OnMachine("no credential", 0.0, "without one SkyPilot's autodown ends nothing")
+        return MachineCredential(
+            "no credential", 0.0, "without one SkyPilot's autodown ends nothing"
+        )
     if identity != COPIED:
         what = files.identity_is if identity == ATTACHED else f"the identity {identity}"
-        return OnMachine(f"no file; {what}", math.inf, "valid for as long as the machine has it")
+        return MachineCredential(
+            f"no file; {what}", math.inf, "valid for as long as the machine has it"
+        )
     until, why = _validity(provider, home, environ)
     if until is None:
         until, why = _by_word(environ) or (until, why)
-    return OnMachine(files.whose, until, why)
+    return MachineCredential(files.whose, until, why)
 
 
 def _validity(provider: str, home: Path, environ: Mapping[str, str]) -> tuple[float | None, str]:

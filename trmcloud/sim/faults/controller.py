@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.ending import EndedByName, end_run
+from trmcloud.app.ending import NamedPodsEnded, end_run
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import LedgerError, StaleEpoch
 from trmcloud.sim.faults.arm import Arms, Fault
@@ -215,7 +215,7 @@ def _ended_by_name(arms: Arms) -> None:
         process.kill()
         if isinstance(done, LedgerError) and not isinstance(done, StaleEpoch):
             world.check.fail("I2", f"{run.run_id} was to end, as a person said: {done}")
-        if not isinstance(done, EndedByName) or not lived:
+        if not isinstance(done, NamedPodsEnded) or not lived:
             return
         world.observed(arms.number)
         for rented in before:

@@ -20,7 +20,12 @@ from trmcloud.core.contract.bucket import (
     lacks_metric,
     unstored,
 )
-from trmcloud.core.contract.pod_contract import AgentReport, Kept, PhaseState, parse_pod_name
+from trmcloud.core.contract.pod_contract import (
+    AgentReport,
+    KeptCheckpoint,
+    PhaseState,
+    parse_pod_name,
+)
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote
@@ -164,7 +169,7 @@ class SimHost:
             return "installing", ""
         return ("", "") if pod.staged else ("files", "")
 
-    def kept(self, now: Instant) -> tuple[contract.Kept, ...]:
+    def kept(self, now: Instant) -> tuple[contract.KeptCheckpoint, ...]:
         pod = self._pod
         pod.save_now()
         return pod.world.files.kept_on(pod.lease.run_id, pod.rented.pod_id)
@@ -202,7 +207,7 @@ _TELL_S = 1.0
 
 @dataclass
 class _Upload:
-    kept: Kept
+    kept: KeptCheckpoint
     slot: str
     ends_at: float
 
@@ -220,11 +225,11 @@ class SimUploader:
         self.withheld: set[str] = set()
         """Saved before the cooldown of what it brought, in the bucket, and not granted with it."""
         self.moved_at = 0.0
-        self._slots: dict[str, dict[str, Kept | None]] = {}
-        self._given_up: list[Kept] = []
+        self._slots: dict[str, dict[str, KeptCheckpoint | None]] = {}
+        self._given_up: list[KeptCheckpoint] = []
         self._account: Uploads | None = None
         """Its account to the agent, until that changes."""
-        self._all_stored: tuple[Kept, ...] = ()
+        self._all_stored: tuple[KeptCheckpoint, ...] = ()
         """The checkpoints that were on the pod when none of them was wanted in the bucket."""
         self._upload: _Upload | None = None
         self._free_at = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
-from trmcloud.core.control.ledger_facts import Lost
+from trmcloud.core.control.ledger_facts import LostRecord
 from trmcloud.core.control.ledger_records import fold_damaged
 from trmcloud.core.money import Usd
 from trmcloud.core.values import replace
@@ -61,7 +61,7 @@ class MemoryLedger:
             self._seen = self._state
             return
         lost = tuple(
-            Lost(r.seq, type(r.event).__name__, r.run_id)
+            LostRecord(r.seq, type(r.event).__name__, r.run_id)
             for r in self._records
             if r.seq in self._flipped
         )

@@ -29,7 +29,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import replace
-from trmcloud.ports.bucket import GrantRequest, Shelf, Stored
+from trmcloud.ports.bucket import BucketCheckpoints, GrantRequest, StoredCheckpoint
 from trmcloud.ports.compute import Compute, PodRequest, VolumeSeen
 from trmcloud.ports.link import PodLink, StageItem
 from trmcloud.ports.work import Progress, WorkDone
@@ -306,7 +306,9 @@ class SimLink(PodLink):
         pod.uploader.give(load_grants(text))
         pod.wake()
 
-    def manifest(self, pod_name: str, run_id: str, kept: contract.Kept) -> CheckpointManifest:
+    def manifest(
+        self, pod_name: str, run_id: str, kept: contract.KeptCheckpoint
+    ) -> CheckpointManifest:
         pod = self._reached(pod_name)
         for manifest in pod.world.files.on_pod(run_id, pod.rented.pod_id):
             if (manifest.phase, manifest.step) == (kept.phase, kept.step):
@@ -412,10 +414,14 @@ class SimBucket:
         )
         return Grants(request.pod_name, until, phases, {}, gets)
 
-    def checkpoints(self, run_id: str, file_bytes: Mapping[str, int] = _ANY_SIZE) -> Shelf:
+    def checkpoints(
+        self, run_id: str, file_bytes: Mapping[str, int] = _ANY_SIZE
+    ) -> BucketCheckpoints:
         self._gate()
         found = self._world.files.stored(run_id)
-        return Shelf(tuple(Stored(manifest, manifest.label) for manifest in found))
+        return BucketCheckpoints(
+            tuple(StoredCheckpoint(manifest, manifest.label) for manifest in found)
+        )
 
     def stored_tokens(
         self, key: str, pods: Collection[str], pins: Sequence[CachedFile]
@@ -442,17 +448,19 @@ class SimBucket:
 
     def fetch(
         self,
-        stored: Stored,
+        stored: StoredCheckpoint,
         names: Sequence[str],
         target: Path,
         progress: Callable[[int, int], None],
     ) -> None:
         self._gate()
 
-    def add_metric(self, stored: Stored, val_bpb: float, step_losses: Sequence[float]) -> None:
+    def add_metric(
+        self, stored: StoredCheckpoint, val_bpb: float, step_losses: Sequence[float]
+    ) -> None:
         self._gate()
 
-    def delete(self, stored: Stored, names: Sequence[str] = ()) -> None:
+    def delete(self, stored: StoredCheckpoint, names: Sequence[str] = ()) -> None:
         self._gate()
 
     def send(self, item: StageItem, progress: Callable[[int, int], None]) -> None:

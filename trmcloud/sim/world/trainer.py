@@ -17,7 +17,7 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import dataclass, replace
-from trmcloud.pod.job.stopping import Act, Stopping
+from trmcloud.pod.job.stopping import Act, CommandStopper
 
 _ROUNDING_S = 1e-3
 """Instants are floats of about 10⁹ s."""
@@ -520,7 +520,7 @@ class SimCommand(SimTrainer):
     def _leaves_at(self) -> float:
         """When none of its processes is left, once it was told: its watcher ends what stays."""
         told = self.turns_at
-        stopping = Stopping(self.command, self.deadline_at)
+        stopping = CommandStopper(self.command, self.deadline_at)
         by_signal = self.habit in (Habit.PLAIN, Habit.FORKING, Habit.FILLING, Habit.ATTACKING)
         by_signal = by_signal and not (self.frozen_at is not None and self.frozen_at <= told)
         tick, saving_from = 0, inf
