@@ -84,7 +84,10 @@ READERS = {
     "adapters.ssh.forward": Target(("unit/ssh/test_sync.py",), ("_frames", "_exactly")),
     "adapters.s3.client": Target(
         ("unit/s3/test_client.py",),
-        ("translate_errors", "code_of", "explain", "_refused", "is_missing", "is_unsupported", "is_final_error", "_until"),
+        (
+            *("translate_errors", "code_of", "explain", "_refused"),
+            *("is_missing", "is_unsupported", "is_final_error", "_until"),
+        ),
     ),
     "adapters.s3.bucket": Target(
         ("unit/s3/test_client.py",),
