@@ -7,10 +7,10 @@ import time
 
 from bench.row import Row
 from trmcloud.core.control.renting import storage_beside_disks
-from trmcloud.providers.registry import fill_profiles
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import draw
+from trmcloud.wiring_plans import simulate_providers
 
 SEEDS = 600
 CORES = 2
@@ -22,7 +22,7 @@ def run() -> list[Row]:
 
     Seeds share nothing, so that two cores play twice as many: processor time of one is measured.
     """
-    fill_profiles()
+    simulate_providers()
     begun = time.process_time()
     plays = [play(draw(seed, NAMES), arm_all) for seed in range(SEEDS)]
     seconds = time.process_time() - begun

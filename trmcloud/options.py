@@ -14,9 +14,10 @@ from typing import Any
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
-from trmcloud.core.spec.overrides import checked_patience, parse_gain, parse_last_rungs
+from trmcloud.core.spec.overrides import parse_last_rungs
 from trmcloud.core.spec.settings import PHASE_NAMES, PHASES, PRECISIONS, SCALES, parse_setting
 from trmcloud.core.spec.spec import KEEP, OBJECTIVES, THEN, RunSpec, parse_deadline
+from trmcloud.core.spec.stop_rules import checked_patience, parse_gain
 from trmcloud.core.values import dataclass, replace
 
 Parser = Callable[[str, Any], Any]

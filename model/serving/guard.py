@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trmcloud.io.web_server import Names, Refusal, headers_of, refusal_of_origin, refusal_of_token
+from trmcloud.io.web_guard import Names, Refusal, headers_of, refusal_of_origin, refusal_of_token
 
 OPEN = frozenset({"/health", "/docs", "/openapi.json"})
 """They hold nothing of the model: no token is needed."""

@@ -161,7 +161,6 @@ def test_every_other_request_is_as_published(side: Side) -> None:
         "DELETE /v2/network-volumes/vol_123",
         "GET /v2/billing/pods",
         "GET /v2/catalog/gpus",
-        "GET /v2/account/ssh-keys",
     }
     asked = set(side.noted.asked)
     assert "GET /v2/pods?limit=1000&includeClusterPods=true" in asked

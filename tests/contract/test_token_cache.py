@@ -294,7 +294,7 @@ def test_where_a_store_takes_no_conditions_the_pinned_hash_holds(
     pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The writer itself writes over what it stored, after it was pinned."""
-    monkeypatch.setattr("trmcloud.adapters.s3.bucket.takes_conditions", lambda *_: False)
+    monkeypatch.setattr("trmcloud.adapters.s3.bucket.supports_conditions", lambda *_: False)
     grants = pods.grants("pod-1")
     assert not any("if-none-match" in url for url in grants.puts.values())
     made, cache = pods.with_grants("pod-1", grants)

@@ -236,7 +236,6 @@ def test_waiting_threads_sleep_unless_the_user_says_so(
         ("depth", 10**15, "describe no model"),
         ("sequence", 10**12, "describe no model"),
         ("vocab_size", "many", "describe no model"),
-        ("plan_tokens", 10**12, "describe no model"),
     ],
 )
 def test_a_manifest_of_another_shape_is_refused_before_memory_is_taken(

@@ -33,11 +33,11 @@ _SEED_S = 3.0
 
 _LOOK = """
 import json, signal, sys
-from trmcloud.providers.registry import fill_profiles
+from trmcloud.wiring_plans import simulate_providers
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import draw
-fill_profiles()
+simulate_providers()
 kept, beyond, first = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 class Stuck(BaseException):
     pass

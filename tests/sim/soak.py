@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import trmcloud
-from trmcloud.providers.registry import fill_profiles
 from trmcloud.sim.faults.table import ALL, IMPOSSIBLE, NAMES, PAIRS, arm_all
 from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import draw
+from trmcloud.wiring_plans import simulate_providers
 
-fill_profiles()
+simulate_providers()
 _PACKAGE = Path(trmcloud.__file__).resolve().parent
 _ROOMS = ("core", "io", "ports", "app", "pod", "sim", "providers")
 SEEDS = 200_000

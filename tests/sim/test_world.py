@@ -45,11 +45,11 @@ def test_a_seed_replays_to_the_same_hash(seed: int) -> None:
 def test_a_seed_replays_in_another_process() -> None:
     """Nothing depends on the hash seed of the interpreter."""
     code = (
-        "from trmcloud.providers.registry import fill_profiles\n"
+        "from trmcloud.wiring_plans import simulate_providers\n"
         "from trmcloud.sim.faults.table import NAMES, arm_all\n"
         "from trmcloud.sim.play import play\n"
         "from trmcloud.sim.scenario import draw\n"
-        "fill_profiles()\n"
+        "simulate_providers()\n"
         "print(*(play(draw(s, NAMES), arm_all).digest for s in range(12)))"
     )
     made = {

@@ -22,9 +22,9 @@ from trmcloud.core.control.renting import make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import DataError, ProviderRefused
 from trmcloud.core.planner.memory import stored_bytes
-from trmcloud.core.spec.overrides import rules_of
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import DataSource, growing_key
+from trmcloud.core.spec.stop_rules import rules_of
 from trmcloud.core.storage import work_gb
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import write_atomic

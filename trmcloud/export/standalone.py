@@ -35,8 +35,8 @@ from trmcloud.core.control.reason import MEANINGS
 from trmcloud.core.control.renting import make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import ConflictError, Outcome, TrmcloudError, UsageError
-from trmcloud.core.spec.overrides import rules_of
 from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_from_json
+from trmcloud.core.spec.stop_rules import rules_of
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.agent.attempts import (

@@ -283,7 +283,7 @@ def context_in(home: Path, logged: list[dict[str, Any]]) -> Context:
 @pytest.fixture(autouse=True)
 def nothing_mended(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     rows: list[Any] = []
-    monkeypatch.setattr(measurements, "recovered", lambda context, run: rows)
+    monkeypatch.setattr(measurements, "recoveries_of", lambda context, run: rows)
     return rows
 
 

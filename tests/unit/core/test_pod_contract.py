@@ -498,9 +498,9 @@ from trmcloud.cli.views.metrics import best_words, metric_cell, metric_words, tr
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.cli.views.text import bpb
 from trmcloud.core.contract.manifest import CheckpointManifest
-from trmcloud.core.control.observation import Reported
+from trmcloud.core.control.observation import ReportedValue
 
-def shown(best: CheckpointManifest, told: Reported[float]) -> None:
+def shown(best: CheckpointManifest, told: ReportedValue[float]) -> None:
     score_words(None, best)
     score_rows(None, best)
     score_cell(best)

@@ -703,7 +703,7 @@ def test_nothing_is_compiled_until_a_value_is_made() -> None:
 
 
 def _unused() -> Any:
-    @dataclass(frozen=True)
+    @value_class(frozen=True)
     class Unused:
         name: str
         size: int = 3

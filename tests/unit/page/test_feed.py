@@ -13,7 +13,7 @@ from trmcloud.cli.page.feed import Feed
 from trmcloud.cli.page.server import HEADERS, Guarded
 from trmcloud.cli.page.watch import Jobs
 from trmcloud.core.errors import ConflictError, NotFoundError
-from trmcloud.io.web_server import Names
+from trmcloud.io.web_guard import Names
 
 # -- News for open tabs, one of which may read no more; and what clicks began -------------------
 

@@ -31,18 +31,12 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.planner.candidates import kill_latency_s
 from trmcloud.core.planner.memory import predict_memory
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.spec.overrides import (
-    apply_overrides,
-    check_rules,
-    checked_patience,
-    parse_gain,
-    recoverable,
-    rules_of,
-)
+from trmcloud.core.spec.overrides import apply_overrides, recoverable
 from trmcloud.core.spec.plan import Candidate, Plan, RemarkTopic, plan_from_json, plan_to_json
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import FAMILIES, as_option, parse_setting
 from trmcloud.core.spec.spec import RunSpec, parse_deadline
+from trmcloud.core.spec.stop_rules import check_rules, checked_patience, parse_gain, rules_of
 from trmcloud.core.storage import price_per_hour
 from trmcloud.options import LaunchRequest, spec_of
 

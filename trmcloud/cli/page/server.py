@@ -40,7 +40,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.plain_text import one_line
-from trmcloud.io.web_server import (
+from trmcloud.io.web_guard import (
     ANY_ADDRESS,
     LOOPBACK,
     OF_LOOPBACK,
@@ -48,14 +48,13 @@ from trmcloud.io.web_server import (
     Names,
     Refusal,
     headers_of,
-    listening,
     mark_trusted,
     names_of,
     read_body,
     refusal_of_origin,
     refusal_of_token,
-    silent_server,
 )
+from trmcloud.io.web_server import listening, silent_server
 from trmcloud.ports.work import Progress
 
 # Who may ask: whoever knows the token, from this very page. Pure ASGI, in front of everything.

@@ -50,11 +50,12 @@ from trmcloud.core.planner.command_outlook import CommandProbe, command_outlook
 from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
 from trmcloud.core.planner.ranking import rank
 from trmcloud.core.planner.roofline import MeasuredSpeed, needs_float8, refuse_float8
-from trmcloud.core.spec.overrides import check_last_rungs, check_rules
+from trmcloud.core.spec.overrides import check_last_rungs
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PHASES, as_option
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP, OBJECTIVES, DataSource, RunSpec
+from trmcloud.core.spec.stop_rules import check_rules
 
 PLAN_LIFETIME_S = DAY_S
 FALLBACKS = 3

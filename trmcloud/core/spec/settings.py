@@ -7,16 +7,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import nearest
+from trmcloud.core.spec.guides import Guide
+from trmcloud.core.spec.work import Work
 from trmcloud.core.values import dataclass
-
-if TYPE_CHECKING:
-    from trmcloud.core.spec.guides import Guide
-    from trmcloud.core.spec.work import Work
 
 # Learning rates that go with the whole batch: by a root's law, or by a recipe's own table.
 
