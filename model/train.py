@@ -291,7 +291,7 @@ def _outcome_of(error: BaseException) -> tuple[str, str]:
         text += f"{_NEXT}{error.next_step}"
     if isinstance(error, FloatingPointError):
         return "non_finite", str(error)
-    if type(error).__name__ == "Diverged":  # torch may not be there to ask
+    if type(error).__name__ == "TrainingDiverged":  # torch may not be there to ask
         return "diverged", str(error)
     if isinstance(error, DataError):
         return "bad_data", text

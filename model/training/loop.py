@@ -116,7 +116,7 @@ class Trainer:
         Raises:
             FloatingPointError: loss or gradients became NaN or infinite, and leaving steps out did
                 not help; nothing is saved then.
-            Diverged: the same of a loss that rose.
+            TrainingDiverged: the same of a loss that rose.
             OSError: a checkpoint could not be written.
             DataError: what is to be read next cannot come any more; what was trained is saved.
         """

@@ -63,7 +63,7 @@ class Soundness:
 
         Raises:
             FloatingPointError: they are not finite, time and again.
-            Diverged: the loss does not come back down.
+            TrainingDiverged: the loss does not come back down.
         """
         self.skipped = [each for each in self.skipped if each > step - OVER]
         if not finite:

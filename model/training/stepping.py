@@ -233,7 +233,7 @@ class Stepper:
             batch: gives the next micro-batch.
 
         Raises:
-            FloatingPointError, Diverged: see ``Soundness.judge``.
+            FloatingPointError, TrainingDiverged: see ``Soundness.judge``.
         """
         settings, scale = self._settings, self._loss_scale.scale
         sums = Sums()
