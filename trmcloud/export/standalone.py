@@ -36,8 +36,10 @@ from trmcloud.core.control.renting import make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import ConflictError, Outcome, TrmcloudError, UsageError
 from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_from_json
+from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.core.spec.stop_rules import rules_of
 from trmcloud.core.values import dataclass
+from trmcloud.io.families import FamilyFolders
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.agent.attempts import (
     PAID,
@@ -405,6 +407,7 @@ def _span(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d} h"
 
 
+_FAMILIES = Path(__file__).resolve().parents[2] / "model" / "families"
 ENV_AT_END = "TRMCLOUD_AT_END"
 """The action on the machine once everything is done: none, shutdown, or the provider whose way to
 end it is used."""
@@ -455,6 +458,7 @@ def linger_s(root: Path, pod_name: str, environment: Mapping[str, str], now: flo
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
+    FAMILIES.provide(FamilyFolders(lambda: _FAMILIES))
     run = Standalone(asked.root.absolute())
     try:
         if asked.command == "guard":
