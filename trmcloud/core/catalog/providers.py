@@ -33,6 +33,8 @@ UNKNOWN_STORAGE = StoragePrices(70, 0, 100_000, 100_000, 70_000, 50_000)
 makes one disk of both, cannot stop a machine and keep it, and rents no network volume there."""
 
 
+HANG_AFTER_S, LOCAL_HANG_AFTER_S = 300.0, 120.0
+"""A trainer that shows no step for so long is started again, elsewhere and on this machine."""
 OUR_LAYERS = ("trainer", "agent", "watchdog", "controller", "reap")
 """The kill layers that work wherever a pod is."""
 
@@ -60,7 +62,7 @@ class ProviderTraits:
     kill_layers: tuple[str, ...] = OUR_LAYERS
     bill_wait_s: float = 20.0
     """The longest time that a command waits for the bill of a pod that is gone."""
-    hang_after_s: float = 300.0
+    hang_after_s: float = HANG_AFTER_S
     """A trainer that shows no step for so long is started again."""
     absent_s: float = 0.0
     """The time that a pod must be missing from all lists before it counts as gone, where lists

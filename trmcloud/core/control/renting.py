@@ -6,7 +6,12 @@ from collections.abc import Collection
 from math import inf
 
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import ProviderTraits, traits_of
+from trmcloud.core.catalog.providers import (
+    HANG_AFTER_S,
+    LOCAL_HANG_AFTER_S,
+    ProviderTraits,
+    find_traits,
+)
 from trmcloud.core.clock import Instant, Seen
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName
@@ -87,7 +92,10 @@ def make_lease(
             )
         )
     useful_s = [p.parts_s.get("compile", 0.0) + max(5.0, 3 * p.step_s.p50) for p in phases]
-    hang_after_s = traits_of(candidate.provider).hang_after_s
+    # An exported script carries no provider's traits.
+    traits = find_traits(candidate.provider)
+    default_s = HANG_AFTER_S if rented else LOCAL_HANG_AFTER_S
+    hang_after_s = traits.hang_after_s if traits is not None else default_s
     # A trainer that failed is not started again on one node alone: the others are gone by then.
     max_restarts = Lease.max_restarts if candidate.nodes == 1 else -1
     if command is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import ProviderTraits, StoragePrices
+from trmcloud.core.catalog.providers import LOCAL_HANG_AFTER_S, ProviderTraits, StoragePrices
 
 TRAITS = (
     ProviderTraits(
@@ -14,7 +14,7 @@ TRAITS = (
         boot_deadline_s=60.0,
         silence_s=15.0,
         end_grace_s=10.0,
-        hang_after_s=120.0,
+        hang_after_s=LOCAL_HANG_AFTER_S,
         storage=StoragePrices(0, 0, 0, 0, 0, 0),
     ),
 )
