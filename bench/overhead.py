@@ -128,7 +128,7 @@ def _cost_of_rules() -> tuple[float, float, float]:
 
     from model.training.soundness import Soundness
     from model.training.stepping import Pace, Paces
-    from trmcloud.core.contract import worth
+    from trmcloud.core.contract import gate
     from trmcloud.core.contract.trainer_contract import OVER
 
     soundness = Soundness()
@@ -139,9 +139,9 @@ def _cost_of_rules() -> tuple[float, float, float]:
     for step in range(OVER, OVER + _CALLS):
         soundness.judge(step, losses[step], 1.0, finite=True)
     judged = time.process_time()
-    evaluations = [(100 * (n + 1), 2.0 - 0.1 * math.log(n + 1)) for n in range(worth.MOST_POINTS)]
+    evaluations = [(100 * (n + 1), 2.0 - 0.1 * math.log(n + 1)) for n in range(gate.MOST_POINTS)]
     for _ in range(_CALLS // 10):
-        assert worth.fit(evaluations) is not None
+        assert gate.fit(evaluations) is not None
     fitted = time.process_time()
     pace, paces = Pace(torch.device("cpu"), time.monotonic), Paces()
     for _ in range(_CALLS):

@@ -99,9 +99,9 @@ def _rclones(folder: Path) -> Iterator[S3]:
 
 def _compare(folder: Path, url: str, size: int) -> list[Row]:
     from trmcloud.adapters.s3.bucket import S3Bucket
+    from trmcloud.adapters.s3.client import Meter, Source
     from trmcloud.adapters.s3.fetching import fetch_file
     from trmcloud.adapters.s3.sending import put_file
-    from trmcloud.adapters.s3.spans import Meter, Source
     from trmcloud.core.contract.bucket_layout import Place
 
     source, target = folder / "source" / _NAME, folder / "target"

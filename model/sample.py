@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Sequence
 
 from model.command import run_command
 from trmcloud.core.errors import UsageError
-from trmcloud.core.plain_text import strip_control
+from trmcloud.core.text import strip_control
 
 if TYPE_CHECKING:
     from model.training.load import LoadedModel

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 from model.command import run_command
 from trmcloud.core.errors import CannotListen, UsageError
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 from trmcloud.io.web_guard import LOOPBACK, names_of
 from trmcloud.io.web_server import listening, silent_server
 

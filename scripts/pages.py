@@ -20,7 +20,7 @@ from rich.text import Text
 
 from trmcloud.app.commands import CommandRequest
 from trmcloud.core.contract import command
-from trmcloud.core.contract import command_terms as terms
+from trmcloud.core.contract import command as terms
 from trmcloud.core.control.run_state import TRANSITIONS
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.options import LaunchRequest, rows_of
@@ -108,7 +108,7 @@ def contract_page() -> str:
     lines = [
         "# The contract of `trmcloud run`",
         "",
-        "Drawn by `scripts/pages.py` from `trmcloud/core/contract/command_terms.py`, which is all",
+        "Drawn by `scripts/pages.py` from `trmcloud/core/contract/command.py`, which is all",
         "that either side goes by. A command need know nothing of it: it is known by its log, its",
         "files and its end. What it may use beside:",
         "",

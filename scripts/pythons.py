@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.pythons import OLDEST_ON_A_POD, found  # noqa: E402
-from trmcloud.app.staging.packing import own_sources, pack  # noqa: E402
+from trmcloud.app.packing import own_sources, pack  # noqa: E402
 
 SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
 ENTRIES = ("trmcloud.pod.boot", "trmcloud.export.standalone")

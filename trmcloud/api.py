@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from trmcloud.app.drive import RunDriver
     from trmcloud.app.planning import Planner
     from trmcloud.core.control.run_state import RunState
-    from trmcloud.ports.work import Progress
+    from trmcloud.ports.machine import Progress
 
 __all__ = [
     "VERBS", "Checkpoint", "Curves", "Event", "Fetched", "Finding", "Foreseen", "Home", "Layer",
@@ -338,13 +338,13 @@ class Home:
         Raises:
             UsageError: no such level, no amount, or no more than its cap is.
         """
-        from trmcloud.app import caps
+        from trmcloud.app import ledger_care
 
         cap = parse_money("amount", amount)
         if cap is None:
             raise UsageError(f"{amount!r} is no amount")
-        line = caps.line_of(self._context, level, key)
-        return caps.raise_cap(self._context, line, cap, by=by or "trmcloud.api")
+        line = ledger_care.line_of(self._context, level, key)
+        return ledger_care.raise_cap(self._context, line, cap, by=by or "trmcloud.api")
 
     # -- own -------------------------------------------------------------------------------------
 
@@ -376,7 +376,7 @@ class Home:
 
     def _offers(self, state: RunState) -> tuple[Sequence[Any], Usd]:
         """Return the offers for fetching checkpoints, where that needs a rented machine."""
-        from trmcloud.app.volume_fetch import is_needed
+        from trmcloud.app.short_rentals import is_needed
 
         if not is_needed(self._context, state):
             return (), Usd(0)
@@ -385,10 +385,10 @@ class Home:
         return offers_for_errand(self._context.wall())
 
     def _from_volume(self, state: RunState, *, rent: bool) -> RunState:
-        from trmcloud.app import volume_fetch
+        from trmcloud.app import short_rentals
 
         context = self._context
-        if not volume_fetch.is_needed(context, state):
+        if not short_rentals.is_needed(context, state):
             return state
         foreseen = self.foresee(FETCH, state.run_id)
         if foreseen.refused:
@@ -400,5 +400,5 @@ class Home:
                 next_step="rent=True",
             )
         offers, disk_rate = self._offers(state)
-        made = volume_fetch.errand_for(state, offers, 0, disk_rate, context.wall())
-        return volume_fetch.carry_out(context, state, made, _nothing)
+        made = short_rentals.errand_for(state, offers, 0, disk_rate, context.wall())
+        return short_rentals.carry_out(context, state, made, _nothing)

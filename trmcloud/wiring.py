@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.adapters.local.clock import SystemClock
-from trmcloud.adapters.local.intent_files import IntentFiles, intent_folders
-from trmcloud.adapters.local.run_files import LocalRunFiles
-from trmcloud.adapters.local.workers import ThreadWorkers
-from trmcloud.app.context import Context
+from trmcloud.adapters.local.machine import SystemClock, ThreadWorkers
+from trmcloud.adapters.local.run_files import IntentFiles, LocalRunFiles, intent_folders
+from trmcloud.app.context import Context, UnreachableProvider
 from trmcloud.app.home import bundle_root, close_home, families_folder, home_dir
-from trmcloud.app.out_of_reach import UnreachableProvider
 from trmcloud.core.catalog.providers import (
     TRAITS,
     direct,
@@ -37,12 +34,12 @@ if TYPE_CHECKING:
     from trmcloud.app.doctor import Finding
     from trmcloud.app.notifications import Notifier, Words
     from trmcloud.app.receipts import Check
-    from trmcloud.app.smoke.watch import SmokeSetting
+    from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
     from trmcloud.ports.bucket import Bucket
-    from trmcloud.ports.link import StageItem
+    from trmcloud.ports.compute import StageItem
     from trmcloud.ports.notices import BackgroundNotifier, Board, Destination, Outbox, Send
     from trmcloud.providers.protocol import Provider
 
@@ -166,7 +163,7 @@ def providers_of(home: Path, environ: Mapping[str, str], ledger_id: Callable[[],
 
 def _tell_restored(home: Path, ledger: SqliteLedger, done: Restoration) -> None:
     from trmcloud.app.ledger_care import restored_lines
-    from trmcloud.core.plain_text import one_line
+    from trmcloud.core.text import one_line
 
     for line in restored_lines(home, ledger.read(), done):
         print(one_line(line), file=sys.stderr, flush=True)
@@ -220,7 +217,7 @@ def _stage_items(
 ) -> tuple[Sequence[StageItem], Sequence[StageItem]]:
     """(what is sent to the run's pod from here, what it fetches from its bucket)"""
     from trmcloud.app.pod_request import read_launch_note
-    from trmcloud.app.staging.stage import stage_items, through_bucket
+    from trmcloud.app.staging import stage_items, through_bucket
 
     note = read_launch_note(home, run.run_id)
     items = stage_items(files, note, trainer_package(), run, home)
@@ -236,7 +233,7 @@ def _bucket(place: str) -> Bucket:
 
 
 def _folder_on_pod(kind: str, folder: Path) -> str:
-    from trmcloud.app.staging.stage import remote_folder
+    from trmcloud.app.staging import remote_folder
 
     return remote_folder(kind, folder)
 

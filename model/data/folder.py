@@ -19,14 +19,6 @@ import numpy.typing as npt
 
 from model.data.stream import RowLayout, Rows, Shard, Stream, rows_of
 from model.data.tokenizers import TextTokenizer, load_tokenizer
-from trmcloud.core.contract.data_progress import (
-    PROGRESS_NAME,
-    SHARDS_NAME,
-    STALE_AFTER_S,
-    DataProgress,
-    load_progress,
-    load_shard,
-)
 from trmcloud.core.contract.pod_contract import (
     DATA_META_NAME,
     DATA_TOKENIZER_NAME,
@@ -34,6 +26,14 @@ from trmcloud.core.contract.pod_contract import (
     DATA_VALIDATION_NAME,
 )
 from trmcloud.core.contract.records import ContractError
+from trmcloud.core.contract.trainer_contract import (
+    PROGRESS_NAME,
+    SHARDS_NAME,
+    STALE_AFTER_S,
+    DataProgress,
+    load_progress,
+    load_shard,
+)
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 

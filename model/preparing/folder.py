@@ -18,18 +18,17 @@ import numpy as np
 
 from model.data.folder import DTYPES
 from model.machine.telemetry import process_started
-from trmcloud.core.contract.data_progress import (
+from trmcloud.core.contract.pod_contract import DATA_META_NAME
+from trmcloud.core.contract.records import ContractError, dump
+from trmcloud.core.contract.trainer_contract import (
     PROGRESS_NAME,
     SHARDS_NAME,
     DataProgress,
     ShardRecord,
     load_shard,
 )
-from trmcloud.core.contract.pod_contract import DATA_META_NAME
-from trmcloud.core.contract.records import ContractError, dump
 from trmcloud.core.errors import ConflictError, TrmcloudError
-from trmcloud.io.files import write_atomic
-from trmcloud.io.hashing import file_sha256
+from trmcloud.io.files import file_sha256, write_atomic
 
 IDENTITY_NAME = "corpus.json"
 _LOCK_NAME = ".lock"

@@ -16,12 +16,12 @@ from model.preparing.cache import Tokens
 from model.preparing.corpus import HEADER_BYTES, Corpus, ShardFile
 from model.preparing.folder import GrowingFolder
 from model.preparing.work import JobResult
-from trmcloud.core.contract.data_progress import ShardRecord
 from trmcloud.core.contract.pod_contract import (
     DATA_META_NAME,
     DATA_TOKENIZER_NAME,
     DATA_VALIDATION_NAME,
 )
+from trmcloud.core.contract.trainer_contract import ShardRecord
 from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 
 VALIDATION = -1

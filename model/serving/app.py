@@ -33,7 +33,7 @@ from model.serving.messages import (
 from model.serving.page import page_of
 from model.serving.text import TextStream
 from trmcloud.core.errors import DataError
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 from trmcloud.io.web_guard import BodyRefused, mark_trusted, read_body
 
 RETRY_AFTER_S = 1

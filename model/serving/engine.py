@@ -13,7 +13,7 @@ from typing import Callable, Sequence
 
 from model.families.drawing import Text, TextSampler
 from model.families.protocol import Sampling
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 
 MAX_BODY_BYTES = 256 * 1024
 _SEEDS = 2**63

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.errors import CheckpointError, UsageError
-from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
     import torch

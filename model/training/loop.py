@@ -29,7 +29,7 @@ from model.training.reporting import Reporter, StepReport
 from model.training.saver import Saver, Trained
 from model.training.schedule import Cooldown, Schedule
 from model.training.stepping import Paces, Step, Stepper, Sums
-from trmcloud.core.contract import worth
+from trmcloud.core.contract import gate
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -166,7 +166,7 @@ class Trainer:
             now=self._clock.epoch(),
             elapsed_s=progress.trained_s,
             data=self._feed.state(),
-            worse=worth.is_worse(progress.evaluations),
+            worse=gate.is_worse(progress.evaluations),
         )
         self._data_state, self._asked_to_save = verdict.data, verdict.save
         self._save_due = verdict.save_due and self._trained.soundness.is_settled
@@ -375,7 +375,7 @@ class Trainer:
             curve=self._take_curve(),
         )
 
-    def _take_curve(self) -> worth.Curve | None:
+    def _take_curve(self) -> gate.Curve | None:
         return self._curve.take(self._clock.monotonic() - self._began, cools=self._cools())
 
     def _cools(self) -> bool:

@@ -25,8 +25,8 @@ from model.training.optim import Optimizer
 from model.training.sharding import is_sharded
 from model.training.stepping import make_dummy_batch
 from trmcloud.core.errors import UsageError
-from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.settings import AUTO, FLOAT8, FLOAT8_BACKENDS, PhaseRecipe
+from trmcloud.core.text import one_line
 
 # In which number format products are taken: the first rung of a ladder that the machine has.
 #

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from model.training.schedule import Cooldown
-from trmcloud.core.contract import worth
+from trmcloud.core.contract import gate
 
 # Where a training stands: what a checkpoint's ``state.json`` holds besides the tensors.
 
@@ -142,7 +142,7 @@ class CurveEstimator:
     def __init__(self, progress: Progress, warmup_steps: int) -> None:
         self._progress, self._warmup_steps = progress, warmup_steps
         self._first_step = progress.step
-        self.latest: worth.Curve | None = None
+        self.latest: gate.Curve | None = None
         """None while too little is known."""
 
     def note(self, bpb: float, *, has_cooled: bool) -> None:
@@ -151,9 +151,9 @@ class CurveEstimator:
         progress = self._progress
         if progress.updates > self._warmup_steps and not has_cooled:
             progress.evaluations.append((progress.updates, bpb))
-            del progress.evaluations[: -worth.MOST_POINTS]
+            del progress.evaluations[: -gate.MOST_POINTS]
 
-    def take(self, attempt_s: float, *, cools: bool) -> worth.Curve | None:
+    def take(self, attempt_s: float, *, cools: bool) -> gate.Curve | None:
         """Update the curve that the heartbeats report: none once the rate falls to its end.
 
         Args:
@@ -162,14 +162,14 @@ class CurveEstimator:
         """
         progress = self._progress
         self.latest = None
-        fitted = None if cools else worth.fit(progress.evaluations)
+        fitted = None if cools else gate.fit(progress.evaluations)
         taken = progress.step - self._first_step
         if fitted is not None and taken > 0 and attempt_s > 0:
-            self.latest = worth.Curve(
+            self.latest = gate.Curve(
                 step=progress.updates,
                 slope=fitted[0],
                 scatter=fitted[1],
                 steps_per_hour=3600.0 * taken / attempt_s,
-                since_best=worth.since_best(progress.evaluations),
+                since_best=gate.since_best(progress.evaluations),
             )
         return self.latest

@@ -15,7 +15,7 @@ from model.machine.telemetry import Metrics
 from model.training.evaluate import Evaluation
 from model.training.number_format import Decision
 from model.training.schedule import Cooldown
-from trmcloud.core.contract.worth import Curve, gain_soon
+from trmcloud.core.contract.gate import Curve, gain_soon
 from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 
 _LARGEST_EXPONENT = 700.0

@@ -22,7 +22,7 @@ from trmcloud.app.launch_checks import check_loss
 from trmcloud.app.observer import BucketReport
 from trmcloud.app.reap import Did
 from trmcloud.app.reconciling import reconcile
-from trmcloud.app.staging.stage import _to_go_on_from
+from trmcloud.app.staging import _to_go_on_from
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.bucket_layout import AFTER_HARD_STOP_S, parse_place, report_name

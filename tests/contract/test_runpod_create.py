@@ -28,9 +28,9 @@ from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app import launching
 from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.packing import POD_ENTRY
 from trmcloud.app.pod_request import LaunchData
-from trmcloud.app.smoke_plan import make_smoke_plan
-from trmcloud.app.staging.packing import POD_ENTRY
+from trmcloud.app.short_rentals import make_smoke_plan
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Instant

@@ -30,7 +30,7 @@ from trmcloud.core.errors import (
     ProviderError,
     TrmcloudError,
 )
-from trmcloud.ports.link import StageItem
+from trmcloud.ports.compute import StageItem
 
 # -- Checkpoints and data to and from a real S3 server, whole or not at all ---------------------
 

@@ -19,7 +19,7 @@ from trmcloud.adapters.ssh.push import local_rsync, parcel_of, push
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointFile
 from trmcloud.core.errors import CheckpointError, DoesNotFit, Dropped, LinkError
-from trmcloud.ports.link import StageItem
+from trmcloud.ports.compute import StageItem
 
 # -- Pulling from a pod that drops, lies, or is slow: verified and whole, or a plain error ------
 

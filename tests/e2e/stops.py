@@ -35,7 +35,7 @@ SOURCES = (
     *("trmcloud/core/catalog/providers.py", "trmcloud/core/control/controller.py"),
     *("trmcloud/core/contract/supervisor.py", "trmcloud/pod/agent/loop.py"),
     *("trmcloud/pod/agent/process.py", "trmcloud/pod/agent/watchdog.py"),
-    *("trmcloud/pod/agent/watchdog_process.py", "trmcloud/pod/machine/processes.py"),
+    *("trmcloud/pod/agent/watchdog.py", "trmcloud/pod/machine/processes.py"),
 )
 RATE = Usd("3.60")
 BUDGETS = ("0.016", "0.018", "0.02", "0.024")
@@ -45,7 +45,7 @@ STOP, KILL = "stopped", "killed"
 _SIGNALS = {STOP: signal.SIGSTOP, KILL: signal.SIGKILL}
 _WORDS = {
     AGENT: ("trmcloud.pod.agent.process",),
-    WATCHDOG: ("trmcloud.pod.agent.watchdog_process",),
+    WATCHDOG: ("trmcloud.pod.agent.watchdog",),
     TRAINER: ("torch.distributed.run", "model.train"),
 }
 _LATEST_S = 12.0

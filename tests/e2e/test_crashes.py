@@ -108,7 +108,7 @@ def test_killing_watchdog_and_agent_leaves_the_trainer_to_land_by_itself(user: U
         """The watchdog first; what it was starting just then, and who has yet to die, again."""
         guards = [
             pid
-            for word in ("trmcloud.pod.agent.watchdog_process", "trmcloud.pod")
+            for word in ("trmcloud.pod.agent.watchdog", "trmcloud.pod")
             for pid in user.pids(word)
         ]
         for pid in guards:

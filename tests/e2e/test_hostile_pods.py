@@ -11,7 +11,7 @@ from tests.e2e.user import LAUNCH, until
 from tests.standins.runpod.pods import Pod
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome
-from trmcloud.core.plain_text import strip_control
+from trmcloud.core.text import strip_control
 
 MODE = "/tmp/mode"
 #: Whatever is sent from the pod passes ``tr``: each word of the pod's mode adds a lie of its own.

@@ -19,8 +19,8 @@ from trmcloud.core.contract.trainer_contract import load_heartbeat
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.money import Usd
-from trmcloud.core.plain_text import strip_control
 from trmcloud.core.spec.plan import plan_to_json
+from trmcloud.core.text import strip_control
 from trmcloud.ports.ledger import ControllerId
 
 __all__ = ["terminal"]

@@ -17,7 +17,7 @@ import pytest
 
 from tests.e2e.test_export import TINY
 from tests.e2e.user import User
-from trmcloud.pod.agent.watchdog_process import watchdog_of
+from trmcloud.pod.agent.watchdog import watchdog_of
 from trmcloud.pod.machine import processes
 
 HEAD = "10.77.0.1"

@@ -20,7 +20,7 @@ def test_a_pod_of_a_lost_ledger_is_left_until_its_hard_stop_and_then_ended(user:
     user.environment["TRMCLOUD_STANDIN_FAULT"] = "deaf"
     user.run(*LAUNCH, "--set", "steps=100000", "-d")
     until(lambda: bool(user.pids("model.train")))
-    for word in ("trmcloud.pod.agent.watchdog_process", "trmcloud.pod.agent.process"):
+    for word in ("trmcloud.pod.agent.watchdog", "trmcloud.pod.agent.process"):
         for pid in user.pids(word):
             kill(pid)
     for name in ("ledger.db", "ledger.head"):

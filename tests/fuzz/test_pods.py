@@ -27,7 +27,7 @@ from trmcloud.adapters.ssh.sync import MAX_MANIFESTS_BYTES, MOST_MANIFESTS, Mirr
 from trmcloud.app.checkpoints.bucket_grants import latest_resumable
 from trmcloud.app.checkpoints.fetching import best_of, what_to_prune
 from trmcloud.app.run_facts import first_bpb
-from trmcloud.app.smoke.watch import last_way
+from trmcloud.app.smoke_watch import last_way
 from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.gate import judge, verdict_from_json

@@ -18,7 +18,7 @@ from tests.unit.skypilot.rig import KEYS, NAME, NOW
 from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
-from trmcloud.core.plain_text import strip_control
+from trmcloud.core.text import strip_control
 from trmcloud.providers.runpod.account import RunPodGraphql
 from trmcloud.providers.runpod.compute import RunPodCompute, RunPodVolumes
 from trmcloud.providers.runpod.models import instant

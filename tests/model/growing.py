@@ -15,8 +15,8 @@ import numpy as np
 
 from model.data.tokenizers import CharTokenizer
 from model.machine.telemetry import process_started
-from trmcloud.core.contract.data_progress import DataProgress, ShardRecord
 from trmcloud.core.contract.records import dump
+from trmcloud.core.contract.trainer_contract import DataProgress, ShardRecord
 from trmcloud.io.files import write_atomic
 
 CHARACTERS = "".join(chr(0x4E00 + each) for each in range(400))

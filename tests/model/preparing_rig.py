@@ -21,7 +21,7 @@ from model.preparing.growing import PreparationOptions, grow
 from tests.model.corpora import data_set, parquet, texts
 from tests.standins.data_host import DataHost, Fault, serving
 from trmcloud.core.catalog.datasets import one_file
-from trmcloud.core.contract.data_progress import DataProgress, load_progress, load_shard
+from trmcloud.core.contract.trainer_contract import DataProgress, load_progress, load_shard
 from trmcloud.core.spec.settings import PhaseRecipe
 
 ROOT = Path(__file__).parents[2]

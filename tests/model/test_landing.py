@@ -410,7 +410,7 @@ def test_it_holds_until_the_run_is_given_more_steps(settings: PhaseRecipe) -> No
 def test_a_training_that_is_told_cools_down_and_a_crash_keeps_that(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trmcloud.core.contract.worth.is_worse", lambda points: False)
+    monkeypatch.setattr("trmcloud.core.contract.gate.is_worse", lambda points: False)
     run = new_run("told", steps=400, save_every=5, eval_every=5, keep_best=99)
     real = loop.Trainer._step
     curves = []

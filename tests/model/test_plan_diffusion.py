@@ -40,7 +40,7 @@ from model.training import loop
 from model.training.checkpoint import read_tensors
 from model.training.load import load_model
 from tests.settings import changed
-from trmcloud.core.contract.data_progress import load_shard
+from trmcloud.core.contract.trainer_contract import load_shard
 from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
 

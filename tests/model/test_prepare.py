@@ -35,7 +35,7 @@ from model.preparing.whole import Span, prepare, sample_text, split
 from tests.model.corpora import jsonl, parquet, token_file
 from tests.model.preparing_rig import BASE, PATH, SHARDS, Rig, filled, serving_rig
 from trmcloud.core.catalog.datasets import GUIDE_CHARACTERS
-from trmcloud.core.contract.data_progress import load_shard
+from trmcloud.core.contract.trainer_contract import load_shard
 from trmcloud.core.errors import ConflictError, DataError
 from trmcloud.core.spec.settings import PhaseRecipe
 

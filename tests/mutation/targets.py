@@ -37,23 +37,22 @@ class Target:
 #: What decides over money and pods: their score together is published first.
 CHIEF = (
     *("core.control.controller", "core.control.renting", "core.control.actions"),
-    "core.control.pod_liveness",
-    *("core.control.governance", "core.control.budget"),
+    "core.control.pod_facts",
+    *("core.control.bookkeeping", "core.control.budget"),
     *("core.contract.supervisor", "core.contract.phase_account"),
 )
 
 CONTROL = {
-    "core.control.governance": Target(("test_controller_govern.py", "test_strays*.py")),
     "core.control.budget": Target(
         ("test_budget*.py", "test_strays*.py", "test_controller_govern.py", "test_lease*.py")
     ),
     "core.control.bookkeeping": Target(
-        ("test_bookkeeping*.py", "test_budget*.py", "test_strays*.py")
+        ("test_bookkeeping*.py", "test_budget*.py", "test_controller_govern.py", "test_strays*.py")
     ),
     "core.control.controller": Target(("test_controller*.py", "test_strays.py")),
     "core.control.renting": Target(("test_controller*.py", "test_lease*.py")),
     "core.control.actions": Target(("test_controller*.py",)),
-    "core.control.pod_liveness": Target(("test_controller*.py",)),
+    "core.control.pod_facts": Target(("test_controller*.py",)),
     "core.contract.supervisor": Target(("test_supervisor*.py", "test_recovery.py")),
     "core.contract.phase_account": Target(
         ("test_phase_account*.py", "test_supervisor*.py", "test_recovery.py")
@@ -64,9 +63,12 @@ READERS = {
     "core.contract.records": Target(("test_records.py", "test_pod_contract.py")),
     "core.contract.manifest": Target(("test_pod_contract.py", "test_manifest*.py")),
     "core.contract.pod_contract": Target(("test_pod_contract.py",)),
-    "core.contract.trainer_contract": Target(("test_pod_contract.py",)),
+    "core.contract.trainer_contract": Target(("test_pod_contract.py", "test_datasets.py")),
     "core.contract.gate": Target(("test_gate*.py",)),
-    "core.health_reading": Target(("test_health.py",)),
+    "core.health": Target(
+        ("test_health.py",),
+        ("TrainRow", "read_rows", "step_of", "_drop_from", "_trained", "_numbers"),
+    ),
     "core.contract.bucket": Target(
         ("test_bucket*.py", "test_pod_contract.py"),
         ("load_grants", "_is_inside", "load_uploads"),
@@ -76,10 +78,7 @@ READERS = {
         ("parse_place", "is_slot", "is_oversized", "is_token_slot", "entry_of", "load_entry",
          "is_cache_file", "unpinned", "offered", "token_slots_for"),
     ),
-    "core.contract.data_progress": Target(
-        ("test_datasets.py",), ("DataProgress", "ShardRecord", "load_progress", "load_shard")
-    ),
-    "core.plain_text": Target(("test_pod_contract.py",)),
+    "core.text": Target(("test_pod_contract.py",), ("strip_control", "one_line")),
     "adapters.ssh.sync": Target(("unit/ssh/test_sync.py",), ("Mirror", "_decoded")),
     "adapters.ssh.forward": Target(("unit/ssh/test_sync.py",), ("_frames", "_exactly")),
     "adapters.s3.client": Target(
@@ -94,7 +93,7 @@ READERS = {
         ("S3Bucket.claim", "S3Bucket.checkpoints", "S3Bucket._keys", "_read", "_sources"),
     ),
     "adapters.s3.fetching": Target(("unit/s3/test_client.py",), ("get_bytes",)),
-    "app.smoke.watch": Target(
+    "app.smoke_watch": Target(
         ("unit/app/test_reap.py",), ("last_way", "_word", "_outcome")
     ),
     # What providers say.
@@ -133,6 +132,6 @@ READERS = {
     "providers.skypilot.offers": Target(
         ("unit/planner/test_catalogues.py",)
     ),
-    "adapters.prices.download": Target(("unit/planner/test_catalogues.py",), ("_body",)),
+    "adapters.prices.tables": Target(("unit/planner/test_catalogues.py",), ("_body",)),
 }  # fmt: skip
 TARGETS = {**CONTROL, **READERS}

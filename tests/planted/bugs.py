@@ -26,9 +26,9 @@ CONTROL, RUN, LEASE, CLOCK = (
     "core/control/controller.py", "core/control/run_state.py", "core/control/renting.py", "core/clock.py",
 )  # fmt: skip
 GOVERN, ACTIONS, ABSENCE = (
-    "core/control/governance.py",
+    "core/control/bookkeeping.py",
     "core/control/actions.py",
-    "core/control/pod_liveness.py",
+    "core/control/pod_facts.py",
 )
 RENTING = "core/control/renting.py"
 SUPERVISE, MIND, MANIFEST = (
@@ -47,13 +47,13 @@ BILLING, WORLD, OBSERVE = "core/control/billing.py", "app/context.py", "app/obse
 CLIMBING = "core/contract/phase_account.py"
 RECOVERY, ACCOUNT = "core/contract/recovery.py", "core/contract/phase_account.py"
 MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints/fetching.py", "app/pod_request.py"
-STRAYS, SAFE = "core/control/governance.py", "core/control/actions.py"
+STRAYS, SAFE = "core/control/bookkeeping.py", "core/control/actions.py"
 VOLUMES, NODES = "core/control/ledger_facts.py", "pod/agent/nodes.py"
-BUCKET, ACCOUNTS = "core/contract/bucket.py", "core/control/report_events.py"
+BUCKET, ACCOUNTS = "core/contract/bucket.py", "core/control/pod_facts.py"
 LAYOUT = "core/contract/bucket_layout.py"
 GRANTS, WORD = "app/checkpoints/bucket_grants.py", "app/observer.py"
-LIMITS, WORTH = "app/checkpoints/bucket_grants.py", "core/contract/worth.py"
-RECORDS, PLAIN = "core/contract/records.py", "core/plain_text.py"
+LIMITS, WORTH = "app/checkpoints/bucket_grants.py", "core/contract/gate.py"
+RECORDS, PLAIN = "core/contract/records.py", "core/text.py"
 CONTRACT, GATE, PROVIDERS = (
     "core/contract/pod_contract.py",
     "core/contract/gate.py",

@@ -7,9 +7,8 @@ import pytest
 
 from tests.sim.soak import code_hash, first_seed
 from trmcloud.sim.faults.table import NAMES, arm_all
-from trmcloud.sim.play import play
+from trmcloud.sim.play import play, shrink, timeline
 from trmcloud.sim.scenario import draw
-from trmcloud.sim.shrink import shrink, timeline
 
 SEEDS = 4_000
 BATCH = 125

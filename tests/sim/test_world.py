@@ -18,9 +18,8 @@ from tests.sim.soak import main as soak
 from trmcloud.core.control import bookkeeping
 from trmcloud.sim.faults import controller, hostile, provider, training
 from trmcloud.sim.faults.table import NAMES, PAIRS, arm_all
-from trmcloud.sim.play import play
+from trmcloud.sim.play import play, shrink, timeline
 from trmcloud.sim.scenario import draw
-from trmcloud.sim.shrink import shrink, timeline
 from trmcloud.sim.world.clocks import EventQueue
 from trmcloud.sim.world.trainer import Illness, Shape, SimTrainer
 

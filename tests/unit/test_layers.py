@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trmcloud.adapters.local.intent_files import IntentFiles, intent_folders
+from trmcloud.adapters.local.run_files import IntentFiles, intent_folders
 from trmcloud.app import doctor
 from trmcloud.app.context import Need
 from trmcloud.app.kill_layers import verified_layers

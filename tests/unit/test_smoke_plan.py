@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trmcloud.app.smoke.watch import last_way
-from trmcloud.app.smoke_plan import make_smoke_plan, with_only_candidate
+from trmcloud.app.short_rentals import make_smoke_plan, with_only_candidate
+from trmcloud.app.smoke_watch import last_way
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.errors import BudgetRefused, NoCapacity

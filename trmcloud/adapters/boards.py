@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trmcloud.core.contract.metric_names import PAID_HOURS, SPENT_USD
+from trmcloud.core.contract.trainer_contract import PAID_HOURS, SPENT_USD
 from trmcloud.core.errors import UsageError
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 
 # TensorBoard's event files, written by TensorBoard's own writer: one folder for each phase.
 

@@ -11,15 +11,14 @@ from pathlib import Path
 
 from trmcloud.app.context import Context
 from trmcloud.app.launch_checks import check_disk
+from trmcloud.app.packing import commands_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import PreparedLaunch, check_launch
-from trmcloud.app.staging.packing import commands_share
-from trmcloud.app.staging.working_tree import WorkingTree, look_at, pack
+from trmcloud.app.working_tree import WorkingTree, look_at, pack
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.catalog.providers import TRAITS, rentable
-from trmcloud.core.contract.command import NO_SIGNAL, RECIPE, STOP_SIGNALS, Command
-from trmcloud.core.contract.command_terms import is_inside
+from trmcloud.core.contract.command import NO_SIGNAL, RECIPE, STOP_SIGNALS, Command, is_inside
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec

@@ -1,30 +1,43 @@
-"""Everything a use case may touch: the ports, filled in by ``wiring``."""
+"""Everything a use case may touch: the ports, filled in by ``wiring``; and a provider out of
+reach.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.clock import Maybe, Seen, Unknown
-from trmcloud.core.control import governance, ledger_facts
+from trmcloud.core.control import bookkeeping, ledger_facts
 from trmcloud.core.control.actions import owes_sweep
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import require_whole
-from trmcloud.core.errors import NotFoundError, NotSupported, ProviderError
+from trmcloud.core.errors import (
+    LinkError,
+    NotFoundError,
+    NotSupported,
+    ProviderError,
+    ProviderRefused,
+    TrmcloudError,
+)
 from trmcloud.core.values import dataclass
+from trmcloud.ports.compute import Compute, PodLink
 
 if TYPE_CHECKING:
-    from trmcloud.core.control.observation import PodSeen
+    from trmcloud.core.contract.manifest import CheckpointManifest
+    from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint, Orders
+    from trmcloud.core.control.observation import Bill, PodSeen
     from trmcloud.core.control.run_state import RunState
+    from trmcloud.core.money import Usd
     from trmcloud.ports.bucket import Bucket
-    from trmcloud.ports.compute import Compute
+    from trmcloud.ports.compute import PodRequest, StageItem, VolumeSeen
     from trmcloud.ports.ledger import ControllerId, Intents, Ledger
-    from trmcloud.ports.link import PodLink, StageItem
-    from trmcloud.ports.plan_inputs import RunFiles
-    from trmcloud.ports.work import Clock, Workers
+    from trmcloud.ports.machine import Clock, RunFiles, Workers
+
+# Everything a use case may touch: the ports, filled in by ``wiring``.
 
 
 class Need(NamedTuple):
@@ -154,7 +167,7 @@ def is_quiet(context: Context) -> bool:
     runs, now = ledger.runs.values(), context.wall()
     if any(run.live or awaiting_bill(run) or owes_sweep(run, now) for run in runs):
         return False
-    if governance.orphans_awaiting_bill(ledger) or governance.is_charge_pending(ledger):
+    if bookkeeping.orphans_awaiting_bill(ledger) or bookkeeping.is_charge_pending(ledger):
         return False
     if any(not due.why_kept for due in ledger_facts.due_volumes(ledger, context.wall())):
         return False
@@ -185,3 +198,98 @@ def find_run(context: Context, name: str | None) -> RunState:
     require_whole(context.ledger.read(), name)
     known = ", ".join(sorted(runs)[-5:]) or "none"
     raise NotFoundError(f"no run {name!r}", next_step=f"trmcloud status (runs: {known})")
+
+
+# A provider that cannot be had from here: without a key, or without its client.
+#
+# It stands where the adapter would, so that everything else goes on: whoever asks it is told why,
+# as of a provider that does not answer.
+
+
+class UnreachableProvider(Compute, PodLink):
+    """``Compute`` and ``PodLink`` of a provider whose adapters could not be made; ``error`` is
+    why."""
+
+    def __init__(self, error: TrmcloudError) -> None:
+        self.error = error
+
+    # -- Compute ------------------------------------------------------------------------------
+
+    def create(self, request: PodRequest) -> str:
+        self._refuse()
+
+    def list_pods(self) -> Sequence[PodSeen]:
+        self._refuse()
+
+    def terminate(self, pod_id: str) -> bool:
+        self._refuse()
+
+    def bill(self, pod_id: str) -> Bill | None:
+        self._refuse()
+
+    def require_account(self, rate: Usd) -> None:
+        raise self.error
+
+    def kept_volumes(self) -> Sequence[VolumeSeen]:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        if isinstance(self.error, ProviderError):
+            raise self.error
+        raise ProviderRefused(str(self.error), next_step=self.error.next_step)
+
+    # -- PodLink ------------------------------------------------------------------------------
+
+    def report(self, pod_name: str) -> AgentReport | None:
+        return None
+
+    def trouble(self, pod_name: str) -> LinkError | None:
+        return LinkError(str(self.error), next_step=self.error.next_step)
+
+    def grant(self, pod_name: str, text: str) -> None:
+        self._cut()
+
+    def send_orders(self, pod_name: str, orders: Orders) -> None:
+        self._cut()
+
+    def stage(
+        self, pod_name: str, items: Sequence[StageItem], progress: Callable[[int, int], None]
+    ) -> None:
+        self._cut()
+
+    def pull(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._cut()
+
+    def fetch(
+        self,
+        pod_name: str,
+        run_id: str,
+        manifest: CheckpointManifest,
+        names: Sequence[str],
+        into: str,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._cut()
+
+    def manifest(self, pod_name: str, run_id: str, kept: KeptCheckpoint) -> CheckpointManifest:
+        self._cut()
+
+    def _cut(self) -> NoReturn:
+        raise LinkError(str(self.error), next_step=self.error.next_step)
+
+
+def require_reach(context: Context, provider: str) -> None:
+    """
+    Raises:
+        TrmcloudError: the provider cannot be had from here at all, and why.
+    """
+    compute = context.computes.get(provider)
+    if isinstance(compute, UnreachableProvider):
+        raise compute.error

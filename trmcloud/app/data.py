@@ -18,14 +18,13 @@ from typing import Any, NamedTuple
 from trmcloud.app.home import bundle_root, make_home
 from trmcloud.core.catalog.datasets import is_address, layout_of, nearest_name
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.data_progress import SHARDS_NAME, ShardRecord, load_shard
 from trmcloud.core.contract.pod_contract import DATA_CACHE_DIR, DATA_DIR
 from trmcloud.core.contract.records import ContractError
+from trmcloud.core.contract.trainer_contract import SHARDS_NAME, ShardRecord, load_shard
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import KEY_CHARS, DataSource, growing_key
-from trmcloud.io.files import write_atomic
-from trmcloud.io.hashing import file_sha256
+from trmcloud.io.files import file_sha256, write_atomic
 
 # What data is named by: a data set's name, an address, or a path of this machine.
 

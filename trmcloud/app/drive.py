@@ -32,12 +32,11 @@ from trmcloud.core.control.actions import (
     pull_name,
 )
 from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.bookkeeping import require_whole
+from trmcloud.core.control.bookkeeping import govern, require_whole
 from trmcloud.core.control.controller import decide
 from trmcloud.core.control.events import ActionKey, FailureKind
-from trmcloud.core.control.governance import govern
+from trmcloud.core.control.pod_facts import late_report, orders_for, unreported
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
-from trmcloud.core.control.report_events import late_report, orders_for, unreported
 from trmcloud.core.control.run_state import (
     GRANT,
     Generation,
@@ -60,7 +59,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import replace
-from trmcloud.ports.work import Progress, WorkDone
+from trmcloud.ports.machine import Progress, WorkDone
 
 _BEAT_EVERY_S = 2.0
 _GOVERN_EVERY_S = 5.0

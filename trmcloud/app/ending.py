@@ -12,9 +12,8 @@ from dataclasses import field
 from datetime import datetime, timezone
 
 from trmcloud.app import reap
-from trmcloud.app.context import Context, providers_in_use
+from trmcloud.app.context import Context, UnreachableProvider, providers_in_use
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.out_of_reach import UnreachableProvider
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.catalog.providers import is_brokered, load_all, traits_of
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name

@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trmcloud.app import smoke_plan as smoke_plan
-from trmcloud.app.context import Context, find_run
+from trmcloud.app import short_rentals as smoke_plan
+from trmcloud.app.context import Context, find_run, require_reach
 from trmcloud.app.drive import RunDriver, wish_to_stop
 from trmcloud.app.launch_checks import (
     check_account,
@@ -16,7 +16,6 @@ from trmcloud.app.launch_checks import (
     first_candidate,
     require_account,
 )
-from trmcloud.app.out_of_reach import require_reach
 from trmcloud.app.pod_request import LaunchData, drop_launch_note, write_launch_note
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_queries import is_driven
@@ -135,7 +134,7 @@ def resume(
             next_step=f"trmcloud gate {run.run_id}; to go on all the same: "
             f"trmcloud launch HARDWARE --phase extreme --from {run.run_id}",
         )
-    from trmcloud.app.changed_settings import changed_settings  # a live run needs none of it
+    from trmcloud.app.steering import changed_settings  # a live run needs none of it
 
     changed = changed_settings(context, run, settings, accept=accept_change, processes=processes)
     whole = run.cap if cap is None else cap

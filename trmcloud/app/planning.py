@@ -1,4 +1,6 @@
-"""From a request to a Plan, and the saved plans of a home."""
+"""Plans from requests: whom a launch may rent from, the plans of a home, and hardware that
+is owned.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,28 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trmcloud.app import measurements
 from trmcloud.app.data import resolve_source
 from trmcloud.app.home import make_home
-from trmcloud.app.rent_from import rent_from
-from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import direct, find_traits
-from trmcloud.core.errors import ConflictError, DataError, NotFoundError, UsageError
+from trmcloud.core.catalog.hardware import LOCAL, LocalMachine, find_gpu, parse_hardware
+from trmcloud.core.catalog.providers import (
+    TRAITS,
+    brokered,
+    direct,
+    find_traits,
+    rentable,
+    traits_of,
+)
+from trmcloud.core.errors import ConflictError, DataError, DoesNotFit, NotFoundError, UsageError
+from trmcloud.core.money import Usd
 from trmcloud.core.planner.command_outlook import recipe_of
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import (
     LIVE_PRICES,
     TEST_SETTINGS,
+    Candidate,
     Plan,
     PlanTooNew,
     plan_from_json,
@@ -28,15 +38,187 @@ from trmcloud.core.spec.plan import (
 )
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
-from trmcloud.core.values import replace
+from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
 from trmcloud.options import LaunchRequest, spec_of
-from trmcloud.ports.plan_inputs import ENV_TEST_SETTINGS, PlanInputs
+from trmcloud.ports.machine import ENV_TEST_SETTINGS, PlanInputs
 
 if TYPE_CHECKING:
-    from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.planner.command_outlook import CommandProbe
+
+# Whom a launch may rent from: what ``--provider`` and ``--via`` mean.
+
+
+def rent_from(
+    hardware: str,
+    named: Sequence[str],
+    via: str,
+    *,
+    key_allowed: bool,
+    enabled: Callable[[], Sequence[str]],
+) -> list[str]:
+    """Providers to plan for: the first that is rented directly where nothing is
+    named.
+
+    ``enabled`` gives the providers that a program of ``via`` has access to; asked only where the
+    user leaves the choice to it. One that gets a key to the whole account is among those only where
+    that may lie on its pods.
+
+    Raises:
+        UsageError: a provider that nothing is rented from, or that does not go with ``via``.
+        DoesNotFit: SkyPilot has access to nobody.
+    """
+    known = dict.fromkeys(TRAITS[name].via.lower() for name in brokered())
+    if via and via not in known:
+        words = " and ".join(known)
+        raise UsageError(f"--via {via}: only {words} is known", next_step=f"--via {words}")
+    if hardware == LOCAL:
+        if via or named:
+            raise UsageError("this machine is not rented: --provider and --via go with others")
+        return []
+    for name in named:
+        if find_traits(name) is None or name not in rentable():
+            own = (known for known in rentable() if not TRAITS[known].prices_of)
+            raise UsageError(
+                f"nothing can be rented from {name!r}", next_step=f"--provider {', '.join(own)}"
+            )
+    if not via:
+        return list(named) or [direct()[0]]
+    if named:
+        return [_through(via, name) for name in named]
+    found = [n for n in enabled() if key_allowed or not traits_of(n).account_key_on_pod]
+    if not found:
+        titles = {TRAITS[name].via.lower(): TRAITS[name].via for name in brokered()}
+        raise DoesNotFit(f"no cloud is enabled in {titles[via]}", next_step="sky check")
+    return found
+
+
+def _through(via: str, provider: str) -> str:
+    """Return the program's name for the same machines."""
+    of_it = (traits_of(name) for name in brokered())
+    others = (t.name for t in of_it if t.via.lower() == via and t.prices_of == provider)
+    return next(others, provider)
+
+
+# Hardware that somebody owns against what is rented: power for money, hours for hours.
+
+HOST_W = 150
+"""The power of a machine beside its GPUs: board, processor, disks, fan and losses."""
+_CPUS_PER_GPU, _RAM_GB_PER_GPU = 8, 64.0
+_MOST_PER_KWH = Usd(10)
+
+
+@dataclass(frozen=True)
+class OwnHardware:
+    """The cost of a plan on one's own machine, compared with renting.
+
+    ``rented`` is the plan's recommendation where it is the quicker one, else None; ``dearer`` is
+    what it costs beyond the power, ``sooner_h`` how much earlier it is done.
+    """
+
+    hardware: str
+    watts: int
+    per_kwh: Usd
+    candidate: Candidate
+    rented: Candidate | None = None
+
+    @property
+    def per_hour(self) -> Usd:
+        """Of power."""
+        return self.candidate.rate
+
+    @property
+    def dearer(self) -> Usd:
+        assert self.rented is not None
+        return self.rented.cost_p50 - self.candidate.cost_p50
+
+    @property
+    def sooner_h(self) -> float:
+        assert self.rented is not None
+        return self.candidate.hours.p50 - self.rented.hours.p50
+
+    @property
+    def worth_from(self) -> Usd:
+        """The value of an hour from which renting is the better: 0 where it is the cheaper, too."""
+        return Usd.from_micros(max(0, round(self.dearer.micros / self.sooner_h)))
+
+    @property
+    def rent_per_own_hour(self) -> Usd:
+        """The rent for the training that an hour on one's own machine does."""
+        assert self.rented is not None
+        return Usd.from_micros(round(self.rented.cost_p50.micros / self.candidate.hours.p50))
+
+    def to_json(self) -> dict[str, Any]:
+        rented = None
+        if self.rented is not None:
+            rented = {
+                "hardware": self.rented.hardware,
+                "dearer_usd": float(self.dearer),
+                "sooner_hours": self.sooner_h,
+                "worth_from_usd_per_hour": float(self.worth_from),
+                "rent_per_own_hour_usd": float(self.rent_per_own_hour),
+            }
+        hours = self.candidate.hours
+        return {
+            "hardware": self.hardware,
+            "watts": self.watts,
+            "usd_per_kwh": float(self.per_kwh),
+            "usd_per_hour": float(self.per_hour),
+            "hours": {"p10": hours.p10, "p50": hours.p50, "p90": hours.p90},
+            "power_usd": float(self.candidate.cost_p50),
+            "against": rented,
+        }
+
+
+def own_hardware(
+    planner: Planner, spec: RunSpec, plan: Plan, hardware: str, per_kwh: Usd | None
+) -> OwnHardware:
+    """``plan``'s training on ``hardware`` of one's own (``RTX3090``, ``2xRTX4090``) at ``per_kwh``.
+
+    Its GPUs draw their board power, the machine ``HOST_W`` beside that.
+
+    Raises:
+        UsageError: hardware that cannot be one machine, or no sane price of power.
+        DoesNotFit: it has too little memory.
+    """
+    if per_kwh is None:
+        raise UsageError("--own needs a price of power", next_step="--kwh 0.30 (USD)")
+    if not Usd(0) <= per_kwh <= _MOST_PER_KWH:
+        raise UsageError(
+            f"--kwh {per_kwh} is no price of a kilowatt-hour", next_step="--kwh 0.30 (USD)"
+        )
+    text = hardware if hardware[:1].isdigit() and "x" in hardware.lower() else f"1x{hardware}"
+    request = parse_hardware(text)
+    if request.nodes > 1:
+        raise UsageError(f"--own {hardware}: one machine", next_step="--own 2xRTX4090")
+    gpu, count = find_gpu(request.skus[0]), request.count
+    watts = count * gpu.tdp_w + HOST_W
+    machine = LocalMachine(
+        name=request.text,
+        cpus=count * _CPUS_PER_GPU,
+        memory_gb=count * _RAM_GB_PER_GPU,
+        gpu_sku=gpu.sku,
+        gpus=count,
+        gpu_memory_gb=gpu.memory_gb,
+        peak_flops_per_process=gpu.peak_flops("bfloat16"),
+    )
+    rate = Usd.from_micros(round(per_kwh.micros * watts / 1000))
+    wish = replace(
+        spec, hardware=LOCAL, processes=count, rate=rate, budget=None, providers=(), regions=(),
+        gpus=0, bucket="", bucket_relayed=False, volume=False, fill=False, deadline_at=None,
+    )  # fmt: skip
+    try:
+        made = planner.plan(wish, machine=machine).candidates[0]
+    except DoesNotFit as error:
+        told = str(error).replace(f" on {LOCAL}", f" on your {request.text}", 1)
+        raise DoesNotFit(told, next_step="leave out --own: see what can be rented") from None
+    best = plan.recommended
+    quicker = best if best is not None and best.hours.p50 < made.hours.p50 and best.rate else None
+    return OwnHardware(request.text, watts, per_kwh, made, quicker)
+
+
+# From a request to a Plan, and the saved plans of a home.
 
 # Saved plans: ``<home>/plans/p-7f3a.json``, written whole or not at all.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app.context import Context
-from trmcloud.app.staging.stage import CODE_DIR, WEIGHTS_DIR, tokenizer_item
+from trmcloud.app.staging import CODE_DIR, WEIGHTS_DIR, tokenizer_item
 from trmcloud.core.catalog.datasets import parse_data_set
 from trmcloud.core.catalog.hardware import GPUS, LOCAL
 from trmcloud.core.clock import Instant

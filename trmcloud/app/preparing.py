@@ -31,7 +31,7 @@ from trmcloud.app.launch_checks import (
 )
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData, read_launch_note
-from trmcloud.app.staging.stage import data_items
+from trmcloud.app.staging import data_items
 from trmcloud.core.catalog.datasets import ENV_HOSTS, files_at_commit, hub_files
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import direct
@@ -39,14 +39,13 @@ from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.events import DataPinned
 from trmcloud.core.errors import DataError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import DataSource
+from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 from trmcloud.options import LaunchRequest, parse_money, refuse_changes
-from trmcloud.ports.plan_inputs import PlanInputs
-from trmcloud.ports.work import Progress
+from trmcloud.ports.machine import PlanInputs, Progress
 
 DataProgress = Callable[[str, int, int], None]
 """Told (stage, done, total) while data is made ready."""

@@ -7,14 +7,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field
 
-from trmcloud.app.context import Context, has_unasked_provider, providers_in_use
-from trmcloud.app.out_of_reach import UnreachableProvider
+from trmcloud.app.context import (
+    Context,
+    UnreachableProvider,
+    has_unasked_provider,
+    providers_in_use,
+)
 from trmcloud.core.catalog.providers import is_brokered, load_all
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.contract.pod_contract import parse_pod_name
+from trmcloud.core.control import bookkeeping, ledger_facts
 from trmcloud.core.control import events as ev
-from trmcloud.core.control import governance, ledger_facts
-from trmcloud.core.control.governance import Orphan, govern
+from trmcloud.core.control.bookkeeping import Orphan, govern
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.errors import AuthError, LedgerError, ProviderError
@@ -63,7 +67,7 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
     in_use = providers_in_use(context)
     # A ledger that has forgotten runs may have forgotten whom it rented from; but asking what
     # is rented through a program may start a server: not where this home has no trace of it.
-    everywhere = not own_only or governance.is_charge_pending(context.ledger.read())
+    everywhere = not own_only or bookkeeping.is_charge_pending(context.ledger.read())
     if everywhere:
         load_all()
     others = [n for n in context.computes if n not in in_use and not is_brokered(n)]
@@ -93,7 +97,7 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
         lists[provider] = listed
         found = govern(ledger, Seen(listed, now), now).orphans
         ending = {orphan.pod.pod_id for orphan in found}
-        charged += governance.make_charges(ledger, provider, listed, now, ending)
+        charged += bookkeeping.make_charges(ledger, provider, listed, now, ending)
         orphans += [
             (provider, orphan) for orphan in found if not own_only or _is_own(context, orphan)
         ]
@@ -123,7 +127,7 @@ def _charge(context: Context, found: ReapFindings) -> None:
     ledger, now = context.ledger.read(), context.wall()
     ending = {orphan.pod.pod_id for _, orphan in found.orphans}
     for provider, listed in found.listed.items():
-        for charge in governance.make_charges(ledger, provider, listed, now, ending):
+        for charge in bookkeeping.make_charges(ledger, provider, listed, now, ending):
             _note(context, charge)
 
 
@@ -133,17 +137,17 @@ def sweep(context: Context, list_age_s: float = 0.0) -> list[Did]:
     found = look(context, own_only=True, list_age_s=list_age_s)
     said = [*end(context, found), *end_volumes(context)]
     ledger = context.ledger.read()
-    for stray in governance.orphans_awaiting_bill(ledger):
+    for stray in bookkeeping.orphans_awaiting_bill(ledger):
         if stray.provider in context.unasked:
             continue
         with suppress(ProviderError, KeyError):
-            billed = governance.orphan_bill(
+            billed = bookkeeping.orphan_bill(
                 stray, context.computes[stray.provider].bill(stray.pod_id)
             )
             if billed is not None:
                 _note(context, billed)
     complete = not found.unreachable and not has_unasked_provider(context)
-    if complete and governance.is_orphan_reconciled(
+    if complete and bookkeeping.is_orphan_reconciled(
         ledger, found.listed, len(found.orphans), context.wall()
     ):
         _note(context, ev.LedgerReconciled())

@@ -15,8 +15,8 @@ from trmcloud.app.run_queries import (
     waits_for,
 )
 from trmcloud.core.clock import Seen
+from trmcloud.core.contract.gate import gain_per_usd, gain_soon
 from trmcloud.core.contract.trainer_contract import Heartbeat
-from trmcloud.core.contract.worth import gain_per_usd, gain_soon
 from trmcloud.core.control.ledger_facts import holds_of, is_deleted
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.report import RunReport, Spending, report_on, spending_of

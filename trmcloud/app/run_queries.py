@@ -19,7 +19,7 @@ from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.observation import PodStatus, ReportedValue
 from trmcloud.core.control.run_state import GRANT, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError, NoAddress
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small
 from trmcloud.ports.ledger import Driver

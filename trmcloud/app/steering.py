@@ -1,21 +1,246 @@
-"""The actions on a run and the most that each costs, shown before it is done."""
+"""Actions on a run: what each costs at most, and what new settings change."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
+from typing import Any
 
-from trmcloud.app import volume_fetch
+from trmcloud.app import short_rentals
 from trmcloud.app.checkpoints.inventory import checkpoints_of
 from trmcloud.app.checkpoints.saving import why_not_saved
+from trmcloud.app.checkpoints.sources import sources_of
 from trmcloud.app.context import Context
 from trmcloud.app.run_facts import Money, Training, money_of, training_of
 from trmcloud.app.run_queries import last_beat
+from trmcloud.core.catalog.hardware import GPUS, LOCAL
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.contract.manifest import CheckpointManifest, pick_latest
+from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import Outcome, TrmcloudError, UsageError
+from trmcloud.core.errors import (
+    CheckpointError,
+    ConflictError,
+    DoesNotFit,
+    Outcome,
+    TrmcloudError,
+    UsageError,
+)
 from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.planner.memory import USABLE_SHARE, predict_memory
+from trmcloud.core.spec.overrides import Change, decisive_changes, with_overrides
+from trmcloud.core.spec.plan import Candidate, PhasePlan
+from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
+
+# Comparison of a run's new settings with those that it was trained with, before anything is
+# rented.
+
+ACCEPT = "--accept-change"
+_FOR_MEMORY = frozenset({"batch", "sequence", "optimizer", "ema", "dtype", "loops"})
+
+
+@dataclass(frozen=True)
+class ChangedSettings:
+    """``settings``: by phase, what takes the place of the plan's. ``accepted``: by name, [before,
+    after] of what decides what is trained; None: nothing of it differs. ``processes``: so many
+    train from now on; 0: as many as before."""
+
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    accepted: Mapping[str, Any] | None = None
+    processes: int = 0
+
+
+def changed_settings(
+    context: Context,
+    run: RunState,
+    typed: Sequence[tuple[str, Any]],
+    *,
+    accept: bool,
+    processes: int = 0,
+) -> ChangedSettings:
+    """Return the settings with which a closed run continues: its plan's, and those ``typed``. Other
+    ``processes`` share the same global batch.
+
+    The newest checkpoint of each phase is looked up on this machine and in the run's bucket. One
+    that lies on a network volume is not known here: then what the run was told to train with
+    counts.
+
+    Raises:
+        UsageError: ``typed`` names what cannot change within a run; nothing is to be accepted; or
+            so many processes cannot share a step's sequences, or are not this machine's to choose.
+        ConflictError: the run has finished, and is given no more steps.
+        CheckpointError: what was trained would go on as something else, and that is not accepted.
+        DoesNotFit: with ``typed`` it needs more memory than the machine has.
+        ProviderError: what was trained lies in a bucket that cannot be asked, and a difference is
+            to be accepted.
+    """
+    candidate = next((run.candidate(name) for name in run.plan.launchable), None)
+    phases = _phases_ahead(run, candidate, dict(typed)) if candidate is not None else ()
+    if candidate is None or not phases:
+        return ChangedSettings()
+    overrides = dict(typed)
+    if processes == candidate.gpus:
+        processes = 0
+    world_size = candidate.world_size
+    if processes:
+        _check_processes(run, candidate, processes)
+        world_size = processes
+    after = {
+        phase.name: with_overrides(phase.settings, _shared(phase, candidate, processes, overrides))
+        for phase in phases
+    }
+    if processes or _FOR_MEMORY & set(overrides):
+        for phase in phases:
+            _check_memory(candidate, phase.settings, after[phase.name], world_size)
+    changes: dict[str, Change] = {}
+
+    def note(before: PhaseRecipe, now: PhaseRecipe, world_before: int) -> None:
+        worlds = {"world_before": world_before, "world_after": world_size}
+        for change in decisive_changes(before, now, **worlds):
+            changes.setdefault(change.name, change)
+
+    trained = _trained(context, run, [phase.name for phase in phases], must_know=accept)
+    for name, manifest in trained.items():
+        with suppress(TypeError, ValueError, AttributeError):  # the trainer judges that one itself
+            before = PhaseRecipe.from_json(manifest.settings)
+            note(before, after[name], manifest.world_size)
+    if run.spec.volume:
+        for planned in phases:
+            note(planned.settings, after[planned.name], candidate.world_size)
+    told = one_line(", ".join(map(str, changes.values())))
+    as_typed = "".join(f" --set {name}={value}" for name, value in typed)
+    as_typed += f" --processes {processes}" if processes else ""
+    again = f"trmcloud resume {run.run_id}{as_typed}"
+    if changes and not accept:
+        raise CheckpointError(
+            f"{run.run_id}'s checkpoint was trained with other settings: {told}",
+            next_step=f"{again} {ACCEPT} goes on all the same; trmcloud launch … --from "
+            f"{run.run_id} starts another run from its weights",
+        )
+    if accept and not changes:
+        raise UsageError(
+            f"{ACCEPT}: {run.run_id} would go on with the very settings it was trained with",
+            next_step=f"{again} without it",
+        )
+    return ChangedSettings(
+        {phase.name: new for phase in phases if (new := _new(phase.settings, after[phase.name]))},
+        {c.name: [c.before, c.after] for c in changes.values()} if changes else None,
+        processes,
+    )
+
+
+def _check_processes(run: RunState, candidate: Candidate, processes: int) -> None:
+    """
+    Raises:
+        UsageError: it is no number of processes, or the run is on rented hardware.
+    """
+    if processes < 0:
+        raise UsageError(f"--processes must be above zero, not {processes}")
+    if candidate.provider != LOCAL:
+        raise UsageError(
+            f"{run.run_id} trains on {candidate.hardware}, with a process on each of its GPUs",
+            where="--processes",
+            next_step=f"trmcloud launch … --from {run.run_id} starts another run, elsewhere",
+        )
+
+
+def _shared(
+    phase: PhasePlan, candidate: Candidate, processes: int, overrides: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """``overrides``, and the batch with which so many processes share the same global one.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if not processes or {"batch", "accumulation"} & set(overrides):
+        return overrides
+    planned = phase.settings
+    rows = planned.global_batch(candidate.world_size)
+    each, over = divmod(rows, processes)
+    if over:
+        raise UsageError(
+            f"{processes} processes cannot share the {rows} sequences of a step",
+            where="--processes",
+            next_step=f"take a number that divides {rows}; --set batch=… --set accumulation=… "
+            f"{ACCEPT} trains with others",
+        )
+    batch = max(size for size in range(1, planned.batch + 1) if each % size == 0)
+    return {**overrides, "batch": batch, "accumulation": each // batch}
+
+
+def _phases_ahead(
+    run: RunState, candidate: Candidate, overrides: Mapping[str, Any]
+) -> tuple[PhasePlan, ...]:
+    """The phases that a resumed run trains: those that have not finished, or the last one where it
+    has and is given more steps.
+
+    Raises:
+        ConflictError: there is nothing left to do.
+    """
+    finished = {name for name, ended in run.phases.items() if ended.outcome in DONE}
+    ahead = tuple(phase for phase in candidate.phases if phase.name not in finished)
+    if run.outcome is not Outcome.FINISHED:
+        return ahead
+    last = candidate.phases[-1] if candidate.phases else None
+    done = (run.phases[last.name].step or 0) if last is not None and not ahead else 0
+    if done and last is not None and run.phases[last.name].outcome == "stopped_paying":
+        done = last.settings.steps  # fewer are none more than it might have had
+    if last is None or ahead or overrides.get("steps", 0) <= done:
+        more = f"trmcloud resume {run.run_id} --set steps={2 * done} trains on; " if done else ""
+        raise ConflictError(
+            f"{run.run_id} has finished: there is nothing to resume",
+            next_step=f"{more}launch --from starts a new run from these weights",
+        )
+    return (last,)
+
+
+def _new(before: PhaseRecipe, after: PhaseRecipe) -> Mapping[str, Any]:
+    """Return the settings that differ in ``after``, by key."""
+    told = before.to_json()
+    return {key: value for key, value in after.to_json().items() if value != told[key]}
+
+
+def _trained(
+    context: Context, run: RunState, phases: Sequence[str], *, must_know: bool
+) -> Mapping[str, CheckpointManifest]:
+    """Return the checkpoint that each phase would continue from, as far as that is known from
+    here."""
+    found: list[CheckpointManifest] = []
+    for source in sources_of(context, run):
+        listing = source.list()
+        if listing.trouble is not None and must_know:
+            raise listing.trouble
+        found += listing.whole
+    latest = {name: pick_latest(m for m in found if m.phase == name) for name in phases}
+    return {name: manifest for name, manifest in latest.items() if manifest is not None}
+
+
+def _check_memory(
+    candidate: Candidate, planned: PhaseRecipe, after: PhaseRecipe, world_size: int
+) -> None:
+    on_gpu = candidate.sku in GPUS
+    planned_gb, need_gb = (
+        predict_memory(each, world, on_gpu=on_gpu).total
+        for each, world in ((planned, candidate.world_size), (after, world_size))
+    )
+    memory_gb = candidate.memory_gb
+    if not on_gpu:  # it is shared out to the processes
+        memory_gb *= candidate.world_size / world_size
+    if need_gb > max(planned_gb, memory_gb * USABLE_SHARE):
+        raise DoesNotFit(
+            f"with these settings {after.phase} needs {need_gb:.0f} GB on {candidate.hardware}, "
+            f"which has {memory_gb:.0f}",
+            where="--set",
+            next_step=f"--set batch={max(1, after.batch // 2)} "
+            f"--set accumulation={2 * after.accumulation}",
+        )
+
+
+# The actions on a run and the most that each costs, shown before it is done.
 
 LAND, SAVE, STOP, FETCH, RAISE = VERBS = ("land", "save", "stop", "fetch", "raise")
 RESUMABLE = (
@@ -147,11 +372,11 @@ def _save(context: Context, run: RunState, money: Money, training: Training | No
 def _fetch(context: Context, run: RunState, offers: Sequence[Offer], disk_rate: Usd) -> Foreseen:
     known = checkpoints_of(context, run)
     chosen = next((c for c in known if c.best), next((c for c in known if c.latest), None))
-    if volume_fetch.is_needed(context, run):
+    if short_rentals.is_needed(context, run):
         if run.live:
             return Foreseen(FETCH, run.run_id, "its pod is not proven gone yet")
         try:
-            made = volume_fetch.errand_for(run, offers, 0, disk_rate, context.wall())
+            made = short_rentals.errand_for(run, offers, 0, disk_rate, context.wall())
         except TrmcloudError as error:
             return Foreseen(FETCH, run.run_id, error.what)
         return Foreseen(

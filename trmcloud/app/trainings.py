@@ -19,10 +19,10 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.health import Finding, PhaseExpectation, Rule, findings
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.guides import Target
 from trmcloud.core.spec.plan import PhasePlan
 from trmcloud.core.spec.settings import kind_of
+from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 
 # Which number format and kernels a run's trainings took, and what they left: by their metrics.

@@ -272,7 +272,7 @@ def _as_ours(error: Any) -> UsageError:
 
 def _nearest(typed: str, known: Iterable[str]) -> str:
     """``; did you mean 'launch'?``, where one of ``known`` is near."""
-    from trmcloud.core.nearest import nearest
+    from trmcloud.core.text import nearest
 
     near = nearest(typed, known, likeness=0.5)
     return f"; did you mean {near!r}?" if near else ""
@@ -280,7 +280,7 @@ def _nearest(typed: str, known: Iterable[str]) -> str:
 
 def print_error(error: TrmcloudError) -> None:
     """``error: what (where)`` on one line, the next step below it."""
-    from trmcloud.core.plain_text import one_line
+    from trmcloud.core.text import one_line
 
     print(one_line(f"error: {error}"), file=sys.stderr)
     if error.next_step:

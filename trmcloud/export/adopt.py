@@ -18,8 +18,8 @@ from trmcloud.core.values import dataclass
 from trmcloud.export.standalone import Spec, Standalone, read_spec
 from trmcloud.io.files import read_small
 from trmcloud.pod.agent.attempts import RECORD_NAME, Lives, ended_at, read_lives, used_s
-from trmcloud.pod.agent.watchdog_process import POD_NAME
-from trmcloud.ports.plan_inputs import RunFiles
+from trmcloud.pod.agent.watchdog import POD_NAME
+from trmcloud.ports.machine import RunFiles
 
 USUAL = "trmcloud-run"
 _RUN_ID = re.compile(r"r-[0-9a-f]{6}")

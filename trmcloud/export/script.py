@@ -19,8 +19,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from trmcloud.app.packing import JOB, PACKAGE, own_sources, pack, self_end_sources, sources
 from trmcloud.app.pod_request import pod_check
-from trmcloud.app.staging.packing import JOB, PACKAGE, own_sources, pack, self_end_sources, sources
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.errors import DataError, NotSupported

@@ -55,8 +55,15 @@ from trmcloud.pod.agent.attempts import (
 from trmcloud.pod.agent.follow import Follower
 from trmcloud.pod.agent.nodes import Nodes, for_nodes, write_nodes
 from trmcloud.pod.agent.terminate import SHUTDOWN, TERMINATION_NAME, Chain, ways_of
-from trmcloud.pod.agent.watchdog import HARD_STOP, TERMINATED
-from trmcloud.pod.agent.watchdog_process import POD_NAME, Watch, listen, spawn_watchdog, watchdog_of
+from trmcloud.pod.agent.watchdog import (
+    HARD_STOP,
+    POD_NAME,
+    TERMINATED,
+    Watch,
+    listen,
+    spawn_watchdog,
+    watchdog_of,
+)
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.environment import agent_environment, pod_environment, self_ends
 from trmcloud.pod.machine.hardware import load_check

@@ -13,12 +13,12 @@ from trmcloud.core.catalog.datasets import is_address
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import ConflictError, DataError, DoesNotFit, NotSupported, UsageError
-from trmcloud.core.plain_text import one_line
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 from trmcloud.export.script import (
     BASH,
@@ -32,7 +32,7 @@ from trmcloud.export.script import (
 )
 from trmcloud.io.files import write_atomic
 from trmcloud.options import LaunchRequest
-from trmcloud.ports.plan_inputs import PlanInputs
+from trmcloud.ports.machine import PlanInputs
 
 DEFAULT_DATA = "python-stdlib"
 """Text that is on every machine, so that a task launched as it stands does not rent in vain."""

@@ -38,8 +38,7 @@ from trmcloud.pod.agent.nodes import (
     write_nodes,
 )
 from trmcloud.pod.agent.terminate import TERMINATION_NAME, Chain, own_ways_of, ways_of
-from trmcloud.pod.agent.watchdog import HARD_STOP
-from trmcloud.pod.agent.watchdog_process import Watch, listen
+from trmcloud.pod.agent.watchdog import HARD_STOP, Watch, listen
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.environment import agent_environment, for_trainers, pod_environment
 from trmcloud.pod.machine.hardware import load_check

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from trmcloud.core.contract.bucket import CachedFile, Grants
     from trmcloud.core.contract.manifest import CheckpointManifest
-    from trmcloud.ports.link import StageItem
+    from trmcloud.ports.compute import StageItem
 
 
 @dataclass(frozen=True)

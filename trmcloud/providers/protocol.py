@@ -31,12 +31,11 @@ if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import Source
     from trmcloud.app.context import Need
     from trmcloud.app.doctor import Finding
-    from trmcloud.app.smoke.watch import SmokeSetting
+    from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.money import Usd
     from trmcloud.export.script import SkyNames
-    from trmcloud.ports.compute import Compute
-    from trmcloud.ports.link import PodLink
+    from trmcloud.ports.compute import Compute, PodLink
 
 
 @dataclass(frozen=True)

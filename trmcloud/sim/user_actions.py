@@ -14,8 +14,8 @@ from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName
+from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
-from trmcloud.core.control import governance
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState, State
@@ -166,7 +166,7 @@ class UserActions:
         left = (self.world.ledger.read().line("run", run.run_id).remaining or ZERO).micros
         said = process.do(resume)
         enough = left > run.cap.micros * _LEAST_LEFT and self._only_its_own_budget()
-        enough = enough and not governance.is_charge_pending(self.world.ledger.read())
+        enough = enough and not bookkeeping.is_charge_pending(self.world.ledger.read())
         if isinstance(said, BudgetRefused) and enough:
             self.world.check.fail("wasteful", f"{wish.run_id} may not use what it has left")
         if process.alive and process.driver is None:
@@ -233,7 +233,7 @@ class UserActions:
         ledger = world.ledger.read()
         if any(run.live or awaiting_bill(run) for run in ledger.runs.values()):
             return False
-        if governance.orphans_awaiting_bill(ledger) or governance.is_charge_pending(ledger):
+        if bookkeeping.orphans_awaiting_bill(ledger) or bookkeeping.is_charge_pending(ledger):
             return False
         if not world.check.forgotten and world.check.oversize.owed():
             return False

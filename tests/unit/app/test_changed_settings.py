@@ -10,11 +10,11 @@ import pytest
 
 from tests.plans import a_candidate, a_phase, recorded
 from tests.unit.core.manifests import manifest
-from trmcloud.app import changed_settings as changes
 from trmcloud.app import launching
-from trmcloud.app.changed_settings import ChangedSettings, changed_settings
+from trmcloud.app import steering as changes
 from trmcloud.app.checkpoints.sources import Listing
 from trmcloud.app.context import Context
+from trmcloud.app.steering import ChangedSettings, changed_settings
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control import events as ev

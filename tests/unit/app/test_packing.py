@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from tests.pythons import found
+from trmcloud.app import working_tree
 from trmcloud.app.home import bundle_root
-from trmcloud.app.staging import working_tree
-from trmcloud.app.staging.packing import LATER, PACKAGE, own_sources, pack, stripped, trainers_share
-from trmcloud.app.staging.stage import code_item, content_key, hashes_of, remote_folder
-from trmcloud.app.staging.working_tree import look_at
-from trmcloud.app.staging.working_tree import pack as pack_tree
+from trmcloud.app.packing import LATER, PACKAGE, own_sources, pack, stripped, trainers_share
+from trmcloud.app.staging import code_item, content_key, hashes_of, remote_folder
+from trmcloud.app.working_tree import look_at
+from trmcloud.app.working_tree import pack as pack_tree
 from trmcloud.cli.views.launch import tree_lines
 from trmcloud.core.contract.pod_contract import POD_ROOT
 from trmcloud.core.errors import DataError
@@ -76,7 +76,7 @@ def test_the_unpacked_sources_alone_run_every_program(
     modules = [
         name.removesuffix(".__init__")
         for name in modules
-        if ".trmcloud_job_" not in name and name != "trmcloud.io.web_connections"
+        if ".trmcloud_job_" not in name and name != "trmcloud.io.web_server"
     ]
     everything = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
     pythons = [str(path) for path in found().values()]
@@ -110,7 +110,7 @@ def test_all_imports_of_the_trainer_are_there(files: dict[str, bytes], tmp_path:
 def test_the_same_bytes_whichever_python_packs() -> None:
     code = (
         "import hashlib, sys; from pathlib import Path\n"
-        "from trmcloud.app.staging.packing import *\n"
+        "from trmcloud.app.packing import *\n"
         "if sys.version_info < (3, 11): sys.exit()\n"
         f"for entry in {ENTRIES}:\n"
         f"    files = own_sources(entry, trainer=Path({str(TRAINER)!r}))\n"

@@ -23,7 +23,7 @@ from trmcloud.app import kill_layers, launching, planning, preparing
 from trmcloud.app.context import Context
 from trmcloud.app.home import bundle_root
 from trmcloud.app.launch_checks import check_account_key, check_exposure
-from trmcloud.app.planning import Planner
+from trmcloud.app.planning import Planner, rent_from
 from trmcloud.app.pod_request import (
     SEND_WITHIN_S,
     LaunchData,
@@ -34,8 +34,7 @@ from trmcloud.app.pod_request import (
     write_launch_note,
 )
 from trmcloud.app.preparing import PreparedLaunch
-from trmcloud.app.rent_from import rent_from
-from trmcloud.app.staging.stage import stage_items
+from trmcloud.app.staging import stage_items
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract

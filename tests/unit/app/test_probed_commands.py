@@ -22,16 +22,14 @@ from trmcloud.app.measurements import (
     probed_in,
     speeds_of,
 )
-from trmcloud.app.own_hardware import HOST_W, own_hardware
-from trmcloud.app.planning import Planner
+from trmcloud.app.planning import HOST_W, Planner, own_hardware
 from trmcloud.app.trainings import judge_target
 from trmcloud.cli.views.health import format_rows, formats_json
 from trmcloud.cli.views.metrics import target_lines
 from trmcloud.cli.views.plan import own_lines
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import Offer
-from trmcloud.core.contract.command import Command
-from trmcloud.core.contract.command_terms import MeasuredSteps
+from trmcloud.core.contract.command import Command, MeasuredSteps
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuCounters, GpuWindow
 from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.run_state import RunState, State

@@ -15,12 +15,11 @@ from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.app.reap import EndedOrphan, end, end_volumes, look
-from trmcloud.app.smoke.watch import last_way
+from trmcloud.app.smoke_watch import last_way
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.bookkeeping import add_note
-from trmcloud.core.control.governance import AHEAD_S
+from trmcloud.core.control.bookkeeping import AHEAD_S, add_note
 from trmcloud.core.errors import ConflictError, NotFoundError, ProviderError
 from trmcloud.core.money import cost
 from trmcloud.core.planner.planning import make_plan

@@ -1,5 +1,5 @@
 from tests.plans import recorded
-from trmcloud.app.smoke_plan import RECIPE, meaning_of
+from trmcloud.app.short_rentals import RECIPE, meaning_of
 from trmcloud.core.control.reason import MEANINGS
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome

@@ -18,7 +18,7 @@ from tests.plans import a_candidate, plan_json
 from tests.standins.loopback import until
 from tests.unit.core.runs import AT, running
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.adapters.local.workers import ThreadWorkers
+from trmcloud.adapters.local.machine import ThreadWorkers
 from trmcloud.adapters.notify.outbox import NAME, NotificationThread, SqliteOutbox
 from trmcloud.app import boards, curves
 from trmcloud.app.boards import BoardFeed, need_metrics
@@ -42,9 +42,9 @@ from trmcloud.app.notifications import (
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.metric_names import MOST_VALUES, figures_of
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import Recovery
+from trmcloud.core.contract.trainer_contract import MOST_VALUES, figures_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.notices import MOST_TROUBLES
@@ -53,8 +53,8 @@ from trmcloud.core.errors import CheckpointError, MissingExtra, NotFoundError, T
 from trmcloud.core.money import Usd
 from trmcloud.core.values import replace as replace_values
 from trmcloud.ports.ledger import ControllerId
+from trmcloud.ports.machine import Progress, WorkDone
 from trmcloud.ports.notices import DeliveryResult, Destination, Send
-from trmcloud.ports.work import Progress, WorkDone
 from trmcloud.wiring import build_context
 
 # -- telling ------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from trmcloud.cli.views import run_bar, status
 from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.reasons import words_of
-from trmcloud.cli.views.wrapping import padded, width, wrap
+from trmcloud.cli.views.streams import padded, width, wrap
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.control import events as ev

@@ -33,14 +33,14 @@ from trmcloud.core.control.bookkeeping import (
 )
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.observation import Bill
-from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.report_events import (
+from trmcloud.core.control.pod_facts import (
     finished_on,
     late_report,
     orders_for,
     result_of,
     unreported,
 )
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import (
     Generation,
     IllegalTransition,

@@ -37,10 +37,10 @@ from trmcloud.core.contract.bucket import RENEW_BEFORE_S
 from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Decision
+from trmcloud.core.control.bookkeeping import Governance, govern
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.controller import _storage
 from trmcloud.core.control.events import ActionKey, FailureKind, StopRequested
-from trmcloud.core.control.governance import Governance, govern
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.renting import hard_stop_within

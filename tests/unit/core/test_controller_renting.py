@@ -40,7 +40,7 @@ from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Action, Decis
 from trmcloud.core.control.billing import has_failed_to_boot, late_bills, settle_unbilled
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.observation import Bill, Observation, PodSeen, PodStatus
-from trmcloud.core.control.pod_liveness import absence_needed_s, is_absent, proven_end
+from trmcloud.core.control.pod_facts import absence_needed_s, is_absent, proven_end
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.renting import hard_stop_within, try_next
 from trmcloud.core.control.run_state import ActionState, RunState, State

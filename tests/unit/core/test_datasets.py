@@ -27,14 +27,14 @@ from trmcloud.core.contract.bucket_layout import (
     token_slots_for,
     unpinned,
 )
-from trmcloud.core.contract.data_progress import (
+from trmcloud.core.contract.records import ContractError, dump
+from trmcloud.core.contract.trainer_contract import (
     STATES,
     DataProgress,
     ShardRecord,
     load_progress,
     load_shard,
 )
-from trmcloud.core.contract.records import ContractError, dump
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import fold_ledger
 from trmcloud.core.errors import UsageError

@@ -25,8 +25,15 @@ from trmcloud.core.contract.pod_contract import (
     window_from,
 )
 from trmcloud.core.control.receipt import EVAL, MOST_POINTS, SAVE, TRAIN, Point, points_of
-from trmcloud.core.health import RECENT, Finding, PhaseExpectation, Rule, findings, gpu_findings
-from trmcloud.core.health_reading import read_rows
+from trmcloud.core.health import (
+    RECENT,
+    Finding,
+    PhaseExpectation,
+    Rule,
+    findings,
+    gpu_findings,
+    read_rows,
+)
 
 # -- health -------------------------------------------------------------------------------------
 # Each rule fires on the log that it is about, and none on those of trainings that went well.

@@ -17,9 +17,9 @@ from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.clock import Anchor, Instant
 from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.gate import StopRules
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, load_lease
 from trmcloud.core.contract.records import dump
-from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import (
     VERIFIED_FOR_S,

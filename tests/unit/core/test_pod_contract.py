@@ -51,7 +51,7 @@ from trmcloud.core.contract.trainer_contract import (
 )
 from trmcloud.core.control.observation import BY_POD, ReportedValue
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.plain_text import one_line, strip_control
+from trmcloud.core.text import one_line, strip_control
 
 # -- What trainer, agent and controller tell one another, and what is refused of it -------------
 

@@ -16,6 +16,17 @@ from hypothesis import strategies as st
 from tests.unit.core.phases import BEAT, EXTREME, LEASE, ONE, PASSED, RUNNING, after, ended, view
 from trmcloud.adapters.files import load_recipe
 from trmcloud.core.contract import recovery
+from trmcloud.core.contract.gate import (
+    LEAST_POINTS,
+    Curve,
+    StopRules,
+    fit,
+    gain_per_usd,
+    gain_soon,
+    is_worse,
+    since_best,
+    why_stop,
+)
 from trmcloud.core.contract.phase_account import (
     CLIMBS,
     LEVELS,
@@ -61,17 +72,6 @@ from trmcloud.core.contract.supervisor import (
     supervise,
 )
 from trmcloud.core.contract.trainer_contract import OUTCOMES
-from trmcloud.core.contract.worth import (
-    LEAST_POINTS,
-    Curve,
-    StopRules,
-    fit,
-    gain_per_usd,
-    gain_soon,
-    is_worse,
-    since_best,
-    why_stop,
-)
 from trmcloud.core.errors import Outcome, UsageError
 from trmcloud.core.spec.overrides import (
     apply_overrides,

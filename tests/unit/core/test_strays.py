@@ -16,11 +16,9 @@ from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.clock import Unknown
 from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.bookkeeping import add_note
-from trmcloud.core.control.budget import LedgerState, admit, extend_ledger
-from trmcloud.core.control.controller import _storage
-from trmcloud.core.control.governance import (
+from trmcloud.core.control.bookkeeping import (
     AHEAD_S,
+    add_note,
     govern,
     is_charge_pending,
     is_orphan_reconciled,
@@ -28,6 +26,8 @@ from trmcloud.core.control.governance import (
     orphan_bill,
     orphans_awaiting_bill,
 )
+from trmcloud.core.control.budget import LedgerState, admit, extend_ledger
+from trmcloud.core.control.controller import _storage
 from trmcloud.core.control.ledger_facts import RestoredCopy, due_volumes, holds
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason

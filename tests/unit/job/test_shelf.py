@@ -19,7 +19,7 @@ from trmcloud.app.checkpoints.fetching import under_own_names
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import MANIFEST_NAME, pick_best
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.plain_text import CONTROL, one_line
+from trmcloud.core.text import CONTROL, one_line
 from trmcloud.pod.job import shelf as shelves
 from trmcloud.pod.job.readings import EventFiles, Reading, reading_of
 from trmcloud.pod.job.shelf import CommandCheckpoints, on_disk, restore

@@ -27,7 +27,7 @@ from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.planner.candidates import kept_micros_per_hour
-from trmcloud.core.planner.data_estimate import (
+from trmcloud.core.planner.estimates import (
     CPU_SHARE,
     IMPORT_S,
     RENTED_LINE_BYTES_PER_S,
@@ -37,8 +37,8 @@ from trmcloud.core.planner.data_estimate import (
     VCPUS_PER_GPU,
     DataEstimate,
     estimate_data,
+    outlook_on,
 )
-from trmcloud.core.planner.estimates import outlook_on
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.planner.roofline import (
     FITTED,

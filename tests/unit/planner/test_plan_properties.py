@@ -18,12 +18,12 @@ from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.planner.batch_fit import fit_settings
 from trmcloud.core.planner.estimates import outlook_on, with_machine
 from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.planner.roofline import FITTED, assumed_format, step_time
 from trmcloud.core.planner.speed import (
+    fit_settings,
     predict_phase,
     rented_machine,
     save_s,

@@ -18,6 +18,7 @@ from trmcloud.app.pod_request import LaunchData, disk_gb
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.contract.gate import StopRules
 from trmcloud.core.contract.recovery import (
     LAST_RUNGS,
     OUT_OF_MEMORY,
@@ -25,7 +26,6 @@ from trmcloud.core.contract.recovery import (
     next_rung,
     overrides_of,
 )
-from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.planner.candidates import kill_latency_s

@@ -255,7 +255,7 @@ ROOT = Path(__file__).resolve().parents[3]
 WATCH = """
 import sys
 from pathlib import Path
-from trmcloud.pod.agent.watchdog_process import Watch
+from trmcloud.pod.agent.watchdog import Watch
 Watch(Path(sys.argv[1]), sys.argv[2], [15]).run()
 """
 

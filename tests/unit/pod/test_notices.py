@@ -23,7 +23,6 @@ from tests.unit.pod.leases import a_lease, job_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.data_progress import DataProgress, load_progress
 from trmcloud.core.contract.gate import judge
 from trmcloud.core.contract.notices import (
     SENT_NAME,
@@ -36,7 +35,7 @@ from trmcloud.core.contract.notices import (
 )
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.contract.records import MAX_LINE_BYTES, dump
-from trmcloud.core.contract.trainer_contract import DataJob
+from trmcloud.core.contract.trainer_contract import DataJob, DataProgress, load_progress
 from trmcloud.core.health import Rule, findings
 from trmcloud.io.files import write_atomic
 from trmcloud.pod.agent import side_processes
@@ -45,7 +44,7 @@ from trmcloud.pod.agent.side_processes import DataPreparation, NoticesProcess, w
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.metrics_file import read_metrics
 from trmcloud.pod.machine.prepare import TrainerSetup
-from trmcloud.pod.notify.process import PodNotices
+from trmcloud.pod.notify import PodNotices
 from trmcloud.pod.storage import disk_pressure
 
 # -- notices ------------------------------------------------------------------------------------
@@ -156,7 +155,7 @@ def test_the_process_tells_a_real_server_that_fails_at_first_and_ends(
     hook(pod_dir, f"{receiver.url}/pod")
     made = report(pod_dir, "finished")
     receiver.answers = [fault]
-    words = ["-m", "trmcloud.pod.notify.process", "--root", str(pod_dir.parents[1]), "--pod", POD]
+    words = ["-m", "trmcloud.pod.notify", "--root", str(pod_dir.parents[1]), "--pod", POD]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, *words], env=environment, timeout=120, capture_output=True, text=True
@@ -498,7 +497,7 @@ def test_what_cannot_succeed_is_told_to_the_trainer_in_its_own_words(machine: Ma
 
 
 SAYS = """\
-from trmcloud.core.contract.data_progress import DataProgress
+from trmcloud.core.contract.trainer_contract import DataProgress
 from trmcloud.core.contract.records import dump
 out.mkdir(parents=True)
 (out / "progress.json").write_text(dump(DataProgress("a-set", "failed", 1.0, 1, "1",

@@ -15,10 +15,10 @@ from tests.unit.skypilot.rig import NAME, NOW, Rig, request
 from trmcloud.core.catalog.providers import brokered
 from trmcloud.core.errors import AmbiguousCreate, ProviderRefused
 from trmcloud.ports.compute import PodKeys
-from trmcloud.providers.skypilot.both_homes import BothHomes
 from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.compute import SkyPilotCompute
 from trmcloud.providers.skypilot.homes import BACKUPS_KEPT, SkyHome
+from trmcloud.providers.skypilot.provider import BothHomes
 from trmcloud.providers.skypilot.secrets import FILES, NEVER, is_there, on_machine
 from trmcloud.providers.skypilot.traits import CLOUDS
 

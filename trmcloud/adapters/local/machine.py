@@ -1,12 +1,106 @@
-"""This machine's CPUs, memory and GPUs, found without importing torch."""
+"""This machine: its hardware, its clocks, and its threads as workers."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
+from trmcloud.core.clock import Instant
+from trmcloud.core.control.events import ActionKey
+from trmcloud.core.errors import ProviderError, TrmcloudError
+from trmcloud.pod.machine.processes import read_clocks
+from trmcloud.ports.machine import Progress, WorkDone
+
+# The real clocks of this machine.
+
+
+class SystemClock:
+    """Wall time, and time since boot that counts suspension."""
+
+    def now(self) -> Instant:
+        return read_clocks(time.time, _since_boot)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def _since_boot() -> float:
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.clock_gettime(clock) if clock is not None else time.monotonic()
+
+
+# Workers as threads: what they carry dies with the process, and is begun again by the next.
+
+
+class _Cancelled(TrmcloudError):
+    """The work is no longer wanted."""
+
+
+class ThreadWorkers:
+    """One thread for each piece of work; daemons, so that leaving never waits for a copy."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[ActionKey, threading.Event] = {}
+        self._progress: dict[ActionKey, tuple[int, int]] = {}
+        self._finished: list[WorkDone] = []
+
+    def start(self, key: ActionKey, work: Callable[[Progress], None]) -> None:
+        cancelled = threading.Event()
+        with self._lock:
+            self._running[key] = cancelled
+            self._progress[key] = (0, 0)
+        thread = threading.Thread(target=self._carry, args=(key, work, cancelled), daemon=True)
+        thread.start()
+
+    def _carry(
+        self, key: ActionKey, work: Callable[[Progress], None], cancelled: threading.Event
+    ) -> None:
+        def progress(done: int, total: int) -> None:
+            if cancelled.is_set():
+                raise _Cancelled("it is no longer wanted")
+            self._progress[key] = (done, total)
+
+        error: TrmcloudError | None = None
+        try:
+            work(progress)
+        except TrmcloudError as problem:
+            error = problem
+        except Exception as problem:  # a thread's failure must not be lost
+            error = ProviderError(f"{type(problem).__name__}: {problem}")
+        with self._lock:
+            mine = self._running.get(key) is cancelled
+            if mine:
+                del self._running[key]
+                self._progress.pop(key, None)
+                self._finished.append(WorkDone(key, error))
+
+    def running(self) -> frozenset[ActionKey]:
+        with self._lock:
+            return frozenset(self._running)
+
+    def finished(self) -> Sequence[WorkDone]:
+        with self._lock:
+            done, self._finished = self._finished, []
+        return done
+
+    def progress(self, key: ActionKey) -> tuple[int, int] | None:
+        return self._progress.get(key)
+
+    def cancel(self) -> None:
+        with self._lock:
+            for cancelled in self._running.values():
+                cancelled.set()
+            self._running.clear()
+            self._progress.clear()
+
+
+# This machine's CPUs, memory and GPUs, found without importing torch.
 
 _CPU_MFU = 0.12
 """Small matrices on CPU cores reach about an eighth of the nominal peak under torch."""

@@ -19,7 +19,7 @@ from trmcloud.core import codec
 from trmcloud.core.contract.notices import headers_of
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.errors import MissingExtra, NotifyError, UsageError
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.io.requests import send
 from trmcloud.ports.notices import DeliveryResult, Destination

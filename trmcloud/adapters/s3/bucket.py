@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from trmcloud.adapters.s3.client import Client, connect, translate_errors
+from trmcloud.adapters.s3.client import LANES, Client, Meter, Source, connect, translate_errors
 from trmcloud.adapters.s3.fetching import fetch_file, get_bytes
 from trmcloud.adapters.s3.sending import (
     put_bytes,
@@ -24,7 +24,6 @@ from trmcloud.adapters.s3.sending import (
     supports_conditions,
     unfinished,
 )
-from trmcloud.adapters.s3.spans import LANES, Meter, Source
 from trmcloud.core.contract import bucket_layout as tc
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.bucket import (
@@ -53,9 +52,9 @@ from trmcloud.core.contract.bucket_layout import (
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError
-from trmcloud.io.hashing import matches_hash
+from trmcloud.io.files import matches_hash
 from trmcloud.ports.bucket import BucketCheckpoints, CacheRequest, GrantRequest, StoredCheckpoint
-from trmcloud.ports.link import StageItem
+from trmcloud.ports.compute import StageItem
 
 # What a pod may fetch of the tokens that a bucket keeps, and where it may put what it makes.
 

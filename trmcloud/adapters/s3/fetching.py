@@ -12,8 +12,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from trmcloud.adapters.s3.client import Client, code_of, is_missing, translate_errors
-from trmcloud.adapters.s3.spans import BLOCK, LANES, PART_BYTES, Meter, Source, run_in_parallel
+from trmcloud.adapters.s3.client import (
+    BLOCK,
+    LANES,
+    PART_BYTES,
+    Client,
+    Meter,
+    Source,
+    code_of,
+    is_missing,
+    run_in_parallel,
+    translate_errors,
+)
 from trmcloud.core.errors import CheckpointError, DoesNotFit
 from trmcloud.io.files import read_small, write_atomic
 

@@ -11,14 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.adapters.s3.client import (
+    BLOCK,
+    LANES,
+    PART_BYTES,
     Client,
+    Meter,
+    Source,
     code_of,
     is_final_error,
     is_missing,
     is_unsupported,
+    run_in_parallel,
     translate_errors,
 )
-from trmcloud.adapters.s3.spans import BLOCK, LANES, PART_BYTES, Meter, Source, run_in_parallel
 from trmcloud.core.errors import CheckpointError, DataError, ProviderRefused, TrmcloudError
 
 UP_PART_BYTES = 8 << 20

@@ -17,11 +17,11 @@ from trmcloud.adapters.ssh.pull import pull
 from trmcloud.adapters.ssh.push import parcel_of, push, verify
 from trmcloud.adapters.ssh.session import INSTALL_SSH, environment
 from trmcloud.app.context import Need
-from trmcloud.app.smoke.watch import RoundTrip
+from trmcloud.app.smoke_watch import RoundTrip
 from trmcloud.core.contract.manifest import CheckpointFile
 from trmcloud.core.contract.pod_contract import POD_ROOT
 from trmcloud.core.errors import LinkError
-from trmcloud.core.plain_text import strip_control
+from trmcloud.core.text import strip_control
 from trmcloud.pod.agent.terminate import TERMINATION_NAME
 
 if TYPE_CHECKING:

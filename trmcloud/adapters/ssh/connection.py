@@ -28,7 +28,7 @@ from trmcloud.adapters.ssh.session import (
 )
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import Dropped, LinkError
-from trmcloud.core.plain_text import strip_control
+from trmcloud.core.text import strip_control
 from trmcloud.core.values import dataclass
 
 CONNECT_TIMEOUT_S = 10

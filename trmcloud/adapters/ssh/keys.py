@@ -13,7 +13,7 @@ from pathlib import Path
 from trmcloud.adapters.ssh.session import INSTALL_SSH
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.errors import LinkError
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import sync_folder
 from trmcloud.ports.compute import PodKeys

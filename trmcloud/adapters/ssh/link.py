@@ -25,7 +25,7 @@ from trmcloud.core.contract.notices import WEBHOOK_NAME
 from trmcloud.core.errors import CheckpointError, Dropped, LinkError, NoAddress
 from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.io.files import read_small, sync_folder, write_atomic
-from trmcloud.ports.link import PodLink, StageItem
+from trmcloud.ports.compute import PodLink, StageItem
 
 _ASK_EVERY_S = 2.0
 _ASK_SOON_S = 0.5

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from trmcloud.core.errors import Dropped, HostKeyChanged, LinkError, LoginRefused
-from trmcloud.core.plain_text import strip_control
+from trmcloud.core.text import strip_control
 
 _READ_BYTES = 1 << 16
 _KEPT_STDERR_BYTES = 1 << 13

@@ -36,7 +36,7 @@ from trmcloud.ports.bucket import (
     GrantRequest,
     StoredCheckpoint,
 )
-from trmcloud.ports.work import Progress
+from trmcloud.ports.machine import Progress
 
 # The hashes of the token files that pods stored in a bucket, pinned in the ledger.
 

@@ -23,8 +23,7 @@ from trmcloud.app.context import Context
 from trmcloud.app.run_queries import is_rented
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import shards
-from trmcloud.core.contract.command import RECIPE
-from trmcloud.core.contract.command_terms import OWN_DIR
+from trmcloud.core.contract.command import OWN_DIR, RECIPE
 from trmcloud.core.contract.manifest import (
     CheckpointFile,
     CheckpointManifest,
@@ -37,10 +36,9 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import CheckpointError, ConflictError, DoesNotFit, NotFoundError
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import dataclass, replace
-from trmcloud.io.files import sync_folder, write_atomic
-from trmcloud.io.hashing import file_sha256
+from trmcloud.io.files import file_sha256, sync_folder, write_atomic
 from trmcloud.pod.job.shelf import on_disk, restore, tree_of
-from trmcloud.ports.work import Progress
+from trmcloud.ports.machine import Progress
 
 # A command's checkpoint under the names that its script knows, beside the verified copy.
 

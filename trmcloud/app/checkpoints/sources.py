@@ -27,7 +27,7 @@ from trmcloud.core.storage import price_per_hour
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.ports.bucket import BucketCheckpoints, StoredCheckpoint
-from trmcloud.ports.work import Progress
+from trmcloud.ports.machine import Progress
 
 # Checkpoints that lie on a run's rented pod while it lives: which of them lack here, what keeping
 # them costs.

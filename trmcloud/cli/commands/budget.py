@@ -40,18 +40,18 @@ def set_(
 
     Example: trmcloud budget set month 500
     """
-    from trmcloud.app import caps
+    from trmcloud.app import ledger_care
     from trmcloud.core.errors import UsageError
     from trmcloud.wiring import build_context
 
     context = build_context()
-    line, cap = caps.line_of(context, level, key), _amount(amount)
+    line, cap = ledger_care.line_of(context, level, key), _amount(amount)
     if line.cap is not None and cap > line.cap:
         raise UsageError(
             f"the {level} cap is {line.cap}; raising it is a step of its own",
             next_step=f"trmcloud budget raise {level} {amount}{_for(key)}",
         )
-    _tell(context, caps.set_cap(context, line, cap, by=getpass.getuser()))
+    _tell(context, ledger_care.set_cap(context, line, cap, by=getpass.getuser()))
 
 
 @app.command("raise")
@@ -64,13 +64,13 @@ def raise_(
 
     Example: trmcloud budget raise month 800
     """
-    from trmcloud.app import caps
+    from trmcloud.app import ledger_care
     from trmcloud.wiring import build_context
 
     context = build_context()
-    line, by = caps.line_of(context, level, key), getpass.getuser()
+    line, by = ledger_care.line_of(context, level, key), getpass.getuser()
     lower = f"trmcloud budget set {level} {amount}{_for(key)}"
-    _tell(context, caps.raise_cap(context, line, _amount(amount), by=by, next_step=lower))
+    _tell(context, ledger_care.raise_cap(context, line, _amount(amount), by=by, next_step=lower))
 
 
 @app.command("show")

@@ -29,7 +29,7 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
     Raises:
         UsageError: it costs money, and nobody is there to agree.
     """
-    from trmcloud.app import volume_fetch
+    from trmcloud.app import short_rentals
     from trmcloud.app.launching import follow_or_drive
     from trmcloud.cli.confirm import confirmed
     from trmcloud.cli.views.run_bar import RunBar
@@ -37,7 +37,7 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
     from trmcloud.core.money import Usd
     from trmcloud.wiring import offers_for_errand
 
-    if not volume_fetch.is_needed(context, run):
+    if not short_rentals.is_needed(context, run):
         return run
     if run.live:
         print(
@@ -48,7 +48,7 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
         with RunBar(context) as bar:
             run = follow_or_drive(context, run.run_id, lambda state: not state.live, bar.watch)
     offers, disk_rate = offers_for_errand(context.wall())
-    candidate = volume_fetch.errand_for(run, offers, 0, disk_rate, context.wall())
+    candidate = short_rentals.errand_for(run, offers, 0, disk_rate, context.wall())
     most = candidate.worst_case
     print(
         f"{run.run_id}'s checkpoints lie on a network volume in {candidate.region}: a "
@@ -59,7 +59,7 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
     if not yes and not confirmed("  Proceed?", before="this rents a machine"):
         raise UsageError("nothing was rented, nothing was fetched")
     with RunBar(context) as bar:
-        state = volume_fetch.carry_out(context, run, candidate, bar.watch)
+        state = short_rentals.carry_out(context, run, candidate, bar.watch)
     spent = state.settled - run.settled if not state.live else Usd(0)
     if spent:
         print(f"  the machine cost {spent}", file=sys.stderr)
@@ -317,7 +317,7 @@ def _there(context: Context) -> list[tuple[str, VolumeSeen]]:
     Raises:
         AuthError: there is no key.
     """
-    from trmcloud.app.out_of_reach import UnreachableProvider, require_reach
+    from trmcloud.app.context import UnreachableProvider, require_reach
     from trmcloud.core.catalog.providers import TRAITS, rentable
 
     names = [name for name in rentable() if TRAITS[name].network_volumes]

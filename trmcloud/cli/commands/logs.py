@@ -191,8 +191,7 @@ def ssh(
     Example: trmcloud ssh r-1f3a9c -- nvidia-smi
     """
     from trmcloud.app.checkpoints.sources import live_pod
-    from trmcloud.app.context import find_run
-    from trmcloud.app.out_of_reach import require_reach
+    from trmcloud.app.context import find_run, require_reach
     from trmcloud.app.run_queries import is_rented
     from trmcloud.core.errors import ConflictError, UsageError
     from trmcloud.wiring import build_context

@@ -176,7 +176,7 @@ def try_out(
     from trmcloud.cli.views.reasons import words_of
     from trmcloud.core.contract.notices import Notice, NoticeKind, body_of
     from trmcloud.core.errors import NotFoundError, NotifyError
-    from trmcloud.core.plain_text import one_line
+    from trmcloud.core.text import one_line
     from trmcloud.wiring import build_context, destinations_file, sender_of
 
     known = destinations_file()[0]()
@@ -232,7 +232,7 @@ def _check(
 
     from trmcloud.core.contract.notices import NoticeKind
     from trmcloud.core.errors import UsageError
-    from trmcloud.core.nearest import nearest
+    from trmcloud.core.text import nearest
 
     ways = ("webhook", "email", "ntfy", "slack", "discord")
     kinds = [kind.value for kind in NoticeKind if kind is not NoticeKind.TEST]

@@ -10,8 +10,7 @@ from trmcloud.cli import options
 from trmcloud.options import LaunchRequest
 
 if TYPE_CHECKING:
-    from trmcloud.app.own_hardware import OwnHardware
-    from trmcloud.app.planning import Planner
+    from trmcloud.app.planning import OwnHardware, Planner
     from trmcloud.core.spec.plan import Plan
     from trmcloud.core.spec.spec import RunSpec
 
@@ -80,7 +79,7 @@ def plan(
 def _own(
     planner: "Planner", spec: "RunSpec", plan: "Plan", hardware: str, kwh: str | None
 ) -> "OwnHardware":
-    from trmcloud.app.own_hardware import own_hardware
+    from trmcloud.app.planning import own_hardware
     from trmcloud.core.errors import UsageError
     from trmcloud.options import parse_money
 

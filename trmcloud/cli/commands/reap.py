@@ -61,7 +61,7 @@ def reap(
         trouble_code,
     )
     from trmcloud.cli.views.status import volume_lines
-    from trmcloud.core.control.governance import is_charge_pending
+    from trmcloud.core.control.bookkeeping import is_charge_pending
     from trmcloud.core.errors import LedgerError, UsageError
     from trmcloud.wiring import build_context
 

@@ -70,8 +70,8 @@ def rehearse(
 
 
 def _show(made: object, *, detach: bool, most: int) -> None:
+    from trmcloud.sim.play import timeline
     from trmcloud.sim.rehearsal import Rehearsal, spread
-    from trmcloud.sim.shrink import timeline
 
     assert isinstance(made, Rehearsal)
     candidate = made.plan.recommended

@@ -9,11 +9,11 @@ import typer
 from trmcloud.cli import options
 from trmcloud.cli.views.streams import outlive_the_reader
 from trmcloud.core.errors import UsageError
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 from trmcloud.options import parse_money
 
 if TYPE_CHECKING:
-    from trmcloud.app.smoke.watch import Step
+    from trmcloud.app.smoke_watch import Step
 
 LEAST_MINUTES, MOST_MINUTES = 0.25, 60.0
 
@@ -38,7 +38,7 @@ def smoke(
 
     Example: trmcloud smoke --provider runpod --max-usd 0.25
     """
-    from trmcloud.app.smoke.run import Smoke
+    from trmcloud.app.smoke import Smoke
     from trmcloud.cli.confirm import confirmed
     from trmcloud.cli.views.reasons import sentence
     from trmcloud.core.catalog.providers import find_traits

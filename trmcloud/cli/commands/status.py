@@ -90,8 +90,7 @@ def attach(
 
     Example: trmcloud attach r-1f3a9c
     """
-    from trmcloud.app.context import find_run
-    from trmcloud.app.out_of_reach import require_reach
+    from trmcloud.app.context import find_run, require_reach
     from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.run import look_on
     from trmcloud.wiring import build_context

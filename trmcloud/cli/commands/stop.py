@@ -33,9 +33,8 @@ def save(
     Example: trmcloud save r-1f3a9c
     """
     from trmcloud.app.checkpoints.saving import AwaitedSave, request_save
-    from trmcloud.app.context import find_run
+    from trmcloud.app.context import find_run, require_reach
     from trmcloud.app.launching import follow_or_drive
-    from trmcloud.app.out_of_reach import require_reach
     from trmcloud.cli.catch_up import catch_up
     from trmcloud.wiring import build_context
 
@@ -122,8 +121,8 @@ def stop(
 
 
 def _stop(context: Context, run: str, *, detach: bool, now: bool) -> None:
+    from trmcloud.app.context import require_reach
     from trmcloud.app.launching import OnlyBillPending, follow_or_drive, request_stop
-    from trmcloud.app.out_of_reach import require_reach
     from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.run import outcome_of, show_end
     from trmcloud.cli.views.run_bar import RunBar

@@ -142,7 +142,7 @@ def _show(made: Receipt, checks: list[Check]) -> None:
     from trmcloud.cli.views.html_page import instant
     from trmcloud.cli.views.text import fields
     from trmcloud.core.money import Usd
-    from trmcloud.core.plain_text import one_line
+    from trmcloud.core.text import one_line
 
     marks = {Verdict.MATCHES: "✔", Verdict.SIGNED: "✔", Verdict.BROKEN: "✘", Verdict.OPEN: "–"}
     sums = made.account["money"]

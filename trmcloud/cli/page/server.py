@@ -39,7 +39,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import Usd, parse_budget
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 from trmcloud.io.web_guard import (
     ANY_ADDRESS,
     LOOPBACK,
@@ -55,7 +55,7 @@ from trmcloud.io.web_guard import (
     refusal_of_token,
 )
 from trmcloud.io.web_server import listening, silent_server
-from trmcloud.ports.work import Progress
+from trmcloud.ports.machine import Progress
 
 # Who may ask: whoever knows the token, from this very page. Pure ASGI, in front of everything.
 #

@@ -11,7 +11,7 @@ from trmcloud.app.checkpoints.inventory import Checkpoint, Place
 from trmcloud.app.context import Context
 from trmcloud.app.curves import Phase, Series, draw_curves, starts, step_at
 from trmcloud.app.run_facts import Run, Training
-from trmcloud.app.smoke_plan import meaning_of
+from trmcloud.app.short_rentals import meaning_of
 from trmcloud.app.steering import Foreseen
 from trmcloud.app.trainings import recoveries_of
 from trmcloud.cli.views.health import done_about, happened, health_json, recovered_json
@@ -27,7 +27,7 @@ from trmcloud.core.control.budget import Line
 from trmcloud.core.control.observation import BY_POD, ReportedValue
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 
 _MOST_MARKS = 400

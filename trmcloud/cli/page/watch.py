@@ -20,9 +20,9 @@ from trmcloud.cli.page.feed import CurveStore, Feed
 from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, TrmcloudError
-from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.settings import PHASE_NAMES
-from trmcloud.ports.work import Progress
+from trmcloud.core.text import one_line
+from trmcloud.ports.machine import Progress
 
 _KEPT = 20
 _TELL_EVERY_S = 0.25

@@ -20,7 +20,7 @@ from trmcloud.core.health import (
     Finding,
     Rule,
 )
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 
 #: What is seen, and what to do next; {run} is the run's id.
 WORDS: Mapping[Rule, tuple[str, str]] = {

@@ -21,8 +21,8 @@ from trmcloud.core.control.receipt_page import seal_page
 from trmcloud.core.control.report import PARTS
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
-from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.text import one_line
 
 #: Blue, vermilion, green and purple that are told apart by those who see fewer colours.
 STYLE = """

@@ -8,7 +8,7 @@ import shlex
 from trmcloud.app.checkpoints.fetching import FetchedCheckpoint, OwnNames, under_own_names
 from trmcloud.app.checkpoints.opening import Effect, worst
 from trmcloud.app.context import Context
-from trmcloud.app.staging.working_tree import IGNORE_NAME, WorkingTree
+from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree
 from trmcloud.cli.views.plan import age_days, limit_rows, told_reasons
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields
@@ -17,9 +17,9 @@ from trmcloud.core.catalog.providers import is_brokered
 from trmcloud.core.contract.command import NO_SIGNAL, Command
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.plain_text import one_line
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan, plan_to_json
 from trmcloud.core.spec.settings import CommandSettings
+from trmcloud.core.text import one_line
 
 # What a person can do about a pod by its provider's own client, and what of their account it
 # holds.

@@ -10,13 +10,13 @@ from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.trainings import TargetResult, judge_target
 from trmcloud.cli.views.text import bpb, losses
 from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.gate import gain_per_usd, gain_soon
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import Heartbeat
-from trmcloud.core.contract.worth import gain_per_usd, gain_soon
 from trmcloud.core.control.observation import BY_POD, MARK, ReportedValue
 from trmcloud.core.control.report import RunReport
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 
 _EXTRA = "metric"
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from trmcloud.app.own_hardware import OwnHardware
+from trmcloud.app.planning import OwnHardware
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.streams import columns as columns_here
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL

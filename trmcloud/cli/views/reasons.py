@@ -12,7 +12,7 @@ from trmcloud.core.control.observation import BY_POD, POD
 from trmcloud.core.control.reason import MEANINGS, Fact, Reason, ReasonKind
 from trmcloud.core.errors import Outcome, TrmcloudError
 from trmcloud.core.money import Usd
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.app.context import Context

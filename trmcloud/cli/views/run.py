@@ -10,7 +10,7 @@ from trmcloud.app.context import Context, find_run
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.launching import OnlyBillPending, follow_or_drive, foreseen_closing, request_stop
 from trmcloud.app.run_queries import mark_reported, reported_uploads
-from trmcloud.app.smoke_plan import meaning_of, never_heard
+from trmcloud.app.short_rentals import meaning_of, never_heard
 from trmcloud.cli.views.reasons import sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
@@ -23,7 +23,7 @@ from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.app.ending import NamedPodsEnded, PodListing

@@ -38,21 +38,20 @@ from trmcloud.cli.views.metrics import (
     steps_words,
 )
 from trmcloud.cli.views.reasons import FOLLOWS, sentence
-from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader, paint
+from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader, paint, wrap
 from trmcloud.cli.views.text import duration
-from trmcloud.cli.views.wrapping import wrap
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.controller import Waiting
 from trmcloud.core.control.events import ActionKey
-from trmcloud.core.control.pod_liveness import absence_needed_s
+from trmcloud.core.control.pod_facts import absence_needed_s
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LedgerError, Outcome
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 
 SENDING = "Sending code and data"
 MAKING_DATA = "Making data"

@@ -19,7 +19,7 @@ from trmcloud.app.run_queries import (
     mark_reported,
     waits_for,
 )
-from trmcloud.app.smoke_plan import meaning_of
+from trmcloud.app.short_rentals import meaning_of
 from trmcloud.cli.views.launch import resumed_rows, run_credential_rows
 from trmcloud.cli.views.metrics import (
     marked_words,

@@ -8,9 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trmcloud.cli.views.streams import columns, draw
-from trmcloud.cli.views.wrapping import padded, width
-from trmcloud.core.plain_text import one_line
+from trmcloud.cli.views.streams import columns, draw, padded, width
+from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import CheckpointManifest

@@ -13,14 +13,13 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from trmcloud.core.contract.gate import Verdict
+from trmcloud.core.contract.gate import StopRules, Verdict
 from trmcloud.core.contract.records import MAX_JSON_BYTES as MAX_JSON_BYTES
 from trmcloud.core.contract.records import Asks, Instant, Label, Restarts, Sha256, Step, load
 from trmcloud.core.contract.records import ContractError as ContractError
 from trmcloud.core.contract.records import dump as dump
 from trmcloud.core.contract.recovery import Plain, Recoveries, Seconds
-from trmcloud.core.contract.worth import StopRules
-from trmcloud.core.plain_text import strip_control as strip_control
+from trmcloud.core.text import strip_control as strip_control
 from trmcloud.core.values import dataclass
 
 # Where data is really fetched from, on this machine and on a pod.

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from trmcloud.core.contract.gate import why_stop
 from trmcloud.core.contract.phase_account import is_worth_it, lease_of, next_level, next_try
 from trmcloud.core.contract.pod_contract import Lease, PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import MENDED, overrides_of
 from trmcloud.core.contract.trainer_contract import CLEAN, DONE, RETRYABLE, Heartbeat
-from trmcloud.core.contract.worth import why_stop
 from trmcloud.core.errors import Outcome
 from trmcloud.core.values import dataclass
 

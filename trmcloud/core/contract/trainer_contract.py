@@ -1,20 +1,162 @@
-"""The interface between a trainer and the agent that starts it, and the rule for outlying
-steps.
-"""
+"""The interface between a trainer and the agent that starts it: job, metrics, data progress."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from statistics import fmean
 from typing import Any
 
 from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.gate import Curve
 from trmcloud.core.contract.pod_contract import CONTRACT_VERSION
 from trmcloud.core.contract.records import ContractError, Instant, Label, Step, load
-from trmcloud.core.contract.worth import Curve
 from trmcloud.core.values import dataclass
+
+# Under which names TensorBoard and Weights & Biases show what a trainer logs: those that their
+# users look for. Pure.
+#
+# A figure is called ``kind/field``, as its line of ``metrics.jsonl`` has it, but for the few that
+# are known by another name, or in another unit.
+
+KNOWN_AS: Mapping[str, tuple[str, float]] = {
+    "train/tokens_per_second": ("train/throughput", 1.0),
+    "train/gpu_memory_bytes": ("system/gpu_memory_allocated", 1e9),  # GB
+}
+"""``kind/field`` → (its name there, what its value is divided by)."""
+SPENT_USD, PAID_HOURS = "cost/usd", "cost/hours"
+"""The run's cost at the time of a line; its trainer does not know it."""
+MOST_VALUES = 64
+"""Of one list: a longer one is no row of losses."""
+_NO_FIGURES = frozenset({"kind", "step", "at"})
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+def figures_of(kind: str, line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """(name, value) of each finite number in a line; of a list ``name/0``, ``name/1``, … The line
+    may be hostile: what is no plain name is passed over."""
+    if not _NAME.fullmatch(kind):
+        return
+    for key, value in line.items():
+        if key in _NO_FIGURES or not _NAME.fullmatch(key):
+            continue
+        name, unit = KNOWN_AS.get(f"{kind}/{key}", (f"{kind}/{key}", 1.0))
+        if isinstance(value, (list, tuple)):
+            rows = [(f"{name}/{number}", each) for number, each in enumerate(value[:MOST_VALUES])]
+        else:
+            rows = [(name, value)]
+        for each, said in rows:
+            number = _finite(said)
+            if number is not None:
+                yield each, number / unit
+
+
+def _finite(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+# The progress record of a growing folder of prepared data; see docs/decisions (0014).
+#
+# Written by the trainer's ``model.prepare``; read by the trainer, by the agent that started both,
+# and by whoever shows it. Like everything that may come from a pod it is read strictly.
+
+PROGRESS_VERSION = 1
+PROGRESS_NAME = "progress.json"
+SHARDS_NAME = "shards.jsonl"
+
+STATES = ("working", "done", "failed", "stopped")
+
+STALE_AFTER_S = 120.0
+"""A preparer that has not rewritten its progress for so long is taken for dead."""
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """A line of ``shards.jsonl``: one shard's tokens are whole and in place.
+
+    ``file`` lies in the folder; ``tokens`` ids begin at ``offset_bytes`` in it; ``sha256`` is that
+    of those ids' bytes.
+    """
+
+    name: str
+    file: str
+    tokens: int
+    documents: int
+    sha256: str
+    offset_bytes: int = 0
+    text_bytes: int = 0
+    version: int = PROGRESS_VERSION
+
+
+@dataclass(frozen=True)
+class DataProgress:
+    """``progress.json``. Instants are epoch seconds.
+
+    ``wanted_tokens`` is how many training tokens were asked for; ``tokens`` how many are in place,
+    in ``shards`` shards of about ``planned_shards``. ``message`` and ``next_step`` are the
+    failure's; ``again`` says that the same command may succeed, given time or room.
+    """
+
+    source: str
+    state: str
+    at: float
+    pid: int
+    pid_started: str
+    host: str = ""
+    """The host on which process ``pid`` runs."""
+    stage: str = ""
+    wanted_tokens: int = 0
+    tokens: int = 0
+    shards: int = 0
+    planned_shards: int = 0
+    downloaded_bytes: int = 0
+    download_bytes: int = 0
+    """Of all that will be downloaded: counted where a file's length is known, else estimated."""
+    message: str = ""
+    next_step: str = ""
+    again: bool = False
+    note: str = ""
+    """A note for the user: kept tokens that are damaged and are made again."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall seconds since the start by what had been reached: tokenizer, ready, done."""
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    """Largest resident memory in bytes: of a worker, and of the tokenizer's training."""
+    version: int = PROGRESS_VERSION
+
+
+def load_progress(text: str | bytes) -> DataProgress:
+    """
+    Raises:
+        ContractError: the text is no such record.
+    """
+    record = load(DataProgress, PROGRESS_VERSION, text)
+    if record.state not in STATES:
+        raise ContractError(f"unknown state {record.state!r}")
+    return record
+
+
+def load_shard(text: str | bytes) -> ShardRecord:
+    """
+    Raises:
+        ContractError: the text is no such record.
+    """
+    record = load(ShardRecord, PROGRESS_VERSION, text)
+    if "/" in record.file or not record.file.startswith("shard-"):
+        raise ContractError(f"ShardRecord: {record.file!r} is no file of the folder")
+    if record.tokens < 0 or record.offset_bytes < 0:
+        raise ContractError("ShardRecord: a size below zero")
+    return record
+
+
+# The interface between a trainer and the agent that starts it, and the rule for outlying steps.
 
 # What stands out of the steps before it: the trainer leaves such a step out, ``health`` tells it.
 #

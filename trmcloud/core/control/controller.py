@@ -32,16 +32,18 @@ from trmcloud.core.control.actions import (
 from trmcloud.core.control.billing import has_failed_to_boot, settle, settle_unbilled
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation, PodSeen
-from trmcloud.core.control.pod_liveness import (
+from trmcloud.core.control.pod_facts import (
     absence_needed_s,
     failed_late,
     find_pod,
+    last_word,
     note_absence,
+    phases_ended,
     proven_end,
+    result_of,
 )
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.renting import HOUR_S, await_pod, intend, storage_beside_disks, try_next
-from trmcloud.core.control.report_events import last_word, phases_ended, result_of
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost

@@ -14,14 +14,14 @@ from trmcloud.core.catalog.providers import (
 )
 from trmcloud.core.clock import Instant, Seen
 from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.gate import StopRules
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName
 from trmcloud.core.contract.trainer_contract import DONE
-from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, Action, Decision, action_key, current_generation
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation
-from trmcloud.core.control.pod_liveness import failed_late, find_pod, is_absent, note_absence
+from trmcloud.core.control.pod_facts import failed_late, find_pod, is_absent, note_absence
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import Outcome

@@ -11,9 +11,9 @@ from trmcloud.core.catalog.offers import DAY_S, Offer, age_margin_percent
 from trmcloud.core.catalog.providers import TRAITS, in_no_catalogue
 from trmcloud.core.contract.bucket_layout import BUCKET_MICROS_PER_GB_MONTH
 from trmcloud.core.money import Usd, affordable_seconds, cost
-from trmcloud.core.planner.batch_fit import why_untrained
 from trmcloud.core.planner.estimates import HOUR_S, Estimates, landing_point
 from trmcloud.core.planner.memory import stored_bytes
+from trmcloud.core.planner.speed import why_untrained
 from trmcloud.core.spec.plan import Candidate, Interval, Remark, RemarkTopic
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.storage import HOURS_PER_MONTH, pod_disks_price, price_per_hour, work_gb

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from typing import Annotated
 
 from trmcloud.core.catalog.hardware import GPUS, Gpu
-from trmcloud.core.contract.command import PHASE, RECIPE, Command
-from trmcloud.core.contract.command_terms import SETTLED_S, MeasuredSteps
+from trmcloud.core.contract.command import PHASE, RECIPE, SETTLED_S, Command, MeasuredSteps
 from trmcloud.core.contract.records import within
-from trmcloud.core.planner.batch_fit import FittedSettings
 from trmcloud.core.planner.estimates import (
     HOUR_S,
     LOCAL_LANDING_MARGIN_S,
@@ -20,7 +18,7 @@ from trmcloud.core.planner.estimates import (
     hardware_of,
 )
 from trmcloud.core.planner.memory import Memory
-from trmcloud.core.planner.speed import Machine, PhaseTime, save_s, startup_s
+from trmcloud.core.planner.speed import FittedSettings, Machine, PhaseTime, save_s, startup_s
 from trmcloud.core.spec.plan import Interval, PhasePlan, Remark, RemarkTopic
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import CommandSettings

@@ -36,7 +36,6 @@ from trmcloud.core.contract.bucket_layout import (
 )
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import ZERO, Usd, cost
-from trmcloud.core.planner.batch_fit import is_trained, why_untrained
 from trmcloud.core.planner.candidates import (
     RankedOffer,
     is_reachable,
@@ -50,6 +49,7 @@ from trmcloud.core.planner.command_outlook import CommandProbe, command_outlook
 from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
 from trmcloud.core.planner.ranking import rank
 from trmcloud.core.planner.roofline import MeasuredSpeed, needs_float8, refuse_float8
+from trmcloud.core.planner.speed import is_trained, why_untrained
 from trmcloud.core.spec.overrides import check_last_rungs
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from trmcloud.core.contract.worth import LEAST_POINTS, StopRules
+from trmcloud.core.contract.gate import LEAST_POINTS, StopRules
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Candidate

@@ -17,7 +17,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.agent.watchdog_process import UNSEEN_S, last_sign_of, noted_end
+from trmcloud.pod.agent.watchdog import UNSEEN_S, last_sign_of, noted_end
 
 RECORD_NAME = "standalone.json"
 WALL, PAID = "wall", "paid"

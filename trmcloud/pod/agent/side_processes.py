@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trmcloud.core.clock import Instant
-from trmcloud.core.contract import data_progress
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract import trainer_contract
 from trmcloud.core.contract.bucket import (
     GRANTS_NAME,
     MAX_GRANTS_BYTES,
@@ -23,10 +23,9 @@ from trmcloud.core.contract.bucket import (
     load_grants,
     load_uploads,
 )
-from trmcloud.core.contract.data_progress import DataProgress
 from trmcloud.core.contract.pod_contract import ENV_DATA_HOSTS
 from trmcloud.core.contract.records import parse
-from trmcloud.core.contract.trainer_contract import PhaseJob, load_job
+from trmcloud.core.contract.trainer_contract import DataProgress, PhaseJob, load_job
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.machine import processes
@@ -38,7 +37,7 @@ from trmcloud.pod.machine.processes import die_with_parent
 # waited for, and no part of its pod: what ends a trainer, or the pod's own processes, need not
 # end it, and it ends by itself.
 
-_PROGRAM = "trmcloud.pod.notify.process"
+_PROGRAM = "trmcloud.pod.notify"
 _WEBHOOK_NAME = "webhook.json"
 _LOG_NAME = "notices.log"
 
@@ -288,8 +287,8 @@ class DataPreparation:
 
     def _progress(self, job: PhaseJob) -> DataProgress | None:
         with contextlib.suppress(ValueError, OSError):
-            text = read_small(Path(job.data_dir) / data_progress.PROGRESS_NAME)
-            return data_progress.load_progress(text) if text is not None else None
+            text = read_small(Path(job.data_dir) / trainer_contract.PROGRESS_NAME)
+            return trainer_contract.load_progress(text) if text is not None else None
         return None
 
     def _tell_failure(self, job: PhaseJob, now: Instant, code: int) -> None:
@@ -312,7 +311,7 @@ class DataPreparation:
         with contextlib.suppress(OSError):
             folder = Path(job.data_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(folder / data_progress.PROGRESS_NAME, contract.dump(failed))
+            write_atomic(folder / trainer_contract.PROGRESS_NAME, contract.dump(failed))
 
     def _last_words(self) -> tuple[str, str]:
         """(what it died of, what to do), from the last line of its stderr."""

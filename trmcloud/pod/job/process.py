@@ -16,13 +16,19 @@ from pathlib import Path
 from types import FrameType
 
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.command import GIVEN_NAME, NO_SIGNAL, OFFSPRING_NAME, PATHS, Command
-from trmcloud.core.contract.command_terms import (
+from trmcloud.core.contract.command import (
     ENV_DATA,
     ENV_REPORTS,
     ENV_STOP_FILE,
+    GIVEN_NAME,
     MEASURED,
+    NO_SIGNAL,
+    OFFSPRING_NAME,
+    PATHS,
     SETTLED_S,
+    Act,
+    Command,
+    CommandStopper,
     is_inside,
 )
 from trmcloud.core.contract.records import ContractError, parse
@@ -34,13 +40,12 @@ from trmcloud.core.contract.trainer_contract import (
     load_job,
 )
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.readings import EventFiles, LogPump, Readings, of_object, whole_step
 from trmcloud.pod.job.reporting import CommandReporter, StepProbe
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints
-from trmcloud.pod.job.stopping import Act, CommandStopper
 from trmcloud.pod.job.watch import Watcher
 from trmcloud.pod.job.workspace import install, lay_data, unpack
 from trmcloud.pod.machine import processes

@@ -13,14 +13,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.command import RECIPE, Command
-from trmcloud.core.contract.command_terms import TREE_NAME, CheckpointTree, TreeFile, is_inside
+from trmcloud.core.contract.command import (
+    RECIPE,
+    TREE_NAME,
+    CheckpointTree,
+    Command,
+    TreeFile,
+    is_inside,
+)
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import dump, load
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.plain_text import CONTROL, one_line
-from trmcloud.io.files import read_small, sync_folder
-from trmcloud.io.hashing import file_sha256
+from trmcloud.core.text import CONTROL, one_line
+from trmcloud.io.files import file_sha256, read_small, sync_folder
 from trmcloud.pod.job.reporting import CommandReporter
 from trmcloud.pod.job.watch import Candidate, CandidateRefused, SeenFile, Watcher, why_half
 

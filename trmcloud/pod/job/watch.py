@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from trmcloud.core.contract.command_terms import MOST_DEPTH, MOST_FILES, is_inside
+from trmcloud.core.contract.command import MOST_DEPTH, MOST_FILES, is_inside
 from trmcloud.core.values import dataclass
 
 _FORMATS = frozenset(

@@ -9,8 +9,7 @@ import tarfile
 import time
 from pathlib import Path
 
-from trmcloud.core.contract.command import CODE_NAME
-from trmcloud.core.contract.command_terms import is_inside
+from trmcloud.core.contract.command import CODE_NAME, is_inside
 from trmcloud.pod.machine import packages
 
 # The command's working folder: a copy of the tree that was sent, made once for each phase.

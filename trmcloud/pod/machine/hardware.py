@@ -18,9 +18,9 @@ from trmcloud.core.contract.pod_contract import (
     GpuWindow,
     summed_up,
 )
-from trmcloud.core.plain_text import strip_control
+from trmcloud.core.text import strip_control
 from trmcloud.core.values import dataclass
-from trmcloud.pod.machine.command import Command
+from trmcloud.pod.machine.processes import Command
 
 # The GPUs' counters, looked at now and then while the trainer trains.
 

@@ -23,7 +23,6 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.machine import packages, processes
-from trmcloud.pod.machine.command import Command
 from trmcloud.pod.machine.environment import has_nvlink, nccl_environment
 from trmcloud.pod.machine.hardware import (
     CUDA_QUERY,
@@ -36,6 +35,7 @@ from trmcloud.pod.machine.hardware import (
     refusals,
     wrong_image,
 )
+from trmcloud.pod.machine.processes import Command
 
 PREPARED_NAME = "prepared.json"
 INSTALL_LOG_NAME = "install.log"

@@ -25,7 +25,7 @@ from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.errors import LinkError, NotFoundError, ProviderError
 from trmcloud.core.money import Usd, cost
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.agent.watchdog_process import (
+from trmcloud.pod.agent.watchdog import (
     POD_NAME,
     last_sign_of,
     noted_end,
@@ -33,8 +33,7 @@ from trmcloud.pod.agent.watchdog_process import (
     watchdog_of,
 )
 from trmcloud.pod.machine import processes
-from trmcloud.ports.compute import Compute, PodRequest
-from trmcloud.ports.link import PodLink, StageItem
+from trmcloud.ports.compute import Compute, PodLink, PodRequest, StageItem
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import CheckpointManifest
@@ -194,7 +193,7 @@ class LocalCompute(Compute, PodLink):
         environment["PYTHONPATH"] = os.pathsep.join(self._python_path)
         environment["PYTHONUNBUFFERED"] = "1"
         words = (
-            *(self._python, "-m", "trmcloud.pod.agent.watchdog_process"),
+            *(self._python, "-m", "trmcloud.pod.agent.watchdog"),
             *("--root", str(self._home), "--pod", pod_name),
         )
         record = (self._record(folder) or {}) | spawn_watchdog(words, folder, environment)

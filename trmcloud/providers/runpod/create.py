@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.staging import packing
-from trmcloud.app.staging.packing import POD_ENTRY
+from trmcloud.app import packing
+from trmcloud.app.packing import POD_ENTRY
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import ENV_BOOT, ENV_LINGER_S
 from trmcloud.core.errors import NotSupported

@@ -26,7 +26,7 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
 )
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 
 USER_AGENT = "trmcloud"
 """RunPod's front refuses some libraries' default names."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import Source
     from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.doctor import Finding
-    from trmcloud.app.smoke.watch import SmokeSetting
+    from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.money import Usd
     from trmcloud.providers.runpod.api import RunPodApi
@@ -100,7 +100,7 @@ class RunPod(Provider):
 
     def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
         from trmcloud.adapters.ssh.checks import answers, round_trip, termination
-        from trmcloud.app.smoke.watch import AccountFigures, SmokeSetting
+        from trmcloud.app.smoke_watch import AccountFigures, SmokeSetting
         from trmcloud.core.storage import LEAST_WORK_GB, pod_disks_price
         from trmcloud.providers.runpod.offers import live_offers
 

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from trmcloud.core.errors import AuthError, ProviderError, ProviderRefused
-from trmcloud.core.plain_text import strip_control
+from trmcloud.core.text import strip_control
 
 ENV_SKY = "TRMCLOUD_SKY"
 """Path of the ``sky`` command; the one on PATH where it is not set."""

@@ -22,7 +22,7 @@ from trmcloud.core.contract.records import parse_lines, whole
 from trmcloud.core.contract.trainer_contract import load_heartbeat
 from trmcloud.core.control.actions import pull_name
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.plain_text import one_line
+from trmcloud.core.text import one_line
 from trmcloud.sim.faults.arm import Arms, Fault
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.store import make_manifest

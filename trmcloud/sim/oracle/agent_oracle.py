@@ -15,7 +15,7 @@ from functools import partial
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.control.actions import CREATE
-from trmcloud.core.control.pod_liveness import absence_needed_s
+from trmcloud.core.control.pod_facts import absence_needed_s
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import affordable_seconds, cost

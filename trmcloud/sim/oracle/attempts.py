@@ -8,10 +8,10 @@ from collections.abc import Callable
 from functools import partial
 
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.gate import StopRules, why_stop
 from trmcloud.core.contract.pod_contract import PhaseState
 from trmcloud.core.contract.trainer_contract import RETRYABLE
-from trmcloud.core.contract.worth import StopRules, why_stop
-from trmcloud.core.control.report_events import finished_on
+from trmcloud.core.control.pod_facts import finished_on
 from trmcloud.core.errors import Outcome
 from trmcloud.sim.oracle.exposure import AgentLives
 from trmcloud.sim.world.pod import SAMPLED_S

@@ -14,8 +14,8 @@ from math import ceil
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import awaiting_bill
+from trmcloud.core.control.bookkeeping import is_charge_pending
 from trmcloud.core.control.budget import LedgerState, month_of
-from trmcloud.core.control.governance import is_charge_pending
 from trmcloud.core.control.ledger_facts import Hold, holds
 from trmcloud.core.control.ledger_facts import holds as held_by
 from trmcloud.core.money import ZERO, Usd, total

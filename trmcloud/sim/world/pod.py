@@ -15,8 +15,8 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.gate import StopRules
 from trmcloud.core.contract.pod_contract import PhaseState
-from trmcloud.core.contract.worth import StopRules
 from trmcloud.core.values import replace
 from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote

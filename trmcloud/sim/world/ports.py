@@ -30,9 +30,8 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import replace
 from trmcloud.ports.bucket import BucketCheckpoints, GrantRequest, StoredCheckpoint
-from trmcloud.ports.compute import Compute, PodRequest, VolumeSeen
-from trmcloud.ports.link import PodLink, StageItem
-from trmcloud.ports.work import Progress, WorkDone
+from trmcloud.ports.compute import Compute, PodLink, PodRequest, StageItem, VolumeSeen
+from trmcloud.ports.machine import Progress, WorkDone
 from trmcloud.sim.world.account import Account, RentedMachine
 from trmcloud.sim.world.pod import SimPod
 from trmcloud.sim.world.protocols import Process, World

@@ -23,9 +23,8 @@ from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.watchdog import Watchdog
-from trmcloud.ports.compute import Compute, PodRequest
+from trmcloud.ports.compute import Compute, PodLink, PodRequest
 from trmcloud.ports.ledger import ControllerId
-from trmcloud.ports.link import PodLink
 from trmcloud.sim.world.clocks import EventQueue, Machine
 from trmcloud.sim.world.facts import (
     FutileCreate,

@@ -1,7 +1,7 @@
 """A trainer as arithmetic: where it stands at any instant, without an event for every step.
 
 A command of the user's own is one, too: its habits, and the process of ours that watches over it,
-which thinks with ``pod.job.stopping`` as on a real pod.
+which thinks with ``core.contract.command`` as on a real pod.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from enum import StrEnum
 from math import inf, nan
 from typing import Any
 
-from trmcloud.core.contract import worth
-from trmcloud.core.contract.command import Command
+from trmcloud.core.contract import gate
+from trmcloud.core.contract.command import Act, Command, CommandStopper
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import dataclass, replace
-from trmcloud.pod.job.stopping import Act, CommandStopper
 
 _ROUNDING_S = 1e-3
 """Instants are floats of about 10⁹ s."""
@@ -146,7 +145,7 @@ class SimTrainer:
         """Saves that it was asked for: when each pause begins, and the step that is saved in it."""
         self.told_times = 0
         """The number of times that its future has changed."""
-        self._curve: tuple[int, worth.Curve | None] = 0, None
+        self._curve: tuple[int, gate.Curve | None] = 0, None
         self._replan()
 
     def _replan(self) -> None:
@@ -263,7 +262,7 @@ class SimTrainer:
             self.finish_step = end
             self._replan()
 
-    def curve(self, at: float) -> worth.Curve | None:
+    def curve(self, at: float) -> gate.Curve | None:
         """As a trainer tells it: by its evaluations until now, and until it cools down."""
         shape, step = self.shape, self.step(at)
         cools = self.finish_step is not None or shape.cooldown_from(step + 1) is not None
@@ -274,17 +273,17 @@ class SimTrainer:
             self._curve = evaluations, self.curve_after(evaluations)
         return self._curve[1]
 
-    def curve_after(self, evaluations: int) -> worth.Curve | None:
+    def curve_after(self, evaluations: int) -> gate.Curve | None:
         shape = self.shape
         first = max(1, evaluations - _NEWEST + 1)
         steps = [number * shape.eval_every for number in range(first, evaluations + 1)]
         points = [(step, shape.bpb_at(step)) for step in steps]
-        fitted = worth.fit(points)
+        fitted = gate.fit(points)
         if fitted is None:
             return None
         hourly = 3600.0 * shape.eval_every / shape.seconds_to(shape.eval_every)
-        since = worth.since_best(points)
-        return worth.Curve(steps[-1], fitted[0], fitted[1], hourly, since)
+        since = gate.since_best(points)
+        return gate.Curve(steps[-1], fitted[0], fitted[1], hourly, since)
 
     def evaluated_at(self, number: int) -> float:
         """When the evaluation of that number is done, where no pause is asked for."""
@@ -548,7 +547,7 @@ class SimCommand(SimTrainer):
     def finish(self, at: float) -> None:
         """It knows no cooldown."""
 
-    def curve(self, at: float) -> worth.Curve | None:
+    def curve(self, at: float) -> gate.Curve | None:
         return None
 
     # -- its processes -----------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from trmcloud.core.errors import ProviderError, TrmcloudError
-from trmcloud.ports.compute import Compute
-from trmcloud.ports.link import PodLink
+from trmcloud.ports.compute import Compute, PodLink
 from trmcloud.sim.world import protocols
 from trmcloud.sim.world.account import Account, RentedMachine
 from trmcloud.sim.world.clocks import EventQueue, Machine

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.staging.packing import trainers_share
+from trmcloud.app.packing import trainers_share
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import RECIPE
@@ -22,9 +22,9 @@ from trmcloud.core.contract.pod_contract import DATA_DIR
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import DataError
-from trmcloud.io.hashing import file_sha256
-from trmcloud.ports.link import StageItem
-from trmcloud.ports.plan_inputs import RunFiles
+from trmcloud.io.files import file_sha256
+from trmcloud.ports.compute import StageItem
+from trmcloud.ports.machine import RunFiles
 
 CODE_DIR, WEIGHTS_DIR, TOKENIZER_DIR = "code", "weights", "tokenizer"
 _CODE_SUFFIXES = (".py", ".toml", ".txt", ".csv")

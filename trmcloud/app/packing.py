@@ -31,7 +31,7 @@ need classes that are cheap to import, and the agent's room is small."""
 
 POD_ENTRY = "trmcloud.pod.boot"
 """A pod's first process."""
-LATER = ("trmcloud.pod.storage.upload", "trmcloud.pod.notify.process")
+LATER = ("trmcloud.pod.storage.upload", "trmcloud.pod.notify")
 """The modules that a pod starts only once the trainer's sources are there, and gets with them: see
 ``trainers_share``."""
 JOB = "trmcloud.pod.job.process"

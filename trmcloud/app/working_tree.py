@@ -21,9 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from trmcloud.app.staging.stage import CODE_DIR
-from trmcloud.core.contract.command import CODE_NAME
-from trmcloud.core.contract.command_terms import is_inside
+from trmcloud.app.staging import CODE_DIR
+from trmcloud.core.contract.command import CODE_NAME, is_inside
 from trmcloud.core.errors import DataError
 from trmcloud.core.values import dataclass
 

@@ -4,7 +4,7 @@ It reads the agent's report and the webhook, and knows no account's key. What it
 that the controller gives the same facts. It ends by itself: once all is told of a report with a
 result, a minute after one that was not taken, and with the lease.
 
-    python -m trmcloud.pod.notify.process --root /workspace/trmcloud --pod NAME
+    python -m trmcloud.pod.notify --root /workspace/trmcloud --pod NAME
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.launch_checks import check_needs
 from trmcloud.app.pod_request import LaunchData
-from trmcloud.app.smoke.watch import (
+from trmcloud.app.short_rentals import make_smoke_plan, with_only_candidate
+from trmcloud.app.smoke_watch import (
     AccountFigures,
     PodWatch,
     SmokeSetting,
@@ -25,7 +26,6 @@ from trmcloud.app.smoke.watch import (
     terminated_at,
     why_ended,
 )
-from trmcloud.app.smoke_plan import make_smoke_plan, with_only_candidate
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import FailureKind

@@ -15,7 +15,7 @@ from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.run_state import Generation
 from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.money import Usd
-from trmcloud.core.plain_text import strip_control
+from trmcloud.core.text import strip_control
 from trmcloud.core.values import dataclass
 
 # What a smoke run asks beyond the ports, and what it tells.
