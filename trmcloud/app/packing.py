@@ -18,7 +18,7 @@ from pathlib import Path
 from trmcloud.app.home import bundle_root
 from trmcloud.core.errors import DataError
 
-PACKAGE = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
 _NAME = PACKAGE.name
 _SUFFIXES = (".py", ".txt", ".toml")
 _UNSEEN = (tokenize.COMMENT, tokenize.NL)
