@@ -21,9 +21,9 @@ from trmcloud.core.contract.manifest import MANIFEST_NAME, pick_best
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import CONTROL, one_line
 from trmcloud.pod.job import shelf as shelves
+from trmcloud.pod.job.artifacts import Artifact, ArtifactRefused, Watcher
 from trmcloud.pod.job.readings import EventFiles, Reading, reading_of
-from trmcloud.pod.job.shelf import CommandCheckpoints, on_disk, restore
-from trmcloud.pod.job.watch import Candidate, CandidateRefused, Watcher
+from trmcloud.pod.job.shelf import CommandCheckpoints, Metric, on_disk, restore
 
 # -- A command's files become checkpoints of ours: watched, copied, named, pruned, restored -----
 
@@ -44,21 +44,21 @@ def shelf_at(tmp_path: Path) -> CommandCheckpoints:
     )
 
 
-def seen(work: Path, name: str) -> Candidate:
-    found = Watcher(work, "out", 10**9).look(name)
+def seen(work: Path, name: str) -> Artifact:
+    found = Watcher(work, "out").look(name)
     assert found is not None
     return found
 
 
 def settled(watcher: Watcher, now: float) -> list[str]:
     return [
-        found.source if isinstance(found, Candidate) else f"{found[0]}: {found[1]}"
+        found.name if isinstance(found, Artifact) else f"{found[0]}: {found[1]}"
         for found in watcher.settled(now, 2.0)
     ]
 
 
 def test_what_has_stopped_changing_is_handed_out_once(work: Path) -> None:
-    watcher = Watcher(work, "out", 10**9)
+    watcher = Watcher(work, "out")
     (work / "out" / "model.pt").write_bytes(b"one")
     assert settled(watcher, 0.0) == []
     assert settled(watcher, 1.9) == []
@@ -77,7 +77,7 @@ def test_what_has_stopped_changing_is_handed_out_once(work: Path) -> None:
         ("out/*.txt", ["out/notes.txt"]),
         ("out/model.pt", ["out/model.pt"]),
         ("nowhere", []),
-        ("", []),
+        ("", ["out/checkpoint-5", "out/model.pt"]),
     ],
 )
 def test_which_files_may_be_checkpoints(work: Path, checkpoints: str, found: list[str]) -> None:
@@ -85,9 +85,9 @@ def test_which_files_may_be_checkpoints(work: Path, checkpoints: str, found: lis
         (work / "out" / name).write_bytes(b"x")
     for name in ("checkpoint-5", "runs", "tmp-checkpoint-6"):
         (work / "out" / name).mkdir()
-        (work / "out" / name / "events").write_bytes(b"x")
+        (work / "out" / name / "model.pt").write_bytes(b"x")
     (work / "out" / "latest").symlink_to("checkpoint-5")
-    watcher = Watcher(work, checkpoints, 10**9)
+    watcher = Watcher(work, checkpoints)
     settled(watcher, 0.0)
     assert settled(watcher, 5.0) == found
 
@@ -96,9 +96,10 @@ def test_the_best_by_a_metric_of_which_more_is_better_is_kept(tmp_path: Path, wo
     shelf = shelf_at(tmp_path)
     for step, accuracy in ((10, 0.5), (20, 0.9), (30, 0.7), (40, 0.6)):
         (work / "out" / "model.pt").write_bytes(os.urandom(50))
-        made = shelf.take(seen(work, "out/model.pt"), step, accuracy)
+        metric = Metric(accuracy, "report")
+        made = shelf.take(seen(work, "out/model.pt"), step, metric)
         assert made is not None
-        assert made.extra["metric"] == {"name": "acc", "value": accuracy}
+        assert made.extra["metric"] == {"name": "acc", "value": accuracy, "by": "report"}
     assert [made.step for made in shelf.manifests()] == [20, 40], "the best, and the latest"
     best = pick_best(shelf.manifests())
     assert best is not None
@@ -124,11 +125,11 @@ def test_what_changes_under_the_copy_is_no_checkpoint(tmp_path: Path, work: Path
     candidate = seen(work, "out/model.pt")
     path.write_bytes(b"grown since")
     shelf = shelf_at(tmp_path)
-    with pytest.raises(CandidateRefused, match="changed while it was copied"):
+    with pytest.raises(ArtifactRefused, match="changed while it was copied"):
         shelf.take(candidate, 5, None)
     path.unlink()
     path.symlink_to("/etc/passwd")
-    with pytest.raises(CandidateRefused):
+    with pytest.raises(ArtifactRefused):
         shelf.take(candidate, 5, None)
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
@@ -140,7 +141,7 @@ def test_half_a_file_of_a_known_format_is_none(tmp_path: Path, work: Path) -> No
     shelf = shelf_at(tmp_path)
     half = work / "out" / "half.pt"
     half.write_bytes(whole.read_bytes()[:500])
-    with pytest.raises(CandidateRefused, match="its zip has no end"):
+    with pytest.raises(ArtifactRefused, match="its zip has no end"):
         shelf.take(seen(work, "out/half.pt"), 1, None)
     header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
     tensors = len(header).to_bytes(8, "little") + header + bytes(16)
@@ -149,7 +150,7 @@ def test_half_a_file_of_a_known_format_is_none(tmp_path: Path, work: Path) -> No
         if is_whole:
             assert shelf.take(seen(work, "out/w.safetensors"), 2, None) is not None
         else:
-            with pytest.raises(CandidateRefused, match="cut off"):
+            with pytest.raises(ArtifactRefused, match="cut off"):
                 shelf.take(seen(work, "out/w.safetensors"), 3, None)
 
 
@@ -159,7 +160,7 @@ def test_a_folder_is_restored_under_its_own_names(tmp_path: Path, work: Path) ->
     (folder / "model.safetensors").write_bytes(b"m" * 9)
     (folder / "deep" / "State of it.bin").write_bytes(pickle.dumps({"a": 1}))
     shelf = shelf_at(tmp_path)
-    with pytest.raises(CandidateRefused):
+    with pytest.raises(ArtifactRefused):
         shelf.take(seen(work, "out/checkpoint-7"), 7, None)  # 9 bytes are no safetensors
     (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     made = shelf.take(seen(work, "out/checkpoint-7"), 7, None)

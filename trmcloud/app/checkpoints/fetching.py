@@ -81,7 +81,8 @@ def under_own_names(manifest: CheckpointManifest, folder: Path) -> OwnNames:
 
 def _openings(folder: Path, made: Path) -> list[tuple[str, Opening]]:
     names = [on_disk(file.path) for file in tree_of(folder).files]
-    return [(name, opening_of(made if made.is_file() else made / name, name)) for name in names]
+    root = made.parent if made.is_file() else made
+    return [(name, opening_of(root / name, name)) for name in names]
 
 
 # A checkpoint that came in shards becomes one of single files, read and written piece by piece.

@@ -478,6 +478,10 @@ def training_words(run: RunState, beat: Heartbeat) -> list[str]:
     return words
 
 
+_MOST_NOTE = 200
+"""Characters of a trainer's note."""
+
+
 def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
     """``$0.05 of $0.20``, ``lands in 2 min``, ``best step 1,200``."""
     words = [f"{spent_so_far(run, now)} of {run.cap}"]
@@ -492,6 +496,8 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
         words.append(best)
         if (beat.phase, beat.best_step) in run.pulled:
             words[-1] += ", here"
+    if beat.note:
+        words.append(one_line(beat.note)[:_MOST_NOTE])
     return words
 
 

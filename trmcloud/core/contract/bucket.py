@@ -39,8 +39,10 @@ _step_of = attrgetter("step")
 # -- what must be there -----------------------------------------------------------------------
 def worth_saving(kept: Sequence[KeptCheckpoint]) -> tuple[KeptCheckpoint, ...]:
     """Of each phase the best by its metric, then the latest, and what was saved before its
-    cooldown, where these are others."""
-    return tuple(each for mine in _by_phase(kept) for each in _wanted(mine, 1))
+    cooldown, where these are others; last, what is unjudged."""
+    judged = [each for each in kept if not each.is_output]
+    wanted = [each for mine in _by_phase(judged) for each in _wanted(mine, 1)]
+    return (*wanted, *(each for each in kept if each.is_output))
 
 
 def unstored(

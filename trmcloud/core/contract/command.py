@@ -119,7 +119,9 @@ class CheckpointTree:
     source: Annotated[str, is_inside]
     files: tuple[TreeFile, ...]
     is_file: bool = False
-    """It was one file, and no folder."""
+    """Its files stood beside each other, in no folder of their own."""
+    place: str = ""
+    """The folder outside the working tree that ``source`` is below, as it was named."""
     version: int = 1
 
 

@@ -86,6 +86,13 @@ PROVENANCE = "provenance"
 GATHERED = "gathered_from"
 """The key in ``extra`` of what was put together from shards: their ``sha256``."""
 
+LAYOUT = "layout"
+"""The key in ``extra`` of a command's checkpoint: the layout by which it was recognised."""
+OUTPUTS = "outputs"
+"""The layout of an archive of files that no layout recognised."""
+OUTPUTS_AT = 1.0
+"""The time at which such an archive counts as made: it is never the latest beside another one."""
+
 KINDS = ("weights", "optimizer", "state", "tokenizer")
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(safetensors|json|bin)")
 _ANY_FORMAT = ".bin"
@@ -154,7 +161,12 @@ class CheckpointManifest:
     def kept(self) -> KeptCheckpoint:
         """As its pod's agent tells of it."""
         made = self.phase, self.step, self.sha256, self.size_bytes, self.val_bpb
-        return KeptCheckpoint(*made, self.cooldown_from)
+        return KeptCheckpoint(*made, self.cooldown_from, is_output=self.is_output)
+
+    @property
+    def is_output(self) -> bool:
+        """Whether it is an archive of unjudged files: never the best, and never resumed from."""
+        return self.extra.get(LAYOUT) == OUTPUTS
 
     @property
     def size_bytes(self) -> int:
@@ -292,6 +304,7 @@ def to_prune(manifests: Iterable[CheckpointManifest], keep_best: int) -> Pruning
         mine = [m for m in every if m.phase == phase]
         ranked = sorted((m for m in mine if _finite(m.val_bpb)), key=goodness)
         kept += ranked[: max(1, keep_best)]
+        kept += [m for m in mine if m.is_output and m not in kept]
         latest = pick_latest(mine)
         also = [m for m in mine if m == latest or is_before_cooldown(m, latest)]
         kept += [m for m in also if m not in kept]

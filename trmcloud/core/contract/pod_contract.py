@@ -398,6 +398,8 @@ class KeptCheckpoint:
     val_bpb: float | None = None
     cooldown_from: Step | None = None
     """See ``manifest.CheckpointManifest``."""
+    is_output: bool = False
+    """An archive of unjudged files."""
 
     @property
     def bits(self) -> tuple[str, int, str]:

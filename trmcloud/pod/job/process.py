@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from types import FrameType
 
@@ -43,10 +44,10 @@ from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
+from trmcloud.pod.job.artifacts import SeenFile, Watcher, files_below
 from trmcloud.pod.job.readings import EventFiles, LogPump, Readings, of_object, whole_step
 from trmcloud.pod.job.reporting import CommandReporter, StepProbe
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints
-from trmcloud.pod.job.watch import Watcher
 from trmcloud.pod.job.workspace import install, lay_data, unpack
 from trmcloud.pod.machine import processes
 
@@ -141,14 +142,23 @@ def reap_children(own: int = -1) -> None:
 #     TRMCLOUD_JOB=…/job.json python -m trmcloud.pod.job.process
 
 WORK_DIR, RESUME_DIR, ON_PATH_DIR = "work", "resume", "on-path"
+SENT_NAME = "sent.json"
+"""Beside the working folder: the files that were sent, which are no output while unchanged."""
 _MODULES = ("trmcloud_job.py", "trmcloud_job_transformers.py", "trmcloud_job_lightning.py")
 """The modules that a script may import; the last two need the packages in their names."""
 _TICK_S = 0.2
-_WATCH_EVERY_S = 1.0
+_WATCH_EVERY_S = 0.5
+_WATCH_MOST_S = 10.0
+_WATCH_SHARE = 200.0
+"""A look at the files that took a second of a processor is followed by so many without one."""
+_KEYS_AFTER_S = 45.0
+"""From the start until a metric that has not appeared is warned of, beside the keys that have."""
 _LOOK_AGAIN_S = 10.0
 """For processes, where none seems to have been started."""
 _READ_FOR_S = 0.1
 """Of each tick, at most, for looking at lines of the log."""
+_MOST_KEYS = 12
+"""Of the keys that were seen, in a line."""
 _KILL_WITHIN_S = 10.0
 _MOST_REPORT_BYTES = 1 << 20
 """Of reports, read at once."""
@@ -172,6 +182,7 @@ class Job:
         self._probing = StepProbe(command.probe_steps) if command.probe_steps else None
         self._asked = False
         self._child: subprocess.Popen[bytes] | None = None
+        self._started_at = math.inf
         self._offspring: dict[int, str] = {}
         self._newest: str | None = None
         self._looked_at = 0.0
@@ -196,7 +207,8 @@ class Job:
                 "bad_config", f"{words[0]}: {error.strerror or error}: it cannot be run there"
             )
             return
-        self._tell.enter("training", time.time())
+        self._started_at = time.time()
+        self._tell.enter("training", self._started_at)
         try:
             self._watch_over()
         finally:
@@ -219,8 +231,10 @@ class Job:
             time.time,
         )
         command = self._command
-        watcher = Watcher(self._work, command.checkpoints, command.checkpoint_bytes)
-        self._taking = CheckpointTaker(self._work, watcher, self._shelf, self._tell, self._say)
+        watcher = Watcher(self._work, command.checkpoints, self._sent(), self._home())
+        self._taking = CheckpointTaker(
+            self._work, watcher, self._shelf, self._tell, self._say, command.checkpoint_bytes
+        )
         if not command.is_pattern:  # the log alone has what a pattern looks for
             self._events = EventFiles(self._work)
         if command.pip:
@@ -241,6 +255,21 @@ class Job:
         into = self._folder / RESUME_DIR / f"{self._attempt}"
         path = self._shelf.restore(latest, into)
         return tuple(word.replace("{checkpoint}", str(path)) for word in command.resume)
+
+    def _sent(self) -> tuple[SeenFile, ...]:
+        """The files of the working folder as the first attempt found them."""
+        path = self._folder / SENT_NAME
+        try:
+            rows = json.loads(path.read_text(encoding="utf-8"))
+            return tuple(SeenFile(*row) for row in rows)
+        except (OSError, ValueError, TypeError):
+            found = files_below(self._work)
+            write_atomic(path, json.dumps([astuple(file) for file in found]), durable=False)
+            return found
+
+    def _home(self) -> Path:
+        """The home folder of the command."""
+        return Path(self._command_environment().get("HOME") or os.path.expanduser("~"))
 
     @property
     def _packages(self) -> Path:
@@ -309,7 +338,7 @@ class Job:
         """Until the command has ended, or was killed."""
         assert self._child is not None
         assert self._log is not None
-        watched_at = -_WATCH_EVERY_S
+        watched_at, watch_every_s = -math.inf, _WATCH_EVERY_S
         while True:
             steady = time.monotonic()
             now = time.time()
@@ -318,11 +347,14 @@ class Job:
             self._read_log(now)
             self._read_reports(now)
             self._taking.collect()
-            if steady - watched_at >= _WATCH_EVERY_S:
-                watched_at = steady
+            if steady - watched_at >= watch_every_s:
+                watched_at, began = steady, time.thread_time()
                 self._note_offspring(steady)
                 self._taking.settled(steady, SETTLED_S)
                 self._read_events(steady, now)
+                self._tell.note("; ".join(self._notes(now)))
+                looked_s = time.thread_time() - began
+                watch_every_s = min(_WATCH_MOST_S, max(_WATCH_EVERY_S, looked_s * _WATCH_SHARE))
             self._tell.sign(
                 self._log.lines_seen
                 + self._taking.changes
@@ -375,7 +407,22 @@ class Job:
     def _read_events(self, steady: float, now: float) -> None:
         if self._events is not None:
             for reading in self._events.take(steady):
-                self._tell.read(reading, now)
+                self._tell.read(self._readings.read_events(reading), now)
+
+    def _notes(self, now: float) -> list[str]:
+        """What a user should know of at once."""
+        notes = self._taking.notes
+        waited = now - self._started_at >= _KEYS_AFTER_S
+        if self._command.metric and self._tell.metric is None and waited:
+            notes.insert(0, self._missing_metric())
+        if self._tell.beat.saved_step is None and waited:
+            notes.append("no checkpoint yet")
+        return notes
+
+    def _missing_metric(self) -> str:
+        seen = sorted(self._readings.keys, key=lambda key: -self._readings.keys[key])
+        shown = ", ".join(seen[:_MOST_KEYS]) or "no numbers with a name"
+        return f"--metric {self._command.metric_name} has not appeared; seen: {shown}"
 
     def _read_reports(self, now: float) -> None:
         """Whole lines that came since; of a file that another one took the place of, none."""
@@ -438,7 +485,9 @@ class Job:
         # Nobody writes any more: what was left by one that ended by itself is whole; what was being
         # written when it was killed must have stood still before that.
         self._taking.settled(time.monotonic(), SETTLED_S if self._stopping.killed else 0.0)
+        self._tell.order.has_ended = True
         self._taking.collect(to_the_end=True)
+        self._taking.take_outputs()
         (self._folder / OFFSPRING_NAME).unlink(missing_ok=True)
         if self._stopping.told:
             took_s = self._stopping.waited_s(time.monotonic())
@@ -457,11 +506,11 @@ class Job:
             )
         if self._tell.beat.saved_step is None:
             where = f" in {self._command.checkpoints}" if self._command.checkpoints else ""
-            notes.append(f"it left no checkpoint{where}")
-        if left_out := self._taking.left_out:
-            notes.append(left_out)
+            also = ": its other files come home unjudged" if self._taking.has_outputs else ""
+            notes.append(f"it left no checkpoint{where}{also}")
+        notes += self._taking.notes
         if self._command.metric and self._tell.metric is None:
-            notes.append(f"its log never showed {self._command.metric_name}")
+            notes.append(self._missing_metric())
         if self._probing is not None and self._probing.done:
             return "finished", ""
         if told := self._stopping.told:

@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -142,7 +142,8 @@ class LogPump:
                 return  # a full disk must not stop the command
 
 
-# Numbers in what a command says: lines of JSON, and a pattern of the user's for lines of text.
+# Numbers in what a command says: lines of JSON and of Python's dicts, ``key=value``,
+# ``key: value``, tables, and a pattern of the user's.
 #
 # A pattern may go back over a line for ever. Python's ``re`` looks for signals while it does, so
 # an alarm ends it; one that needed several is asked no more.
@@ -150,18 +151,42 @@ class LogPump:
 MOST_STEP = 99_999_999
 _MOST_METRICS = 64
 _STEP_KEYS = ("step", "global_step", "iter", "iteration")
-_STEP = re.compile(
-    r"\b(?:global_step|step|iteration|iter)s?\b[\s:=\[('\"]{0,4}([0-9]{1,8})\b", re.I
+_NUMBER = (
+    r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?(?:nan|inf(?:inity)?)\b"
 )
+_WHOLE = r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,8})(?![0-9]|\.[0-9]*[1-9])"
+_STEP = re.compile(
+    r"\b(?:global_step|step|iteration|iter)s?\b[\s:=\[('\"|]{0,6}"
+    + _WHOLE
+    + r"|^\[?([0-9]{1,8})[\]:]\s",  # XGBoost and LightGBM; CatBoost
+    re.I,
+)
+_EPOCH = re.compile(r"\bepochs?\b['\"]?[\s:=\[(|'\"]{0,6}" + _WHOLE, re.I)
+_PAIR = re.compile(
+    r"['\"]?([A-Za-z_][A-Za-z0-9_./@-]{0,79})['\"]?\s*(?:=|:|\|)\s*['\"]?(?:" + _NUMBER + ")", re.I
+)
+_WORDS = re.compile(
+    r"([a-z]+ (?:loss|acc|accuracy|ppl|perplexity|bpb|error|score|f1|reward))\s+(?:"
+    + _NUMBER
+    + ")",
+    re.I,
+)
+_CELLS = re.compile(r"\s*\|\s*|\t+|\s{2,}|\s+")
+_MOST_KEYS = 64
+_KEYS_FROM = 2000
+"""Lines in which every key is looked for; of those that come later, one in fifty."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The content of a line: a step where it names one, and numbers, NaN and infinity among
-    them."""
+    """The content of a line: a step and an epoch where it names them, and numbers, NaN and infinity
+    among them. ``at``: when it was written, epoch seconds, where that is known."""
 
     step: int | None
     metrics: Mapping[str, float]
+    epoch: int | None = None
+    at: float | None = None
 
 
 class _TooLong(Exception):
@@ -174,7 +199,13 @@ class Readings:
     def __init__(self, command: Command) -> None:
         self._name = command.metric_name
         self._pattern = re.compile(command.metric) if command.is_pattern else None
+        self._by_name = None if command.is_pattern else pattern_of(command.metric)
+        self._hint = plain_name(self._name)[-4:]
+        self._columns: tuple[int, int] | None = None
         self._strikes = 0
+        self._lines = 0
+        self.keys: dict[str, int] = {}
+        """The names of numbers seen so far, and how often each was noticed."""
         if self._pattern is not None:
             signal.signal(signal.SIGALRM, _ring)  # once: a script may print thousands of lines
 
@@ -187,13 +218,74 @@ class Readings:
         """None where it says nothing of use."""
         text = line.decode("utf-8", "replace").strip()
         if text.startswith("{") and (reading := of_json(line)) is not None:
-            return reading
+            self.note_keys(reading.metrics)
+            return self._named(reading)
+        self._lines += 1
+        if self._lines <= _KEYS_FROM or self._lines % 50 == 0:
+            self.note_keys(_PAIR.findall(text) + _WORDS.findall(text))
         metrics = {}
-        if (value := self._by_pattern(text)) is not None:
+        value = self._by_pattern(text) if self._pattern is not None else self._in_text(text)
+        if value is not None:
             metrics[self._name] = value
-        stepped = _STEP.search(text)
-        step = int(stepped.group(1)) if stepped else None
-        return Reading(step, metrics) if metrics or step is not None else None
+        if self._name != "loss" and (loss := _LOSS.search(text)) is not None:
+            metrics["loss"] = number_of(loss.group(1) or loss.group(2))
+        step, epoch = mark_of(_STEP, text), mark_of(_EPOCH, text)
+        if not metrics and step is None and epoch is None:
+            return None
+        return Reading(step, metrics, epoch)
+
+    def read_events(self, reading: Reading) -> Reading:
+        """The same for numbers of TensorBoard's files."""
+        self.note_keys(reading.metrics)
+        return self._named(reading)
+
+    def note_keys(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self.keys or len(self.keys) < _MOST_KEYS:
+                self.keys[name] = self.keys.get(name, 0) + 1
+
+    def _named(self, reading: Reading) -> Reading:
+        """With the metric under its own name where it is spelt another way: ``val/loss``."""
+        name = self._name
+        if not name or name in reading.metrics:
+            return reading
+        wanted = plain_name(name)
+        for key, value in reading.metrics.items():
+            if plain_name(key) == wanted:
+                return Reading(
+                    reading.step, {**reading.metrics, name: value}, reading.epoch, reading.at
+                )
+        return reading
+
+    def _in_text(self, text: str) -> float | None:
+        if self._by_name is None:
+            return None
+        if self._hint in plain_name(text[-400:]) or self._hint in plain_name(text[:4000]):
+            if found := self._by_name.search(text):
+                return number_of(found.group(1) or found.group(2))
+            self._note_header(text)
+        elif self._columns is not None:
+            return self._in_table(text)
+        return None
+
+    def _note_header(self, text: str) -> None:
+        """A line of names, one of which is the metric's: rows of numbers may follow."""
+        cells = [cell for cell in _CELLS.split(text) if cell]
+        wanted = plain_name(self._name)
+        if len(cells) > 1 and not any(map(_is_number, cells)):
+            places = [n for n, cell in enumerate(cells) if plain_name(cell) == wanted]
+            self._columns = (places[0], len(cells)) if places else None
+
+    def _in_table(self, text: str) -> float | None:
+        assert self._columns is not None
+        place, count = self._columns
+        cells = [cell for cell in _CELLS.split(text) if cell]
+        if len(cells) == count and _is_number(cells[place]):
+            return number_of(cells[place])
+        if not text.strip("-=+|: "):
+            return None  # a rule between header and rows
+        self._columns = None if len(cells) != count else self._columns
+        return None
 
     def _by_pattern(self, text: str) -> float | None:
         if self._pattern is None or self.gave_up:
@@ -206,9 +298,46 @@ class Readings:
             return None
         said = (found.group(1) if found else None) or ""
         try:
-            return float(said.rstrip(".,")[:40])
+            return float(said.rstrip(".,")[:40].replace(",", ""))
         except ValueError:
             return None
+
+
+def plain_name(name: str) -> str:
+    """``val_loss`` of ``val/loss``, ``Val-Loss`` and ``val loss``."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+def pattern_of(metric: str) -> re.Pattern[str] | None:
+    """The pattern that finds a metric in text by its name; one of its two groups is the value.
+    ``val_loss`` is found in ``val loss 2.5``, ``'val_loss': '2.5'``, ``val-loss=2.5`` and
+    ``| val/loss | 2.5 |``."""
+    words = [re.escape(word) for word in re.split(r"[^A-Za-z0-9']+", metric) if word]
+    if not words:
+        return None
+    name = r"(?<![A-Za-z0-9_/.@-])" + r"[\s_/.@-]{0,2}".join(words) + r"['\"]?"
+    told = r"\s*[:=|(\[]\s*['\"(\[]?(" + _NUMBER + ")"
+    # Of a single word before a blank, the one of "train loss 2.4" would be another metric's.
+    alone = r"(?<![a-z] )" if len(words) == 1 else ""
+    return re.compile(f"{name}{told}|{alone}{name}\\s+({_NUMBER})", re.I)
+
+
+_LOSS = pattern_of("loss") or re.compile("$^")
+
+
+def number_of(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def mark_of(pattern: re.Pattern[str], text: str) -> int | None:
+    """The whole number that ``pattern`` finds in its one group, or in the other one."""
+    found = pattern.search(text)
+    said = next(filter(None, found.groups()), None) if found else None
+    return int(said.replace(",", "")) if said else None
+
+
+def _is_number(cell: str) -> bool:
+    return re.fullmatch(_NUMBER, cell, re.I) is not None
 
 
 def of_json(line: bytes) -> Reading | None:
@@ -229,7 +358,7 @@ def of_object(said: Mapping[str, Any]) -> Reading:
         for key, value in list(numbers.items())[:_MOST_METRICS]
         if key not in _STEP_KEYS and type(value) in (int, float)
     }
-    return Reading(step, metrics)
+    return Reading(step, metrics, whole_step(numbers.get("epoch")))
 
 
 def whole_step(value: Any) -> int | None:
@@ -342,16 +471,18 @@ class EventFiles:
 
 def reading_of(event: bytes) -> Reading | None:
     """The step and scalars of one ``Event``; None where it has none, or is damaged."""
-    step, metrics = 0, dict[str, float]()
+    step, metrics, at = 0, dict[str, float](), None
     try:
         for number, whole, inner in _fields(event):
-            if number == 2:
+            if number == 1 and len(inner) == 8:
+                at = struct.unpack("<d", inner)[0]
+            elif number == 2:
                 step = whole
             elif number == 5:
                 metrics.update(_values(inner))
     except (ValueError, IndexError, struct.error):
         return None
-    return Reading(whole_step(step), metrics) if metrics else None
+    return Reading(whole_step(step), metrics, None, at) if metrics else None
 
 
 def _values(summary: bytes) -> Iterator[tuple[str, float]]:

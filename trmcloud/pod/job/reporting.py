@@ -15,6 +15,7 @@ from trmcloud.core.contract.command import Command, MeasuredSteps
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob
 from trmcloud.core.values import replace
 from trmcloud.io.files import write_atomic
+from trmcloud.pod.job.metric_order import AT_ONCE_S, MetricOrder, Value
 from trmcloud.pod.job.readings import Reading
 from trmcloud.pod.machine import processes
 
@@ -23,8 +24,6 @@ from trmcloud.pod.machine import processes
 _BEAT_EVERY_S = 1.0
 _LINE_EVERY_S = 0.2
 """Lines of a loss at most so often: a quick script may print thousands a second."""
-_JUST_AFTER_S = 0.5
-"""A log is read a moment after it was written."""
 _MOST_HISTORY = 20_000
 _LOSSES = ("loss", "train_loss", "train/loss")
 _MOST_BYTES = contract.MAX_METRICS_BYTES - (1 << 20)
@@ -54,7 +53,8 @@ class CommandReporter:
         self._steps: deque[tuple[float, int]] = deque(maxlen=_MOST_HISTORY)
         self.metric: float | None = None
         """The last value of the metric, as the command told it."""
-        self._history: deque[tuple[float, int, float]] = deque(maxlen=_MOST_HISTORY)
+        self.metric_name = command.metric_name
+        self.order = MetricOrder()
 
     def enter(self, state: str, now: float) -> None:
         """The seconds until now were spent in the state before."""
@@ -73,11 +73,15 @@ class CommandReporter:
 
     def read(self, reading: Reading, now: float) -> None:
         """Note a reading of a line of the log, or of a report."""
+        at = now if reading.at is None else min(reading.at, now)
         if reading.step is not None:
             self._note_step(reading.step, now)
-        value = reading.metrics.get(self._command.metric_name)
+        value = reading.metrics.get(self.metric_name)
         if value is not None:
             self._note_metric(value, now)
+            self.order.saw(Value(at, value, reading.step, reading.epoch))
+        else:
+            self.order.saw_training(at, reading.step)
         loss = next((reading.metrics[key] for key in _LOSSES if key in reading.metrics), None)
         if loss is not None:
             known = loss if math.isfinite(loss) else None
@@ -86,27 +90,27 @@ class CommandReporter:
                 self._lined_at = now
                 self.line("train", now, {"loss": known})
 
-    def metric_of(self, step: int | None, saved_at: float) -> float | None:
-        """The metric of what was saved at ``step``, where that is known and steps are told; else
-        the last that was told by ``saved_at``, or just after. None where there was none yet."""
-        by_step = [value for _, at, value in self._history if step and at and at <= step]
-        if by_step:
-            return by_step[-1]
-        early = [value for at, _, value in self._history if at <= saved_at + _JUST_AFTER_S]
-        return early[-1] if early else None
+    def note(self, text: str) -> None:
+        """What a user should know of at once: shown beside the progress."""
+        if text != self.beat.note:
+            self.beat = replace(self.beat, note=text)
 
     def step_at(self, saved_at: float) -> int | None:
         """The step that was reported last by then; None where no steps are reported."""
-        told = [step for at, step in self._steps if at <= saved_at + _JUST_AFTER_S]
+        told = [step for at, step in self._steps if at <= saved_at + AT_ONCE_S]
         return (told[-1] if told else None) or None
 
     def saved(self, step: int, score: float | None, now: float) -> None:
         """A checkpoint was taken; lower scores are better."""
-        best = self.beat.best_bpb
         self.beat = replace(self.beat, saved_step=max(step, self.beat.saved_step or 0))
+        self.line("save", now, {}, step=step)
+        self.scored(step, score, now)
+
+    def scored(self, step: int, score: float | None, now: float) -> None:
+        """The score of a checkpoint is known."""
+        best = self.beat.best_bpb
         if score is not None and math.isfinite(score) and (best is None or score < best):
             self.beat = replace(self.beat, best_bpb=score, best_step=step)
-        self.line("save", now, {}, step=step)
         self.write(now, force=True)
 
     def end(self, outcome: str, message: str, now: float) -> None:
@@ -152,7 +156,6 @@ class CommandReporter:
         known = math.isfinite(value)
         score = self._command.score(value) if known else None
         self.beat = replace(self.beat, val_bpb=score, finite=known)
-        self._history.append((now, self.beat.step, value))
         told = {"name": self._command.metric_name, "value": value if known else None}
         self.line("eval", now, {"val_bpb": score, "metric": told})
         if not known:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import shutil
+import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -25,9 +27,21 @@ from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import dump, load
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import CONTROL, one_line
-from trmcloud.io.files import file_sha256, read_small, sync_folder
+from trmcloud.core.values import dataclass, replace
+from trmcloud.io.files import file_sha256, read_small, sync_folder, write_atomic
+from trmcloud.pod.job.artifacts import (
+    OUTPUTS,
+    Artifact,
+    ArtifactRefused,
+    SeenFile,
+    Watcher,
+    metrics_in,
+    step_in,
+    why_half,
+)
+from trmcloud.pod.job.metric_order import Saved
+from trmcloud.pod.job.readings import plain_name
 from trmcloud.pod.job.reporting import CommandReporter
-from trmcloud.pod.job.watch import Candidate, CandidateRefused, SeenFile, Watcher, why_half
 
 # A command's checkpoints as the rest of the house knows them: copied while they are hashed, under
 # flat names, their manifest last; pruned to the best and the latest.
@@ -39,8 +53,24 @@ MAKING = ".making-"
 _CHUNK = 1 << 20
 _TREE_BYTES = 1 << 20
 METRIC, TREE_SHA256 = "metric", "tree_sha256"
-"""Keys of a manifest's ``extra``: what its metric is called and was; the hash of ``tree.json``,
-which stands for all of it."""
+"""Keys of a manifest's ``extra``: what its metric is called, its value, and how that was found;
+the hash of ``tree.json``, which stands for all of it."""
+_SPARE_BYTES = 256 << 20
+"""Of the disk, left to the command when a checkpoint is copied."""
+_PENDING = 2
+"""Checkpoints beside the kept ones that wait for their metric."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A checkpoint's value of the metric. ``by``: how it was found: ``report``, ``layout``,
+    ``step``, ``epoch``, ``time``, ``order``, ``same weights``; ``step``: the one that it was
+    measured at, where the log says so; ``other``: the value if the order is the other one."""
+
+    value: float
+    by: str
+    step: int | None = None
+    other: float | None = None
 
 
 class CommandCheckpoints:
@@ -60,6 +90,8 @@ class CommandCheckpoints:
         for left in folder.glob(f"{MAKING}*"):
             shutil.rmtree(left, ignore_errors=True)
         self._trees = {str(made.extra.get(TREE_SHA256)) for made in self.manifests()}
+        self._waiting: list[int] = []
+        self._others: dict[int, float | None] = {}
 
     def manifests(self) -> list[CheckpointManifest]:
         found = []
@@ -70,29 +102,31 @@ class CommandCheckpoints:
         return found
 
     def take(
-        self, candidate: Candidate, step: int | None, metric: float | None
+        self, artifact: Artifact, step: int | None, metric: Metric | None, *, waits: bool = False
     ) -> CheckpointManifest | None:
-        """Copy a candidate; None where the very same was taken before.
+        """Copy an artifact; None where the very same was taken before.
 
         Args:
             step: that it was saved at, as far as that is known; one that is taken already, or is
                 not known, becomes the next free one.
-            metric: as the command tells it.
+            metric: as far as it is known now.
+            waits: its metric may still come: it is kept until then.
 
         Raises:
-            Refused: it is not whole, or changed meanwhile.
+            ArtifactRefused: it is not whole, changed meanwhile, or has no room.
             OSError: it could not be written. Nothing of it remains.
         """
-        for file in candidate.files:
-            if why := why_half(candidate.root / file.path):
-                raise CandidateRefused(f"{file.path}: {why}")
+        for file in artifact.files:
+            if why := why_half(artifact.root / file.path):
+                raise ArtifactRefused(f"{file.path}: {why}")
         made = self.manifests()
+        self._make_room(artifact.size_bytes, made)
         number = self._free_step(step, made)
         making = self._folder / f"{MAKING}{mf.step_dir_name(number)}-{os.getpid()}"
         shutil.rmtree(making, ignore_errors=True)
         try:
             making.mkdir()
-            manifest = self._copy(candidate, number, metric, making)
+            manifest = self._copy(artifact, number, metric, making, made)
             tree = str(manifest.extra[TREE_SHA256])
             if tree in self._trees:
                 return None
@@ -105,11 +139,77 @@ class CommandCheckpoints:
         finally:
             shutil.rmtree(making, ignore_errors=True)
         self._trees.add(tree)
-        self._prune([*made, manifest])
+        if waits:
+            self._waiting.append(number)
+        self.prune()
         return manifest
 
+    def score(self, step: int, metric: Metric) -> CheckpointManifest | None:
+        """Give a checkpoint its metric, once; None where it is gone or has one.
+
+        Raises:
+            OSError: its manifest could not be written.
+        """
+        if step in self._waiting and metric.other is None:
+            self._waiting.remove(step)
+        self._others[step] = metric.other
+        path = self._folder / mf.step_dir_name(step) / mf.MANIFEST_NAME
+        before = next((m for m in self.manifests() if m.step == step), None)
+        if before is None or before.val_bpb is not None:
+            return None
+        value = self._score_of(metric)
+        scored = replace(before, extra={**before.extra, **self._metric_words(metric)})
+        if value is not None:
+            scored = mf.with_metric(scored, value, ())
+        write_atomic(path, mf.to_json(scored))
+        self.prune()
+        return scored
+
+    def settle(self, step: int) -> None:
+        """Its metric will not come."""
+        if step in self._waiting:
+            self._waiting.remove(step)
+
+    def prune(self) -> None:
+        """Delete all but the best, the latest, and those whose metric may still come. Where the
+        order of values and saves is not known, the best by either order are kept."""
+        made = self.manifests()
+        keep = self._command.keep_best
+        kept = {m.step for m in mf.to_prune(made, keep).kept}
+        if any(other is not None for other in self._others.values()):
+            others = [replace(m, val_bpb=self._others.get(m.step) or m.val_bpb) for m in made]
+            kept |= {m.step for m in mf.to_prune(others, keep).kept}
+        kept |= set(self._waiting[-_PENDING - keep :])
+        for manifest in made:
+            if manifest.step not in kept:
+                self._delete(manifest)
+
+    def take_outputs(self, work: Path, files: Sequence[SeenFile]) -> CheckpointManifest | None:
+        """Put files of no layout into one archive, unjudged: it is never the best, never resumed
+        from, and prunes nothing; None where there is no room for it.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        size = sum(file.size_bytes + 1024 for file in files) + (1 << 16)
+        if not files or shutil.disk_usage(self._folder).free < size + _SPARE_BYTES:
+            return None
+        archive = self._folder / f"{MAKING}outputs-{os.getpid()}.tar"
+        try:
+            with tarfile.open(archive, "w") as tar:
+                for file in files:
+                    with suppress(OSError):
+                        tar.add(work / file.path, arcname=file.path, recursive=False)
+            about = os.lstat(archive)
+            seen = SeenFile(archive.name, about.st_size, about.st_mtime_ns, about.st_ino)
+            outputs = Artifact("outputs.tar", archive.parent, (seen,), True, OUTPUTS)
+            return self.take(outputs, 0, None)
+        finally:
+            archive.unlink(missing_ok=True)
+
     def latest(self) -> CheckpointManifest | None:
-        return mf.pick_latest(self.manifests())
+        """The one to resume from; None where there is none."""
+        return mf.pick_latest(m for m in self.manifests() if not m.is_output)
 
     def restore(self, manifest: CheckpointManifest, into: Path) -> Path:
         """The checkpoint under its own names, below ``into``; returns the file or folder.
@@ -120,20 +220,39 @@ class CommandCheckpoints:
         folder = self._folder / mf.step_dir_name(manifest.step)
         return restore(folder, manifest, into)
 
+    def _make_room(self, needed: int, made: Sequence[CheckpointManifest]) -> None:
+        """The oldest go first, but not the best one, where the disk has too little room."""
+        best = mf.pick_best(made) or mf.pick_latest(made)
+        spare = sorted((m for m in made if m != best), key=lambda m: m.created_at)
+        while (free := shutil.disk_usage(self._folder).free) < needed + _SPARE_BYTES:
+            if not spare:
+                raise ArtifactRefused(
+                    f"{needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB of the disk are free"
+                )
+            self._delete(spare.pop(0))
+
     def _copy(
-        self, candidate: Candidate, step: int, metric: float | None, making: Path
+        self,
+        artifact: Artifact,
+        step: int,
+        metric: Metric | None,
+        making: Path,
+        made: Sequence[CheckpointManifest],
     ) -> CheckpointManifest:
         files: list[CheckpointFile] = []
         listed: list[TreeFile] = []
-        largest = max(candidate.files, key=lambda file: file.size_bytes)
-        for number, seen in enumerate(candidate.files, 1):
+        largest = max(artifact.weights, key=lambda file: file.size_bytes)
+        for number, seen in enumerate(artifact.files, 1):
             name = f"file-{number:04d}.bin"
             kind = "weights" if seen is largest else "state"
-            source = candidate.root / seen.path
+            source = artifact.root / seen.path
             digest = _copy_unchanged(source, seen, making / name)
             files.append(CheckpointFile(name, kind, seen.size_bytes, digest))
-            listed.append(TreeFile(seen.path, name))
-        tree = CheckpointTree(candidate.source, tuple(listed), candidate.is_file)
+            path = "outputs.tar" if artifact.kind == OUTPUTS else seen.path
+            listed.append(TreeFile(path, name))
+        tree = CheckpointTree(
+            artifact.source, tuple(listed), artifact.is_file, place=artifact.place
+        )
         # Where it stood and what it is called is part of what it is, and so are its hashes.
         text = dump(tree)
         whole = hashlib.sha256("\n".join([text, *(file.sha256 for file in files)]).encode())
@@ -141,28 +260,59 @@ class CommandCheckpoints:
         size = len(text.encode())
         digest = hashlib.sha256(text.encode()).hexdigest()
         files.append(CheckpointFile(TREE_NAME, "state", size, digest))
+        weights = next(file.sha256 for file in files if file.kind == "weights")
+        if metric is None and artifact.kind != OUTPUTS:
+            metric = self._of_same_weights(weights, made)
         return CheckpointManifest(
             run_id=self._run_id,
             phase=self._phase,
             step=step,
             tokens=0,
-            created_at=self._now(),
+            created_at=mf.OUTPUTS_AT if artifact.kind == OUTPUTS else self._now(),
             recipe=RECIPE,
             settings={"recipe": RECIPE, "family": RECIPE, "phase": self._phase}
             | {"keep_best": self._command.keep_best},
             world_size=1,
-            val_bpb=self._command.score(metric) if metric is not None else None,
+            val_bpb=self._score_of(metric),
             step_losses=(),
             cooled=False,
             data_sha256="",
             tokenizer_sha256="",
             files=tuple(files),
-            extra={TREE_SHA256: whole.hexdigest(), **self._told(metric)},
+            extra={TREE_SHA256: whole.hexdigest(), mf.LAYOUT: artifact.kind}
+            | self._metric_words(metric),
         )
 
-    def _told(self, metric: float | None) -> dict[str, object]:
+    def _of_same_weights(self, sha256: str, made: Sequence[CheckpointManifest]) -> Metric | None:
+        """The metric of a checkpoint with the very same weights: the final model of a trainer that
+        loads its best one, or has just saved its last one."""
+        for manifest in made:
+            told = manifest.extra.get(METRIC)
+            if not isinstance(told, dict) or type(told.get("value")) is not float:
+                continue
+            if any(f.sha256 == sha256 for f in manifest.weights):
+                return Metric(told["value"], "same weights", told.get("step", manifest.step))
+        return None
+
+    def _score_of(self, metric: Metric | None) -> float | None:
+        """What is compared; NaN and infinity are noted and never compared."""
+        if metric is None or not math.isfinite(metric.value):
+            return None
+        return self._command.score(metric.value)
+
+    def _metric_words(self, metric: Metric | None) -> dict[str, object]:
         name = self._command.metric_name
-        return {METRIC: {"name": name, "value": metric}} if name and metric is not None else {}
+        if not name or metric is None:
+            return {}
+        finite = math.isfinite(metric.value)
+        words = {"name": name, "value": metric.value if finite else None, "by": metric.by}
+        if not finite:
+            words["said"] = str(metric.value)
+        if metric.step is not None:
+            words["step"] = metric.step
+        if metric.other is not None and math.isfinite(metric.other):
+            words["other"] = metric.other
+        return {METRIC: words}
 
     def _free_step(self, step: int | None, made: list[CheckpointManifest]) -> int:
         taken = {manifest.step for manifest in made}
@@ -170,13 +320,12 @@ class CommandCheckpoints:
             return step
         return max(taken | {step or 0}) + 1
 
-    def _prune(self, made: list[CheckpointManifest]) -> None:
-        for manifest in mf.to_prune(made, self._command.keep_best).checkpoints:
-            folder = self._folder / mf.step_dir_name(manifest.step)
-            with suppress(OSError):
-                # The manifest first: a half-deleted folder must not pass for a checkpoint.
-                (folder / mf.MANIFEST_NAME).unlink()
-                shutil.rmtree(folder)
+    def _delete(self, manifest: CheckpointManifest) -> None:
+        folder = self._folder / mf.step_dir_name(manifest.step)
+        with suppress(OSError):
+            # The manifest first: a half-deleted folder must not pass for a checkpoint.
+            (folder / mf.MANIFEST_NAME).unlink()
+            shutil.rmtree(folder)
 
 
 def tree_of(folder: Path) -> CheckpointTree:
@@ -217,7 +366,14 @@ def restore(folder: Path, manifest: CheckpointManifest, into: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(source, "rb") as reader, open(target, "xb") as writer:  # no two names are one
             shutil.copyfileobj(reader, writer, _CHUNK)
-    return into / on_disk(tree.files[0].path) if tree.is_file else root
+    return into / on_disk(first_of(tree)) if tree.is_file else root
+
+
+def first_of(tree: CheckpointTree) -> str:
+    """Of files that stand beside each other, the one that the others are parts of."""
+    named = tree.source.rpartition("/")[2]
+    paths = [file.path for file in tree.files]
+    return named if named in paths else paths[0]
 
 
 _ESCAPED = re.compile(r"%(?=[0-9A-Fa-f]{2})|" + CONTROL.pattern)
@@ -240,7 +396,7 @@ def _copy_unchanged(source: Path, seen: SeenFile, target: Path) -> str:
     try:
         handle = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise CandidateRefused(f"{seen.path}: {error.strerror}") from None
+        raise ArtifactRefused(f"{seen.path}: {error.strerror}") from None
     with open(handle, "rb") as reader, open(target, "wb") as writer:
         while chunk := reader.read(_CHUNK):
             size += len(chunk)
@@ -252,7 +408,7 @@ def _copy_unchanged(source: Path, seen: SeenFile, target: Path) -> str:
         writer.flush()
         os.fsync(writer.fileno())
     if (size, about.st_mtime_ns, about.st_ino) != (seen.size_bytes, seen.mtime_ns, seen.inode):
-        raise CandidateRefused(f"{seen.path} changed while it was copied")
+        raise ArtifactRefused(f"{seen.path} changed while it was copied")
     return digest.hexdigest()
 
 
@@ -270,7 +426,8 @@ _LONGEST_NAME = 200
 
 
 class CheckpointTaker:
-    """``say`` puts a line into the log."""
+    """Copies what settles, and gives each checkpoint its metric once that is known. ``say`` puts a
+    line into the log; ``most_bytes`` is what was reserved for one checkpoint."""
 
     def __init__(
         self,
@@ -279,12 +436,18 @@ class CheckpointTaker:
         shelf: CommandCheckpoints,
         tell: CommandReporter,
         say: Callable[[str], None],
+        most_bytes: int,
     ) -> None:
         self._work, self._watcher, self._shelf = work, watcher, shelf
-        self._tell, self._say = tell, say
-        self._under_way: dict[Candidate, Future[CheckpointManifest | None]] = {}
+        self._tell, self._say, self._most_bytes = tell, say, most_bytes
+        self._under_way: dict[Artifact, tuple[Future[CheckpointManifest | None], Saved]] = {}
         self._taker = ThreadPoolExecutor(max_workers=1)
         self._left_out: dict[str, str] = {}
+        self._unscored: dict[int, Saved] = {}
+        self._last: CheckpointManifest | None = None
+        self.largest_bytes = 0
+        """Of the checkpoints taken."""
+        self.has_outputs = False
 
     @property
     def changes(self) -> int:
@@ -292,22 +455,41 @@ class CheckpointTaker:
         return self._watcher.changes
 
     @property
-    def left_out(self) -> str:
-        """Return the last one that was left out, and why; empty where there was none."""
-        if not self._left_out:
-            return ""
-        name, why = next(reversed(self._left_out.items()))
-        return f"left out {name}: {why}"
+    def notes(self) -> list[str]:
+        """What a user should know of at once: what was left out, overwritten, or is larger than
+        was reserved for it."""
+        notes = []
+        if self._left_out:
+            name, why = next(reversed(self._left_out.items()))
+            notes.append(f"left out {name}: {why}")
+        if lost := self._watcher.overwritten:
+            times = "once" if lost == 1 else f"{lost} times"
+            name = one_line(self._watcher.last_overwritten)[:_LONGEST_NAME]
+            notes.append(f"{name} was overwritten {times} before it could be copied")
+        if self.largest_bytes > self._most_bytes:
+            notes.append(
+                f"a checkpoint holds {self.largest_bytes / 1e9:.2f} GB, more than the"
+                f" {self._most_bytes / 1e9:.2f} GB reserved: --checkpoint-gb"
+            )
+        return notes
 
     def settled(self, steady: float, after_s: float) -> None:
-        """Whatever has stood still for so many seconds."""
+        """Take whatever has not changed for so many seconds."""
         for found in self._watcher.settled(steady, after_s):
-            if not isinstance(found, Candidate):
+            if not isinstance(found, Artifact):
                 self._refuse(*found)
                 continue
-            saved_at = max(file.mtime_ns for file in found.files) / 1e9
-            step = self._tell.step_at(saved_at) if found.step is None else found.step
-            self._take(found, step, self._tell.metric_of(found.step, saved_at))
+            step = step_in(found)
+            if step is None:
+                number = found.marks.number
+                known = number is not None and number in self._tell.order.steps
+                step = number if known else self._tell.step_at(found.saved_at)
+            saved = Saved(found.saved_at, found.marks._replace(step=step_in(found)))
+            self._tell.order.saw_save(saved)
+            metric, waits = self._of_layout(found, step), False
+            if metric is None:
+                metric, waits = self._metric_of(saved)
+            self._take(found, step, metric, saved, waits=waits)
 
     def named(self, path: str, step: int | None, metric: float | None) -> None:
         """Take the checkpoint that the command reports as whole."""
@@ -317,41 +499,104 @@ class CheckpointTaker:
             self._refuse(path, "it is not in the working folder")
             return
         try:
-            if (candidate := self._watcher.look(name)) is not None:
-                self._take(candidate, step, metric)
+            if (artifact := self._watcher.look(name)) is not None:
+                reported = None if metric is None else Metric(metric, "report")
+                self._take(artifact, step, reported, Saved(artifact.saved_at, artifact.marks))
             else:
                 self._refuse(name, "no such file or folder, or an empty one")
-        except CandidateRefused as why:
+        except ArtifactRefused as why:
             self._refuse(name, str(why))
 
-    def _take(self, candidate: Candidate, step: int | None, metric: float | None) -> None:
+    def _of_layout(self, artifact: Artifact, step: int | None) -> Metric | None:
+        """What its own state says: the value of its step; else the last one before it."""
+        wanted = plain_name(self._tell.metric_name)
+        found: Metric | None = None
+        for at, metrics in metrics_in(artifact) if wanted else []:
+            if at is not None and step is not None and at > step:
+                continue
+            value = next((v for key, v in metrics.items() if plain_name(key) == wanted), None)
+            if value is not None:
+                found = Metric(value, "layout", at)
+        return found
+
+    def _metric_of(self, saved: Saved) -> tuple[Metric | None, bool]:
+        """The metric as far as it is known now, and whether it may still come or change."""
+        assigned = self._tell.order.value_of(saved)
+        if assigned.pending or assigned.value is None:
+            return None, assigned.pending
+        value = assigned.value
+        other = assigned.other.value if assigned.is_ambiguous and assigned.other else None
+        return Metric(value.value, assigned.by or "unsure", value.step, other), False
+
+    def _take(
+        self,
+        artifact: Artifact,
+        step: int | None,
+        metric: Metric | None,
+        saved: Saved,
+        *,
+        waits: bool = False,
+    ) -> None:
         """Have it copied beside: a large one must not keep the command from being stopped."""
-        if candidate not in self._under_way:
-            work = self._taker.submit(self._shelf.take, candidate, step, metric)
-            self._under_way[candidate] = work
+        if artifact not in self._under_way:
+            work = self._taker.submit(self._shelf.take, artifact, step, metric, waits=waits)
+            self._under_way[artifact] = work, saved
 
     def collect(self, *, to_the_end: bool = False) -> None:
         """Collect the copies that are done; ``to_the_end``: wait for all of them."""
         if to_the_end:
-            wait(self._under_way.values())
-        for candidate, work in list(self._under_way.items()):
+            wait(work for work, _ in self._under_way.values())
+        for artifact, (work, saved) in list(self._under_way.items()):
             if not work.done():
                 continue
-            del self._under_way[candidate]
+            del self._under_way[artifact]
             try:
                 made = work.result()
-            except CandidateRefused as why:
-                if (self._work / candidate.source).exists():  # or the command has removed it itself
-                    self._refuse(candidate.source, str(why))
-                continue
+            except ArtifactRefused as why:
+                if (artifact.root / artifact.files[0].path).exists():
+                    self._refuse(artifact.name, str(why))
+                continue  # or the command has removed it itself
             except OSError as error:
-                self._refuse(candidate.source, f"it could not be kept: {error.strerror or error}")
+                self._refuse(artifact.name, f"it could not be kept: {error.strerror or error}")
                 continue
-            self._watcher.done(candidate)
-            self._left_out.pop(candidate.source, None)
+            self._watcher.done(artifact)
+            self._left_out.pop(artifact.name, None)
+            self.largest_bytes = max(self.largest_bytes, artifact.size_bytes)
             if made is not None:
+                self._last = made
+                if METRIC not in made.extra and not made.is_output:
+                    self._unscored[made.step] = saved
                 self._tell.saved(made.step, made.val_bpb, time.time())
-                self._say(f"took {candidate.source} as {made.label}, {made.size_bytes} bytes")
+                self._say(
+                    f"took {one_line(artifact.name)} ({artifact.kind}) as {made.label},"
+                    f" {made.size_bytes} bytes"
+                )
+        self._score()
+
+    def _score(self) -> None:
+        """Give their metric to those that waited for it."""
+        for step, saved in list(self._unscored.items()):
+            metric, waits = self._metric_of(saved)
+            if waits:
+                continue
+            del self._unscored[step]
+            if metric is None:
+                self._shelf.settle(step)
+            else:
+                with suppress(OSError):
+                    scored = self._shelf.score(step, metric)
+                    if scored is not None:
+                        self._tell.scored(step, scored.val_bpb, time.time())
+                        self._say(f"{scored.label}: {self._tell.metric_name} {metric.value:g}")
+
+    def take_outputs(self) -> None:
+        """At the end: files of no layout, as one archive."""
+        with suppress(OSError, ArtifactRefused):
+            made = self._shelf.take_outputs(self._work, self._watcher.rest)
+            if made is not None:
+                self.has_outputs = True
+                count = len(self._watcher.rest)
+                self._say(f"took {count} other files, unjudged, as {made.label}")
 
     def _refuse(self, name: str, why: str) -> None:
         if self._left_out.get(name) != why and len(self._left_out) < _MOST_LEFT_OUT:

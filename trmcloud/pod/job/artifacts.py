@@ -1,0 +1,735 @@
+"""Checkpoints among the files that a command writes: known layouts, and files that belong together.
+
+Nothing is ever loaded: names, sizes, times and the first bytes of a file decide, and small JSON
+files of known layouts. Names may be hostile. A checkpoint that cannot be carried home safely is
+refused with a reason: links that lead out, trees that are too deep, too many files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trmcloud.core.contract.command import MOST_DEPTH, MOST_FILES, is_inside
+from trmcloud.core.values import dataclass
+
+OUTPUTS = "outputs"
+"""The kind of the one archive of files that no layout recognises."""
+NAMED = "named"
+"""The kind of what a pattern of ``--checkpoints`` or a line of reports names."""
+_MODELS = frozenset(
+    (
+        *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npz", ".npy", ".msgpack", ".h5"),
+        *(".hdf5", ".keras", ".pkl", ".pickle", ".joblib", ".skops", ".onnx", ".gguf", ".tar"),
+        *(".distcp", ".ubj", ".cbm", ".cbsnapshot", ".eqx", ".pdparams", ".params", ".nemo"),
+        *(".torch", ".model", ".index", ".pb", ".tflite", ".mar"),
+    )
+)
+"""The suffixes of files that hold weights."""
+_TF_DATA = re.compile(r"\.data-[0-9]{5}-of-[0-9]{5}$")
+_FIRST_BYTES: tuple[tuple[bytes, bytes], ...] = (
+    (b"PK\x03\x04", b"data.pkl"),
+    (b"\x80\x02", b""),
+    (b"\x80\x03", b""),
+    (b"\x80\x04", b""),
+    (b"\x80\x05", b""),
+    (b"\x89HDF\r\n\x1a\n", b""),
+    (b"GGUF", b""),
+    (b"CBM1", b""),
+    (b'{"learner"', b""),
+    (b"{L\x00\x00\x00\x00\x00\x00\x00\x07learner", b""),
+    (b"tree\nversion=", b""),
+)
+"""How files of weights begin, and what else stands in their first bytes: torch's zip, a pickle,
+HDF5, GGUF, CatBoost, XGBoost's JSON and UBJSON, LightGBM's text."""
+_LOOKED_AT = 256
+_BY_CONTENT = frozenset(("", ".txt", ".json", ".deprecated", ".lgb", ".xgb"))
+"""Suffixes that say nothing: the first bytes decide."""
+
+_OF_ANYTHING = frozenset((".npz", ".npy", ".pkl", ".pickle", ".joblib", ".tar", ".h5", ".hdf5"))
+"""Suffixes of data as well: where no folder was named, the name must be a model's."""
+_LIKE_A_MODEL = re.compile(
+    r"model|ckpt|checkpoint|weight|epoch|step|iter|clf|classif|regress|estim|param|state|agent"
+    r"|policy|net|best|last|final",
+    re.I,
+)
+_PART = re.compile(
+    r"^(training_args|optim|opt_state|scheduler|lr_sched|scaler|rng_state|random_state|trainer_state"
+    r"|tokenizer|vocab|merges|special_tokens|added_tokens|generation_config|preprocessor|sampler"
+    r"|chat_template|zero_to_fp32|latest_checkpointed|hparams|dl_state|custom_checkpoint)"
+    r"|^(?!model)(.*[_.-])?(optim|optimizer|scheduler|config|meta|metadata|args|opts?|labels|classes)"
+    r"([_.-]|$)",
+    re.I,
+)
+"""Names of what belongs to a checkpoint and is none by itself."""
+_PART_SUFFIXES = frozenset(
+    (".json", ".yaml", ".yml", ".toml", ".txt", ".model", ".jinja", ".md", ".py", ".csv")
+)
+_IN_MAKING = re.compile(
+    r"(^\.)|(^tmp)|(\.tmp)|(-tmp-)|(^_tmp)|(\.part(ial)?$)|(\.incomplete)|(\.lock$)|(~$)", re.I
+)
+_NO_OUTPUT = frozenset(
+    (
+        "__pycache__",
+        "node_modules",
+        "site-packages",
+        "wandb",
+        "mlruns",
+        "runs",
+        "logs",
+        "tensorboard",
+    )
+)
+"""Folders in which no checkpoint is looked for: packages, and boards' own files."""
+_INPUTS = frozenset(("data", "dataset", "datasets", "cache"))
+"""Folders that are not looked into where no folder was named."""
+_LOG = re.compile(r"(\.log$)|(^events\.out\.tfevents\.)|(\.out$)|(\.err$)", re.I)
+_SHARD = re.compile(
+    r"[-_.]?(\d{5}-of-\d{5}|(?:mp|zero_pp)_rank_\d+(?:_mp_rank_\d+)?|rank[-_]?\d+)", re.I
+)
+_STEP = re.compile(
+    r"(?:global[-_]?step|steps?|checkpoint|ckpt|iter(?:ation)?)[-_=.]?([0-9]{1,8})(?![0-9])",
+    re.I,
+)
+_EPOCH = re.compile(r"(?<![A-Za-z])(?:epochs?|ep)[-_=.]?([0-9]{1,8})(?![0-9])", re.I)
+_DIGITS = re.compile(r"[0-9]+")
+_VARIANT = re.compile(r"(best|last|latest|final|ema|current|init)", re.I)
+_NAMED_METRIC = re.compile(r"([A-Za-z_][A-Za-z0-9_/.]*)=(-?[0-9]+\.[0-9]+(?:e-?[0-9]+)?)", re.I)
+_HUB_WEIGHTS = re.compile(
+    r"(model|pytorch_model|adapter_model|tf_model|flax_model|diffusion_pytorch_model)"
+    r"([-.].*)?\.(safetensors|bin|h5|msgpack|index\.json)",
+    re.I,
+)
+_HUB_SIGNS = frozenset(
+    ("config.json", "adapter_config.json", "trainer_state.json", "training_args.bin")
+)
+_MOST_ENTRIES = 20_000
+"""Of one look at a place."""
+_MOST_STATE_BYTES = 64 << 20
+"""Of a ``trainer_state.json``, which lists all that was logged."""
+
+
+class ArtifactRefused(ValueError):
+    """A checkpoint that cannot be taken; its text says why."""
+
+
+@dataclass(frozen=True)
+class SeenFile:
+    """One file, as it was when it was looked at."""
+
+    path: str
+    """Below the artifact's root."""
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+
+
+class Marks(NamedTuple):
+    """The numbers in a name: ``checkpoint-20``, ``epoch=1-step=20.ckpt``, ``model_000020.pt``."""
+
+    step: int | None = None
+    epoch: int | None = None
+    number: int | None = None
+    """The last number, where none is called a step."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What belongs together as one checkpoint. ``source`` is its name below its place."""
+
+    source: str
+    root: Path
+    """The folder that its files' paths are below."""
+    files: tuple[SeenFile, ...]
+    is_file: bool
+    """Its files stand beside each other, in no folder of their own."""
+    kind: str = NAMED
+    """The layout by which it was recognised: checkpoints of one kind may be compared in size."""
+    place: str = ""
+    """The folder outside the working tree that it was found in, as it was named."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def marks(self) -> Marks:
+        return marks_of(self.source.rpartition("/")[2])
+
+    @property
+    def weights(self) -> tuple[SeenFile, ...]:
+        """The files that are no parts; all, where every name is that of a part."""
+        found = tuple(f for f in self.files if not is_part(f.path.rpartition("/")[2]))
+        return found or self.files
+
+    @property
+    def saved_at(self) -> float:
+        """Epoch seconds of the last write to its weights."""
+        return max(file.mtime_ns for file in self.weights) / 1e9
+
+    @property
+    def name(self) -> str:
+        """For people: with the place, where that is outside the working tree."""
+        return f"{self.place}/{self.source}" if self.place else self.source
+
+
+def marks_of(name: str) -> Marks:
+    plain = _SHARD.sub("", name)
+    step, epoch = _STEP.search(plain), _EPOCH.search(plain)
+    stem = plain.partition(".")[0] if "=" not in plain else plain
+    numbers = _DIGITS.findall(stem)
+    number = int(numbers[-1][-8:]) if numbers and step is None else None
+    return Marks(
+        int(step.group(1)) if step else None, int(epoch.group(1)) if epoch else None, number
+    )
+
+
+def is_part(name: str) -> bool:
+    """Whether a file of this name belongs to a checkpoint and is none by itself."""
+    return _PART.search(name) is not None
+
+
+def metrics_in(artifact: Artifact) -> list[tuple[int | None, dict[str, float]]]:
+    """What the layout itself says of quality: (step, metrics) in the order of logging.
+
+    transformers' ``trainer_state.json``, orbax's ``metrics/metrics``, and names that bear a value
+    (``epoch=2-val_loss=0.34.ckpt``).
+    """
+    by_path = {file.path: file for file in artifact.files}
+    state = by_path.get("trainer_state.json")
+    if state is not None and (said := _json(artifact.root / state.path)) is not None:
+        history = said.get("log_history")
+        rows = history if isinstance(history, list) else []
+        return [(_whole(row.get("step")), _numbers(row)) for row in rows if isinstance(row, dict)]
+    for path in ("metrics/metrics", "metrics"):
+        if path in by_path and (said := _json(artifact.root / path)) is not None:
+            return [(artifact.marks.step, _numbers(said))]
+    named = _NAMED_METRIC.findall(artifact.source.rpartition("/")[2].rpartition(".")[0])
+    metrics = {name: float(value) for name, value in named}
+    return [(artifact.marks.step, metrics)] if metrics else []
+
+
+def step_in(artifact: Artifact) -> int | None:
+    """The step that the layout itself names, by its state or its name."""
+    if any(file.path == "trainer_state.json" for file in artifact.files):
+        said = _json(artifact.root / "trainer_state.json")
+        if said is not None and (step := _whole(said.get("global_step"))) is not None:
+            return step
+    if artifact.kind == "orbax" and artifact.marks.step is None:
+        return artifact.marks.number
+    return artifact.marks.step
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            text = file.read(_MOST_STATE_BYTES + 1)
+        said = json.loads(text) if len(text) <= _MOST_STATE_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 100_000_000 else None
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    return {k[:80]: float(v) for k, v in list(row.items())[:64] if type(v) in (int, float)}
+
+
+# Looking at a place: one walk, which is bounded, and then the layouts, from the top down.
+
+
+class Folder(NamedTuple):
+    """A folder as it was found: the files and folders in it, and links by what they are."""
+
+    path: str
+    """Below the place; empty for the place itself."""
+    files: Mapping[str, SeenFile]
+    folders: Mapping[str, Folder]
+    trouble: str = ""
+    """Why what it holds cannot be taken as a whole."""
+
+    def every(self) -> Iterator[SeenFile]:
+        yield from self.files.values()
+        for folder in self.folders.values():
+            yield from folder.every()
+
+    @property
+    def troubles(self) -> str:
+        found = (folder.troubles for folder in self.folders.values())
+        return self.trouble or next(filter(None, found), "")
+
+
+class Found(NamedTuple):
+    """A look at a place: checkpoints, what is refused (name, why), and files of no layout."""
+
+    artifacts: tuple[Artifact, ...]
+    refused: tuple[tuple[str, str], ...]
+    rest: tuple[SeenFile, ...]
+    """Their paths are below the place."""
+
+
+def find_artifacts(
+    root: Path, *, place: str = "", below: str = "", but: Collection[SeenFile] = ()
+) -> Found:
+    """Look for checkpoints below ``root``.
+
+    Args:
+        root: the working tree, or a folder outside it.
+        place: the name of that folder outside.
+        below: look in this folder of ``root`` alone.
+        but: files that were there before and are no output while they are unchanged.
+    """
+    known = {(file.path, file.mtime_ns, file.size_bytes) for file in but}
+    folder = _walk(root, below, 0, [_MOST_ENTRIES], known)
+    found = _Search(root, place, by_name=not below and not place)
+    found.search(folder, is_top=True)
+    return Found(tuple(found.artifacts), tuple(found.refused), tuple(found.rest))
+
+
+def files_below(root: Path) -> tuple[SeenFile, ...]:
+    """Every file below ``root``, as far as a look reaches."""
+    return tuple(_walk(root, "", 0, [_MOST_ENTRIES], ()).every())
+
+
+def _walk(
+    root: Path, below: str, depth: int, left: list[int], known: Collection[tuple[str, int, int]]
+) -> Folder:
+    files: dict[str, SeenFile] = {}
+    folders: dict[str, Folder] = {}
+    trouble = ""
+    try:
+        with os.scandir(root / below) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError:
+        return Folder(below, {}, {})
+    for entry in entries:
+        left[0] -= 1
+        if left[0] < 0:
+            break
+        path = f"{below}/{entry.name}" if below else entry.name
+        if not is_inside(path):
+            trouble = f"{path!r:.80} is too long a name"
+            continue
+        try:
+            about = entry.stat(follow_symlinks=False)
+            if stat.S_ISLNK(about.st_mode):
+                if not _stays_inside(root, Path(entry.path)):
+                    trouble = f"{path!r:.80} is a link that leads out"
+                continue  # another name of what is seen itself
+        except OSError:
+            continue
+        if stat.S_ISDIR(about.st_mode):
+            if depth >= MOST_DEPTH + 2:
+                trouble = f"it is deeper than {MOST_DEPTH} folders"
+            elif entry.name not in _NO_OUTPUT:
+                folders[entry.name] = _walk(root, path, depth + 1, left, known)
+        elif not stat.S_ISREG(about.st_mode):
+            trouble = f"{path!r:.80} is no file"
+        elif (path, about.st_mtime_ns, about.st_size) not in known:
+            files[entry.name] = _seen(path, about)
+    return Folder(below, files, folders, trouble)
+
+
+def _stays_inside(root: Path, link: Path) -> bool:
+    real, target = os.path.realpath(root), os.path.realpath(link)
+    return target == real or target.startswith(real + os.sep)
+
+
+class _Search:
+    def __init__(self, root: Path, place: str, *, by_name: bool) -> None:
+        self._root, self._place, self._by_name = root, place, by_name
+        self.artifacts: list[Artifact] = []
+        self.refused: list[tuple[str, str]] = []
+        self.rest: list[SeenFile] = []
+
+    def search(self, folder: Folder, *, is_top: bool = False) -> None:
+        name = folder.path.rpartition("/")[2]
+        if not is_top and _IN_MAKING.search(name):
+            return
+        kind = layout_of(folder, self._root)
+        if kind and not (is_top and kind == "folder"):
+            if kind in _WHOLE or marks_of(name).step is not None:
+                self._add(folder.path, list(folder.every()), kind, folder.troubles)
+            else:
+                self._add_model(folder, kind)
+            return
+        for child_name, child in folder.folders.items():
+            if not (self._by_name and child_name in _INPUTS):
+                self.search(child)
+        self._search_files(folder)
+
+    def _add_model(self, folder: Folder, kind: str) -> None:
+        """A model with other checkpoints in its folder, as transformers' output folder is."""
+        files = [
+            f for n, f in folder.files.items() if not _LOG.search(n) and not _IN_MAKING.search(n)
+        ]
+        for child in folder.folders.values():
+            if _holds_checkpoints(child, self._root):
+                self.search(child)
+            elif not _IN_MAKING.search(child.path.rpartition("/")[2]):
+                files += child.every()
+        # In a folder that bears its name; or beside others, where the place itself is the folder.
+        self._add(folder.path, files, kind, folder.trouble)
+
+    def _search_files(self, folder: Folder) -> None:
+        """Group the files of a folder of no layout: those with the same numbers in their names, and
+        those without any by best, last and the like."""
+        groups: dict[object, list[str]] = {}
+        parts: list[str] = []
+        for name, file in folder.files.items():
+            if _IN_MAKING.search(name) or not file.size_bytes:
+                continue
+            if not is_part(name) and is_model(self._root, file) and self._may_be(name):
+                groups.setdefault(_group_of(name), []).append(name)
+            elif is_part(name) or os.path.splitext(name)[1].lower() in _PART_SUFFIXES:
+                parts.append(name)
+            elif not _LOG.search(name):
+                self.rest.append(file)
+        plain = [key for key in groups if isinstance(key, str)]
+        for name in parts:
+            key = _group_of(name)
+            if is_part(name) and key not in groups and isinstance(key, str) and len(plain) == 1:
+                key = plain[0]
+            if is_part(name) and key in groups:
+                groups[key].append(name)
+            else:
+                self.rest.append(folder.files[name])
+        for names in groups.values():
+            first = next(name for name in names if not is_part(name))
+            suffix = os.path.splitext(first)[1].lower().lstrip(".") or "file"
+            source = f"{folder.path}/{first}" if folder.path else first
+            files = [folder.files[name] for name in names]
+            self._add(source, files, suffix, "", is_file=True)
+
+    def _may_be(self, name: str) -> bool:
+        is_clear = os.path.splitext(name)[1].lower() not in _OF_ANYTHING
+        return is_clear or not self._by_name or _LIKE_A_MODEL.search(name) is not None
+
+    def _add(
+        self, source: str, files: list[SeenFile], kind: str, trouble: str, *, is_file: bool = False
+    ) -> None:
+        if not files:
+            return
+        parent = source.rpartition("/")[0] if is_file else source
+        cut = len(parent) + 1 if parent else 0
+        if trouble or len(files) > MOST_FILES:
+            self.refused.append((source, trouble or f"it holds more than {MOST_FILES} files"))
+            return
+        below = [_named(file, file.path[cut:]) for file in files]
+        deepest = max(file.path.count("/") for file in below)
+        if deepest > MOST_DEPTH:
+            self.refused.append((source, f"it is deeper than {MOST_DEPTH} folders"))
+            return
+        if not source:  # the place itself: its files stand in no folder that could be restored
+            source, is_file = next(f.path for f in below if not is_part(f.path)), True
+        ordered = tuple(sorted(below, key=lambda file: file.path))
+        self.artifacts.append(
+            Artifact(source, self._root / parent, ordered, is_file, kind, self._place)
+        )
+
+
+_WHOLE = frozenset(("orbax", "torch-dcp", "saved-model", "deepspeed", "folder"))
+"""Layouts of which all that is in the folder is part."""
+
+
+def layout_of(folder: Folder, root: Path) -> str:
+    """The layout of a folder that is one checkpoint; empty where it is none."""
+    files, folders = folder.files, folder.folders
+    name = folder.path.rpartition("/")[2]
+    if "_CHECKPOINT_METADATA" in files or "_METADATA" in files:
+        return "orbax"
+    if any("_METADATA" in f.files for n, f in folders.items() if not _DIGITS.search(n)):
+        return "orbax"
+    if any(n.endswith(".distcp") for n in files):
+        # Its index is written last.
+        return "torch-dcp" if ".metadata" in files else ""
+    if "saved_model.pb" in files:
+        return "saved-model"
+    if any(re.search(r"mp_rank_\d+_model_states\.pt$", n) for n in files):
+        return "deepspeed"
+    has_weights = any(_HUB_WEIGHTS.fullmatch(n) for n in files)
+    trains = any(is_part(n) and n.startswith(("optim", "random_states", "rng")) for n in files)
+    if has_weights and (trains or _HUB_SIGNS & set(files)):
+        what = "adapter" if any(n.startswith("adapter_model") for n in files) else "model"
+        if not (_HUB_SIGNS & set(files)):
+            return "accelerate"
+        return f"transformers-{what}" + ("-and-optimizer" if trains else "")
+    if any(n.startswith("pytorch_model_fsdp") for n in folders):
+        return "accelerate"
+    if _STEP.search(name) and any(is_model(root, file) for file in folder.every()):
+        return "folder"
+    return ""
+
+
+def _holds_checkpoints(folder: Folder, root: Path) -> bool:
+    return bool(layout_of(folder, root)) or any(
+        _holds_checkpoints(child, root) for child in folder.folders.values()
+    )
+
+
+@lru_cache(maxsize=4096)
+def is_model(root: Path, file: SeenFile) -> bool:
+    """Whether a file holds weights: by its suffix, or by how it begins where that says nothing."""
+    name = file.path.rpartition("/")[2]
+    suffix = os.path.splitext(name)[1].lower()
+    if _TF_DATA.search(name):
+        return True
+    if suffix in _MODELS and suffix not in _BY_CONTENT:
+        return True
+    if _DIGITS.fullmatch(suffix[1:]):
+        suffix = ""  # step_0.5
+    if suffix not in _BY_CONTENT or _LOG.search(name):
+        return False
+    if not suffix and _STEP.search(name):
+        return True
+    try:
+        with open(
+            os.open(root / file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"
+        ) as f:
+            begin = f.read(_LOOKED_AT)
+    except OSError:
+        return False
+    return any(begin.startswith(first) and also in begin for first, also in _FIRST_BYTES)
+
+
+def _group_of(name: str) -> object:
+    """What files of one checkpoint have in common in their names: all their numbers; where they
+    have none, whether they are called best, last or neither."""
+    plain = _TF_DATA.sub("", _SHARD.sub("", name))
+    stem = plain if "=" in plain else plain.partition(".")[0]
+    if numbers := _DIGITS.findall(stem):
+        return tuple(str(int(number)) for number in numbers)
+    variant = _VARIANT.search(stem)
+    return variant.group(1).lower() if variant else ""
+
+
+def _seen(path: str, about: os.stat_result) -> SeenFile:
+    return SeenFile(path, about.st_size, about.st_mtime_ns, about.st_ino)
+
+
+def _named(file: SeenFile, path: str) -> SeenFile:
+    return SeenFile(path, file.size_bytes, file.mtime_ns, file.inode)
+
+
+# Watching places: what has stopped changing is handed out, once for each version of its weights.
+
+
+class Watcher:
+    """Watches the places that ``--checkpoints`` names, or the whole working tree.
+
+    Args:
+        work: the working tree.
+        checkpoints: folders, files or patterns of names, separated by ``os.pathsep``; relative to
+            ``work``, or outside it: absolute, or below ``~``. Empty: all of ``work``.
+        but: files that were sent and are no output while they are unchanged.
+        home: the command's home folder, which ``~`` stands for.
+    """
+
+    def __init__(
+        self, work: Path, checkpoints: str, but: Collection[SeenFile] = (), home: Path | None = None
+    ) -> None:
+        self._work, self._but = work, but
+        self._home = home or Path(os.path.expanduser("~"))
+        self._places = [self._place(each) for each in checkpoints.split(os.pathsep) if each]
+        self._since: dict[str, tuple[Artifact, float]] = {}
+        self._done: dict[str, tuple[SeenFile, ...]] = {}
+        self.rest: tuple[SeenFile, ...] = ()
+        """Files of no layout in the working tree, as of the last look."""
+        self.changes = 0
+        """Counts what was seen to have changed: a sign that the command makes progress."""
+        self.overwritten = 0
+        """Versions that were gone before they could be taken."""
+        self.last_overwritten = ""
+
+    def _place(self, named: str) -> _Place:
+        folder, pattern = named.rstrip("/") or "/", ""
+        if any(char in named for char in "*?["):
+            folder, _, pattern = named.rpartition("/")
+        if not named.startswith(("/", "~")):
+            return _Place(self._work, "", "" if folder == "." else folder, pattern)
+        path = Path(folder.replace("~", str(self._home), 1) if folder[0] == "~" else folder)
+        return _Place(path, folder, "", pattern)
+
+    def settled(self, now: float, after_s: float) -> Iterator[Artifact | tuple[str, str]]:
+        """Checkpoints that have not changed for ``after_s`` seconds until ``now``, and (name, why)
+        of what is refused. One that is ``done`` with comes again only once its weights changed.
+        One whose format shows that it is whole waits a quarter as long."""
+        there = set()
+        for artifact in self._look():
+            if not isinstance(artifact, Artifact):
+                yield artifact
+                continue
+            name = artifact.name
+            there.add(name)
+            if self._done.get(name) == artifact.weights:
+                continue
+            before = self._since.get(name)
+            if before is None or before[0].files != artifact.files:
+                if before is not None:
+                    self._count_overwritten(artifact, before[0])
+                self._since[name] = artifact, now
+                self.changes += 1
+                if after_s > 0:
+                    continue
+            elif now - before[1] < (after_s / 4 if _shows_whole(artifact) else after_s):
+                continue
+            yield artifact
+        for gone in set(self._since) - there:
+            del self._since[gone]
+            self._done.pop(gone, None)
+
+    def done(self, artifact: Artifact) -> None:
+        """It is taken, or will not be as it is."""
+        self._done[artifact.name] = artifact.weights
+
+    def look(self, name: str) -> Artifact | None:
+        """Return what stands at ``name`` below the working tree as one checkpoint, whatever its
+        layout; None where that is nothing.
+
+        Raises:
+            ArtifactRefused: it cannot be taken.
+        """
+        path = self._work / name
+        if not _stays_inside(self._work, path.parent):
+            raise ArtifactRefused(
+                f"its folder leads out of the working tree, to {os.path.realpath(path.parent):.200}"
+            )
+        return _as_one(self._work, name, "")
+
+    def _look(self) -> Iterator[Artifact | tuple[str, str]]:
+        if not self._places:
+            found = find_artifacts(self._work, but=self._but)
+            self.rest = found.rest
+            yield from found.artifacts
+            yield from found.refused
+        rest: list[SeenFile] = []
+        for place in self._places:
+            yield from self._look_in(place, rest)
+        if self._places:
+            self.rest = tuple(rest)
+
+    def _look_in(self, place: _Place, rest: list[SeenFile]) -> Iterator[Artifact | tuple[str, str]]:
+        if not place.outside and not _stays_inside(place.root, place.root / place.below):
+            yield place.below, "it leads out of the working tree"
+            return
+        at = place.root / place.below
+        if place.pattern:
+            try:
+                names = sorted(entry.name for entry in os.scandir(at))[:_MOST_ENTRIES]
+            except OSError:
+                return
+            for name in names:
+                if fnmatchcase(name, place.pattern) and not _IN_MAKING.search(name):
+                    yield from self._one(place, f"{place.below}/{name}" if place.below else name)
+        elif at.is_file():
+            whole = place.root.parent if not place.below else place.root
+            named = place.below or place.root.name
+            yield from self._one(place._replace(root=whole, below=""), named)
+        else:
+            but = () if place.outside else self._but
+            found = find_artifacts(place.root, place=place.outside, below=place.below, but=but)
+            if not place.outside:
+                rest += found.rest
+            yield from found.artifacts
+            yield from found.refused
+
+    def _one(self, place: _Place, name: str) -> Iterator[Artifact | tuple[str, str]]:
+        try:
+            artifact = _as_one(place.root, name, place.outside)
+        except ArtifactRefused as why:
+            yield name, str(why)
+            return
+        if artifact is not None:
+            yield artifact
+
+    def _count_overwritten(self, artifact: Artifact, before: Artifact) -> None:
+        """One of the same size as the next was whole, most likely; a smaller one was being
+        written."""
+        is_lost = self._done.get(before.name) != before.weights != artifact.weights
+        if is_lost and before.size_bytes == artifact.size_bytes:
+            self.overwritten += 1
+            self.last_overwritten = before.name
+
+
+class _Place(NamedTuple):
+    root: Path
+    outside: str
+    """As it was named, where it is no part of the working tree."""
+    below: str
+    pattern: str
+
+
+def _as_one(root: Path, name: str, place: str) -> Artifact | None:
+    """Return a file or a whole folder as one checkpoint."""
+    path = root / name
+    try:
+        about = os.lstat(path)
+    except OSError:
+        return None
+    if stat.S_ISREG(about.st_mode):
+        return Artifact(name, path.parent, (_seen(path.name, about),), True, NAMED, place)
+    if not stat.S_ISDIR(about.st_mode):
+        return None  # a "latest" that names another one, which is seen itself
+    folder = _walk(root, name, 0, [_MOST_ENTRIES], ())
+    files = [_named(file, file.path[len(name) + 1 :]) for file in folder.every()]
+    if folder.troubles:
+        raise ArtifactRefused(folder.troubles)
+    if len(files) > MOST_FILES:
+        raise ArtifactRefused(f"it holds more than {MOST_FILES} files")
+    kind = layout_of(folder, root) or NAMED
+    ordered = tuple(sorted(files, key=lambda file: file.path))
+    return Artifact(name, path, ordered, False, kind, place) if files else None
+
+
+def _shows_whole(artifact: Artifact) -> bool:
+    """Whether the formats of its weights tell a whole file from half of one, and say whole."""
+    paths = [artifact.root / file.path for file in artifact.weights]
+    return all(_begins_as_zip(path) or path.suffix == ".safetensors" for path in paths) and not any(
+        map(why_half, paths)
+    )
+
+
+def _begins_as_zip(path: Path) -> bool:
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False
+
+
+def why_half(path: Path) -> str:
+    """Why a file is seen to be cut off, by its format's own marks; empty where nothing shows it."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            begin = file.read(8)
+            if path.suffix == ".safetensors":
+                return _half_safetensors(file.read(1 << 24), begin, size)
+            if begin.startswith(b"PK\x03\x04"):
+                file.seek(max(0, size - (1 << 16) - 22))
+                return "" if b"PK\x05\x06" in file.read() else "its zip has no end"
+    except OSError as error:
+        return error.strerror or "it cannot be read"
+    return ""
+
+
+def _half_safetensors(header: bytes, begin: bytes, size: int) -> str:
+    """Its header says where the last tensor ends (format: 8 bytes of length, JSON, then data)."""
+    length = int.from_bytes(begin, "little") if len(begin) == 8 else 0
+    ends = [
+        int(end)
+        for end in re.findall(rb'"data_offsets":\s*\[\d{1,18},\s*(\d{1,18})\]', header[:length])
+    ]
+    if not 0 < length <= len(header) or size < 8 + length + max(ends, default=0):
+        return "its safetensors are cut off"
+    return ""

@@ -1,0 +1,198 @@
+"""Which value of the metric belongs to which checkpoint: by steps and epochs, else by their order.
+
+A script evaluates and then saves, or saves and then evaluates. Where names and log bear the same
+step or epoch, they decide. Otherwise the order is learned from what lies between a value and a
+save: lines of training, and time. All of it is arithmetic on what was seen; see docs/decisions.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import NamedTuple
+
+from trmcloud.pod.job.artifacts import Marks
+
+BEFORE, AFTER = "evaluates, then saves", "saves, then evaluates"
+AT_ONCE_S = 0.35
+"""A value and a save that lie no further apart are of one moment: a log is read a little late."""
+_MOST = 20_000
+_FAR = 3.0
+"""So many times further from a save than the other one, a value is not that save's."""
+_SURE = 2
+"""Votes by which one order must lead while the command runs; one is enough once it has ended."""
+
+
+class Value(NamedTuple):
+    """A value of the metric as the log told it. ``step`` and ``epoch``: of the line itself."""
+
+    at: float
+    value: float
+    step: int | None = None
+    epoch: int | None = None
+
+
+class Saved(NamedTuple):
+    """A checkpoint that was written at ``at``, and the numbers that its name bears."""
+
+    at: float
+    marks: Marks = Marks()
+
+
+class Assigned(NamedTuple):
+    """The value of a checkpoint. ``by`` says how it was found: step, epoch, time or order;
+    ``pending``: it may still come, or change. ``other`` is its value if the order is the other one.
+    """
+
+    value: Value | None
+    by: str = ""
+    pending: bool = False
+    other: Value | None = None
+
+    @property
+    def is_ambiguous(self) -> bool:
+        return self.by == "" and self.value != self.other
+
+
+class MetricOrder:
+    """One attempt's values and saves. Times are epoch seconds and come in their order, almost."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self.saves: list[Saved] = []
+        self._training: list[float] = []
+        """When lines of training were seen."""
+        self.steps: set[int] = set()
+        """Those that the log has named."""
+        self.has_ended = False
+        self._known: tuple[int, int, int, bool] | None = None
+        self._order = ""
+
+    def saw_training(self, at: float, step: int | None) -> None:
+        if step is not None:
+            self.steps.add(step)
+        if len(self._training) < _MOST and (not self._training or self._training[-1] <= at):
+            self._training.append(at)
+
+    def saw(self, value: Value) -> None:
+        if value.step is not None:
+            self.steps.add(value.step)
+        if len(self.values) < _MOST:
+            bisect.insort(self.values, value, key=_at)
+
+    def saw_save(self, saved: Saved) -> None:
+        if len(self.saves) < _MOST and saved not in self.saves[-64:]:
+            bisect.insort(self.saves, saved, key=_at)
+
+    @property
+    def order(self) -> str:
+        """The order that was learned; empty while it is not known."""
+        known = len(self.values), len(self.saves), len(self._training), self.has_ended
+        if known != self._known:
+            votes, least = self._votes(), 1 if self.has_ended else _SURE
+            self._known = known
+            self._order = BEFORE if votes >= least else AFTER if votes <= -least else ""
+        return self._order
+
+    def value_of(self, saved: Saved) -> Assigned:
+        """The value that belongs to a checkpoint, as far as that is known now."""
+        if (exact := self._exact(saved)) is not None:
+            return exact
+        first = bisect.bisect_left(self.values, saved.at - AT_ONCE_S, key=_at)
+        near = self.values[first : bisect.bisect_right(self.values, saved.at + AT_ONCE_S, key=_at)]
+        if len(near) == 1:
+            return Assigned(near[0], "time")
+        before, after = self._before(saved), self._after(saved)
+        order = self.order
+        if order == BEFORE:
+            return Assigned(before, "order")
+        if order == AFTER:
+            return Assigned(after, "order", pending=after is None and not self.has_ended)
+        if before is None and after is None:
+            return Assigned(None, "", pending=not self.has_ended)
+        return Assigned(before, "", not self.has_ended, after)
+
+    def _exact(self, saved: Saved) -> Assigned | None:
+        """By the step or epoch that both its name and a line of the log bear."""
+        step, epoch, number = saved.marks
+        if step is None and number is not None and number in self.steps:
+            step = number
+        with_steps = [v for v in self.values if v.step is not None]
+        if step is not None and with_steps:
+            same = [v for v in with_steps if v.step == step]
+            if same:
+                return Assigned(same[-1], "step")
+            # Of another step: the last one up to it is the nearest that was measured.
+            later = any((v.step or 0) > step for v in with_steps)
+            earlier = [v for v in with_steps if (v.step or 0) < step]
+            if later or self.has_ended:
+                return Assigned(earlier[-1] if earlier else None, "step")
+            return Assigned(earlier[-1] if earlier else None, "step", pending=True)
+        with_epochs = [v for v in self.values if v.epoch is not None]
+        if epoch is not None and with_epochs:
+            same = [v for v in with_epochs if v.epoch == epoch]
+            if same:
+                return Assigned(same[-1], "epoch")
+        return None
+
+    def _before(self, saved: Saved) -> Value | None:
+        """The last value up to the save, unless another state was saved between the two."""
+        place = bisect.bisect_right(self.values, saved.at + AT_ONCE_S, key=_at)
+        if place == 0:
+            return None
+        found = self.values[place - 1]
+        between = self._saves_between(found.at + AT_ONCE_S, saved.at)
+        return None if any(self._differ(s, saved) for s in between) else found
+
+    def _after(self, saved: Saved) -> Value | None:
+        place = bisect.bisect_right(self.values, saved.at - AT_ONCE_S, key=_at)
+        if place == len(self.values):
+            return None
+        found = self.values[place]
+        between = self._saves_between(saved.at, found.at - AT_ONCE_S)
+        return None if any(self._differ(saved, s) for s in between) else found
+
+    def _saves_between(self, since: float, until: float) -> list[Saved]:
+        first = bisect.bisect_right(self.saves, since, key=_at)
+        return self.saves[first : bisect.bisect_left(self.saves, until, key=_at)]
+
+    def _differ(self, first: Saved, second: Saved) -> bool:
+        """Whether it trained between two saves, as far as its log tells."""
+        if self._training:
+            return self._trained(first.at, second.at)
+        return second.at - first.at > 1.0
+
+    def _trained(self, since: float, until: float) -> bool:
+        first = bisect.bisect_right(self._training, since + AT_ONCE_S)
+        return first < len(self._training) and self._training[first] < until - AT_ONCE_S
+
+    def _votes(self) -> int:
+        """Positive: evaluates, then saves; negative: saves, then evaluates."""
+        votes = 0
+        for saved in self.saves[-200:]:
+            place = bisect.bisect_right(self.values, saved.at, key=_at)
+            if not 0 < place < len(self.values):
+                continue
+            before, after = self.values[place - 1], self.values[place]
+            early, late = self._trained(before.at, saved.at), self._trained(saved.at, after.at)
+            if early != late:
+                votes += 2 if late else -2
+                continue
+            gap_before, gap_after = saved.at - before.at, after.at - saved.at
+            if gap_before * _FAR < gap_after:
+                votes += 1
+            elif gap_after * _FAR < gap_before:
+                votes -= 1
+        if votes == 0 and self.values and self.saves:
+            # How it began: one that saves first has saved what no value was told of yet; how it
+            # ended by itself: with a save, or with a value.
+            first_saved = self.saves[0].at < self.values[0].at - AT_ONCE_S
+            last_saved = self.saves[-1].at > self.values[-1].at + AT_ONCE_S
+            if first_saved and not last_saved:
+                votes = -_SURE if len(self.saves) > 1 or self.has_ended else -1
+            elif last_saved and not first_saved and self.has_ended:
+                votes = 1
+        return votes
+
+
+def _at(seen: Value | Saved) -> float:
+    return seen.at
