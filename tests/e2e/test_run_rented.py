@@ -97,4 +97,8 @@ def test_one_that_is_stopped_lands_and_its_last_words_come_home(
     assert user.only_run().phases["train"].outcome == "landed_signal"
     [manifest] = user.home.glob("runs/*/train/checkpoints/*/manifest.json")
     made = from_json(manifest.read_text(), str(manifest))
-    assert made.extra["metric"] == {"name": "val_loss", "value": made.val_bpb}
+    assert made.extra["metric"] == {
+        "name": "val_loss",
+        "value": made.val_bpb,
+        "by": "report",
+    }

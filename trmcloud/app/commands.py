@@ -55,6 +55,23 @@ def _path_inside(flag: str, path: str) -> str:
     return os.path.normpath(path)
 
 
+def _places(flag: str, named: str) -> str:
+    """Places that are watched, separated by ``:``: inside the working tree, absolute, or below
+    ``~``."""
+    return os.pathsep.join(_place(flag, each) for each in named.split(os.pathsep) if each)
+
+
+def _place(flag: str, path: str) -> str:
+    if not path.startswith(("/", "~")):
+        return _path_inside(flag, path)
+    if path.startswith("~") and not path.startswith("~/"):
+        raise UsageError(f"{flag} {path[:80]}: only ~/ is the home folder of the command")
+    plain = os.path.normpath(path)
+    if plain in ("/", "~") or "\0" in plain or ".." in plain.split("/") or len(plain) > 512:
+        raise UsageError(f"{flag} {path[:80]}: name the folder that it saves in")
+    return plain
+
+
 def _metric(flag: str, metric: str) -> str:
     if len(metric) > 500:
         raise UsageError(f"{flag} is longer than any pattern that is looked for")
@@ -156,13 +173,14 @@ class CommandRequest:
     )
     checkpoints: str = option(
         "--checkpoints", "",
-        "Folder (or pattern: out/ckpt-*) that it saves in; what has stopped changing there is "
-        "kept.", "run", _OWN, metavar="DIR", parse=_path_inside,
+        "Folder (or pattern: out/ckpt-*) that it saves in, also outside the working tree: "
+        "~/.cache/run; several with a colon between. Without it the whole tree is watched.",
+        "run", _OWN, metavar="DIR", parse=_places,
     )
     metric: str = option(
         "--metric", "",
-        "What is best: a key in its lines of JSON or its TensorBoard files, or a pattern for its "
-        "log: 'val_loss=([0-9.]+)'.", "run", _OWN, metavar="METRIC", parse=_metric,
+        "What is best: a key in its log (val_loss=1.2, JSON, dicts, tables), its TensorBoard files "
+        "or its checkpoints, or a pattern: 'val_loss=([0-9.]+)'.", "run", _OWN, metavar="METRIC", parse=_metric,
     )
     best: str = option(
         "--best", "min", "min or max of the metric.", "run", _OWN,

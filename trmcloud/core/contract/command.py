@@ -160,10 +160,11 @@ class Command:
 
     words: tuple[str, ...]
     checkpoints: str = ""
-    """The folder that is watched for checkpoints; empty: only what the command reports."""
+    """The places that are watched for checkpoints, separated by ``os.pathsep``: in the working
+    tree, or absolute, or below ``~``; empty: the whole working tree."""
     metric: str = ""
-    """A name in lines of JSON or in TensorBoard's event files, or a pattern for lines of the log,
-    whose one group is the value."""
+    """A name in its log, TensorBoard's event files or its checkpoints' own state, or a pattern for
+    lines of the log, whose one group is the value."""
     higher_is_better: bool = False
     env: tuple[str, ...] = ()
     """Names of the launching shell's variables that the command is given."""

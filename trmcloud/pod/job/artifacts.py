@@ -22,6 +22,8 @@ from trmcloud.core.values import dataclass
 
 OUTPUTS = "outputs"
 """The kind of the one archive of files that no layout recognises."""
+UNFINISHED = "unfinished"
+"""The layout of a folder whose index is not there yet."""
 NAMED = "named"
 """The kind of what a pattern of ``--checkpoints`` or a line of reports names."""
 _MODELS = frozenset(
@@ -324,7 +326,7 @@ def _walk(
             about = entry.stat(follow_symlinks=False)
             if stat.S_ISLNK(about.st_mode):
                 if not _stays_inside(root, Path(entry.path)):
-                    trouble = f"{path!r:.80} is a link that leads out"
+                    trouble = f"{path:.80} is a link that leads out"
                 continue  # another name of what is seen itself
         except OSError:
             continue
@@ -334,7 +336,7 @@ def _walk(
             elif entry.name not in _NO_OUTPUT:
                 folders[entry.name] = _walk(root, path, depth + 1, left, known)
         elif not stat.S_ISREG(about.st_mode):
-            trouble = f"{path!r:.80} is no file"
+            trouble = f"{path:.80} is no file"
         elif (path, about.st_mtime_ns, about.st_size) not in known:
             files[entry.name] = _seen(path, about)
     return Folder(below, files, folders, trouble)
@@ -357,11 +359,16 @@ class _Search:
         if not is_top and _IN_MAKING.search(name):
             return
         kind = layout_of(folder, self._root)
+        if kind == UNFINISHED:
+            return
         if kind and not (is_top and kind == "folder"):
             if kind in _WHOLE or marks_of(name).step is not None:
                 self._add(folder.path, list(folder.every()), kind, folder.troubles)
             else:
                 self._add_model(folder, kind)
+            return
+        if not self._by_name and _STEP.search(name) and folder.troubles:
+            self.refused.append((folder.path, folder.troubles))
             return
         for child_name, child in folder.folders.items():
             if not (self._by_name and child_name in _INPUTS):
@@ -452,7 +459,7 @@ def layout_of(folder: Folder, root: Path) -> str:
         return "orbax"
     if any(n.endswith(".distcp") for n in files):
         # Its index is written last.
-        return "torch-dcp" if ".metadata" in files else ""
+        return "torch-dcp" if ".metadata" in files else UNFINISHED
     if "saved_model.pb" in files:
         return "saved-model"
     if any(re.search(r"mp_rank_\d+_model_states\.pt$", n) for n in files):

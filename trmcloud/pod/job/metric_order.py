@@ -128,11 +128,21 @@ class MetricOrder:
                 return Assigned(earlier[-1] if earlier else None, "step")
             return Assigned(earlier[-1] if earlier else None, "step", pending=True)
         with_epochs = [v for v in self.values if v.epoch is not None]
-        if epoch is not None and with_epochs:
-            same = [v for v in with_epochs if v.epoch == epoch]
-            if same:
-                return Assigned(same[-1], "epoch")
-        return None
+        if epoch is None or not with_epochs or not self._count_alike(with_epochs):
+            return None
+        same = [v for v in with_epochs if v.epoch == epoch]
+        if same:
+            # Names may count from 0 where the log counts from 1: then the order contradicts.
+            wrong = AFTER if same[-1].at < saved.at else BEFORE
+            return None if self.order == wrong else Assigned(same[-1], "epoch")
+        if self.has_ended or any((v.epoch or 0) > epoch for v in with_epochs):
+            return None
+        return Assigned(None, "epoch", pending=True)
+
+    def _count_alike(self, values: list[Value]) -> bool:
+        """Whether names and log may both count epochs from the same number."""
+        first = min((s.marks.epoch for s in self.saves if s.marks.epoch is not None), default=0)
+        return first > 0 or any(v.epoch == 0 for v in values)
 
     def _before(self, saved: Saved) -> Value | None:
         """The last value up to the save, unless another state was saved between the two."""

@@ -1,0 +1,266 @@
+"""Which files are one checkpoint, by layouts as their frameworks write them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from trmcloud.core.contract.command import Command
+from trmcloud.pod.job.artifacts import (
+    Artifact,
+    Marks,
+    Watcher,
+    files_below,
+    find_artifacts,
+    marks_of,
+    metrics_in,
+    step_in,
+)
+from trmcloud.pod.job.shelf import CommandCheckpoints, restore
+
+TENSORS = (2).to_bytes(8, "little") + b"{}"
+BOOSTER = b'{"learner":{"attributes":{}}}'
+
+
+def lay(root: Path, *names: str, content: bytes = TENSORS) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def found(root: Path, below: str = "out") -> dict[str, tuple[str, int]]:
+    """Source → layout, and how many files."""
+    return {a.source: (a.kind, len(a.files)) for a in find_artifacts(root, below=below).artifacts}
+
+
+TRAINER = ("model.safetensors", "config.json", "training_args.bin", "trainer_state.json")
+LAYOUTS: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, int]]]] = {
+    "transformers: checkpoints and a final model in their folder": (
+        (
+            *(f"out/checkpoint-{n}/{name}" for n in (20, 40) for name in TRAINER),
+            *(f"out/checkpoint-{n}/{name}" for n in (20, 40) for name in ("optimizer.pt",)),
+            "out/checkpoint-40/rng_state.pth",
+            *("out/model.safetensors", "out/config.json", "out/training_args.bin"),
+            *("out/tokenizer.json", "out/runs/today/events.out.tfevents.1"),
+        ),
+        {
+            "out": ("transformers-model", 4),
+            "out/checkpoint-20": ("transformers-model-and-optimizer", 5),
+            "out/checkpoint-40": ("transformers-model-and-optimizer", 6),
+        },
+    ),
+    "arguments alone are no model": (("out/training_args.bin", "out/tokenizer.json"), {}),
+    "peft: an adapter": (
+        ("out/checkpoint-3/adapter_model.safetensors", "out/checkpoint-3/adapter_config.json"),
+        {"out/checkpoint-3": ("transformers-adapter", 2)},
+    ),
+    "sharded safetensors with their index": (
+        (
+            *("out/model-00001-of-00002.safetensors", "out/model-00002-of-00002.safetensors"),
+            *("out/model.safetensors.index.json", "out/config.json"),
+        ),
+        {"out": ("transformers-model", 4)},
+    ),
+    "accelerate: save_state": (
+        (
+            *("out/checkpoint_0/model.safetensors", "out/checkpoint_0/optimizer.bin"),
+            *("out/checkpoint_0/random_states_0.pkl", "out/checkpoint_0/scheduler.bin"),
+        ),
+        {"out/checkpoint_0": ("accelerate", 4)},
+    ),
+    "lightning": (
+        ("out/epoch=0-step=10.ckpt", "out/epoch=1-step=20.ckpt", "out/hparams.yaml"),
+        {"out/epoch=0-step=10.ckpt": ("ckpt", 1), "out/epoch=1-step=20.ckpt": ("ckpt", 1)},
+    ),
+    "dcp: with its index alone": (
+        (
+            *("out/step_5/.metadata", "out/step_5/__0_0.distcp", "out/step_5/__1_0.distcp"),
+            "out/step_9/__0_0.distcp",
+        ),
+        {"out/step_5": ("torch-dcp", 3)},
+    ),
+    "deepspeed": (
+        (
+            *("out/global_step7/mp_rank_00_model_states.pt", "out/latest"),
+            "out/global_step7/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        ),
+        {"out/global_step7": ("deepspeed", 2)},
+    ),
+    "orbax": (
+        (
+            *("out/100/_CHECKPOINT_METADATA", "out/100/default/_METADATA"),
+            *("out/100/default/d/abc", "out/100/metrics/metrics"),
+            "out/200.orbax-checkpoint-tmp-1/default/_METADATA",
+        ),
+        {"out/100": ("orbax", 4)},
+    ),
+    "keras": (
+        ("out/ckpt-01.keras", "out/ckpt-02.keras"),
+        {"out/ckpt-01.keras": ("keras", 1), "out/ckpt-02.keras": ("keras", 1)},
+    ),
+    "tensorflow's two files": (
+        ("out/ckpt-5.index", "out/ckpt-5.data-00000-of-00001", "out/checkpoint"),
+        {"out/ckpt-5.data-00000-of-00001": ("data-00000-of-00001", 2)},
+    ),
+    "xgboost and catboost": (
+        ("out/model_0.ubj", "out/model_1.ubj", "out/m.cbm"),
+        {
+            "out/m.cbm": ("cbm", 1),
+            "out/model_0.ubj": ("ubj", 1),
+            "out/model_1.ubj": ("ubj", 1),
+        },
+    ),
+    "nanochat: three files and two ranks of one step": (
+        (
+            *("out/d4/model_000500.pt", "out/d4/meta_000500.json"),
+            *("out/d4/optim_000500_rank0.pt", "out/d4/optim_000500_rank1.pt"),
+            "out/d4/model_001000.pt",
+        ),
+        {"out/d4/model_000500.pt": ("pt", 4), "out/d4/model_001000.pt": ("pt", 1)},
+    ),
+    "best and last beside each other, and an optimizer of one": (
+        ("out/best.pt", "out/last.pt", "out/a/model.pt", "out/a/optimizer.pt"),
+        {"out/a/model.pt": ("pt", 2), "out/best.pt": ("pt", 1), "out/last.pt": ("pt", 1)},
+    ),
+    "a gan": (
+        ("out/G_100.pth", "out/D_100.pth", "out/G_200.pth", "out/D_200.pth"),
+        {"out/D_100.pth": ("pth", 2), "out/D_200.pth": ("pth", 2)},
+    ),
+    "step_N without a suffix": (("out/step_5",), {"out/step_5": ("file", 1)}),
+    "not yet whole, logs, pictures": (
+        ("out/.model.pt", "out/model.pt.tmp", "out/tmp-model.pt", "out/x.log", "out/a.png"),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_files_that_belong_together_are_one_checkpoint(tmp_path: Path, layout: str) -> None:
+    names, expected = LAYOUTS[layout]
+    lay(tmp_path, *names)
+    assert found(tmp_path) == expected
+
+
+def test_what_a_file_is_shows_in_its_first_bytes(tmp_path: Path) -> None:
+    lay(tmp_path, "out/booster.json", content=BOOSTER)
+    lay(tmp_path, "out/trees.txt", content=b"tree\nversion=v4\n")
+    (tmp_path / "out" / "results.json").write_text('{"loss": 1}')
+    (tmp_path / "out" / "notes.txt").write_text("a tree\nversion=v4")
+    lay(tmp_path, "out/pickled", content=pickle.dumps([1], protocol=4))
+    with zipfile.ZipFile(tmp_path / "out" / "zipped", "w") as archive:
+        archive.writestr("archive/data.pkl", b"x" * 400)
+    with zipfile.ZipFile(tmp_path / "out" / "documents", "w") as archive:
+        archive.writestr("text.xml", b"x" * 400)
+    looked = find_artifacts(tmp_path, below="out")
+    names = {file.path for artifact in looked.artifacts for file in artifact.files}
+    assert names == {"booster.json", "trees.txt", "pickled", "zipped"}
+    assert {file.path for file in looked.rest} == {
+        *("out/notes.txt", "out/results.json", "out/documents")
+    }
+
+
+def test_without_a_folder_the_tree_is_searched_but_for_what_was_sent(tmp_path: Path) -> None:
+    lay(tmp_path, "pretrained.pt", "data/train.npy", "train.py")
+    sent = files_below(tmp_path)
+    lay(tmp_path, "data/valid.npy", "predictions.npy", "deep/er/model.pt", "notes.md")
+    looked = find_artifacts(tmp_path, but=sent)
+    assert [a.source for a in looked.artifacts] == ["deep/er/model.pt"]
+    assert {file.path for file in looked.rest} == {"notes.md", "predictions.npy"}
+    lay(tmp_path, "pretrained.pt", content=TENSORS + b" ")
+    sources = [a.source for a in find_artifacts(tmp_path, but=sent).artifacts]
+    assert "pretrained.pt" in sources, "trained further in place"
+
+
+@pytest.mark.parametrize(
+    ("name", "marks"),
+    [
+        ("checkpoint-20", Marks(20)),
+        ("epoch=1-step=20.ckpt", Marks(20, 1)),
+        ("epoch3.bin", Marks(None, 3, 3)),
+        ("model_000500.pt", Marks(None, None, 500)),
+        ("optim_000500_rank1.pt", Marks(None, None, 500)),
+        ("model-00001-of-00002.safetensors", Marks()),
+        ("iter_0000007", Marks(7)),
+        ("unit2.pt", Marks(None, None, 2)),
+        ("best.pt", Marks()),
+    ],
+)
+def test_numbers_of_names(name: str, marks: Marks) -> None:
+    assert marks_of(name) == marks
+
+
+def one(root: Path) -> Artifact:
+    [artifact] = find_artifacts(root, below="out").artifacts
+    return artifact
+
+
+def test_metrics_of_layouts(tmp_path: Path) -> None:
+    lay(tmp_path / "hf", *(f"out/checkpoint-20/{name}" for name in TRAINER))
+    history = [{"step": 10, "eval_loss": 3.5}, {"step": 20, "loss": 2.0}, {"eval_loss": 2.5}, 7]
+    state = {"global_step": 20, "log_history": history}
+    (tmp_path / "hf/out/checkpoint-20/trainer_state.json").write_text(json.dumps(state))
+    assert metrics_in(one(tmp_path / "hf"))[:2] == [
+        (10, {"step": 10.0, "eval_loss": 3.5}),
+        (20, {"step": 20.0, "loss": 2.0}),
+    ]
+    assert step_in(one(tmp_path / "hf")) == 20
+    lay(tmp_path / "ox", "out/30/_CHECKPOINT_METADATA", "out/30/default/d/x")
+    lay(tmp_path / "ox", "out/30/metrics/metrics", content=b'{"val_loss": 1.5}')
+    [(_, metrics)] = metrics_in(one(tmp_path / "ox"))
+    assert metrics == {"val_loss": 1.5}
+    assert step_in(one(tmp_path / "ox")) == 30
+    lay(tmp_path / "pl", "out/epoch=2-step=9-val_loss=0.34.ckpt")
+    assert metrics_in(one(tmp_path / "pl")) == [(9, {"val_loss": 0.34})]
+
+
+@pytest.mark.parametrize("state", [b"[" * 100_000, b"\xff", b'{"log_history": 5}', b"[]", b""])
+def test_a_damaged_state_says_nothing(tmp_path: Path, state: bytes) -> None:
+    lay(tmp_path, *(f"out/checkpoint-20/{name}" for name in TRAINER))
+    (tmp_path / "out/checkpoint-20/trainer_state.json").write_bytes(state)
+    assert metrics_in(one(tmp_path)) == []
+    assert step_in(one(tmp_path)) == 20
+
+
+def test_a_group_comes_back_under_its_own_names(tmp_path: Path) -> None:
+    lay(tmp_path / "work", "out/model_000500.pt", "out/meta_000500.json", "out/optim_000500.pt")
+    shelf = CommandCheckpoints(
+        tmp_path / "checkpoints", "r-1", "train", Command(("x",)), lambda: 1e9
+    )
+    made = shelf.take(one(tmp_path / "work"), 500, None)
+    assert made is not None
+    assert made.extra["layout"] == "pt"
+    back = restore(tmp_path / "checkpoints" / "step-00000500", made, tmp_path / "back")
+    assert back == tmp_path / "back" / "model_000500.pt"
+    assert len(list((tmp_path / "back").iterdir())) == 3
+    assert [f.size_bytes for f in made.weights] == [len(TENSORS)]
+
+
+def test_places_outside_the_working_tree(tmp_path: Path) -> None:
+    work, home = tmp_path / "work", tmp_path / "home"
+    work.mkdir()
+    lay(home, ".cache/run/model_000500.pt")
+    lay(tmp_path, "elsewhere/step_7.pt")
+    named = os.pathsep.join(("~/.cache/run", str(tmp_path / "elsewhere")))
+    watcher = Watcher(work, named, home=home)
+    list(watcher.settled(0.0, 2.0))
+    settled = [a for a in watcher.settled(5.0, 2.0) if isinstance(a, Artifact)]
+    assert [(a.place, a.source) for a in settled] == [
+        ("~/.cache/run", "model_000500.pt"),
+        (str(tmp_path / "elsewhere"), "step_7.pt"),
+    ]
+
+
+def test_versions_that_were_gone_before_they_were_taken_are_counted(tmp_path: Path) -> None:
+    watcher = Watcher(tmp_path, "out")
+    for second in range(4):
+        lay(tmp_path, "out/model.pt", content=bytes([second]) * 99)
+        os.utime(tmp_path / "out/model.pt", ns=(second, second + 1))
+        assert not list(watcher.settled(float(second), 2.0))
+    assert watcher.overwritten == 3
+    assert watcher.last_overwritten == "out/model.pt"
