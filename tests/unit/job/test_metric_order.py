@@ -101,7 +101,8 @@ def test_where_training_is_logged_nothing_stays_open(script: Script) -> None:
 def test_no_value_is_given_while_another_may_come(script: Script) -> None:
     """Killed at any moment, a checkpoint carries its own value, or none."""
     whole, truth = play(script, 4, random.Random(2))
-    events = sorted([*whole.values, *whole.saves], key=lambda event: event.at)
+    events: list[Value | Saved] = [*whole.values, *whole.saves]
+    events.sort(key=lambda event: event.at)
     for last in range(len(events)):
         seen = MetricOrder()
         for at in (t for t in whole._training if t <= events[last].at):

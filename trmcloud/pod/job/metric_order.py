@@ -65,7 +65,7 @@ class MetricOrder:
         """Those that the log has named."""
         self.has_ended = False
         self._known: tuple[int, int, int, bool] | None = None
-        self._order = ""
+        self._order = self._by_training = ""
 
     def saw_training(self, at: float, step: int | None) -> None:
         if step is not None:
@@ -88,9 +88,11 @@ class MetricOrder:
         """The order that was learned; empty while it is not known."""
         known = len(self.values), len(self.saves), len(self._training), self.has_ended
         if known != self._known:
-            votes, least = self._votes(), 1 if self.has_ended else _SURE
             self._known = known
-            self._order = BEFORE if votes >= least else AFTER if votes <= -least else ""
+            by_training, by_time = self._votes()
+            least = 1 if self.has_ended else _SURE
+            self._by_training = _order_of(by_training, 1)
+            self._order = self._by_training or _order_of(by_time, least)
         return self._order
 
     def value_of(self, saved: Saved) -> Assigned:
@@ -133,8 +135,11 @@ class MetricOrder:
         same = [v for v in with_epochs if v.epoch == epoch]
         if same:
             # Names may count from 0 where the log counts from 1: then the order contradicts.
-            wrong = AFTER if same[-1].at < saved.at else BEFORE
-            return None if self.order == wrong else Assigned(same[-1], "epoch")
+            is_before = same[-1].at < saved.at + AT_ONCE_S
+            nearest = self._nearest(saved, before=is_before)
+            wrong = AFTER if is_before else BEFORE
+            is_sound = same[-1] == nearest and not (self.order and self._by_training == wrong)
+            return Assigned(same[-1], "epoch") if is_sound else None
         if self.has_ended or any((v.epoch or 0) > epoch for v in with_epochs):
             return None
         return Assigned(None, "epoch", pending=True)
@@ -146,20 +151,22 @@ class MetricOrder:
 
     def _before(self, saved: Saved) -> Value | None:
         """The last value up to the save, unless another state was saved between the two."""
-        place = bisect.bisect_right(self.values, saved.at + AT_ONCE_S, key=_at)
-        if place == 0:
+        if (found := self._nearest(saved, before=True)) is None:
             return None
-        found = self.values[place - 1]
         between = self._saves_between(found.at + AT_ONCE_S, saved.at)
         return None if any(self._differ(s, saved) for s in between) else found
 
     def _after(self, saved: Saved) -> Value | None:
-        place = bisect.bisect_right(self.values, saved.at - AT_ONCE_S, key=_at)
-        if place == len(self.values):
+        if (found := self._nearest(saved, before=False)) is None:
             return None
-        found = self.values[place]
         between = self._saves_between(saved.at, found.at - AT_ONCE_S)
         return None if any(self._differ(saved, s) for s in between) else found
+
+    def _nearest(self, saved: Saved, *, before: bool) -> Value | None:
+        """The last value up to the save, or the first one from it on."""
+        slack = AT_ONCE_S if before else -AT_ONCE_S
+        place = bisect.bisect_right(self.values, saved.at + slack, key=_at) - before
+        return self.values[place] if 0 <= place < len(self.values) else None
 
     def _saves_between(self, since: float, until: float) -> list[Saved]:
         first = bisect.bisect_right(self.saves, since, key=_at)
@@ -175,9 +182,10 @@ class MetricOrder:
         first = bisect.bisect_right(self._training, since + AT_ONCE_S)
         return first < len(self._training) and self._training[first] < until - AT_ONCE_S
 
-    def _votes(self) -> int:
-        """Positive: evaluates, then saves; negative: saves, then evaluates."""
-        votes = 0
+    def _votes(self) -> tuple[int, int]:
+        """By lines of training, and by time. Positive: evaluates, then saves; negative: saves, then
+        evaluates."""
+        by_training = votes = 0
         for saved in self.saves[-200:]:
             place = bisect.bisect_right(self.values, saved.at, key=_at)
             if not 0 < place < len(self.values):
@@ -185,7 +193,7 @@ class MetricOrder:
             before, after = self.values[place - 1], self.values[place]
             early, late = self._trained(before.at, saved.at), self._trained(saved.at, after.at)
             if early != late:
-                votes += 2 if late else -2
+                by_training += 1 if late else -1
                 continue
             gap_before, gap_after = saved.at - before.at, after.at - saved.at
             if gap_before * _FAR < gap_after:
@@ -201,7 +209,11 @@ class MetricOrder:
                 votes = -_SURE if len(self.saves) > 1 or self.has_ended else -1
             elif last_saved and not first_saved and self.has_ended:
                 votes = 1
-        return votes
+        return by_training, votes
+
+
+def _order_of(votes: int, least: int) -> str:
+    return BEFORE if votes >= least else AFTER if votes <= -least else ""
 
 
 def _at(seen: Value | Saved) -> float:
