@@ -247,3 +247,5 @@ _EXIT_CODES = {
     Outcome.UNFIT: 28,
     Outcome.UNREPORTED: 29,
 }
+NO_CHECKPOINT_CODE = 30
+"""Of a user's own command that finished or landed, and of which no checkpoint was recognised."""

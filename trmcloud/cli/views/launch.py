@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 
 from trmcloud.app.checkpoints.fetching import FetchedCheckpoint, OwnNames, under_own_names
@@ -162,6 +163,8 @@ def command_rows(command: Command) -> list[tuple[str, str]]:
         ways.append(f"SIG{command.stop_signal}")
     ways.append(f"killed {duration(command.grace_s)} later")
     rows.append(("told by", ", then ".join(ways)))
+    watched = one_line(command.checkpoints.replace(os.pathsep, ", "))
+    rows.append(("watched", watched or "the working tree, for checkpoints of known layouts"))
     if command.metric_name:
         which = "highest" if command.higher_is_better else "lowest"
         rows.append(("best", f"{which} {command.metric_name}, and {command.keep_best} are kept"))

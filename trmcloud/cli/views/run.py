@@ -21,7 +21,7 @@ from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import Outcome, StaleEpoch
+from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
 from trmcloud.core.text import one_line
 
@@ -161,8 +161,13 @@ def show_end(context: Context, run: RunState) -> int:
     with suppress(OSError):  # what it measured is lost then, and nothing else
         note_measured(context, run)
         note_probed(context, run)
-    kept = bool(context.files.manifests(run.run_id) or reported_uploads(context, run))
-    kept = kept or outcome is Outcome.UNREPORTED
+    here = context.files.manifests(run.run_id)
+    elsewhere = bool(reported_uploads(context, run)) or outcome is Outcome.UNREPORTED
+    kept = bool(here) or elsewhere
+    is_bare = _left_none(run, outcome, elsewhere or any(not m.is_output for m in here))
+    if is_bare:
+        also = "; files of no known layout are brought home unjudged" if here else ""
+        print(f"  no checkpoint was recognised{also}")
     if run.live:
         spent = spent_so_far(run, context.wall())
         print(
@@ -183,7 +188,14 @@ def show_end(context: Context, run: RunState) -> int:
         )
     if outcome in BAD_ENDS and not never_heard(run):
         print(f"  trmcloud logs {run.run_id}")
-    return outcome.exit_code
+    return NO_CHECKPOINT_CODE if is_bare else outcome.exit_code
+
+
+def _left_none(run: RunState, outcome: Outcome, kept: bool) -> bool:
+    """Whether a command ended well and left no checkpoint, as a probe may."""
+    command = run.spec.command
+    ended_well = outcome in (Outcome.FINISHED, Outcome.LANDED)
+    return command is not None and not command.probe_steps and ended_well and not kept
 
 
 def show_verdict(phase: str, told: ReportedValue[Any]) -> None:

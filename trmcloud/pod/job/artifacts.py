@@ -102,6 +102,7 @@ _STEP = re.compile(
 )
 _EPOCH = re.compile(r"(?<![A-Za-z])(?:epochs?|ep)[-_=.]?([0-9]{1,8})(?![0-9])", re.I)
 _DIGITS = re.compile(r"[0-9]+")
+_DECIMAL = re.compile(r"[0-9]+\.[0-9]+")
 _VARIANT = re.compile(r"(best|last|latest|final|ema|current|init)", re.I)
 _NAMED_METRIC = re.compile(r"([A-Za-z_][A-Za-z0-9_/.]*)=(-?[0-9]+\.[0-9]+(?:e-?[0-9]+)?)", re.I)
 _HUB_WEIGHTS = re.compile(
@@ -185,8 +186,7 @@ class Artifact:
 def marks_of(name: str) -> Marks:
     plain = _SHARD.sub("", name)
     step, epoch = _STEP.search(plain), _EPOCH.search(plain)
-    stem = plain.partition(".")[0] if "=" not in plain else plain
-    numbers = _DIGITS.findall(stem)
+    numbers = _DIGITS.findall(_DECIMAL.sub("", _stem(plain)))
     number = int(numbers[-1][-8:]) if numbers and step is None else None
     return Marks(
         int(step.group(1)) if step else None, int(epoch.group(1)) if epoch else None, number
@@ -513,11 +513,17 @@ def _group_of(name: str) -> object:
     """What files of one checkpoint have in common in their names: all their numbers; where they
     have none, whether they are called best, last or neither."""
     plain = _TF_DATA.sub("", _SHARD.sub("", name))
-    stem = plain if "=" in plain else plain.partition(".")[0]
+    stem = _stem(plain)
     if numbers := _DIGITS.findall(stem):
         return tuple(str(int(number)) for number in numbers)
     variant = _VARIANT.search(stem)
     return variant.group(1).lower() if variant else ""
+
+
+def _stem(name: str) -> str:
+    """A name without the suffix that says its format: ``weights.01-0.31`` of a ``.keras`` file."""
+    stem, suffix = os.path.splitext(name)
+    return name if _DIGITS.search(suffix) and suffix.lower() not in _MODELS else stem
 
 
 def _seen(path: str, about: os.stat_result) -> SeenFile:

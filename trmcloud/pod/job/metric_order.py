@@ -61,23 +61,38 @@ class MetricOrder:
         self.saves: list[Saved] = []
         self._training: list[float] = []
         """When lines of training were seen."""
-        self.steps: set[int] = set()
-        """Those that the log has named."""
+        self._steps: set[int] = set()
+        self._stepped: list[tuple[float, int]] = []
+        """When the log named which step."""
         self.has_ended = False
         self._known: tuple[int, int, int, bool] | None = None
         self._order = self._by_training = ""
 
     def saw_training(self, at: float, step: int | None) -> None:
-        if step is not None:
-            self.steps.add(step)
+        self._note_step(at, step)
         if len(self._training) < _MOST and (not self._training or self._training[-1] <= at):
             self._training.append(at)
 
     def saw(self, value: Value) -> None:
-        if value.step is not None:
-            self.steps.add(value.step)
+        self._note_step(value.at, value.step)
         if len(self.values) < _MOST:
             bisect.insort(self.values, value, key=_at)
+
+    def _note_step(self, at: float, step: int | None) -> None:
+        if step is not None:
+            self._steps.add(step)
+            if not self._stepped or self._stepped[-1][0] <= at:
+                self._stepped.append((at, step))
+                del self._stepped[: len(self._stepped) - _MOST]
+
+    def is_step(self, number: int, at: float) -> bool:
+        """Whether a name's number may be a step: one that the log has named, or one not far from
+        where the log was at ``at``. An index of checkpoints is none."""
+        if number in self._steps:
+            return True
+        place = bisect.bisect_right(self._stepped, (at + AT_ONCE_S, 1 << 62))
+        last = self._stepped[place - 1][1] if place else None
+        return last is not None and last / 2 <= number <= 2 * last + 2
 
     def saw_save(self, saved: Saved) -> None:
         if len(self.saves) < _MOST and saved not in self.saves[-64:]:
@@ -108,6 +123,8 @@ class MetricOrder:
         if order == BEFORE:
             return Assigned(before, "order")
         if order == AFTER:
+            if after is None and self.has_ended and self._is_final(saved):
+                return Assigned(self._nearest(saved, before=True), "order")
             return Assigned(after, "order", pending=after is None and not self.has_ended)
         if before is None and after is None:
             return Assigned(None, "", pending=not self.has_ended)
@@ -116,10 +133,9 @@ class MetricOrder:
     def _exact(self, saved: Saved) -> Assigned | None:
         """By the step or epoch that both its name and a line of the log bear."""
         step, epoch, number = saved.marks
-        if step is None and number is not None and number in self.steps:
-            step = number
+        step = number if step is None else step
         with_steps = [v for v in self.values if v.step is not None]
-        if step is not None and with_steps:
+        if step is not None and with_steps and self.is_step(step, saved.at):
             same = [v for v in with_steps if v.step == step]
             if same:
                 return Assigned(same[-1], "step")
@@ -161,6 +177,14 @@ class MetricOrder:
             return None
         between = self._saves_between(saved.at, found.at - AT_ONCE_S)
         return None if any(self._differ(saved, s) for s in between) else found
+
+    def _is_final(self, saved: Saved) -> bool:
+        """Whether the state that was evaluated last was saved once more at the end."""
+        last, before = self._nearest(saved, before=True), [s for s in self.saves if s.at < saved.at]
+        if last is None or not before or last.at < before[-1].at - AT_ONCE_S:
+            return False
+        usual = (saved.at - self.saves[0].at) / len(self.saves)
+        return not self._trained(last.at, saved.at) and saved.at - last.at < max(1.0, usual / 2)
 
     def _nearest(self, saved: Saved, *, before: bool) -> Value | None:
         """The last value up to the save, or the first one from it on."""

@@ -172,6 +172,8 @@ _WORDS = re.compile(
     + ")",
     re.I,
 )
+_STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08")
+"""Colours, movements of the cursor and backspaces, as progress bars write them."""
 _CELLS = re.compile(r"\s*\|\s*|\t+|\s{2,}|\s+")
 _MOST_KEYS = 64
 _KEYS_FROM = 2000
@@ -216,8 +218,8 @@ class Readings:
 
     def read(self, line: bytes) -> Reading | None:
         """None where it says nothing of use."""
-        text = line.decode("utf-8", "replace").strip()
-        if text.startswith("{") and (reading := of_json(line)) is not None:
+        text = _STYLE.sub("", line.decode("utf-8", "replace")).strip()
+        if text.startswith("{") and (reading := of_json(text.encode())) is not None:
             self.note_keys(reading.metrics)
             return self._named(reading)
         self._lines += 1
@@ -250,12 +252,13 @@ class Readings:
         if not name or name in reading.metrics:
             return reading
         wanted = plain_name(name)
-        for key, value in reading.metrics.items():
-            if plain_name(key) == wanted:
-                return Reading(
-                    reading.step, {**reading.metrics, name: value}, reading.epoch, reading.at
-                )
-        return reading
+        alike = {key: plain_name(key) for key in reading.metrics}
+        same = [key for key, plain in alike.items() if plain == wanted]
+        same = same or [key for key, plain in alike.items() if plain.endswith(f"_{wanted}")]
+        if len(same) != 1:
+            return reading  # of two that end alike, none is meant
+        metrics = {**reading.metrics, name: reading.metrics[same[0]]}
+        return Reading(reading.step, metrics, reading.epoch, reading.at)
 
     def _in_text(self, text: str) -> float | None:
         if self._by_name is None:
@@ -350,8 +353,11 @@ def of_json(line: bytes) -> Reading | None:
 
 
 def of_object(said: Mapping[str, Any]) -> Reading:
-    nested = said.get("metrics")
-    numbers = {**said, **(nested if isinstance(nested, dict) else {})}
+    numbers = dict(said)
+    for key, inner in list(said.items())[:_MOST_METRICS]:
+        if isinstance(inner, dict):
+            prefix = "" if key == "metrics" else f"{key}/"
+            numbers |= {f"{prefix}{name}": value for name, value in inner.items()}
     step = next((s for key in _STEP_KEYS if (s := whole_step(numbers.get(key))) is not None), None)
     metrics = {
         key[:80]: float(value)

@@ -479,12 +479,15 @@ class CheckpointTaker:
             if not isinstance(found, Artifact):
                 self._refuse(*found)
                 continue
-            step = step_in(found)
-            if step is None:
-                number = found.marks.number
-                known = number is not None and number in self._tell.order.steps
-                step = number if known else self._tell.step_at(found.saved_at)
-            saved = Saved(found.saved_at, found.marks._replace(step=step_in(found)))
+            named = step_in(found)
+            number = found.marks.number if named is None else named
+            is_sure = found.kind.startswith("transformers") and named is not None
+            if number is not None and (is_sure or self._tell.order.is_step(number, found.saved_at)):
+                step: int | None = number
+            else:
+                step = self._tell.step_at(found.saved_at)
+                step = named if step is None else step
+            saved = Saved(found.saved_at, found.marks._replace(step=named))
             self._tell.order.saw_save(saved)
             metric, waits = self._of_layout(found, step), False
             if metric is None:
