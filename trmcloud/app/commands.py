@@ -180,7 +180,8 @@ class CommandRequest:
     metric: str = option(
         "--metric", "",
         "What is best: a key in its log (val_loss=1.2, JSON, dicts, tables), its TensorBoard files "
-        "or its checkpoints, or a pattern: 'val_loss=([0-9.]+)'.", "run", _OWN, metavar="METRIC", parse=_metric,
+        "or its checkpoints, or a pattern: 'val_loss=([0-9.]+)'.",
+        "run", _OWN, metavar="METRIC", parse=_metric,
     )
     best: str = option(
         "--best", "min", "min or max of the metric.", "run", _OWN,

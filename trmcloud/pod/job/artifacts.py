@@ -333,7 +333,7 @@ def _walk(
         if stat.S_ISDIR(about.st_mode):
             if depth >= MOST_DEPTH + 2:
                 trouble = f"it is deeper than {MOST_DEPTH} folders"
-            elif entry.name not in _NO_OUTPUT:
+            elif entry.name not in _NO_OUTPUT and not entry.name.startswith("."):
                 folders[entry.name] = _walk(root, path, depth + 1, left, known)
         elif not stat.S_ISREG(about.st_mode):
             trouble = f"{path:.80} is no file"
