@@ -13,8 +13,10 @@ from typing import NamedTuple
 from trmcloud.pod.job.artifacts import Marks
 
 BEFORE, AFTER = "evaluates, then saves", "saves, then evaluates"
-AT_ONCE_S = 0.35
+AT_ONCE_S = 0.3
 """A value and a save that lie no further apart are of one moment: a log is read a little late."""
+_CLOCKS_S = 0.05
+"""A line is never read before it was written, but for the clock of files."""
 _MOST = 20_000
 _FAR = 3.0
 """So many times further from a save than the other one, a value is not that save's."""
@@ -66,7 +68,7 @@ class MetricOrder:
         """When the log named which step."""
         self.has_ended = False
         self._known: tuple[int, int, int, bool] | None = None
-        self._order = self._by_training = ""
+        self._order = ""
 
     def saw_training(self, at: float, step: int | None) -> None:
         self._note_step(at, step)
@@ -106,8 +108,7 @@ class MetricOrder:
             self._known = known
             by_training, by_time = self._votes()
             least = 1 if self.has_ended else _SURE
-            self._by_training = _order_of(by_training, 1)
-            self._order = self._by_training or _order_of(by_time, least)
+            self._order = _order_of(by_training, 1) or _order_of(by_time, least)
         return self._order
 
     def value_of(self, saved: Saved) -> Assigned:
@@ -121,7 +122,7 @@ class MetricOrder:
         before, after = self._before(saved), self._after(saved)
         order = self.order
         if order == BEFORE:
-            return Assigned(before, "order")
+            return Assigned(before, "order", pending=before is None and not self.has_ended)
         if order == AFTER:
             if after is None and self.has_ended and self._is_final(saved):
                 return Assigned(self._nearest(saved, before=True), "order")
@@ -150,11 +151,12 @@ class MetricOrder:
             return None
         same = [v for v in with_epochs if v.epoch == epoch]
         if same:
-            # Names may count from 0 where the log counts from 1: then the order contradicts.
-            is_before = same[-1].at < saved.at + AT_ONCE_S
-            nearest = self._nearest(saved, before=is_before)
-            wrong = AFTER if is_before else BEFORE
-            is_sound = same[-1] == nearest and not (self.order and self._by_training == wrong)
+            # Names may count from 0 where the log counts from 1: then it trained between the two.
+            at = same[-1].at
+            is_at_once = abs(at - saved.at) <= AT_ONCE_S
+            nearest = self._nearest(saved, before=at < saved.at + AT_ONCE_S)
+            trained = self._trained(min(at, saved.at), max(at, saved.at))
+            is_sound = is_at_once or (same[-1] == nearest and not trained)
             return Assigned(same[-1], "epoch") if is_sound else None
         if self.has_ended or any((v.epoch or 0) > epoch for v in with_epochs):
             return None
@@ -166,16 +168,19 @@ class MetricOrder:
         return first > 0 or any(v.epoch == 0 for v in values)
 
     def _before(self, saved: Saved) -> Value | None:
-        """The last value up to the save, unless another state was saved between the two."""
-        if (found := self._nearest(saved, before=True)) is None:
+        """The last value up to the save, unless it trained, or saved another state, between the
+        two."""
+        found = self._nearest(saved, before=True)
+        if found is None or self._trained(found.at, saved.at):
             return None
         between = self._saves_between(found.at + AT_ONCE_S, saved.at)
         return None if any(self._differ(s, saved) for s in between) else found
 
     def _after(self, saved: Saved) -> Value | None:
-        if (found := self._nearest(saved, before=False)) is None:
+        found = self._nearest(saved, before=False)
+        if found is None or self._trained(saved.at, found.at):
             return None
-        between = self._saves_between(saved.at, found.at - AT_ONCE_S)
+        between = self._saves_between(saved.at, found.at - _CLOCKS_S)
         return None if any(self._differ(saved, s) for s in between) else found
 
     def _is_final(self, saved: Saved) -> bool:
@@ -188,7 +193,7 @@ class MetricOrder:
 
     def _nearest(self, saved: Saved, *, before: bool) -> Value | None:
         """The last value up to the save, or the first one from it on."""
-        slack = AT_ONCE_S if before else -AT_ONCE_S
+        slack = AT_ONCE_S if before else -_CLOCKS_S
         place = bisect.bisect_right(self.values, saved.at + slack, key=_at) - before
         return self.values[place] if 0 <= place < len(self.values) else None
 
@@ -215,6 +220,8 @@ class MetricOrder:
             if not 0 < place < len(self.values):
                 continue
             before, after = self.values[place - 1], self.values[place]
+            if after.at - saved.at <= AT_ONCE_S:
+                continue  # read late, or told at once: it says nothing of the order
             early, late = self._trained(before.at, saved.at), self._trained(saved.at, after.at)
             if early != late:
                 by_training += 1 if late else -1

@@ -395,9 +395,9 @@ class Job:
         until = time.monotonic() + _READ_FOR_S
         lines = self._log.take()
         gave_up = self._readings.gave_up
-        for number, line in enumerate(lines):
+        for number, (at, line) in enumerate(lines):
             if (reading := self._readings.read(line)) is not None:
-                self._tell.read(reading, now)
+                self._tell.read(replace(reading, at=at), now)
             if time.monotonic() > until:
                 self._log.put_back(lines[number + 1 :])
                 break
@@ -484,8 +484,8 @@ class Job:
         self._read_events(float("inf"), now)
         # Nobody writes any more: what was left by one that ended by itself is whole; what was being
         # written when it was killed must have stood still before that.
-        self._taking.settled(time.monotonic(), SETTLED_S if self._stopping.killed else 0.0)
         self._tell.order.has_ended = True
+        self._taking.settled(time.monotonic(), SETTLED_S if self._stopping.killed else 0.0)
         self._taking.collect(to_the_end=True)
         self._taking.take_outputs()
         (self._folder / OFFSPRING_NAME).unlink(missing_ok=True)

@@ -50,7 +50,7 @@ class LogPump:
     def __init__(self, source: int, target: int, most_bytes: int = MOST_LOG_BYTES) -> None:
         self._source, self._target = source, target
         self._room = max(0, most_bytes - os.fstat(target).st_size)
-        self._lines: deque[bytes] = deque(maxlen=_MOST_LINES)
+        self._lines: deque[tuple[float, bytes]] = deque(maxlen=_MOST_LINES)
         self._rest = b""
         self._skips = False
         self._tail = b""
@@ -60,14 +60,15 @@ class LogPump:
         self._thread = threading.Thread(target=self._drain, daemon=True)
         self._thread.start()
 
-    def take(self) -> list[bytes]:
-        """The lines that came since, each cut to ``MOST_LINE_CHARS`` bytes."""
+    def take(self) -> list[tuple[float, bytes]]:
+        """The lines that came since, each cut to ``MOST_LINE_CHARS`` bytes, with the epoch seconds
+        at which it came."""
         taken = []
         while self._lines:
             taken.append(self._lines.popleft())
         return taken
 
-    def put_back(self, lines: list[bytes]) -> None:
+    def put_back(self, lines: list[tuple[float, bytes]]) -> None:
         """Lines that there was no time for, to be taken first next time where there is room."""
         room = _MOST_LINES - len(self._lines)
         self._lines.extendleft(reversed(lines[-room:] if room else []))
@@ -129,7 +130,7 @@ class LogPump:
     def _add(self, line: bytes) -> None:
         if line.strip():
             self.lines_seen += 1
-            self._lines.append(line[:MOST_LINE_CHARS])
+            self._lines.append((time.time(), line[:MOST_LINE_CHARS]))
 
     def _write(self, text: bytes, *, always: bool = False) -> None:
         if not always and self._room < len(text):

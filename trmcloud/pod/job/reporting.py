@@ -55,6 +55,8 @@ class CommandReporter:
         """The last value of the metric, as the command told it."""
         self.metric_name = command.metric_name
         self.order = MetricOrder()
+        self._furthest = (0, 0)
+        """The highest step and epoch that the log has named."""
 
     def enter(self, state: str, now: float) -> None:
         """The seconds until now were spent in the state before."""
@@ -74,21 +76,30 @@ class CommandReporter:
     def read(self, reading: Reading, now: float) -> None:
         """Note a reading of a line of the log, or of a report."""
         at = now if reading.at is None else min(reading.at, now)
+        loss = next((reading.metrics[key] for key in _LOSSES if key in reading.metrics), None)
+        advances = self._advances(reading)
         if reading.step is not None:
             self._note_step(reading.step, now)
         value = reading.metrics.get(self.metric_name)
         if value is not None:
             self._note_metric(value, now)
             self.order.saw(Value(at, value, reading.step, reading.epoch))
-        else:
+        elif advances or loss is not None:
             self.order.saw_training(at, reading.step)
-        loss = next((reading.metrics[key] for key in _LOSSES if key in reading.metrics), None)
         if loss is not None:
             known = loss if math.isfinite(loss) else None
             self.beat = replace(self.beat, loss=known, finite=known is not None)
             if now - self._lined_at >= _LINE_EVERY_S:
                 self._lined_at = now
                 self.line("train", now, {"loss": known})
+
+    def _advances(self, reading: Reading) -> bool:
+        """Whether it names a step or an epoch beyond those before."""
+        step, epoch = reading.step or 0, reading.epoch or 0
+        if step <= self._furthest[0] and epoch <= self._furthest[1]:
+            return False
+        self._furthest = max(step, self._furthest[0]), max(epoch, self._furthest[1])
+        return True
 
     def note(self, text: str) -> None:
         """What a user should know of at once: shown beside the progress."""

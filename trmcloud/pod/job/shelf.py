@@ -250,6 +250,9 @@ class CommandCheckpoints:
             files.append(CheckpointFile(name, kind, seen.size_bytes, digest))
             path = "outputs.tar" if artifact.kind == OUTPUTS else seen.path
             listed.append(TreeFile(path, name))
+        # Once all is copied: a trainer that keeps few may delete its own while a disk is slow.
+        for file in files:
+            _flush(making / file.name)
         tree = CheckpointTree(
             artifact.source, tuple(listed), artifact.is_file, place=artifact.place
         )
@@ -405,11 +408,14 @@ def _copy_unchanged(source: Path, seen: SeenFile, target: Path) -> str:
             if size > seen.size_bytes:
                 break
         about = os.fstat(reader.fileno())
-        writer.flush()
-        os.fsync(writer.fileno())
     if (size, about.st_mtime_ns, about.st_ino) != (seen.size_bytes, seen.mtime_ns, seen.inode):
         raise ArtifactRefused(f"{seen.path} changed while it was copied")
     return digest.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def _write(path: Path, content: bytes) -> None:
