@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -110,24 +109,6 @@ def test_a_silent_pod_is_given_up_in_time(pod: SshPod) -> None:
         connection.run("sleep 60", timeout_s=1.0)
     assert time.monotonic() - begun < 10
     assert connection.run("echo back").out == b"back\n"
-
-
-def test_what_is_started_apart_outlives_the_connection(pod: SshPod) -> None:
-    connection = pod.connect()
-    log = pod.root / "job.log"
-    begun = time.monotonic()
-    pid = connection.run_detached(
-        ["sh", "-c", "sleep 1; echo it went on"], cwd=str(pod.root), log=str(log)
-    )
-    assert time.monotonic() - begun < 30
-    assert os.getsid(pid) == pid, "a session of its own"
-    pod.server.cut()
-    deadline = time.monotonic() + 20
-    while "it went on" not in log.read_text() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert log.read_text() == "it went on\n"
-    with pytest.raises(LinkError, match="could not be started"):
-        connection.run_detached(["true"], cwd=str(pod.root / "nowhere"), log=str(log))
 
 
 # -- errors ------------------------------------------------------------------------------------

@@ -125,10 +125,9 @@ def round_trip(connection: SshConnection, size_bytes: int, root: str = POD_ROOT)
         sent.write_bytes(content)
         sha256 = hashlib.sha256(content).hexdigest()
         del content
-        has_rsync = connection.run("command -v rsync >/dev/null").code == 0
         parcel = parcel_of(sent, {_NAME: sha256})
         began = time.monotonic()
-        push(connection, parcel, remote, _unseen, rsync=has_rsync)
+        push(connection, parcel, remote, _unseen)
         sent_s = time.monotonic() - began
         if verify(connection, parcel, remote):
             raise LinkError("the file is not what was sent", where=connection.where)

@@ -26,7 +26,6 @@ from trmcloud.adapters.ssh.session import (
     no_ssh,
     nothing_answers,
 )
-from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import Dropped, LinkError
 from trmcloud.core.text import strip_control
 from trmcloud.core.values import dataclass
@@ -116,43 +115,12 @@ class SshConnection:
             self.connect(timeout_s)
         return Session(self._argv(own, "-T", "--", self._host, in_shell(command)), self.where)
 
-    def run_detached(self, command: Sequence[str], *, cwd: str, log: str) -> int:
-        """Start a process there that outlives the connection; its pid, which is also its session.
-
-        Raises:
-            LinkError: the folder or the log cannot be used.
-        """
-        # Redirected outside the parentheses: a shell that still holds the session's pipes would
-        # keep the connection open until the process ends.
-        script = (
-            f"test -d {shlex.quote(cwd)} && : >> {shlex.quote(log)} || exit 1\n"
-            f"(cd {shlex.quote(cwd)}; exec setsid {shlex.join(command)})"
-            f" > {shlex.quote(log)} 2>&1 < /dev/null &\n"
-            "echo $!"
-        )
-        answer = self.run(script, again=False)
-        pid = whole(answer.out.strip())
-        if answer.code != 0 or pid is None:
-            raise LinkError(
-                f"{command[0]} could not be started there: {answer.said[-200:]}", where=self.where
-            )
-        return pid
-
-    def ssh_command(self) -> str:
-        """The command another program (rsync) is to connect with: the same pin, the same key."""
-        return shlex.join(self._argv(False, "-T"))
-
     def login_command(self, command: Sequence[str] = (), *, terminal: bool) -> list[str]:
         """ssh as somebody at a terminal has it, on a connection of its own: what is typed waits
         behind no file, and may be left with ``~.``."""
         mode = {"EscapeChar": "~", "RequestTTY": "yes"} if terminal else {}
         words = [shlex.join(command)] if command else []
         return self._argv(True, "--", self._host, *words, instead=mode)
-
-    @property
-    def login(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{self._user}@{host}"
 
     # -- the connection itself ----------------------------------------------------------------
 

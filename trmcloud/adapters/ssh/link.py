@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trmcloud.adapters.ssh.connection import SshConnection, control_dir
-from trmcloud.adapters.ssh.forward import board, follow, forward
+from trmcloud.adapters.ssh.forward import board
 from trmcloud.adapters.ssh.keys import KeyStore
 from trmcloud.adapters.ssh.pull import pull
 from trmcloud.adapters.ssh.push import Progress, parcel_of, shifted, stage, write_text
@@ -143,19 +143,6 @@ class SshPodLink(PodLink):
             return False
         self._troubles.pop(pod_name, None)
         return there
-
-    def follow_log(
-        self, pod_name: str, phase: str, offset: int = 0, *, stop: Callable[[], bool]
-    ) -> Iterator[tuple[int, bytes]]:
-        """The phase's training log as it grows: see ``follow``."""
-        path = f"{self._run_folder(pod_name, phase)}/{contract.TRAIN_LOG_NAME}"
-        return follow(lambda: self._connection(pod_name), path, offset, stop=stop)
-
-    @contextmanager
-    def forward(self, pod_name: str, remote_port: int) -> Iterator[int]:
-        """A local port that leads to the pod's meanwhile: see ``forward``."""
-        with forward(self._connection(pod_name), remote_port) as port:
-            yield port
 
     def read_pod_file(self, pod_name: str, name: str) -> str:
         """A small file of the pod's own folder; "" where there is none."""
