@@ -69,7 +69,7 @@ class LedgerFile:
             finally:
                 conn.close()
         except sqlite3.Error as error:
-            raise self._told(error) from None
+            raise self._explain(error) from None
         except UnicodeDecodeError as error:  # SQLite quotes damaged names as they are.
             raise damaged(self.path, str(error)) from None
 
@@ -179,7 +179,7 @@ class LedgerFile:
             raise self._unusable(f"it cannot be created: {error.strerror or error}") from None
         self.write_head(0, genesis(ledger_id))
 
-    def _told(self, error: sqlite3.Error) -> LedgerError:
+    def _explain(self, error: sqlite3.Error) -> LedgerError:
         code = getattr(error, "sqlite_errorcode", -1) & 0xFF
         if code in (_BUSY, _LOCKED):
             return LedgerLocked(
