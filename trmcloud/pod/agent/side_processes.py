@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
@@ -27,7 +28,7 @@ from trmcloud.core.contract.pod_contract import ENV_DATA_HOSTS
 from trmcloud.core.contract.records import parse
 from trmcloud.core.contract.trainer_contract import DataProgress, PhaseJob, load_job
 from trmcloud.core.values import replace
-from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.files import load_small, read_small, write_atomic
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.environment import for_trainers
 from trmcloud.pod.machine.prepare import TrainerSetup
@@ -140,16 +141,13 @@ class Transfer:
         return self._until
 
     def uploads(self) -> Uploads:
-        with contextlib.suppress(ValueError):
-            text = read_small(self._pod_dir / UPLOADS_NAME)
-            if text is not None:
-                return load_uploads(text)
-        return Uploads()
+        return load_small(self._pod_dir / UPLOADS_NAME, load_uploads) or Uploads()
 
     def told(self) -> str:
         """The result that the report in the bucket bears; '' while it bears none."""
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            return str(json.loads(read_small(self._pod_dir / TOLD_NAME) or "")["result"])
+        with contextlib.suppress(KeyError, TypeError):
+            told: Any = load_small(self._pod_dir / TOLD_NAME, json.loads)
+            return str(told["result"])
         return ""
 
 
@@ -286,10 +284,8 @@ class DataPreparation:
         self._log(f"making data of {job.data.source} in {out}")
 
     def _progress(self, job: PhaseJob) -> DataProgress | None:
-        with contextlib.suppress(ValueError, OSError):
-            text = read_small(Path(job.data_dir) / trainer_contract.PROGRESS_NAME)
-            return trainer_contract.load_progress(text) if text is not None else None
-        return None
+        path = Path(job.data_dir) / trainer_contract.PROGRESS_NAME
+        return load_small(path, trainer_contract.load_progress)
 
     def _tell_failure(self, job: PhaseJob, now: Instant, code: int) -> None:
         """The trainer, and whoever asks, reads why from the folder: also where what made it could
@@ -331,10 +327,9 @@ class DataPreparation:
     def _read_job(self, run_id: str, phases: tuple[str, ...]) -> PhaseJob | None:
         for phase in phases:
             path = self._root / contract.RUNS_DIR / run_id / phase / contract.JOB_NAME
-            with contextlib.suppress(ValueError, OSError):
-                job = load_job(read_small(path) or "")
-                if job.data is not None:
-                    return job
+            job = load_small(path, load_job)
+            if job is not None and job.data is not None:
+                return job
         return None
 
 

@@ -42,7 +42,7 @@ from trmcloud.core.contract.manifest import (
 )
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.errors import CheckpointError
-from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.files import load_small, read_small, write_atomic
 from trmcloud.io.requests import retry
 from trmcloud.pod.storage.presigned import (
     FIRST_PAUSE_S,
@@ -379,24 +379,17 @@ class Uploader:
         return (wanted[0], *here[wanted[0]]) if wanted else None
 
     def _manifests(self) -> Iterator[tuple[KeptCheckpoint, tuple[Path, str]]]:
-        grants = self._grants
-        name = contract.parse_pod_name(self._pod_name)
-        if grants is None or name is None:
+        lease = load_small(self._pod_dir / contract.LEASE_NAME, contract.load_lease)
+        if self._grants is None or lease is None:
             return
-        for phase in grants.phases:
-            for run_dir in self._run_dirs():
-                folder = run_dir / phase / contract.CHECKPOINTS_DIR
-                for path in sorted(folder.glob(f"*/{MANIFEST_NAME}")):
-                    with contextlib.suppress(OSError, ValueError, CheckpointError):
-                        text = read_small(path, MAX_MANIFEST_BYTES) or ""
-                        yield from_json(text, str(path)).kept, (path.parent, text)
-
-    def _run_dirs(self) -> list[Path]:
-        with contextlib.suppress(ValueError):
-            text = read_small(self._pod_dir / contract.LEASE_NAME)
-            if text is not None:
-                return [self._root / contract.RUNS_DIR / contract.load_lease(text).run_id]
-        return []
+        for phase in self._grants.phases:
+            run_dir = self._root / contract.RUNS_DIR / lease.run_id
+            for path in sorted(
+                run_dir.glob(f"{phase}/{contract.CHECKPOINTS_DIR}/*/{MANIFEST_NAME}")
+            ):
+                with contextlib.suppress(OSError, ValueError, CheckpointError):
+                    text = read_small(path, MAX_MANIFEST_BYTES) or ""
+                    yield from_json(text, str(path)).kept, (path.parent, text)
 
     # -- uploading ----------------------------------------------------------------------------
 
