@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from trmcloud.core.contract.records import parse
 from trmcloud.core.contract.trainer_contract import DataProgress, PhaseJob, load_job
 from trmcloud.core.values import replace
 from trmcloud.io.files import load_small, read_small, write_atomic
-from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.environment import for_trainers
 from trmcloud.pod.machine.prepare import TrainerSetup
 from trmcloud.pod.machine.processes import die_with_parent
@@ -61,22 +60,29 @@ class NoticesProcess:
             return
         environment = setup.over(for_trainers(os.environ))
         environment[contract.ENV_POD] = ""  # of no pod: it outlives its own
-        with contextlib.suppress(OSError), open(self._pod_dir / _LOG_NAME, "ab") as log:
-            self._child = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", _PROGRAM),
-                    *("--root", str(self._root), "--pod", self._pod_name),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                cwd=self._pod_dir,
-                start_new_session=True,
-            )
+        words = (_PROGRAM, "--root", str(self._root), "--pod", self._pod_name)
+        log = self._pod_dir / _LOG_NAME
+        self._child = _start_beside(words, log, environment, start_new_session=True)
 
 
-# The agent's hold on the process that uploads: kept running, never waited for.
+def _start_beside(
+    words: Sequence[str], log: Path, environment: Mapping[str, str], **options: Any
+) -> subprocess.Popen[bytes] | None:
+    """Start a module of ours in the folder of its log; None where that is not possible now."""
+    with contextlib.suppress(OSError), open(log, "ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=log.parent,
+            **options,
+        )
+    return None
+
+
+# The process that uploads: kept running, never waited for.
 
 UPLOAD_LOG_NAME = "upload.log"
 UPLOADER = "trmcloud.pod.storage.upload"
@@ -99,9 +105,8 @@ class Transfer:
     def pids(self) -> frozenset[int]:
         """The process, which what ends a trainer must not end."""
         child = self._child
-        return (
-            frozenset((child.pid,)) if child is not None and child.poll() is None else frozenset()
-        )
+        runs = child is not None and child.poll() is None
+        return frozenset((child.pid,)) if child is not None and runs else frozenset()
 
     def tend(self, boot: float) -> None:
         """Start it where there are grants, and again a moment after it died."""
@@ -112,19 +117,10 @@ class Transfer:
         if boot < self._start_at or self.granted_until() is None:
             return
         environment = self._setup().over(for_trainers(os.environ))
-        with contextlib.suppress(OSError), open(self._pod_dir / UPLOAD_LOG_NAME, "ab") as log:
-            self._child = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", UPLOADER),
-                    *("--root", str(self._root), "--pod", self._pod_name),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**environment, contract.ENV_POD: self._pod_name},
-                cwd=self._pod_dir,
-                preexec_fn=die_with_parent,
-            )
+        environment[contract.ENV_POD] = self._pod_name
+        words = (UPLOADER, "--root", str(self._root), "--pod", self._pod_name)
+        log = self._pod_dir / UPLOAD_LOG_NAME
+        self._child = _start_beside(words, log, environment, preexec_fn=die_with_parent)
 
     def granted_until(self) -> float | None:
         """Epoch s; None where there are no grants that can be read."""
@@ -272,7 +268,7 @@ class DataPreparation:
                         contract.ENV_BESIDE: "1",
                     },
                     cwd=self._pod_dir,
-                    preexec_fn=processes.die_with_parent,
+                    preexec_fn=die_with_parent,
                 )
         except OSError as error:
             self._log(f"the data's preparation cannot be started: {error.strerror}")
