@@ -193,8 +193,5 @@ def _disk(error: OSError, target: Path) -> Exception:
     return CheckpointError(f"{target.name} cannot be kept here: {error.strerror}")
 
 
-# -- up ---------------------------------------------------------------------------------------
-
-
 def _short(key: str) -> str:
     return "/".join(key.split("/")[-3:])[:200]
