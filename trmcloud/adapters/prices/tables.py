@@ -215,7 +215,7 @@ def refresh(
     make_home(home)
     folder.mkdir(exist_ok=True)
     path = folder / time.strftime("%Y-%m-%dT%H%M%S.csv", time.gmtime(now))
-    write_atomic(path, _table(map(_row, _superseded(old, found))))
+    write_atomic(path, _table(map(row_of, _superseded(old, found))))
     for outdated in snapshots(home)[:-SNAPSHOTS_KEPT]:
         outdated.unlink(missing_ok=True)
     return RefreshResult(path, len(found), notes)
@@ -247,7 +247,8 @@ def _table(rows: Iterable[Mapping[str, str]]) -> str:
     return "\n".join((",".join(COLUMNS), *lines, ""))
 
 
-def _row(offer: Offer) -> dict[str, str]:
+def row_of(offer: Offer) -> dict[str, str]:
+    """Return the offer as a row of a table, by the names of ``COLUMNS``."""
     rate = "spot_usd_per_hour" if offer.spot else "usd_per_hour"
     return {
         "sku": offer.sku,
