@@ -234,7 +234,7 @@ class Second:
 
     def told(self, after_s: float = 60.0) -> tuple[str | None, str]:
         self.now += after_s
-        told = self.others.told(REPORT, str(self.folder))
+        told = self.others.judge(REPORT, str(self.folder))
         return told.result, told.message
 
 
@@ -257,7 +257,7 @@ def test_the_first_ones_own_account_of_a_failure_is_waited_for(second: Second) -
     second.ended("failed", "connection closed")
     assert second.told() == (None, "")
     own = replace(REPORT, result="failed", message="its own")
-    assert second.others.told(own, str(second.folder)) == own
+    assert second.others.judge(own, str(second.folder)) == own
     assert second.told() == ("failed", "machine 1: connection closed")
 
 
@@ -296,4 +296,4 @@ def test_what_cannot_be_read_is_no_word(second: Second) -> None:
         raise Dropped("1 of 2 machines have an address")
 
     lost = PeerMachines(nobody, lambda: second.now)  # type: ignore[arg-type]
-    assert lost.told(REPORT, str(second.folder)) == REPORT
+    assert lost.judge(REPORT, str(second.folder)) == REPORT

@@ -68,7 +68,7 @@ class Sightings:
         return list(self._kept.values())
 
     def unmade(self) -> list[Sighting]:
-        """Pods that were asked for, were never up, and are in no list now; nobody knows why."""
+        """Pods that were asked for, were never up, and are in no list now for no known reason."""
         return [
             sighting
             for sighting in self._kept.values()

@@ -98,7 +98,7 @@ def _sent(webhook: Webhook, notice: Notice, now: float) -> bool:
     except urllib.error.HTTPError as error:
         error.close()
         return False
-    except Exception:  # nobody there, no address, an answer that is none: told again later
+    except Exception:  # no address, no answer, or none that can be read: sent again later
         return False
 
 

@@ -96,7 +96,7 @@ class LedgerFile:
         folder, prefix = os.path.dirname(self.head_path), os.path.basename(self.head_path) + "."
         temporary = f"{self.head_path}.{self._random_bytes(8).hex()}"
         with suppress(OSError):
-            # What a killed process left, or a living one is about to rename: either may go.
+            # A killed process left it, or a living one is about to rename it: either may go.
             for name in os.listdir(folder):
                 if name.startswith(prefix):
                     os.unlink(os.path.join(folder, name))

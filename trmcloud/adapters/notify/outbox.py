@@ -15,7 +15,7 @@ from trmcloud.core.contract.notices import Notice, is_wanted
 from trmcloud.core.errors import OutboxError, TrmcloudError
 from trmcloud.ports.notices import Destination, QueuedNotice
 
-# What is to be told, in one SQLite file beside the ledger: ``<home>/outbox.db``.
+# Notifications that wait, in one SQLite file beside the ledger: ``<home>/outbox.db``.
 #
 # Every method is one transaction on a connection of its own, so that threads and processes may
 # share the file, and one that is killed leaves what it held to the next. A notice is known by its
@@ -202,8 +202,8 @@ _EVERY_S = 2.0
 
 
 class NotificationThread:
-    """Derives every few seconds; each destination is told by a thread of its own, so that one which
-    never answers delays no other. All of them are daemons: no process waits for them to end."""
+    """Derives every few seconds; each destination has a thread of its own, so that one which never
+    answers delays no other. All of them are daemons: no process waits for them to end."""
 
     def __init__(self, teller: Notifier, every_s: float = _EVERY_S) -> None:
         self._teller, self._every_s = teller, every_s

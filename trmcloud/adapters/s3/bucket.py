@@ -388,7 +388,7 @@ class S3Bucket:
         self.sweep()
 
     def sweep(self) -> int:
-        """Abort multipart uploads that nobody has gone on with for a day, below our own prefix
+        """Abort multipart uploads that were begun more than a day ago, below our own prefix
         alone; how many there were. Where a store does not list them, one that fails ends its own
         at once."""
         old = []

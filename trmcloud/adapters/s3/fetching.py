@@ -82,7 +82,7 @@ def fetch_file(
 ) -> None:
     """Bring a file to ``target``; its name appears once its hash is right.
 
-    Interrupted, it goes on range by range where it stopped.
+    Interrupted, it continues range by range where it stopped.
 
     Raises:
         CheckpointError: an object is missing, cut short, or not what the hash says.

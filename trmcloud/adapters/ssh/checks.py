@@ -27,7 +27,7 @@ from trmcloud.pod.agent.terminate import TERMINATION_NAME
 if TYPE_CHECKING:
     from trmcloud.adapters.ssh.link import SshPodLink
 
-# What the way to a pod needs of this machine: OpenSSH's programs, and that they take our options.
+# The needs of the way to a pod: OpenSSH's programs, and that they take our options.
 #
 # Tried with ``ssh -G``, which reads the user's configuration and every option that a connection
 # is made with, and connects to nothing.
@@ -45,7 +45,7 @@ def ssh_needs(home: Path) -> tuple[Need, ...]:
 def _ssh(home: Path) -> Need:
     if shutil.which("ssh") is None:
         return Need("ssh", "it is not installed", True, INSTALL_SSH)
-    version = _said("ssh", "-V")
+    version = _first_line("ssh", "-V")
     try:
         folder = control_dir(home)
     except LinkError:
@@ -77,7 +77,7 @@ def _sockets(home: Path) -> Need:
         return Need("sockets", str(error), True, error.next_step)
 
 
-def _said(*command: str) -> str:
+def _first_line(*command: str) -> str:
     try:
         done = subprocess.run(
             command,

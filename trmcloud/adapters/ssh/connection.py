@@ -185,7 +185,7 @@ class SshConnection:
             session.feed(content)
             out = session.read_all(max_bytes, deadline)
             code = session.end(deadline)
-            return Answer(code, out, session.said())
+            return Answer(code, out, session.stderr_text())
 
     def _start_master(self, deadline: float) -> None:
         # Its errors go to a file: a pipe would stay open in the background for as long as it lives.
@@ -294,7 +294,7 @@ def control_dir(home: Path) -> Path:
     """A folder of the user's own for the shared connections' sockets, short enough for them.
 
     Raises:
-        LinkError: there is none that nobody else can write to.
+        LinkError: there is none that is the user's alone.
     """
     candidates = [home / "ssh"]
     runtime = os.environ.get("XDG_RUNTIME_DIR")

@@ -197,7 +197,7 @@ class SshPodLink(PodLink):
     # -- files --------------------------------------------------------------------------------
 
     def stage(self, pod_name: str, items: Sequence[StageItem], progress: Progress) -> None:
-        """As the port says; the agent is told once the item below ``<root>/code`` is among them.
+        """As the port says; the agent gets a note once the item below ``<root>/code`` is there.
         The first of several machines comes last: what it waits for then is there on all."""
         for item in items:
             if not _SAFE_PATH.fullmatch(item.remote) or not self._is_ours(item.remote):
@@ -289,7 +289,7 @@ class SshPodLink(PodLink):
             mirror.question(self._root, asked), timeout_s=_ASK_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES
         )
         report = mirror.take(answer.out, asked)
-        return self._others.told(report, self._pod_folder(pod_name)) if report else None
+        return self._others.judge(report, self._pod_folder(pod_name)) if report else None
 
     def _to_others(self, pod_name: str) -> Sequence[SshConnection]:
         return [self._connection(pod_name, way) for way in self._ways_to_others(pod_name)]

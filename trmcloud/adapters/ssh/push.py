@@ -276,7 +276,7 @@ def _make_folders(connection: SshConnection, folders: Sequence[str]) -> None:
 def _expect_success(session: Session, where: str) -> None:
     code = session.end(time.monotonic() + _END_S)
     if code != 0:
-        raise _refused(session.said(), where)
+        raise _refused(session.stderr_text(), where)
 
 
 def _why(session: Session, where: str) -> LinkError:
@@ -284,7 +284,7 @@ def _why(session: Session, where: str) -> LinkError:
     with contextlib.suppress(OSError):
         session.stdin.close()
     code = session.end(time.monotonic() + _END_S)
-    return _refused(session.said() or f"the pod's side ended with code {code}", where)
+    return _refused(session.stderr_text() or f"the pod's side ended with code {code}", where)
 
 
 def _is_full(said: str) -> bool:
@@ -302,8 +302,7 @@ def _refused(said: str, where: str) -> LinkError:
     return LinkError(f"the pod does not take what it is sent: {last}", where=where)
 
 
-# What a machine is sent before it can train: whole folders, each put in place at once, and a
-# small file last that says so.
+# Staging: whole folders, each put in place at once, and a small file last that says so.
 
 STAGED_MARK = ".staged"
 CODE_DIR = "code"
@@ -317,8 +316,8 @@ def stage(
     pod_folder: str,
     progress: Progress,
 ) -> None:
-    """Bring each parcel to its folder, ``root``'s below it; the agent of ``pod_folder`` is told
-    once the one below ``<root>/code`` is among them.
+    """Bring each parcel to its folder, ``root``'s below it; the agent of ``pod_folder`` gets a
+    note once the one below ``<root>/code`` is among them.
 
     Raises:
         LinkError: something did not arrive as it was sent.

@@ -76,22 +76,22 @@ class Agent:
     def __init__(self, root: Path, pod_name: str, now: Callable[[], Instant] | None = None) -> None:
         body = _FilesAndProcesses(root, pod_name, now or processes.clocks_here)
         try:
-            self._mind = AgentLoop(body, pod_name)
+            self._loop = AgentLoop(body, pod_name)
         except ValueError as error:
             raise SystemExit(str(error)) from None
 
     def run(self) -> str:
         """Until nothing more is to be done here; returns the result that the report bears."""
-        mind = self._mind
-        mind.write_report(force=True)
-        while mind.report.result is None:
-            mind.tick()
-            if mind.report.result is None:
-                time.sleep(_BRIEF_TICK_S if mind.report.waiting else _TICK_S)
-        mind.write_report(force=True)
-        while mind.linger():
-            time.sleep(_BRIEF_TICK_S if mind.telling else _LINGER_S)
-        return mind.report.result
+        loop = self._loop
+        loop.write_report(force=True)
+        while loop.report.result is None:
+            loop.tick()
+            if loop.report.result is None:
+                time.sleep(_BRIEF_TICK_S if loop.report.waiting else _TICK_S)
+        loop.write_report(force=True)
+        while loop.linger():
+            time.sleep(_BRIEF_TICK_S if loop.telling else _LINGER_S)
+        return loop.report.result
 
 
 class _FilesAndProcesses(AnchorFile):
@@ -248,7 +248,7 @@ class _FilesAndProcesses(AnchorFile):
 
     # -- what a rented pod has beside ------------------------------------------------------------
 
-    def prepared(self, now: Instant) -> tuple[str, str]:
+    def prepare(self, now: Instant) -> tuple[str, str]:
         progress = self._preparation.poll(now.boot)
         self._ready = progress.state == "ready"
         if progress.state == "refused":
@@ -290,10 +290,10 @@ class _FilesAndProcesses(AnchorFile):
         self._transfer.tend(now.boot)
         return self._transfer.granted_until(), self._transfer.uploads()
 
-    def told(self) -> str:
-        return self._transfer.told()
+    def stored_result(self) -> str:
+        return self._transfer.stored_result()
 
-    def guarded(self) -> bool:
+    def has_watchdog(self) -> bool:
         return os.getppid() == self._watchdog and not processes.stopped(self._watchdog)
 
     def end_pod(self) -> bool:

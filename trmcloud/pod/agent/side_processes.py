@@ -139,7 +139,7 @@ class Transfer:
     def uploads(self) -> Uploads:
         return load_small(self._pod_dir / UPLOADS_NAME, load_uploads) or Uploads()
 
-    def told(self) -> str:
+    def stored_result(self) -> str:
         """The result that the report in the bucket bears; '' while it bears none."""
         with contextlib.suppress(KeyError, TypeError):
             told: Any = load_small(self._pod_dir / TOLD_NAME, json.loads)
@@ -284,8 +284,8 @@ class DataPreparation:
         return load_small(path, trainer_contract.load_progress)
 
     def _tell_failure(self, job: PhaseJob, now: Instant, code: int) -> None:
-        """The trainer, and whoever asks, reads why from the folder: also where what made it could
-        not say so itself."""
+        """The trainer and the report read why from the folder, also where the process could not
+        write it there itself."""
         assert job.data is not None
         told = self._progress(job)
         if told is not None and told.state == "failed":

@@ -146,8 +146,8 @@ class Check:
 
     ``gpu`` are glob patterns of the name nvidia-smi gives (any of them; without ``*`` or ``?`` a
     part of the name, case aside); ``memory_gb`` is per GPU; ``volume`` asks that ``mount`` is a
-    mount of its own, writable; ``idle`` that nobody else computes there; ``torch`` is the version
-    that the image was chosen for.
+    mount of its own, writable; ``idle`` that no other process computes there; ``torch`` is the
+    version that the image was chosen for.
     """
 
     gpu: tuple[str, ...] = ()

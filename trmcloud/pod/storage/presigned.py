@@ -26,7 +26,7 @@ from trmcloud.io.requests import retry
 # Objects of a store by presigned requests: one PUT or one ranged GET, checked, never logged
 # whole.
 #
-# A presigned URL is a right in itself. What goes wrong is told by status, the store's own code
+# A presigned URL is a right in itself. An error shows the status, the store's own code
 # and the object's name; the query, which holds the signature, appears nowhere.
 
 _BLOCK = 1 << 20
@@ -242,7 +242,7 @@ def fetch_folder(root: Path, folder: FolderGet, moved: Callable[[], None]) -> No
 
 
 class Overtaken(StoreError):
-    """Another part has failed: that one's reason is told."""
+    """Another part has failed: that one's reason is raised."""
 
 
 def run_in_lanes(parts: Iterable[Callable[[Objects], None]], tick: Callable[[bool], None]) -> None:

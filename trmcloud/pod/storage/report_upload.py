@@ -1,4 +1,4 @@
-"""The agent's report, brought to the bucket: what is known of a pod at whose end nobody was there.
+"""The agent's report, brought to the bucket: it is known also of a pod that ended unseen.
 
 Once a minute while the agent works, and at once when its report bears the result, which the agent
 stays for. It has a thread and a connection of its own, so that no checkpoint holds it up.

@@ -236,7 +236,7 @@ def _hash(handle: int, name: str, size: int, sha256: str) -> OpenFile:
 # It is the agent's child, and works by ``grants.json`` alone: no key of any account is on the
 # pod. What is best and what is latest of each phase goes up as it appears, several pieces at a
 # time (see ``pieces``), and the agent's report beside it (see ``tell``). What was stored stands
-# in ``uploads.json``, piece by piece, so that one started anew goes on.
+# in ``uploads.json``, piece by piece, so that a new process continues.
 #
 #     python -m trmcloud.pod.storage.upload --root /workspace/trmcloud --pod NAME
 

@@ -233,8 +233,7 @@ class LocalCompute(Compute, PodLink):
         return at
 
     def _last_sign_of_life(self, folder: Path) -> float | None:
-        """When a pod that nobody saw end was last alive; None where it never got as far as having
-        a process."""
+        """When a pod whose end was not seen was last alive; None where it never had a process."""
         name = contract.parse_pod_name(folder.name)
         if watchdog_of(folder) is None or name is None:
             return None

@@ -1,4 +1,4 @@
-"""A create in RunPod's words: the pod, what its agent is told, and what it starts with.
+"""A create in RunPod's words: the pod, its agent's environment, and its first command.
 
 The agent's sources are one variable, and the command unpacks them. They travel in the create and
 not over SSH, so that the agent, which alone can end the pod without us, runs from the container's
@@ -112,8 +112,8 @@ _READ_S = 60
 #: which is a bash script and ends the container where it does not like the driver.
 ENTRYPOINT = ("/bin/sh", "-c")
 
-#: base85's characters that RunPod replaces in a variable, that Go writes as six, or that whoever
-#: starts a container may expand; and those of none of these kinds that stand for them.
+#: base85's characters that RunPod replaces in a variable, that Go writes as six, or that a
+#: container's runtime may expand; and those of none of these kinds that stand for them.
 _TAKEN, _INSTEAD = "{}<>&$", "[].:/,"
 
 _START = f"""\

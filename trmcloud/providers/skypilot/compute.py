@@ -141,7 +141,7 @@ class SkyPilotCompute(Compute):
             )
             request.require_wanted()
             self._clusters.forget()
-            # Before it is sent: whoever comes after a crash must know what it costs.
+            # Before it is sent: after a crash the next command must know its cost.
             self._note(
                 request.name,
                 self._now(),
@@ -360,7 +360,7 @@ class SkyPilotCompute(Compute):
             rows, is_new_list = self._rows(fresh=fresh)
             told = self._why_none() if is_new_list else {}
             if told:
-                # What was listed before its launch had ended proves nothing.
+                # A list from before its launch had ended proves nothing.
                 rows, _ = self._rows(fresh=True)
                 here = {str(row["name"]) for row in self._clusters.known()}
                 for name in told.keys() - here if not self._clusters.are_cached else ():
@@ -432,7 +432,7 @@ class SkyPilotCompute(Compute):
             if is_up and _is_armed(row):
                 continue
             if self._has_failed(row, at):
-                # Its machine may be up and paid for, and no agent on it: nobody else would end it.
+                # Its machine may be up and paid for, and no agent on it: nothing else would end it.
                 self._end_here(name)
             elif is_up and name in self._came_through:
                 self._arm_again(name, at)
@@ -475,7 +475,7 @@ class SkyPilotCompute(Compute):
         if known_at is not None and 0 <= at - known_at < ARM_AGAIN_S:
             return
         self._armed_at[name] = at
-        # It is asked again in a while; until then the layer is told as absent.
+        # It is asked again in a while; until then the layer is shown as absent.
         with contextlib.suppress(ProviderError):
             self.arm(name, parsed.hard_stop_at)
 
@@ -506,7 +506,7 @@ class SkyPilotCompute(Compute):
     def _is_mine(self, row: Row) -> bool:
         cloud = row.get("cloud")
         if cloud is None:
-            # It is being launched, and may yet become anybody's; who asked for it knows.
+            # It is being launched, and its cloud is not known; our notes tell whether we asked.
             return self._seen.get(str(row["name"])) is not None
         return str(cloud).lower() == CLOUDS[self._provider]
 

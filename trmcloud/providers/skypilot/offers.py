@@ -131,7 +131,7 @@ def _lines(text: str) -> Iterator[Line]:
         for number, line in enumerate(reader):
             if number >= MOST_LINES:
                 raise CatalogueError(f"more than {MOST_LINES:,} lines")
-            # What has too few or too many cells is no row.
+            # A line with too few or too many cells is no row.
             if None not in line and None not in line.values():
                 yield line
     except csv.Error as error:
@@ -265,7 +265,7 @@ def _dollars(text: str, gpus: int) -> Decimal | None:
     """None where nothing stands; nothing is also what some catalogues write as 0.
 
     Raises:
-        ValueError: no price that anybody asks.
+        ValueError: no price that can be.
     """
     if not text:
         return None
@@ -336,7 +336,7 @@ class _Version(NamedTuple):
     changed_at: float | None
     """Epoch seconds, None where no source says."""
     why: str
-    """Why nobody does."""
+    """Why not."""
 
 
 def read_cloud(cloud: str, environ: Mapping[str, str], now: float) -> tuple[list[Row], list[str]]:
