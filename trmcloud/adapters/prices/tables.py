@@ -198,7 +198,8 @@ def refresh(
     found: list[Offer] = []
     notes: list[str] = []
     for source, told in zip(sources, _read_all(sources, now, within_s), strict=True):
-        rows, said = told if told is not None else ([], [_too_slow(source, within_s)])
+        late = f"{source.name}: not read: no answer within {within_s:.0f} s"
+        rows, said = told if told is not None else ([], [late])
         try:
             offers = parse_offers(_table(rows), source.name, now) if rows else []
         except UsageError as error:
@@ -236,10 +237,6 @@ def _read_all(sources: Sequence[Source], now: float, within_s: float) -> list[To
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
     return list(told)
-
-
-def _too_slow(source: Source, within_s: float) -> str:
-    return f"{source.name}: not read: no answer within {within_s:.0f} s"
 
 
 def _table(rows: Iterable[Mapping[str, str]]) -> str:

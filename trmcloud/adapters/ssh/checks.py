@@ -39,7 +39,14 @@ _OLDEST = "8.5"
 
 def ssh_needs(home: Path) -> tuple[Need, ...]:
     """``ssh``, ``ssh-keygen``, and a folder for the sockets of shared connections."""
-    return (_ssh(home), _keygen(), _sockets(home))
+    keygen = Need("ssh-keygen", "makes a host key for each pod")
+    if shutil.which("ssh-keygen") is None:
+        keygen = Need("ssh-keygen", "it is not installed", True, INSTALL_SSH)
+    try:
+        sockets = Need("sockets", f"SSH's are kept in {control_dir(home)}")
+    except LinkError as error:
+        sockets = Need("sockets", str(error), True, error.next_step)
+    return (_ssh(home), keygen, sockets)
 
 
 def _ssh(home: Path) -> Need:
@@ -62,19 +69,6 @@ def _ssh(home: Path) -> Need:
         fix = f"mend ~/.ssh/config, or install OpenSSH {_OLDEST} or newer"
         return Need("ssh", f"{version}: {trouble}", True, fix)
     return Need("ssh", version)
-
-
-def _keygen() -> Need:
-    if shutil.which("ssh-keygen") is None:
-        return Need("ssh-keygen", "it is not installed", True, INSTALL_SSH)
-    return Need("ssh-keygen", "makes a host key for each pod")
-
-
-def _sockets(home: Path) -> Need:
-    try:
-        return Need("sockets", f"SSH's are kept in {control_dir(home)}")
-    except LinkError as error:
-        return Need("sockets", str(error), True, error.next_step)
 
 
 def _first_line(*command: str) -> str:

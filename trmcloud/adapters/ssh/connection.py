@@ -113,7 +113,9 @@ class SshConnection:
         that nothing else shares, so that its bulk delays no orders."""
         if not own:
             self.connect(timeout_s)
-        return Session(self._argv(own, "-T", "--", self._host, in_shell(command)), self.where)
+        # One word that any login shell hands to a plain ``sh`` unchanged.
+        script = f"exec sh -c {shlex.quote(command)}"
+        return Session(self._argv(own, "-T", "--", self._host, script), self.where)
 
     def login_command(self, command: Sequence[str] = (), *, terminal: bool) -> list[str]:
         """ssh as somebody at a terminal has it, on a connection of its own: what is typed waits
@@ -140,13 +142,8 @@ class SshConnection:
     def control(self, verb: str, *options: str) -> Answer:
         """``ssh -O VERB``: a word to the shared connection's own process."""
         try:
-            done = subprocess.run(
-                self._argv(False, "-O", verb, *options, "--", self._host, forwards=bool(options)),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env=environment(),
-                timeout=_CONTROL_TIMEOUT_S,
-            )
+            words = ("-O", verb, *options, "--", self._host)
+            done = _run(self._argv(False, *words, forwards=bool(options)), _CONTROL_TIMEOUT_S)
         except (subprocess.TimeoutExpired, FileNotFoundError) as error:
             raise Dropped(f"ssh -O {verb} did not end: {error}", where=self.where) from None
         return Answer(done.returncode, done.stdout, done.stderr.decode("utf-8", "replace").strip())
@@ -155,13 +152,7 @@ class SshConnection:
         """Return ssh's complaint about the options of a connection, or the user's own; "" if none.
         It connects to nothing."""
         try:
-            done = subprocess.run(
-                self._argv(True, "-G", "--", self._host),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env=environment(),
-                timeout=timeout_s,
-            )
+            done = _run(self._argv(True, "-G", "--", self._host), timeout_s)
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"it cannot be run ({error})"
         if done.returncode == 0:
@@ -285,9 +276,14 @@ class SshConnection:
         return ["ssh", *words, "-i", _escaped(self._identity), "-p", str(self._port), *rest]
 
 
-def in_shell(script: str) -> str:
-    """One word list that any login shell hands to a plain ``sh`` unchanged."""
-    return "exec sh -c " + shlex.quote(script)
+def _run(argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment(),
+        timeout=timeout_s,
+    )
 
 
 def control_dir(home: Path) -> Path:
