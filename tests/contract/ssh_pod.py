@@ -39,7 +39,6 @@ class SshPod:
     root: Path
     keys: KeyStore
     server: Sshd
-    rsync: bool = True
     connections: list[SshConnection] = field(default_factory=list)
 
     def connect(self, alias: str = POD) -> SshConnection:

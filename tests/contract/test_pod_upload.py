@@ -386,7 +386,7 @@ class Telling:
         )
 
     def told(self) -> str:
-        return Transfer(self._dir.parents[1], POD, lambda: TrainerSetup("")).told()
+        return Transfer(self._dir.parents[1], POD, lambda: TrainerSetup("")).stored_result()
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_what_is_sent_is_as_long_as_what_was_checked(rig: Rig) -> None:
 def test_a_create_that_is_too_large_is_not_sent(rig: Rig) -> None:
     """Not even a volume is made for it."""
     wanted = request(rig)
-    rig.compute._requests._payload = lambda: bytes(76_800)
+    rig.compute._payload = lambda: bytes(76_800)
     with pytest.raises(NotSupported, match=r"is 99,\d{3} bytes; RunPod takes 102,400") as caught:
         rig.compute.create(replace(wanted, volume_gb=10, region="US-KS-2"))
     assert "\n" not in str(caught.value)

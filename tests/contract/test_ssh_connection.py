@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -110,24 +109,6 @@ def test_a_silent_pod_is_given_up_in_time(pod: SshPod) -> None:
         connection.run("sleep 60", timeout_s=1.0)
     assert time.monotonic() - begun < 10
     assert connection.run("echo back").out == b"back\n"
-
-
-def test_what_is_started_apart_outlives_the_connection(pod: SshPod) -> None:
-    connection = pod.connect()
-    log = pod.root / "job.log"
-    begun = time.monotonic()
-    pid = connection.run_detached(
-        ["sh", "-c", "sleep 1; echo it went on"], cwd=str(pod.root), log=str(log)
-    )
-    assert time.monotonic() - begun < 30
-    assert os.getsid(pid) == pid, "a session of its own"
-    pod.server.cut()
-    deadline = time.monotonic() + 20
-    while "it went on" not in log.read_text() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert log.read_text() == "it went on\n"
-    with pytest.raises(LinkError, match="could not be started"):
-        connection.run_detached(["true"], cwd=str(pod.root / "nowhere"), log=str(log))
 
 
 # -- errors ------------------------------------------------------------------------------------
@@ -253,7 +234,7 @@ class Second:
 
     def told(self, after_s: float = 60.0) -> tuple[str | None, str]:
         self.now += after_s
-        told = self.others.told(REPORT, str(self.folder))
+        told = self.others.judge(REPORT, str(self.folder))
         return told.result, told.message
 
 
@@ -276,7 +257,7 @@ def test_the_first_ones_own_account_of_a_failure_is_waited_for(second: Second) -
     second.ended("failed", "connection closed")
     assert second.told() == (None, "")
     own = replace(REPORT, result="failed", message="its own")
-    assert second.others.told(own, str(second.folder)) == own
+    assert second.others.judge(own, str(second.folder)) == own
     assert second.told() == ("failed", "machine 1: connection closed")
 
 
@@ -315,4 +296,4 @@ def test_what_cannot_be_read_is_no_word(second: Second) -> None:
         raise Dropped("1 of 2 machines have an address")
 
     lost = PeerMachines(nobody, lambda: second.now)  # type: ignore[arg-type]
-    assert lost.told(REPORT, str(second.folder)) == REPORT
+    assert lost.judge(REPORT, str(second.folder)) == REPORT

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -389,58 +388,6 @@ def test_a_pull_that_fails_leaves_no_checkpoint(rented: Rented) -> None:
     evil = replace(manifest, phase="../../../x")
     with pytest.raises(CheckpointError, match="phase is not what it should be"):
         rented.link.pull(POD, RUN, evil, [weights.name], lambda done, whole: None)
-
-
-def test_a_log_is_followed_over_restarts_and_truncations(rented: Rented) -> None:
-    log = rented.there / "train.log"
-    log.write_text("one\n")
-    deadline = time.monotonic() + 90
-    got: list[tuple[int, bytes]] = []
-
-    def joined() -> bytes:
-        return b"".join(content for _, content in got)
-
-    done = threading.Event()
-
-    def stop() -> bool:
-        return done.is_set() or time.monotonic() > deadline
-
-    stage = 0
-    for at, content in rented.link.follow_log(POD, "fast", stop=stop):
-        if content:
-            got.append((at, content))
-        if stage == 0 and joined() == b"one\n":
-            stage = 1
-            with open(log, "a") as file:
-                file.write("two\n")
-        elif stage == 1 and joined() == b"one\ntwo\n":
-            stage = 2
-            rented.pod.server.stop()
-            with open(log, "a") as file:
-                file.write("three\n")
-            rented.pod.server.start()
-        elif stage == 2 and joined() == b"one\ntwo\nthree\n":
-            stage = 3
-            log.write_text("anew\n")
-        elif stage == 3 and joined() == b"one\ntwo\nthree\nanew\n":
-            done.set()
-    assert done.is_set(), got
-    assert [at for at, _ in got][-1] == 0
-
-
-def test_a_log_that_answers_out_of_turn_is_left(rented: Rented) -> None:
-    fake = rented.pod.root / "fake"
-    fake.mkdir()
-    (fake / "head").write_text("#!/bin/sh\nhead() { :; }; cat >/dev/null; printf '%0200d' 7\n")
-    (fake / "head").chmod(0o755)
-    (rented.there / "train.log").write_text("x")
-    rented.pod.server.stop()
-    with open(rented.pod.server.folder / "config", "a") as config:
-        config.write(f"SetEnv PATH={fake}:{os.environ['PATH']}\n")
-    rented.pod.server.start()
-    with pytest.raises(LinkError, match="out of turn"):
-        for _ in rented.link.follow_log(POD, "fast", stop=lambda: False):
-            pass
 
 
 def test_it_can_tell_whether_a_pod_lets_us_in_and_why_not(rented: Rented) -> None:

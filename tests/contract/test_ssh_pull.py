@@ -15,7 +15,7 @@ import pytest
 from tests.contract.ssh_pod import POD, SshPod, needs_sshd, sha256_of, ssh_pod, tools, written
 from trmcloud.adapters.ssh.link import SshPodLink
 from trmcloud.adapters.ssh.pull import pull
-from trmcloud.adapters.ssh.push import local_rsync, parcel_of, push
+from trmcloud.adapters.ssh.push import parcel_of, push
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointFile
 from trmcloud.core.errors import CheckpointError, DoesNotFit, Dropped, LinkError
@@ -253,7 +253,7 @@ def test_a_link_in_place_of_the_part_is_not_written_through(pod: SshPod, tmp_pat
 # -- a poor pod, a poor disk -------------------------------------------------------------------
 
 
-def test_a_pod_without_rsync_python_or_head_serves_all_the_same(tmp_path: Path) -> None:
+def test_a_pod_without_python_or_head_serves_all_the_same(tmp_path: Path) -> None:
     with ssh_pod(tmp_path, path=tools(tmp_path / "bin", "sh", "dd", "wc")) as bare:
         file = written(bare.root / "weights.safetensors", BIG)
         bring(bare, file, into=tmp_path / "to")
@@ -359,20 +359,16 @@ def test_a_slow_pod_is_waited_for(pod: SshPod, tmp_path: Path) -> None:
     assert sha256_of(tmp_path / "to" / file.name) == file.sha256
 
 
-# -- Staging on a pod: by rsync or without it, resumed, verified there, and never twice ---------
+# -- Staging on a pod: resumed, verified there, and never twice --------------------------------
 
 
 BARE = ("sh", "dd", "wc", "cat", "mkdir", "mv", "rm", "tar", "sha256sum", "grep")
 
 
-@pytest.fixture(params=["rsync", "stream"])
-def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SshPod]:
-    """A pod that has everything, and one that has no rsync."""
-    if request.param == "rsync" and local_rsync() is None:
-        pytest.skip("there is no rsync on this machine")
-    path = tools(tmp_path / "bin", *BARE) if request.param == "stream" else ""
-    with ssh_pod(tmp_path, path=path) as made:
-        made.rsync = request.param == "rsync"
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[SshPod]:
+    """A pod with no more tools than staging needs."""
+    with ssh_pod(tmp_path, path=tools(tmp_path / "bin", *BARE)) as made:
         yield made
 
 
@@ -423,8 +419,6 @@ def test_code_and_data_arrive_and_the_agent_is_told_last(there: SshPod, tmp_path
     told: list[tuple[int, int]] = []
     link = link_of(there)
     link.stage(POD, items, lambda *now: told.append(now))
-    found = there.connect().run("command -v rsync")
-    assert (found.code == 0) == there.rsync
     check_there(Path(code_dir), sources)
     check_there(Path(data_dir), bins)
     note = (there.root / "pods" / POD / "staged.json").read_text()
@@ -474,14 +468,12 @@ def test_remains_of_a_cut_transfer_are_used_or_replaced(there: SshPod, tmp_path:
 
 def test_bytes_that_are_there_are_not_sent_again(there: SshPod, tmp_path: Path) -> None:
     """Seen by what the stream leaves alone: the first blocks, which only a hash would judge."""
-    if there.rsync:
-        pytest.skip("rsync compares what is there by itself")
     bins = data(tmp_path / "data")
     part = there.root / "part"
     part.mkdir()
     (part / "train.bin").write_bytes(bytes((5 << 20) + 77))
     parcel = parcel_of(tmp_path / "data", bins)
-    push(there.connect(), parcel, str(part), lambda done, whole: None, rsync=False)
+    push(there.connect(), parcel, str(part), lambda done, whole: None)
     right = (tmp_path / "data/train.bin").read_bytes()
     assert (part / "train.bin").read_bytes() == bytes(5 << 20) + right[5 << 20 :]
 
@@ -553,7 +545,7 @@ def test_a_full_disk_there_is_named(there: SshPod, tmp_path: Path) -> None:
         bins = data(tmp_path / "data", 9 << 20)
         parcel = parcel_of(tmp_path / "data", bins)
         with pytest.raises(LinkError, match="the pod's disk is full") as caught:
-            push(there.connect(), parcel, f"{small}/x", lambda done, whole: None, rsync=there.rsync)
+            push(there.connect(), parcel, f"{small}/x", lambda done, whole: None)
         assert "volume" in caught.value.next_step
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)

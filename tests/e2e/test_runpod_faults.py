@@ -105,8 +105,7 @@ def test_a_machine_that_was_not_rented_is_refused_before_training(rented: Rented
 
 
 def test_a_machine_that_was_not_rented_gives_way_to_the_next_candidate(rented: RentedUser) -> None:
-    """Neither of which has rsync: everything goes all the same."""
-    rented.standin.control.set(fewer_gpus=1, absent_commands=["rsync"])
+    rented.standin.control.set(fewer_gpus=1)
     arguments = ("launch", "1xA100", *LAUNCH[2:], "--steps", "60", "--budget", "2", *ACCEPT)
     launch = rented.start(*arguments, *rented.data)
     until(lambda: bool(rented.live()), what="the first pod")

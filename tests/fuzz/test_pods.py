@@ -21,7 +21,6 @@ from tests.unit.core.manifests import manifest
 from tests.unit.core.runs import AT, a_report, ask, follow, running, the_pod
 from tests.unit.core.test_pod_contract import BEAT, JOB, LEASE, ORDERS, REPORT
 from trmcloud.adapters.local.run_files import LocalRunFiles
-from trmcloud.adapters.ssh import forward as follow_log
 from trmcloud.adapters.ssh.session import explain
 from trmcloud.adapters.ssh.sync import MAX_MANIFESTS_BYTES, MOST_MANIFESTS, Mirror, remote_manifests
 from trmcloud.app.checkpoints.bucket_grants import latest_resumable
@@ -313,31 +312,7 @@ def test_decisions_survive_any_report() -> None:
     assert decided > 100
 
 
-# -- words and frames ------------------------------------------------------------------------------
-class Said:
-    """A session that says what it was made with, a few bytes at a time."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def read_into(self, view: memoryview, idle_s: float) -> int:
-        part = self._content[: min(len(view), 7)]
-        self._content = self._content[len(part) :]
-        view[: len(part)] = part
-        return len(part)
-
-
-def test_frames_of_a_log_are_read_or_refused() -> None:
-    frames = b"0 5\nhello5 0\n5 6\n world"
-    numbers = [n.strip('"').encode("utf-8", "surrogatepass") for n in NASTY]
-    texts = [*variants(frames, 300), *(b"0 " + n + b"\nx" for n in numbers)]
-    for text in texts:
-        with suppress(TrmcloudError), briefly():
-            for at, content in follow_log._frames(Said(text), "pod"):  # type: ignore[arg-type]
-                assert at >= 0
-                assert len(content) <= 1 << 16
-
-
+# -- words ------------------------------------------------------------------------------
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=300))
 def test_sshs_last_words_and_a_pods_record_of_its_end(text: str) -> None:

@@ -80,7 +80,6 @@ READERS = {
     ),
     "core.text": Target(("test_pod_contract.py",), ("strip_control", "one_line")),
     "adapters.ssh.sync": Target(("unit/ssh/test_sync.py",), ("Mirror", "_decoded")),
-    "adapters.ssh.forward": Target(("unit/ssh/test_sync.py",), ("_frames", "_exactly")),
     "adapters.s3.client": Target(
         ("unit/s3/test_client.py",),
         (

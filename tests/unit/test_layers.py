@@ -196,44 +196,11 @@ def test_folders_are_absolute_and_each_named_once() -> None:
     assert intent_folders(given) == (Path("/tmp"), Path("/dev/shm"))
 
 
-# -- What doctor makes of the tools it finds ----------------------------------------------------
+# -- What doctor makes of the machine ----------------------------------------------------------
 
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
-
-
-def tool(folder: Path, name: str, says: str) -> None:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\necho '{says}'\n")
-    path.chmod(0o755)
-
-
-@pytest.mark.parametrize(
-    ("says", "state"),
-    [
-        ("rsync  version 3.4.3  protocol version 32", "ok"),
-        ("rsync  version 3.10.0  protocol version 33", "ok"),
-        ("rsync  version v3.5.0pre1  protocol version 33", "ok"),
-        ("rsync  version 3.4.2  protocol version 32", "warn"),
-        ("rsync  version 3.2.7  protocol version 31", "warn"),
-        ("openrsync: protocol version 29", "warn"),
-        ("", "warn"),
-    ],
-)
-def test_an_rsync_with_known_holes_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str, state: str
-) -> None:
-    tool(tmp_path, "rsync", says)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
-    found = doctor._rsync()
-    assert found.state == state
-    assert bool(found.fix) == (state != "ok")
-
-
-def test_tools_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor._rsync().state == "warn"
 
 
 def test_what_renting_needs_is_bad_to_lack_only_where_machines_are_rented() -> None:

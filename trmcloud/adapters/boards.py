@@ -88,7 +88,7 @@ class WandbRun:
     """A ``Board``. What was sent of this run before is not sent again: W&B knows its last step. Of
     a step that was trained twice it keeps the first figures, since its steps only grow.
 
-    Of this machine it is told nothing: no host, no user, no folder, no code, no output.
+    It gets nothing about this machine: no host, no user, no folder, no code, no output.
 
     Args:
         folder: where W&B keeps its own files.

@@ -14,12 +14,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from trmcloud.core.contract.pod_contract import parse_pod_name
+from trmcloud.core.contract.records import parse, record_of
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass
-from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.files import load_small, write_atomic
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _WRITE_EVERY_S = 30.0
@@ -68,7 +68,7 @@ class Sightings:
         return list(self._kept.values())
 
     def unmade(self) -> list[Sighting]:
-        """Pods that were asked for, were never up, and are in no list now; nobody knows why."""
+        """Pods that were asked for, were never up, and are in no list now for no known reason."""
         return [
             sighting
             for sighting in self._kept.values()
@@ -156,26 +156,5 @@ def _read_all(folder: Path | None) -> list[Sighting]:
 
 
 def _read(path: Path) -> Sighting | None:
-    try:
-        row: Any = json.loads(read_small(path) or "null")
-        sighting = Sighting(**row)
-        numbers = (
-            sighting.made_at,
-            sighting.started_at,
-            sighting.alive_at,
-            sighting.gone_at,
-            sighting.billed_since,
-            sighting.exited_at,
-        )
-        sane = all(n is None or isinstance(n, int | float) for n in numbers)
-        counts = (sighting.rate_micros, sighting.disk_gb, sighting.nodes)
-        whole = all(isinstance(n, int) for n in counts)
-        billed = sighting.billed_micros is None or isinstance(sighting.billed_micros, int)
-        told = sighting.never_made is None or isinstance(sighting.never_made, str)
-        return (
-            sighting
-            if sane and told and whole and billed and path.stem == sighting.pod_id
-            else None
-        )
-    except (OSError, ValueError, TypeError):
-        return None
+    sighting = load_small(path, lambda text: record_of(Sighting, parse(text)))
+    return sighting if sighting is not None and sighting.pod_id == path.stem else None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -21,9 +19,6 @@ from trmcloud.core.errors import TrmcloudError
 
 _LOW_DISK_BYTES = 5 << 30
 _WEEK_DAYS = 7
-_SAFE_RSYNC = (3, 4, 3)
-"""Older ones let a hostile other side write or read outside the folder they were given."""
-_TOOL_TIMEOUT_S = 5.0
 _EARLIEST_SANE_AT = 1_763_000_000.0
 """A clock before this program was written is wrong."""
 
@@ -59,7 +54,6 @@ def examine(
         found.append(Finding("ledger", "bad", str(error), error.next_step))
     found.append(_extra("train", "torch", "training on this machine"))
     found.append(_extra("data", "tokenizers", "byte-pair tokenizers"))
-    found.append(_rsync())
     for account in accounts:
         found += account()
     return found
@@ -166,35 +160,3 @@ def _prices(offers: Sequence[Offer], now: float) -> Finding:
     if min(rented) > _WEEK_DAYS:
         return Finding("prices", "warn", text, "trmcloud prices refresh")
     return Finding("prices", "ok", text)
-
-
-def _rsync() -> Finding:
-    fix = f"install rsync {'.'.join(map(str, _SAFE_RSYNC))} or newer"
-    said = _said("rsync", "--version")
-    if said is None:
-        return Finding("rsync", "warn", "not found: files travel over plain SSH instead", fix)
-    found = re.search(r"version v?(\d+)\.(\d+)\.(\d+)", said)
-    if found is None:
-        return Finding("rsync", "warn", f"its version cannot be read: {said[:60]}", fix)
-    version = tuple(int(part) for part in found.groups())
-    text = ".".join(map(str, version))
-    if version < _SAFE_RSYNC:
-        return Finding("rsync", "warn", f"{text} has known holes towards a hostile pod", fix)
-    return Finding("rsync", "ok", text)
-
-
-def _said(*command: str) -> str | None:
-    """The first line that a tool says of itself; None where there is no such tool."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TOOL_TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = (done.stdout or done.stderr).strip().splitlines()
-    return lines[0] if lines else ""

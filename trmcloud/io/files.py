@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # Small files that are whole or not there: write, flush, rename.
 
@@ -68,6 +73,15 @@ def read_small(path: Path, limit_bytes: int = SMALL_BYTES) -> str | None:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text") from None
+
+
+def load_small(path: Path, load: Callable[[str], T], limit_bytes: int = SMALL_BYTES) -> T | None:
+    """Return ``load`` of the text of a small file; None where there is none, or none that ``load``
+    accepts."""
+    with contextlib.suppress(OSError, ValueError):
+        text = read_small(path, limit_bytes)
+        return load(text) if text is not None else None
+    return None
 
 
 # SHA-256 of files, block by block: what every checkpoint, shard and upload is held to.

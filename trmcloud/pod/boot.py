@@ -24,7 +24,7 @@ from typing import Any
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import PhaseJob, load_job
 from trmcloud.core.values import dataclass
-from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.files import load_small, write_atomic
 from trmcloud.pod.agent.boot_messages import Notes
 from trmcloud.pod.agent.nodes import (
     ALONE,
@@ -108,7 +108,7 @@ def lay_out(given: BootInput) -> None:
         OSError: the disk refused.
     """
     given.pod_dir.mkdir(parents=True, exist_ok=True)
-    there = _lease_there(given.pod_dir)
+    there = load_small(given.pod_dir / contract.LEASE_NAME, contract.load_lease)
     if there is None or there.epoch <= given.lease.epoch:
         _put(given.pod_dir / contract.LEASE_NAME, contract.dump(given.lease))
     _put(given.pod_dir / contract.CHECK_NAME, given.check)
@@ -268,26 +268,15 @@ def _laid_out(given: BootInput) -> str:
     return failure
 
 
-def _lease_there(pod_dir: Path) -> contract.Lease | None:
-    with contextlib.suppress(ValueError):
-        text = read_small(pod_dir / contract.LEASE_NAME)
-        return contract.load_lease(text) if text is not None else None
-    return None
-
-
 def _has_result(pod_dir: Path) -> bool:
     """Whether its agent has said how its part ended."""
-    with contextlib.suppress(ValueError):
-        text = read_small(pod_dir / contract.REPORT_NAME)
-        return text is not None and contract.load_report(text).result is not None
-    return False
+    report = load_small(pod_dir / contract.REPORT_NAME, contract.load_report)
+    return report is not None and report.result is not None
 
 
 def _put(path: Path, text: str) -> None:
-    with contextlib.suppress(ValueError):
-        if read_small(path) == text:
-            return
-    write_atomic(path, text)
+    if load_small(path, str) != text:
+        write_atomic(path, text)
 
 
 def _decoded(environment: Mapping[str, str], name: str) -> str:

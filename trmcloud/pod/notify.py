@@ -32,7 +32,7 @@ from trmcloud.core.contract.notices import (
     load_webhook,
     notices_of,
 )
-from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.files import load_small, write_atomic
 from trmcloud.io.requests import pause_s, send
 
 EVERY_S = 1.0
@@ -59,7 +59,8 @@ class PodNotices:
 
     def look(self) -> bool:
         """Tell what is due; whether there may be more to come."""
-        webhook, report = self._webhook(), self._report()
+        webhook = load_small(self._dir / WEBHOOK_NAME, load_webhook)
+        report = load_small(self._dir / contract.REPORT_NAME, contract.load_report)
         now = self._now()
         if webhook is None:
             return False
@@ -86,18 +87,6 @@ class PodNotices:
         pause = pause_s(tries - 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._again_at[notice.id] = self._now() + pause
 
-    def _webhook(self) -> Webhook | None:
-        with contextlib.suppress(ValueError):
-            text = read_small(self._dir / WEBHOOK_NAME)
-            return load_webhook(text) if text is not None else None
-        return None
-
-    def _report(self) -> contract.AgentReport | None:
-        with contextlib.suppress(ValueError):
-            text = read_small(self._dir / contract.REPORT_NAME)
-            return contract.load_report(text) if text is not None else None
-        return None
-
 
 def _sent(webhook: Webhook, notice: Notice, now: float) -> bool:
     body = body_of(notice)
@@ -109,15 +98,13 @@ def _sent(webhook: Webhook, notice: Notice, now: float) -> bool:
     except urllib.error.HTTPError as error:
         error.close()
         return False
-    except Exception:  # nobody there, no address, an answer that is none: told again later
+    except Exception:  # no address, no answer, or none that can be read: sent again later
         return False
 
 
 def _read_sent(path: Path) -> list[str]:
-    with contextlib.suppress(ValueError):
-        data = json.loads(read_small(path) or "[]")
-        return [each for each in data if isinstance(each, str)] if isinstance(data, list) else []
-    return []
+    data = load_small(path, json.loads)
+    return [each for each in data if isinstance(each, str)] if isinstance(data, list) else []
 
 
 def main() -> None:

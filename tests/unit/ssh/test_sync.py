@@ -1,9 +1,8 @@
-"""What a pod answers over SSH: lines of base64, and frames of a log that is followed."""
+"""Answers of a pod over SSH: lines of base64."""
 
 from __future__ import annotations
 
 import base64
-import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +14,10 @@ from tests.unit.core.manifests import manifest
 from tests.unit.core.phases import BEAT
 from tests.unit.core.test_pod_contract import REPORT
 from trmcloud.adapters.ssh import sync
-from trmcloud.adapters.ssh.forward import _frames
 from trmcloud.adapters.ssh.sync import Mirror
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import to_json
 from trmcloud.core.contract.trainer_contract import load_heartbeat
-from trmcloud.core.errors import Dropped, LinkError
 
 # -- sync ---------------------------------------------------------------------------------------
 # What a pod's answer becomes here: lines of base64, each with a name that was asked for.
@@ -342,66 +339,3 @@ def test_what_another_process_took_is_gone(here: Here, monkeypatch: pytest.Monke
     ghost = (STEP, VERSION, here.home / "taken-away")
     monkeypatch.setattr(Mirror, "_kept_manifests", lambda self, phase: [ghost])
     assert here.take("manifests/fast") is None
-
-
-# -- frames -------------------------------------------------------------------------------------
-# A log that is followed, frame by frame: ``OFFSET LENGTH`` on a line, then so many bytes.
-
-
-class Line:
-    """Gives what a pod sends, at most three bytes at a time."""
-
-    def __init__(self, content: bytes) -> None:
-        self.left, self.waited_s = content, set[float]()
-
-    def read_into(self, view: memoryview, idle_s: float) -> int:
-        self.waited_s.add(idle_s)
-        some = self.left[: min(3, len(view))]
-        view[: len(some)] = some
-        self.left = self.left[len(some) :]
-        return len(some)
-
-
-def frames(content: bytes, most: int = 9) -> list[tuple[int, bytes]]:
-    line: Any = Line(content)
-    found = list(itertools.islice(_frames(line, "there"), most))
-    assert line.waited_s == {30.0}
-    return found
-
-
-def refused(content: bytes) -> str:
-    with pytest.raises(LinkError) as error:
-        frames(content)
-    assert error.value.where == "there"
-    return error.value.what
-
-
-def test_frames_are_read_whole_and_may_be_empty() -> None:
-    assert frames(b"0 5\nhello5 0\n5 1\n!", 3) == [(0, b"hello"), (5, b""), (5, b"!")]
-
-
-def test_a_line_that_breaks_off_is_lost() -> None:
-    for content in (b"", b"0 5", b"0 5\nhel"):
-        with pytest.raises(Dropped, match="the connection was lost") as lost:
-            frames(content)
-        assert lost.value.where == "there"
-
-
-@pytest.mark.parametrize(
-    "header",
-    [b"\n", b"5\n", b"x 5\n", b"0 y\n", b"-1 5\n", b"0 5 5\n", b"1e3 5\n", "٣ 5\n".encode(),
-     b"0 " + b"9" * 25 + b"\n"],
-)  # fmt: skip
-def test_a_header_that_is_none_is_out_of_turn(header: bytes) -> None:
-    assert refused(header + b"hello") == "the pod answers out of turn"
-
-
-def test_a_header_without_an_end_is_given_up() -> None:
-    content = b"0 1" + b" " * 44
-    assert frames(content + b"\nx", 1) == [(0, b"x")]
-    assert refused(b"0 1" + b" " * 45 + b"\nx") == "the pod answers out of turn"
-
-
-def test_more_than_was_asked_for_is_refused() -> None:
-    assert frames(b"0 65536\n" + b"x" * 65_536, 1) == [(0, b"x" * 65_536)]
-    assert refused(b"0 65537\n") == "the pod answers with more than was asked for"

@@ -55,7 +55,7 @@ class LedgerBackups:
         """Return the last record of the newest backup that can be opened; it is not verified
         again."""
         for _, path in reversed(self._named()):
-            with suppress(LedgerError, OSError), _reading(str(path)) as conn:
+            with suppress(LedgerError, OSError), _connected(str(path), "ro") as conn:
                 row = conn.execute("SELECT max(seq) FROM events").fetchone()
                 return int(row[0] or 0)
         return None
@@ -74,7 +74,10 @@ class LedgerBackups:
             temporary = self.folder / f"{_LEFT}{self._random_bytes(8).hex()}"
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             try:
-                with _reading(self._path) as source, _writing(str(temporary)) as target:
+                with (
+                    _connected(self._path, "ro") as source,
+                    _connected(str(temporary), "rw") as target,
+                ):
                     source.backup(target)
                 known = self._known(temporary)
                 named = self._named()
@@ -140,7 +143,7 @@ class LedgerBackups:
     def find_record(self, seq: int, chain: str) -> tuple[object, ...] | None:
         """Record ``seq`` as a backup has it, if its hash is ``chain``."""
         for _, path in reversed(self._named()):
-            with suppress(LedgerError, OSError), _reading(str(path)) as conn:
+            with suppress(LedgerError, OSError), _connected(str(path), "ro") as conn:
                 known = LedgerRecords(str(path))
                 if known.verify(known.fetch(conn, None, None), None).lost:
                     continue
@@ -154,7 +157,7 @@ class LedgerBackups:
         _, record = bookkeeping.add_note(
             known.state, known.seq, ev.LedgerRestored(_last_at(known)), at
         )
-        with _writing(path) as conn:
+        with _connected(path, "rw") as conn:
             conn.execute("BEGIN IMMEDIATE")
             records.insert(conn, known, (record,))
             conn.execute("COMMIT")
@@ -183,7 +186,7 @@ class LedgerBackups:
 
     def _known(self, path: Path) -> VerifiedLedger:
         records = LedgerRecords(str(path))
-        with _reading(str(path)) as conn:
+        with _connected(str(path), "ro") as conn:
             fetched = records.fetch(conn, None, None)
             known = records.verify(fetched, None)
             if known.lost:
@@ -206,7 +209,10 @@ class LedgerBackups:
         handle = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
         try:
             give_up_at = time.monotonic() + _LOCK_WAIT_S
-            while not _is_locked(handle):
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 # A process that is stopped may hold it for ever: none waits so long with a pod.
                 if time.monotonic() > give_up_at:
                     raise LedgerLocked(
@@ -224,7 +230,7 @@ def _fence(path: str, known: VerifiedLedger, at: float) -> None:
     """Let no run have a driver, and its next one an epoch beyond all that were: the lost file may
     have named later drivers than the backup does, of whom one may still live."""
     records = LedgerRecords(path)
-    with _writing(path) as conn:
+    with _connected(path, "rw") as conn:
         conn.execute("BEGIN IMMEDIATE")
         for run_id, run in known.state.runs.items():
             driver = records.driver(conn, run_id)
@@ -247,15 +253,6 @@ def _spare(paths: Sequence[Path]) -> list[Path]:
     return spare
 
 
-def _is_locked(handle: int) -> bool:
-    """Whether this process holds the lock now."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def require_whole_pages(conn: sqlite3.Connection, path: str) -> None:
     """Pages that no read needs are read too: a write would meet them.
 
@@ -275,18 +272,6 @@ def uri(path: str, mode: str = "rw") -> str:
     """``mode=rw`` makes SQLite fail, rather than create, where the file has just vanished."""
     escaped = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return f"file:{escaped}?mode={mode}"
-
-
-@contextmanager
-def _reading(path: str) -> Iterator[sqlite3.Connection]:
-    with _connected(path, "ro") as conn:
-        yield conn
-
-
-@contextmanager
-def _writing(path: str) -> Iterator[sqlite3.Connection]:
-    with _connected(path, "rw") as conn:
-        yield conn
 
 
 @contextmanager

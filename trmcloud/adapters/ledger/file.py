@@ -69,7 +69,7 @@ class LedgerFile:
             finally:
                 conn.close()
         except sqlite3.Error as error:
-            raise self._told(error) from None
+            raise self._explain(error) from None
         except UnicodeDecodeError as error:  # SQLite quotes damaged names as they are.
             raise damaged(self.path, str(error)) from None
 
@@ -96,7 +96,7 @@ class LedgerFile:
         folder, prefix = os.path.dirname(self.head_path), os.path.basename(self.head_path) + "."
         temporary = f"{self.head_path}.{self._random_bytes(8).hex()}"
         with suppress(OSError):
-            # What a killed process left, or a living one is about to rename: either may go.
+            # A killed process left it, or a living one is about to rename it: either may go.
             for name in os.listdir(folder):
                 if name.startswith(prefix):
                     os.unlink(os.path.join(folder, name))
@@ -179,7 +179,7 @@ class LedgerFile:
             raise self._unusable(f"it cannot be created: {error.strerror or error}") from None
         self.write_head(0, genesis(ledger_id))
 
-    def _told(self, error: sqlite3.Error) -> LedgerError:
+    def _explain(self, error: sqlite3.Error) -> LedgerError:
         code = getattr(error, "sqlite_errorcode", -1) & 0xFF
         if code in (_BUSY, _LOCKED):
             return LedgerLocked(

@@ -159,7 +159,7 @@ class LedgerRecords:
 
         Raises:
             LedgerDamaged: damage that no single record has, or an older ledger than before.
-            NeedsAll: ``fetched`` begins after a known record, and what it holds is damaged.
+            FullReadNeeded: ``fetched`` begins after a known record, and what it holds is damaged.
         """
         start = fetched.known
         places = list(_placed(self._path, fetched, head))
@@ -173,7 +173,7 @@ class LedgerRecords:
         for place in places:
             record = self._record(place) if place.whole else None
             if record is None:
-                found.append(_told(place))
+                found.append(_as_found(place))
                 continue
             records.append(record)
             counts[record.run_id] = counts.get(record.run_id, 0) + 1
@@ -285,19 +285,17 @@ class LedgerRecords:
 
     def driver(self, conn: sqlite3.Connection, run_id: str) -> Driver | None:
         """Return the driver of a run. A row that is damaged or lost is not trusted: the run has no
-        driver, under an epoch beyond all that are known, so that every controller is fenced. Of a
-        row that is damaged or lost nothing is believed: nobody drives the run, under an epoch
-        beyond all that are known, so that every controller is fenced."""
+        driver, under an epoch beyond all that are known, so that every controller is fenced."""
         self._meta(conn)  # A newer version's drivers are none of ours to read or to rewrite.
         row = conn.execute(
             "SELECT epoch, host, pid, pid_started, beat_at, released, seal FROM drivers"
             " WHERE run_id = ?",
             (run_id,),
         ).fetchone()
-        known = conn.execute(
+        (known,) = conn.execute(
             "SELECT max(epoch) FROM events WHERE run_id = ? AND typeof(epoch) = 'integer'",
             (run_id,),
-        ).fetchone()[0]
+        ).fetchone()
         if row is None and known is None:
             return None
         if (
@@ -338,17 +336,17 @@ class LedgerRecords:
         version, ledger_id = found[0] if len(found) == 1 else (None, None)
         if isinstance(version, int) and VERSION < version <= _NEWEST_NEW:
             raise too_new(self._path, f"its format is {version}, and {VERSION} is the newest")
-        sound = version in range(1, VERSION + 1)
-        if sound and isinstance(ledger_id, str) and _LEDGER_ID.fullmatch(ledger_id):
-            first = self._first(conn)
-            if first is None or first(ledger_id):
-                return ledger_id
-        first = self._first(conn)
-        if first is not None and isinstance(ledger_id, str):
+        if not isinstance(ledger_id, str):
+            raise damaged(self._path, "its first page is not what was written")
+        sound = version in range(1, VERSION + 1) and _LEDGER_ID.fullmatch(ledger_id) is not None
+        is_covered = self._id_test(conn)
+        if sound and (is_covered is None or is_covered(ledger_id)):
+            return ledger_id
+        if is_covered is not None:
             for near in _nearby(ledger_id):
-                if first(near):
+                if is_covered(near):
                     return near
-        if sound and isinstance(ledger_id, str) and _LEDGER_ID.fullmatch(ledger_id):
+        if sound:
             # The first record, which would prove it, is damaged itself. So does a pod's name.
             intents = conn.execute("SELECT body FROM events WHERE kind = 'PodIntended' LIMIT 1")
             intent = intents.fetchone()
@@ -356,7 +354,7 @@ class LedgerRecords:
                 return ledger_id
         raise damaged(self._path, "its first page is not what was written")
 
-    def _first(self, conn: sqlite3.Connection) -> Callable[[str], bool] | None:
+    def _id_test(self, conn: sqlite3.Connection) -> Callable[[str], bool] | None:
         """Return a test whether an id is the one that the first record's hash covers; None without
         a record."""
         row = conn.execute(
@@ -419,7 +417,7 @@ def _own_hash(row: tuple[Any, ...], before: str) -> str | None:
     return link_hash(before, *row[:7])
 
 
-def _told(place: _Place) -> tuple[int, str, int, str]:
+def _as_found(place: _Place) -> tuple[int, str, int, str]:
     """(number, run id, n, kind) as a damaged row has them now."""
     _, run_id, n, _, _, kind, _, _ = place.row
     return (

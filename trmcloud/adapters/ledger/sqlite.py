@@ -1,6 +1,6 @@
 """The ledger in one SQLite file, ``<home>/ledger.db``.
 
-``ledger_file`` opens, locks and syncs it; ``ledger_records`` knows what is inside.
+``file`` opens, locks and syncs it; ``records`` reads and writes its content.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from trmcloud.adapters.ledger.backups import require_whole_pages
 from trmcloud.adapters.ledger.file import LedgerFile
-from trmcloud.adapters.ledger.records import FullReadNeeded, Head, LedgerRecords, VerifiedLedger
+from trmcloud.adapters.ledger.records import FullReadNeeded, LedgerRecords, VerifiedLedger
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
@@ -75,7 +75,7 @@ class SqliteLedger:
             with self._file.connection(write=False) as conn:
                 return self._records.driver(conn, run_id)
 
-        return self._mended(ask)
+        return self._with_restore(ask)
 
     def open_run(
         self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
@@ -115,7 +115,7 @@ class SqliteLedger:
                 if driver is not None and driver.epoch == epoch:
                     self._records.put_driver(conn, run_id, replace(driver, controller=None))
 
-        self._again(write)
+        self._committed(write)
 
     def beat(self, run_id: str, epoch: int, at: float) -> None:
         def write() -> None:
@@ -125,7 +125,7 @@ class SqliteLedger:
                 if driver is not None:
                     self._records.put_driver(conn, run_id, replace(driver, beat_at=at))
 
-        self._again(write)
+        self._committed(write)
 
     def append(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
         def write(into: _Write) -> None:
@@ -149,13 +149,13 @@ class SqliteLedger:
         self._written(write)
 
     def set_cap(self, event: ev.CapSet, at: float) -> None:
-        self._written(lambda write: write.add_cap(event, at))
+        self._written(lambda into: into.add_by(bookkeeping.add_cap, event, at))
 
     def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
-        self._written(lambda write: write.add_verified(event, at))
+        self._written(lambda into: into.add_by(bookkeeping.add_verified, event, at))
 
     def note(self, event: ev.Note, at: float) -> None:
-        self._written(lambda write: write.add_note(event, at))
+        self._written(lambda into: into.add_by(bookkeeping.add_note, event, at))
 
     def accept_restored(self, at: float) -> bool:
         head = self._file.read_head()
@@ -168,11 +168,11 @@ class SqliteLedger:
                 return False
             except LedgerOlder:
                 known = self._records.verify(fetched, None)
-            write = _Write(self._file.path, self._records, conn, known)
+            write = _Write(self._records, conn, known)
             # A copy that went on by itself has records of its own: what it shares is not known.
             last = -1 if known.seq < head.seq else 0
             since = known.records[last].at if known.records else 0.0
-            write.add_note(ev.LedgerRestored(since), at)
+            write.add_by(bookkeeping.add_note, ev.LedgerRestored(since), at)
         self._known = write.known
         self._file.write_head(write.known.seq, write.known.chain)
         return True
@@ -214,8 +214,7 @@ class SqliteLedger:
         """
         self._known = None
         lost = self._refreshed().lost
-        with self._file.connection(write=False) as conn:
-            require_whole_pages(conn, self._file.path)
+        self._require_whole_pages()
         return lost
 
     def mend(self) -> tuple[LostRecord, ...]:
@@ -254,87 +253,52 @@ class SqliteLedger:
             self._file.write_head(known.seq, known.chain)
         return done
 
-    def _mended(self, use: Callable[[], _Answer]) -> _Answer:
-        """``use``, once more where the file could not be read and a backup took its place."""
+    def _with_restore(
+        self, use: Callable[[], _Answer], has_damage: Callable[[], bool] | None = None
+    ) -> _Answer:
+        """Return the result of ``use``; once more where the file is damaged and a backup took its
+        place. With ``has_damage`` an error alone does not prove that the file is damaged."""
         try:
             return use()
         except LedgerOlder:
             raise  # a person put that there: it is theirs to accept
         except LedgerDamaged as error:
-            if self._wall is None:
+            if self._wall is None or (has_damage is not None and not has_damage()):
                 raise
+            is_damaged = has_damage or (lambda: _is_damaged(use))
             try:
-                done = self._restored(self._wall(), error.what, lambda: self._is_damaged(use))
+                done = self._restored(self._wall(), error.what, is_damaged)
             except (LedgerError, OSError):
                 done = None
             if done is not None:
                 self._on_restored(done)
-            elif self._is_damaged(use):
+            elif is_damaged():
                 raise
         return use()
 
-    def _again(self, use: Callable[[], _Answer]) -> _Answer:
-        """``use``, a write, once more where it met a damaged page and a backup took the file's
-        place. What raised was rolled back."""
-        try:
-            return use()
-        except LedgerOlder:
-            raise
-        except LedgerDamaged as error:
-            if self._wall is None or not self._has_damaged_pages():
-                raise
-            try:
-                done = self._restored(self._wall(), error.what, self._has_damaged_pages)
-            except (LedgerError, OSError):
-                done = None
-            if done is not None:
-                self._on_restored(done)
-            elif self._has_damaged_pages():
-                raise
-        return use()
+    def _committed(self, use: Callable[[], _Answer]) -> _Answer:
+        """Return the result of ``use``, a write; it is rolled back where it raises, and repeated
+        where it met a damaged page and a backup took the file's place."""
+        return self._with_restore(use, lambda: _is_damaged(self._require_whole_pages))
 
-    def _has_damaged_pages(self) -> bool:
-        try:
-            with self._file.connection(write=False) as conn:
-                require_whole_pages(conn, self._file.path)
-        except LedgerDamaged:
-            return True
-        except LedgerError:
-            return False
-        return False
-
-    @staticmethod
-    def _is_damaged(use: Callable[[], object]) -> bool:
-        try:
-            use()
-        except LedgerOlder:
-            return False
-        except LedgerDamaged:
-            return True
-        except LedgerError:
-            return False
-        return False
+    def _require_whole_pages(self) -> None:
+        with self._file.connection(write=False) as conn:
+            require_whole_pages(conn, self._file.path)
 
     def _refreshed(self) -> VerifiedLedger:
-        return self._mended(self._read_on)
+        return self._with_restore(self._read_new)
 
-    def _read_on(self) -> VerifiedLedger:
+    def _read_new(self) -> VerifiedLedger:
         head = self._file.read_head()
-        with self._file.connection(write=False) as conn:
-            fetched = self._records.fetch(conn, self._known, head)
         try:
+            with self._file.connection(write=False) as conn:
+                fetched = self._records.fetch(conn, self._known, head)
             self._known = self._records.verify(fetched, head)
         except FullReadNeeded:
             with self._file.connection(write=False) as conn:
                 fetched = self._records.fetch(conn, None, head)
             self._known = self._records.verify(fetched, head)
         return self._known
-
-    def _verified(self, conn: sqlite3.Connection, head: Head | None) -> VerifiedLedger:
-        try:
-            return self._records.verify(self._records.fetch(conn, self._known, head), head)
-        except FullReadNeeded:
-            return self._records.verify(self._records.fetch(conn, None, head), head)
 
     def _written(self, write: Callable[[_Write], _Answer]) -> _Answer:
         """Return the result of ``write``, committed."""
@@ -343,29 +307,43 @@ class SqliteLedger:
             with self._writing() as into:
                 return write(into)
 
-        return self._again(use)
+        return self._committed(use)
 
     @contextmanager
     def _writing(self) -> Iterator[_Write]:
         """Hold the write lock over everything the ledger says; commit unless something raises."""
-        self._refreshed()  # The long read, while others may write; a lost file is mended here.
+        self._refreshed()  # The long read, while others may write; a lost file is restored here.
         head = self._file.read_head()
         with self._file.connection(write=True) as conn:
-            known = self._verified(conn, head)
-            write = _Write(self._file.path, self._records, conn, known)
+            try:
+                known = self._records.verify(self._records.fetch(conn, self._known, head), head)
+            except FullReadNeeded:
+                known = self._records.verify(self._records.fetch(conn, None, head), head)
+            write = _Write(self._records, conn, known)
             yield write
         self._known = write.known
         if write.known.seq > known.seq:
             self._file.write_head(write.known.seq, write.known.chain)
 
 
+def _is_damaged(use: Callable[[], object]) -> bool:
+    try:
+        use()
+    except LedgerOlder:
+        return False
+    except LedgerDamaged:
+        return True
+    except LedgerError:
+        return False
+    return False
+
+
 class _Write:
     """One transaction's view: ``known`` moves on with what is added."""
 
     def __init__(
-        self, path: str, records: LedgerRecords, conn: sqlite3.Connection, known: VerifiedLedger
+        self, records: LedgerRecords, conn: sqlite3.Connection, known: VerifiedLedger
     ) -> None:
-        self._path = path
         self._records = records
         self._conn = conn
         self.known = known
@@ -378,16 +356,11 @@ class _Write:
         _, records = bookkeeping.add_events(self.state, self.known.seq, run_id, epoch, events, at)
         self.known = self._records.insert(self._conn, self.known, records)
 
-    def add_cap(self, event: ev.CapSet, at: float) -> None:
-        _, record = bookkeeping.add_cap(self.state, self.known.seq, event, at)
-        self.known = self._records.insert(self._conn, self.known, (record,))
-
-    def add_verified(self, event: ev.LayerVerified, at: float) -> None:
-        _, record = bookkeeping.add_verified(self.state, self.known.seq, event, at)
-        self.known = self._records.insert(self._conn, self.known, (record,))
-
-    def add_note(self, event: ev.Note | ev.LedgerRestored, at: float) -> None:
-        _, record = bookkeeping.add_note(self.state, self.known.seq, event, at)
+    def add_by(
+        self, add: Callable[..., tuple[LedgerState, ev.Record]], event: object, at: float
+    ) -> None:
+        """Add an event that is no run's; ``add`` is its function in ``bookkeeping``."""
+        _, record = add(self.state, self.known.seq, event, at)
         self.known = self._records.insert(self._conn, self.known, (record,))
 
     def newest_epoch(self, run_id: str) -> int:

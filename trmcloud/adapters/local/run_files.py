@@ -19,7 +19,7 @@ from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import Heartbeat, load_heartbeat
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.settings import PHASE_NAMES
-from trmcloud.io.files import matches_hash, read_small
+from trmcloud.io.files import load_small, matches_hash, read_small
 from trmcloud.pod.machine.metrics_file import read_metrics
 from trmcloud.ports.ledger import MOST_PODS, Intent
 
@@ -167,11 +167,7 @@ class LocalRunFiles:
         return [phase for phase in PHASE_NAMES if phase in names]
 
     def heartbeat(self, run_id: str, phase: str) -> Heartbeat | None:
-        try:
-            text = read_small(self._runs / run_id / phase / contract.HEARTBEAT_NAME)
-            return load_heartbeat(text) if text is not None else None
-        except ValueError:
-            return None
+        return load_small(self._runs / run_id / phase / contract.HEARTBEAT_NAME, load_heartbeat)
 
     def metrics(self, run_id: str, phase: str) -> Sequence[Mapping[str, object]]:
         return read_metrics(self._runs / run_id / phase / contract.METRICS_NAME)

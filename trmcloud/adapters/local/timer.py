@@ -45,173 +45,128 @@ class Trial(NamedTuple):
 
 
 class ReaperTimer:
-    """One user's timer for one home: the reaper is given ``environ``'s part that is no secret."""
+    """One user's timer for one home: the reaper is given ``environ``'s part that is no secret.
+    ``variables`` say how providers are reached."""
 
     def __init__(
         self, environ: Mapping[str, str], home: Path, user_home: Path, variables: Sequence[str]
     ) -> None:
-        self._environment = timer_environment(environ, home, variables)
+        kept = {name: environ[name] for name in (*_HANDED_ON, *variables) if environ.get(name)}
+        self._environment = {"TRMCLOUD_HOME": str(home), **kept}
         self._user_home = user_home
+        self._units = user_home / ".config" / "systemd" / "user"
 
     @property
     def environment(self) -> dict[str, str]:
         """All that the reaper will see."""
-        return bare_environment(self._environment, self._user_home)
+        bare = {"HOME": str(self._user_home), "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
+        return {**bare, **self._environment}
 
     def plan(self, command: str, *, every_min: int, cron: bool) -> Guard:
-        """See ``plan_guard``."""
-        return plan_guard(
-            kind="cron" if cron else "",
-            every_min=every_min,
-            command=command,
-            environment=self._environment,
-            user_home=self._user_home,
+        """Plan the files that ``install`` will write, for cron or for what this machine has.
+
+        Raises:
+            UsageError: an interval that no timer can keep.
+            NotSupported: neither systemd's user manager nor cron is here.
+        """
+        if not 1 <= every_min <= 59:
+            raise UsageError("--every takes 1 to 59 minutes", next_step="--every 5")
+        line = f"{shlex.quote(command)} reap --yes --guard-every {every_min}"
+        given = self._environment.items()
+        if cron or _available() == "cron":
+            settings = " ".join(f"{key}={shlex.quote(value)}" for key, value in given)
+            entry = f"*/{every_min} * * * * {settings} {line} >/dev/null 2>&1 {_CRON_MARK}\n"
+            return Guard("cron", (("crontab", entry.replace("%", r"\%")),))
+        exports = "".join(f'Environment="{key}={value}"\n' for key, value in given)
+        service = (
+            "[Unit]\nDescription=End trmcloud pods that no live run owns\n\n"
+            f"[Service]\nType=oneshot\n{exports}ExecStart={line}\n"
+        )
+        timer = (
+            "[Unit]\nDescription=Every few minutes, and once after being off\n\n"
+            f"[Timer]\nOnBootSec=1min\nOnUnitActiveSec={every_min}min\nPersistent=true\n\n"
+            "[Install]\nWantedBy=timers.target\n"
+        )
+        units = (("service", service), ("timer", timer))
+        return Guard(
+            "systemd", tuple((str(self._units / f"{UNIT}.{kind}"), text) for kind, text in units)
         )
 
     def try_out(self, command: str) -> Trial:
-        return try_out(command, self.environment)
+        """Look for pods as the timer will, ending none."""
+        try:
+            answer = subprocess.run(
+                [command, "reap", "--json"],
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                timeout=_TRIAL_S,
+                check=False,
+            )
+        except OSError as error:
+            return Trial(f"{command} cannot be started: {error.strerror}", {})
+        except subprocess.TimeoutExpired:
+            return Trial(f"it gave no answer within {_TRIAL_S:.0f} s", {})
+        try:
+            unreachable = json.loads(answer.stdout)["unreachable"]
+            return Trial("", {str(name): str(why) for name, why in unreachable.items()})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            said = answer.stderr.strip().splitlines()
+            why = said[0].removeprefix("error: ") if said else f"exit code {answer.returncode}"
+            return Trial(why, {})
 
     def install(self, guard: Guard) -> None:
-        install(guard)
+        """Write what was shown, and switch it on."""
+        if guard.kind == "cron":
+            _write_crontab(_crontab_without_ours() + guard.writes[0][1])
+            return
+        for path, text in guard.writes:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(Path(path), text)
+        _run("systemctl", "--user", "daemon-reload")
+        _run("systemctl", "--user", "enable", "--now", f"{UNIT}.timer")
 
     def installed(self) -> str | None:
-        return installed(self._user_home)
+        """ "systemd", "cron" or None: which guard is in place."""
+        if (self._units / f"{UNIT}.timer").exists():
+            return "systemd"
+        if shutil.which("crontab") and _CRON_MARK in _crontab():
+            return "cron"
+        return None
 
     def remove(self) -> str | None:
-        return remove(self._user_home)
+        """Take the guard out; which kind it was."""
+        kind = self.installed()
+        if kind == "cron":
+            _write_crontab(_crontab_without_ours())
+        elif kind == "systemd":
+            _run("systemctl", "--user", "disable", "--now", f"{UNIT}.timer", may_fail=True)
+            for suffix in ("service", "timer"):
+                (self._units / f"{UNIT}.{suffix}").unlink(missing_ok=True)
+            _run("systemctl", "--user", "daemon-reload", may_fail=True)
+        return kind
 
     def weakness(self, kind: str) -> str:
-        return weakness(kind)
-
-
-def timer_environment(
-    environ: Mapping[str, str], home: Path, variables: Sequence[str] = ()
-) -> dict[str, str]:
-    """Return the timer's environment for the reaper: ``variables`` say how providers are reached.
-    None of them holds a key."""
-    kept = {name: environ[name] for name in (*_HANDED_ON, *variables) if environ.get(name)}
-    return {"TRMCLOUD_HOME": str(home), **kept}
-
-
-def bare_environment(environment: Mapping[str, str], user_home: Path) -> dict[str, str]:
-    """All that the reaper will see when a timer starts it with ``environment``."""
-    bare = {"HOME": str(user_home), "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
-    return {**bare, **environment}
-
-
-def try_out(command: str, environment: Mapping[str, str]) -> Trial:
-    """Look for pods as the timer will, ending none. ``environment`` is all that it sees."""
-    try:
-        answer = subprocess.run(
-            [command, "reap", "--json"],
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=_TRIAL_S,
-            check=False,
-        )
-    except OSError as error:
-        return Trial(f"{command} cannot be started: {error.strerror}", {})
-    except subprocess.TimeoutExpired:
-        return Trial(f"it gave no answer within {_TRIAL_S:.0f} s", {})
-    try:
-        unreachable = json.loads(answer.stdout)["unreachable"]
-        return Trial("", {str(name): str(why) for name, why in unreachable.items()})
-    except (ValueError, KeyError, TypeError, AttributeError):
-        said = answer.stderr.strip().splitlines()
-        why = said[0].removeprefix("error: ") if said else f"exit code {answer.returncode}"
-        return Trial(why, {})
-
-
-def plan_guard(
-    *, kind: str, every_min: int, command: str, environment: dict[str, str], user_home: Path
-) -> Guard:
-    """Plan the files that ``install`` will write. ``kind`` "" chooses what this machine has.
-
-    Raises:
-        UsageError: an interval that no timer can keep.
-        NotSupported: neither systemd's user manager nor cron is here.
-    """
-    if not 1 <= every_min <= 59:
-        raise UsageError("--every takes 1 to 59 minutes", next_step="--every 5")
-    kind = kind or _available()
-    line = f"{shlex.quote(command)} reap --yes --guard-every {every_min}"
-    if kind == "cron":
-        settings = " ".join(f"{key}={shlex.quote(value)}" for key, value in environment.items())
-        entry = f"*/{every_min} * * * * {settings} {line} >/dev/null 2>&1 {_CRON_MARK}\n"
-        return Guard("cron", (("crontab", entry.replace("%", r"\%")),))
-    folder = user_home / ".config" / "systemd" / "user"
-    exports = "".join(f'Environment="{key}={value}"\n' for key, value in environment.items())
-    service = (
-        "[Unit]\nDescription=End trmcloud pods that no live run owns\n\n"
-        f"[Service]\nType=oneshot\n{exports}ExecStart={line}\n"
-    )
-    timer = (
-        "[Unit]\nDescription=Every few minutes, and once after being off\n\n"
-        f"[Timer]\nOnBootSec=1min\nOnUnitActiveSec={every_min}min\nPersistent=true\n\n"
-        "[Install]\nWantedBy=timers.target\n"
-    )
-    return Guard(
-        "systemd",
-        ((str(folder / f"{UNIT}.service"), service), (str(folder / f"{UNIT}.timer"), timer)),
-    )
-
-
-def install(guard: Guard) -> None:
-    """Write what was shown, and switch it on."""
-    if guard.kind == "cron":
-        _write_crontab(_crontab_without_ours() + guard.writes[0][1])
-        return
-    for path, text in guard.writes:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(Path(path), text)
-    _run(["systemctl", "--user", "daemon-reload"])
-    _run(["systemctl", "--user", "enable", "--now", f"{UNIT}.timer"])
-
-
-def installed(user_home: Path) -> str | None:
-    """ "systemd", "cron" or None: which guard is in place."""
-    if (user_home / ".config" / "systemd" / "user" / f"{UNIT}.timer").exists():
-        return "systemd"
-    if shutil.which("crontab") and _CRON_MARK in _crontab():
-        return "cron"
-    return None
-
-
-def remove(user_home: Path) -> str | None:
-    """Take the guard out; which kind it was."""
-    kind = installed(user_home)
-    if kind == "cron":
-        _write_crontab(_crontab_without_ours())
-    elif kind == "systemd":
-        _run(["systemctl", "--user", "disable", "--now", f"{UNIT}.timer"], may_fail=True)
-        for suffix in ("service", "timer"):
-            folder = user_home / ".config" / "systemd" / "user"
-            (folder / f"{UNIT}.{suffix}").unlink(missing_ok=True)
-        _run(["systemctl", "--user", "daemon-reload"], may_fail=True)
-    return kind
-
-
-def weakness(kind: str) -> str:
-    """Why a timer of this kind may not run here though it is installed; empty where it will."""
-    if kind == "cron":
-        if _cron_runs():
+        """Why a timer of this kind may not run here though it is installed; empty where it will."""
+        if kind == "cron":
+            if _cron_runs():
+                return ""
+            return "no cron daemon runs on this machine now: start it (systemctl enable --now cron)"
+        try:
+            answer = _ask(
+                "loginctl", "show-user", getpass.getuser(), "--property=Linger", "--value"
+            )
+        except (OSError, KeyError):
+            return (
+                "whether it runs while you are logged out is not known here: there is no loginctl"
+            )
+        if answer.stdout.strip() == "yes":
             return ""
-        return "no cron daemon runs on this machine now: start it (systemctl enable --now cron)"
-    try:
-        answer = subprocess.run(
-            ["loginctl", "show-user", getpass.getuser(), "--property=Linger", "--value"],
-            capture_output=True,
-            text=True,
-            check=False,
+        return (
+            "it runs only while you are logged in: loginctl enable-linger lets it run without you"
         )
-    except (OSError, KeyError):
-        return "whether it runs while you are logged out is not known here: there is no loginctl"
-    if answer.stdout.strip() == "yes":
-        return ""
-    return "it runs only while you are logged in: loginctl enable-linger lets it run without you"
 
 
 def _cron_runs() -> bool:
@@ -227,13 +182,7 @@ def _cron_runs() -> bool:
 def _available() -> str:
     why = "there is no systemctl"
     if shutil.which("systemctl"):
-        asked = subprocess.run(
-            ["systemctl", "--user", "show-environment"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if asked.returncode == 0:
+        if _ask("systemctl", "--user", "show-environment").returncode == 0:
             return "systemd"
         why = "systemd runs no manager for this user"
     if shutil.which("crontab"):
@@ -245,7 +194,7 @@ def _available() -> str:
 
 
 def _crontab() -> str:
-    answer = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False)
+    answer = _ask("crontab", "-l")
     return answer.stdout if answer.returncode == 0 else ""
 
 
@@ -255,16 +204,18 @@ def _crontab_without_ours() -> str:
 
 
 def _write_crontab(text: str) -> None:
-    answer = subprocess.run(
-        ["crontab", "-"], input=text, capture_output=True, text=True, check=False
-    )
+    answer = _ask("crontab", "-", content=text)
     if answer.returncode != 0:
         raise ProviderError(
             f"cron refused the table: {answer.stderr.strip()}", next_step="crontab -e"
         )
 
 
-def _run(command: list[str], *, may_fail: bool = False) -> None:
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(*command: str, may_fail: bool = False) -> None:
+    answer = _ask(*command)
     if answer.returncode != 0 and not may_fail:
         raise ProviderError(f"{shlex.join(command)}: {answer.stderr.strip()}")
+
+
+def _ask(*command: str, content: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, input=content, capture_output=True, text=True, check=False)

@@ -15,7 +15,7 @@ from trmcloud.core.contract.notices import Notice, is_wanted
 from trmcloud.core.errors import OutboxError, TrmcloudError
 from trmcloud.ports.notices import Destination, QueuedNotice
 
-# What is to be told, in one SQLite file beside the ledger: ``<home>/outbox.db``.
+# Notifications that wait, in one SQLite file beside the ledger: ``<home>/outbox.db``.
 #
 # Every method is one transaction on a connection of its own, so that threads and processes may
 # share the file, and one that is killed leaves what it held to the next. A notice is known by its
@@ -36,6 +36,10 @@ CREATE TABLE told(
     destination TEXT PRIMARY KEY, at REAL, gave_up TEXT NOT NULL
 ) WITHOUT ROWID;
 """
+
+
+_QUEUED = "id, destination, body, tries, since, next_at, why"
+"""The columns of a ``QueuedNotice``."""
 
 
 class SqliteOutbox:
@@ -84,7 +88,7 @@ class SqliteOutbox:
         with self._transaction() as conn:
             # A clock that was set back must not hold anything for ever.
             row = conn.execute(
-                "SELECT number, id, destination, body, tries, since, next_at, why FROM waiting"
+                f"SELECT {_QUEUED}, number FROM waiting"
                 " WHERE destination = ? AND (next_at <= ? OR next_at > ?)"
                 " AND (held_until <= ? OR held_until > ?) ORDER BY number LIMIT 1",
                 (destination, now, now + _LONGEST_S, now, now + _LONGEST_S),
@@ -92,9 +96,9 @@ class SqliteOutbox:
             if row is None:
                 return None
             conn.execute(
-                "UPDATE waiting SET held_until = ? WHERE number = ?", (now + hold_s, row[0])
+                "UPDATE waiting SET held_until = ? WHERE number = ?", (now + hold_s, row[-1])
             )
-        return _waiting(row)
+        return QueuedNotice(*row[:-1])
 
     def done(self, waiting: QueuedNotice, at: float) -> None:
         with self._transaction() as conn:
@@ -124,11 +128,8 @@ class SqliteOutbox:
 
     def waiting(self) -> Sequence[QueuedNotice]:
         with self._transaction() as conn:
-            rows = conn.execute(
-                "SELECT number, id, destination, body, tries, since, next_at, why FROM waiting"
-                " ORDER BY number"
-            ).fetchall()
-        return [_waiting(row) for row in rows]
+            rows = conn.execute(f"SELECT {_QUEUED} FROM waiting ORDER BY number").fetchall()
+        return [QueuedNotice(*row) for row in rows]
 
     def last_told(self, destination: str) -> tuple[float | None, str]:
         with self._transaction() as conn:
@@ -191,19 +192,14 @@ _LONGEST_S = 7 * 86_400.0
 """Nothing is put off or held for longer."""
 
 
-def _waiting(row: tuple[int, str, str, str, int, float, float, str]) -> QueuedNotice:
-    _, notice_id, destination, body, tries, since, next_at, why = row
-    return QueuedNotice(notice_id, destination, body, tries, since, next_at, why)
-
-
-# The thread that tells while others control: it is never waited for beyond a deadline.
+# The thread that delivers while others control: no command waits for it beyond a deadline.
 
 _EVERY_S = 2.0
 
 
 class NotificationThread:
-    """Derives every few seconds; each destination is told by a thread of its own, so that one which
-    never answers delays no other. All of them are daemons: no process waits for them to end."""
+    """Derives every few seconds; each destination has a thread of its own, so that one which never
+    answers delays no other. All of them are daemons: no process waits for them to end."""
 
     def __init__(self, teller: Notifier, every_s: float = _EVERY_S) -> None:
         self._teller, self._every_s = teller, every_s

@@ -84,30 +84,24 @@ class WebhookSender:
         self._timeout_s, self._now = timeout_s, now
 
     def __call__(self, notice_id: str, body: str) -> DeliveryResult:
-        return post(self._url, self._secret, notice_id, body, self._timeout_s, self._now())
-
-
-def post(
-    url: str, secret: str, notice_id: str, body: str, timeout_s: float, now: float
-) -> DeliveryResult:
-    """Send a body, signed at ``now`` (epoch s)."""
-    try:
-        headers = headers_of(notice_id, body, secret, now)
-        request = urllib.request.Request(url, body.encode(), headers, method="POST")
-        with send(request, timeout_s) as answer:
-            answer.read(1)
-        return DeliveryResult(True)
-    except urllib.error.HTTPError as error:
-        again_in_s = retry_after_s(error.headers.get("Retry-After"), now)
-        error.close()
-        return DeliveryResult(False, one_line(f"it answered {error.code}"), again_in_s)
-    except ContractError as error:
-        return DeliveryResult(False, str(error))
-    except (OSError, ValueError) as error:
-        why = getattr(error, "reason", None) or error
-        return DeliveryResult(False, one_line(f"no answer: {why}")[:200])
-    except Exception as error:  # http.client's own: an answer that is none
-        return DeliveryResult(False, one_line(f"no answer: {type(error).__name__}")[:200])
+        now = self._now()
+        try:
+            headers = headers_of(notice_id, body, self._secret, now)
+            request = urllib.request.Request(self._url, body.encode(), headers, method="POST")
+            with send(request, self._timeout_s) as answer:
+                answer.read(1)
+            return DeliveryResult(True)
+        except urllib.error.HTTPError as error:
+            again_in_s = retry_after_s(error.headers.get("Retry-After"), now)
+            error.close()
+            return DeliveryResult(False, one_line(f"it answered {error.code}"), again_in_s)
+        except ContractError as error:
+            return DeliveryResult(False, str(error))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "reason", None) or error
+            return DeliveryResult(False, one_line(f"no answer: {why}")[:200])
+        except Exception as error:  # http.client's own: an answer that is none
+            return DeliveryResult(False, one_line(f"no answer: {type(error).__name__}")[:200])
 
 
 def retry_after_s(text: str | None, now: float) -> float | None:
@@ -132,14 +126,12 @@ WAYS: Mapping[str, tuple[str, ...]] = {
     "discord": ("discord", "https"),
 }
 """By way: the schemes that its addresses begin with."""
-_PLUGINS = {"email": "Email", "ntfy": "Ntfy", "slack": "Slack", "discord": "Discord"}
 EXAMPLES: Mapping[str, str] = {
     "email": "mailtos://USER:PASSWORD@smtp.example.org?to=you@example.org",
     "ntfy": "https://ntfy.sh/a-topic-of-your-own",
     "slack": "https://hooks.slack.com/services/T…/B…/…",
     "discord": "https://discord.com/api/webhooks/…/…",
 }
-_TIMEOUT_S = 10.0
 
 
 class AppriseSender:
@@ -150,23 +142,22 @@ class AppriseSender:
         UsageError: it is no such address.
     """
 
-    def __init__(self, way: str, where: str, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, way: str, where: str, timeout_s: float = TIMEOUT_S) -> None:
         try:
             import apprise
         except ImportError:
             raise MissingExtra(f"telling by {way}", "notify") from None
-        self._apprise: Any = apprise
-        self._one = self._service(way, where, timeout_s)
-
-    def _service(self, way: str, where: str, timeout_s: float) -> Any:
+        # Without redirects: an answer must not send a notice, or the key in its address, on to
+        # another server.
+        asset = apprise.AppriseAsset(http_redirects=False)
         limits = f"cto={timeout_s:g}&rto={timeout_s:g}&overflow=truncate"
         parts = urlsplit(where)
         query = f"{parts.query}&{limits}" if parts.query else limits
         with _quiet():
-            made = self._apprise.Apprise(asset=self._asset())
-            known = made.add(where) and type(made[0]).__name__ == f"Notify{_PLUGINS[way]}"
+            made: Any = apprise.Apprise(asset=asset)
+            known = made.add(where) and type(made[0]).__name__ == f"Notify{way.capitalize()}"
             if known and parts.scheme in WAYS[way] and parts.scheme != "https":
-                made = self._apprise.Apprise(asset=self._asset())
+                made = apprise.Apprise(asset=asset)
                 known = made.add(urlunsplit(parts._replace(query=query)))
             elif known:
                 made[0].socket_connect_timeout = made[0].socket_read_timeout = timeout_s
@@ -175,27 +166,22 @@ class AppriseSender:
                 f"that is no address for {way}",
                 next_step=f"one like {EXAMPLES[way]}",
             )
-        made[0].redirects = False  # whatever the address itself asks for
-        return made[0]
-
-    def _asset(self) -> Any:
-        """Without redirects: an answer must not send a notice, or the key in its address, on to
-        another server."""
-        return self._apprise.AppriseAsset(http_redirects=False)
+        self._one: Any = made[0]
+        self._one.redirects = False  # whatever the address itself asks for
 
     def __call__(self, notice_id: str, body: str) -> DeliveryResult:
-        told = json.loads(body)
-        text = f"{told['text']}\n\nid {notice_id}"
-        with _quiet() as said:
+        notice = json.loads(body)
+        text = f"{notice['text']}\n\nid {notice_id}"
+        with _quiet() as log:
             try:
-                taken = bool(self._one.notify(body=text, title=told["title"]))
+                is_sent = bool(self._one.notify(body=text, title=notice["title"]))
             except Exception as error:  # a library's own, of any kind
                 return DeliveryResult(False, one_line(f"{type(error).__name__}: {error}")[:200])
-        return DeliveryResult(taken, "" if taken else said.last)
+        return DeliveryResult(is_sent, "" if is_sent else log.last)
 
 
-class _Kept(logging.Handler):
-    """The last thing that the library said, for a caller that asks why it did not work."""
+class _LastMessage(logging.Handler):
+    """The library's last message, which says why a notice was not sent."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -206,9 +192,9 @@ class _Kept(logging.Handler):
 
 
 @contextmanager
-def _quiet() -> Iterator[_Kept]:
+def _quiet() -> Iterator[_LastMessage]:
     """Keeps the library's log from the user's terminal."""
-    logger, kept = logging.getLogger("apprise"), _Kept()
+    logger, kept = logging.getLogger("apprise"), _LastMessage()
     before, logger.propagate = logger.propagate, False
     logger.addHandler(kept)
     try:

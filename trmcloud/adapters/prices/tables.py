@@ -198,7 +198,8 @@ def refresh(
     found: list[Offer] = []
     notes: list[str] = []
     for source, told in zip(sources, _read_all(sources, now, within_s), strict=True):
-        rows, said = told if told is not None else ([], [_too_slow(source, within_s)])
+        late = f"{source.name}: not read: no answer within {within_s:.0f} s"
+        rows, said = told if told is not None else ([], [late])
         try:
             offers = parse_offers(_table(rows), source.name, now) if rows else []
         except UsageError as error:
@@ -215,7 +216,7 @@ def refresh(
     make_home(home)
     folder.mkdir(exist_ok=True)
     path = folder / time.strftime("%Y-%m-%dT%H%M%S.csv", time.gmtime(now))
-    write_atomic(path, _table(map(_row, _superseded(old, found))))
+    write_atomic(path, _table(map(row_of, _superseded(old, found))))
     for outdated in snapshots(home)[:-SNAPSHOTS_KEPT]:
         outdated.unlink(missing_ok=True)
     return RefreshResult(path, len(found), notes)
@@ -238,16 +239,13 @@ def _read_all(sources: Sequence[Source], now: float, within_s: float) -> list[To
     return list(told)
 
 
-def _too_slow(source: Source, within_s: float) -> str:
-    return f"{source.name}: not read: no answer within {within_s:.0f} s"
-
-
 def _table(rows: Iterable[Mapping[str, str]]) -> str:
     lines = [",".join(_cell(row.get(name, "")) for name in COLUMNS) for row in rows]
     return "\n".join((",".join(COLUMNS), *lines, ""))
 
 
-def _row(offer: Offer) -> dict[str, str]:
+def row_of(offer: Offer) -> dict[str, str]:
+    """Return the offer as a row of a table, by the names of ``COLUMNS``."""
     rate = "spot_usd_per_hour" if offer.spot else "usd_per_hour"
     return {
         "sku": offer.sku,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,68 +56,8 @@ from trmcloud.io.files import matches_hash
 from trmcloud.ports.bucket import BucketCheckpoints, CacheRequest, GrantRequest, StoredCheckpoint
 from trmcloud.ports.compute import StageItem
 
-# What a pod may fetch of the tokens that a bucket keeps, and where it may put what it makes.
-
 _PROBE = "made.json"
 """Below a pod's name: stored once, by which a store shows whether it refuses a second writing."""
-
-
-def cache_grants(
-    client: Client,
-    place: Place,
-    wanted: CacheRequest,
-    pod_name: str,
-    sizes: Mapping[str, int],
-    signed: Callable[..., str],
-) -> CacheGrants:
-    """``sizes`` are those of the objects below the key; ``signed(verb, key, once=…)`` makes a
-    request. Only pinned files may be fetched, by their pinned hashes. Only objects below the pod's
-    own name may be put, and none that is there."""
-
-    def key(name: str) -> str:
-        return place.key(tc.TOKENS_DIR, wanted.key, name)
-
-    held = tc.offered(wanted.pins, sizes)
-    once = supports_conditions(client, key(f"{pod_name}/{_PROBE}"))
-    slots = [slot for slot in tc.token_slots_for(pod_name, wanted.shards) if slot not in sizes]
-    names = [*slots, *(tc.entry_of(slot) for slot in slots)]
-    return CacheGrants(
-        folder=wanted.folder,
-        gets=tuple(
-            FileGet(f.name, f.size_bytes, f.sha256, (signed("get_object", key(f.slot)),))
-            for f in held
-        ),
-        held=held,
-        puts={
-            name: signed("put_object", key(name), once=once) for name in names if name not in sizes
-        },
-    )
-
-
-def stored_files(
-    client: Client,
-    place: Place,
-    of_key: str,
-    sizes: Mapping[str, int],
-    pods: Collection[str],
-    pins: Sequence[CachedFile],
-) -> tuple[CachedFile, ...]:
-    """Return the files that ``pods`` claim to have stored, as far as nothing is pinned yet: hostile
-    text, of which invalid entries are left out."""
-
-    def read(slot: str) -> CachedFile | None:
-        at = place.key(tc.TOKENS_DIR, of_key, tc.entry_of(slot))
-        text = get_bytes(client, at, tc.MAX_ENTRY_BYTES)
-        with contextlib.suppress(ContractError):
-            return tc.load_entry(text or b"", slot, sizes[slot])
-        return None
-
-    with ThreadPoolExecutor(LANES) as pool:
-        found = list(pool.map(read, tc.unpinned(sizes, pods, pins)))
-    return tuple(file for file in found if file is not None)
-
-
-# ``ports.Bucket`` on S3 or anything that speaks it: where things lie is ``core.bucket``'s word.
 
 ABANDONED_AFTER_S = 86_400.0
 _MARGIN_S = 5.0
@@ -225,21 +165,56 @@ class S3Bucket:
         report = self._signed("put_object", key, seconds)
         cache = None
         if request.cache is not None:
-            cache = cache_grants(
-                self.client,
-                self._place,
-                request.cache,
-                request.pod_name,
-                self._token_sizes(request.cache.key),
-                partial(self._signed, seconds=seconds),
-            )
+            cache = self._cache_grants(request.cache, request.pod_name, seconds)
         return Grants(request.pod_name, until, phases, puts, tuple(gets), report, cache)
+
+    def _cache_grants(self, wanted: CacheRequest, pod_name: str, seconds: int) -> CacheGrants:
+        """Only pinned files may be fetched, by their pinned hashes. Only objects below the pod's
+        own name may be put, and none that is there."""
+
+        def key(name: str) -> str:
+            return self._place.key(TOKENS_DIR, wanted.key, name)
+
+        sizes = self._token_sizes(wanted.key)
+        held = tc.offered(wanted.pins, sizes)
+        once = supports_conditions(self.client, key(f"{pod_name}/{_PROBE}"))
+        slots = [slot for slot in tc.token_slots_for(pod_name, wanted.shards) if slot not in sizes]
+        names = [*slots, *(tc.entry_of(slot) for slot in slots)]
+        return CacheGrants(
+            folder=wanted.folder,
+            gets=tuple(
+                FileGet(
+                    file.name,
+                    file.size_bytes,
+                    file.sha256,
+                    (self._signed("get_object", key(file.slot), seconds),),
+                )
+                for file in held
+            ),
+            held=held,
+            puts={
+                name: self._signed("put_object", key(name), seconds, once=once)
+                for name in names
+                if name not in sizes
+            },
+        )
 
     def stored_tokens(
         self, key: str, pods: Collection[str], pins: Sequence[CachedFile]
     ) -> tuple[CachedFile, ...]:
+        """As the port says. Entries are hostile text; invalid ones are left out."""
         sizes = self._token_sizes(key)
-        return stored_files(self.client, self._place, key, sizes, pods, pins)
+
+        def read(slot: str) -> CachedFile | None:
+            at = self._place.key(TOKENS_DIR, key, tc.entry_of(slot))
+            text = get_bytes(self.client, at, tc.MAX_ENTRY_BYTES)
+            with contextlib.suppress(ContractError):
+                return tc.load_entry(text or b"", slot, sizes[slot])
+            return None
+
+        with ThreadPoolExecutor(LANES) as pool:
+            found = list(pool.map(read, tc.unpinned(sizes, pods, pins)))
+        return tuple(file for file in found if file is not None)
 
     def _token_sizes(self, key: str) -> dict[str, int]:
         """Of the objects of a token cache, by their names below its key."""
@@ -314,7 +289,10 @@ class S3Bucket:
             half[label] = "it was never completed"
         whole: dict[tuple[str, str], StoredCheckpoint] = {}
         with ThreadPoolExecutor(LANES) as pool:
-            texts = pool.map(lambda label: self._manifest_text(start + label), begun)
+            keys = [f"{start}{label}/{mf.MANIFEST_NAME}" for label in begun]
+            texts = pool.map(
+                lambda key: get_bytes(self.client, key, mf.MAX_MANIFEST_BYTES) or b"", keys
+            )
             for (label, names), text in zip(begun.items(), texts, strict=True):
                 try:
                     made = _read(text, run_id, label, names)
@@ -336,12 +314,6 @@ class S3Bucket:
             for key, size in self._keys(start, brief)
             if is_oversized(key.removeprefix(start), size, file_bytes)
         )
-
-    def drop(self, keys: Sequence[str]) -> None:
-        self._delete(keys)
-
-    def _manifest_text(self, at: str) -> bytes:
-        return get_bytes(self.client, f"{at}/{mf.MANIFEST_NAME}", mf.MAX_MANIFEST_BYTES) or b""
 
     def last_report(self, run_id: str, generation: int) -> bytes | None:
         key = self._place.run(run_id, report_name(generation))
@@ -390,14 +362,14 @@ class S3Bucket:
     def delete(self, stored: StoredCheckpoint, names: Sequence[str] = ()) -> None:
         manifest_key = f"{stored.at}/{mf.MANIFEST_NAME}"
         if not names:
-            self._delete([manifest_key])
-            self._delete([key for key, _ in self._keys(stored.at + "/")])
+            self.drop([manifest_key])
+            self.drop([key for key, _ in self._keys(stored.at + "/")])
             return
         kept = tuple(file for file in stored.manifest.files if file.name not in names)
         left = replace(stored.manifest, files=kept)
         gone = [file for file in stored.manifest.files if file.name in names]
         put_bytes(self.client, manifest_key, mf.to_json(left).encode())
-        self._delete([source.key for file in gone for source in _sources(stored.at, file)])
+        self.drop([source.key for file in gone for source in _sources(stored.at, file)])
 
     # -- data -----------------------------------------------------------------------------------
 
@@ -416,7 +388,7 @@ class S3Bucket:
         self.sweep()
 
     def sweep(self) -> int:
-        """Abort multipart uploads that nobody has gone on with for a day, below our own prefix
+        """Abort multipart uploads that were begun more than a day ago, below our own prefix
         alone; how many there were. Where a store does not list them, one that fails ends its own
         at once."""
         old = []
@@ -455,7 +427,7 @@ class S3Bucket:
                 return
         raise ProviderError("the store's list does not end", where=str(self._place))
 
-    def _delete(self, keys: Sequence[str]) -> None:
+    def drop(self, keys: Sequence[str]) -> None:
         s3, bucket = self.client.s3, self._place.bucket
         if self.client.plain or len(keys) < 2:
             self._delete_singly(keys)

@@ -75,8 +75,6 @@ def run_in_parallel(
             raise
 
 
-# -- down -------------------------------------------------------------------------------------
-
 # A client of one bucket, in the bucket's own region; what goes wrong, in one line each.
 #
 # botocore's own messages may hold access keys and signed addresses: only its codes are shown.

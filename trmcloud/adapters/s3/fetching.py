@@ -82,7 +82,7 @@ def fetch_file(
 ) -> None:
     """Bring a file to ``target``; its name appears once its hash is right.
 
-    Interrupted, it goes on range by range where it stopped.
+    Interrupted, it continues range by range where it stopped.
 
     Raises:
         CheckpointError: an object is missing, cut short, or not what the hash says.
@@ -191,9 +191,6 @@ def _disk(error: OSError, target: Path) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DoesNotFit("the disk is full", where=str(target.parent))
     return CheckpointError(f"{target.name} cannot be kept here: {error.strerror}")
-
-
-# -- up ---------------------------------------------------------------------------------------
 
 
 def _short(key: str) -> str:

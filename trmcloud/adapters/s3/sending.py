@@ -6,9 +6,9 @@ import contextlib
 import hashlib
 import os
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trmcloud.adapters.s3.client import (
     BLOCK,
@@ -25,6 +25,7 @@ from trmcloud.adapters.s3.client import (
     translate_errors,
 )
 from trmcloud.core.errors import CheckpointError, DataError, ProviderRefused, TrmcloudError
+from trmcloud.io.files import file_sha256
 
 UP_PART_BYTES = 8 << 20
 """Of a multipart upload: small ones are less to send again, and stores keep them in memory."""
@@ -74,6 +75,40 @@ def _body(handle: int, one: Source) -> tuple[bytes | Slice, bytes]:
     return Slice(handle, one.start, one.end), digest.digest()
 
 
+def _put(client: Client, key: str, body: bytes | Slice, md5: bytes, **more: Any) -> None:
+    with translate_errors(client.place, "write"):
+        client.s3.put_object(
+            Bucket=client.place.bucket,
+            Key=key,
+            Body=body,
+            ContentLength=len(body),
+            ContentMD5=b64encode(md5).decode("ascii"),
+            **more,
+        )
+
+
+def _send_spans(
+    handle: int,
+    spans: Sequence[Source],
+    send: Callable[[Source, bytes | Slice, bytes], None],
+    meter: Meter,
+    lanes: int,
+) -> str:
+    """Send spans of a file side by side, each with its MD5; return the SHA-256 of them all."""
+    whole = hashlib.sha256()
+
+    def work(one: Source) -> None:
+        send(one, *_body(handle, one))
+        meter.add(one.end - one.start)
+
+    def check(one: Source) -> None:
+        for at in range(one.start, one.end, BLOCK):
+            whole.update(os.pread(handle, min(BLOCK, one.end - at), at))
+
+    run_in_parallel(spans, work, check, lanes)
+    return whole.hexdigest()
+
+
 def put_pieces(
     client: Client, path: Path, sources: Sequence[Source], sha256: str, meter: Meter
 ) -> None:
@@ -82,27 +117,13 @@ def put_pieces(
     Raises:
         CheckpointError: it is not what ``sha256`` says.
     """
+
+    def send(one: Source, body: bytes | Slice, md5: bytes) -> None:
+        _put(client, one.key, body, md5)
+
     with _opened(path) as handle:
-        whole = hashlib.sha256()
-
-        def send(one: Source) -> None:
-            body, md5 = _body(handle, one)
-            with translate_errors(client.place, "write"):
-                client.s3.put_object(
-                    Bucket=client.place.bucket,
-                    Key=one.key,
-                    Body=body,
-                    ContentLength=one.end - one.start,
-                    ContentMD5=b64encode(md5).decode("ascii"),
-                )
-            meter.add(one.end - one.start)
-
-        def check(one: Source) -> None:
-            for at in range(one.start, one.end, BLOCK):
-                whole.update(os.pread(handle, min(BLOCK, one.end - at), at))
-
-        run_in_parallel(sources, send, check, LANES)
-    if whole.hexdigest() != sha256:
+        found = _send_spans(handle, sources, send, meter, LANES)
+    if found != sha256:
         raise CheckpointError(f"{path.name} is not what its manifest says", where=str(path.parent))
 
 
@@ -117,14 +138,12 @@ def put_file(client: Client, path: Path, key: str, sha256: str, meter: Meter) ->
         meter.add(size)
         return
     with _opened(path) as handle:
-        if size <= UP_PART_BYTES:
-            data = os.pread(handle, size, 0)
-            if hashlib.sha256(data).hexdigest() != sha256:
-                raise _changed(path)
-            put_bytes(client, key, data, {"sha256": sha256})
+        begun = _begun(client, key, sha256) if size > UP_PART_BYTES else None
+        if begun is None:
+            _put_whole(client, handle, size, key, sha256, path)
             meter.add(size)
-            return
-        _put_parts(client, handle, size, key, sha256, meter, path)
+        else:
+            _put_parts(client, handle, size, key, sha256, meter, path, begun)
 
 
 def put_bytes(
@@ -181,64 +200,50 @@ def supports_conditions(client: Client, key: str) -> bool:
 
 
 def _put_parts(
-    client: Client, handle: int, size: int, key: str, sha256: str, meter: Meter, path: Path
+    client: Client,
+    handle: int,
+    size: int,
+    key: str,
+    sha256: str,
+    meter: Meter,
+    path: Path,
+    begun: _BegunUpload,
 ) -> None:
     each = max(UP_PART_BYTES, -(-size // _MOST_PARTS))
     spans = [Source(key, at, min(size, at + each)) for at in range(0, size, each)]
-    begun = _begun(client, key, sha256)
-    if begun is None:
-        _put_whole(client, handle, size, key, sha256, meter, path)
-        return
-    upload, there, listed = begun
+    named = {"Bucket": client.place.bucket, "Key": key, "UploadId": begun.upload_id}
     tags: dict[int, str] = {}
-    whole = hashlib.sha256()
 
-    def send(one: Source) -> None:
+    def send(one: Source, body: bytes | Slice, md5: bytes) -> None:
         number = one.start // each + 1
-        body, md5 = _body(handle, one)
-        if there.get(number) != (one.end - one.start, md5.hex()):
+        tags[number] = f'"{md5.hex()}"'
+        if begun.parts.get(number) != (len(body), md5.hex()):
             with translate_errors(client.place, "write"):
                 answer = client.s3.upload_part(
-                    Bucket=client.place.bucket,
-                    Key=key,
-                    UploadId=upload,
+                    **named,
                     PartNumber=number,
                     Body=body,
-                    ContentLength=one.end - one.start,
+                    ContentLength=len(body),
                     ContentMD5=b64encode(md5).decode("ascii"),
                 )
             tags[number] = answer["ETag"]
-        else:
-            tags[number] = f'"{md5.hex()}"'
-        meter.add(one.end - one.start)
-
-    def check(one: Source) -> None:
-        for at in range(one.start, one.end, BLOCK):
-            whole.update(os.pread(handle, min(BLOCK, one.end - at), at))
 
     try:
-        run_in_parallel(spans, send, check, UP_LANES)
-        if whole.hexdigest() != sha256:
+        if _send_spans(handle, spans, send, meter, UP_LANES) != sha256:
             raise _changed(path)
         parts = [{"PartNumber": number, "ETag": tags[number]} for number in sorted(tags)]
         with translate_errors(client.place, "write"):
-            client.s3.complete_multipart_upload(
-                Bucket=client.place.bucket,
-                Key=key,
-                UploadId=upload,
-                MultipartUpload={"Parts": parts},
-            )
+            client.s3.complete_multipart_upload(**named, MultipartUpload={"Parts": parts})
     except BaseException as error:
-        # Where nobody can find it again to go on with it, its parts would cost rent for nothing.
-        if isinstance(error, DataError) or not listed:
-            _abort(client, key, upload)
+        # Where it cannot be found again to be continued, its parts would cost rent for nothing.
+        if isinstance(error, DataError) or not begun.is_listed:
+            with contextlib.suppress(TrmcloudError), translate_errors(client.place):
+                client.s3.abort_multipart_upload(**named)
         raise
 
 
-def _put_whole(
-    client: Client, handle: int, size: int, key: str, sha256: str, meter: Meter, path: Path
-) -> None:
-    """In one request, to a store that knows no uploads in parts."""
+def _put_whole(client: Client, handle: int, size: int, key: str, sha256: str, path: Path) -> None:
+    """In one request: a small file, or any to a store that knows no uploads in parts."""
     if size > _LARGEST_PUT_BYTES:
         raise ProviderRefused(
             f"the store takes no uploads in parts, and none above 5 GB without: {path.name} has"
@@ -246,53 +251,48 @@ def _put_whole(
             where=str(client.place),
             next_step="another store, or leave --bucket out",
         )
-    whole, md5 = hashlib.sha256(), hashlib.md5()
-    for at in range(0, size, BLOCK):
-        block = os.pread(handle, min(BLOCK, size - at), at)
-        whole.update(block)
-        md5.update(block)
-    if whole.hexdigest() != sha256:
+    body, md5 = _body(handle, Source(key, 0, size))
+    found = hashlib.sha256(body).hexdigest() if isinstance(body, bytes) else file_sha256(path)
+    if found != sha256:
         raise _changed(path)
-    with translate_errors(client.place, "write"):
-        client.s3.put_object(
-            Bucket=client.place.bucket,
-            Key=key,
-            Body=Slice(handle, 0, size),
-            ContentLength=size,
-            ContentMD5=b64encode(md5.digest()).decode("ascii"),
-            Metadata={"sha256": sha256},
-        )
-    meter.add(size)
+    _put(client, key, body, md5, Metadata={"sha256": sha256})
 
 
-def _begun(
-    client: Client, key: str, sha256: str
-) -> tuple[str, dict[int, tuple[int, str]], bool] | None:
-    """(id of an upload of this key, size and MD5 of the parts that it has, whether it can be found
-    again): one that was cut, or a new one. None: the store knows no uploads in parts.
+class _BegunUpload(NamedTuple):
+    """A multipart upload. ``parts``: size and MD5 of those that it has, by number; ``is_listed``:
+    it can be found again."""
 
-    Whoever goes on with another's adds the very same bytes: the key names them.
+    upload_id: str
+    parts: Mapping[int, tuple[int, str]]
+    is_listed: bool
+
+
+def _begun(client: Client, key: str, sha256: str) -> _BegunUpload | None:
+    """Return an upload of this key that was cut, or a new one; None where the store knows no
+    uploads in parts.
+
+    The key names the content, so an upload that another process began gets the very same bytes.
     """
     from botocore.exceptions import ClientError
 
-    bucket = client.place.bucket
+    named = {"Bucket": client.place.bucket, "Key": key}
     found = unfinished(client, key)
     mine = [upload for upload in found or () if upload["Key"] == key]
     if mine:
-        upload = str(max(mine, key=lambda one: one["Initiated"])["UploadId"])
-        there = _parts_of(client, key, upload)
-        if there is not None:
-            return upload, there, True
+        upload_id = str(max(mine, key=lambda one: one["Initiated"])["UploadId"])
+        pages = client.s3.get_paginator("list_parts").paginate(**named, UploadId=upload_id)
+        parts = _listed(client, pages, "Parts")
+        if parts is not None:
+            there = {p["PartNumber"]: (p["Size"], p["ETag"].strip('"')) for p in parts}
+            return _BegunUpload(upload_id, there, True)
     with translate_errors(client.place, "write"):
         try:
-            made = client.s3.create_multipart_upload(
-                Bucket=bucket, Key=key, Metadata={"sha256": sha256}
-            )
+            made = client.s3.create_multipart_upload(**named, Metadata={"sha256": sha256})
         except ClientError as error:
             if is_unsupported(error):
                 return None
             raise
-    return str(made["UploadId"]), {}, found is not None and not mine
+    return _BegunUpload(str(made["UploadId"]), {}, found is not None and not mine)
 
 
 def unfinished(client: Client, prefix: str) -> list[Any] | None:
@@ -302,16 +302,6 @@ def unfinished(client: Client, prefix: str) -> list[Any] | None:
         Bucket=client.place.bucket, Prefix=prefix
     )
     return _listed(client, pages, "Uploads")
-
-
-def _parts_of(client: Client, key: str, upload: str) -> dict[int, tuple[int, str]] | None:
-    pages = client.s3.get_paginator("list_parts").paginate(
-        Bucket=client.place.bucket, Key=key, UploadId=upload
-    )
-    parts = _listed(client, pages, "Parts")
-    if parts is None:
-        return None
-    return {part["PartNumber"]: (part["Size"], part["ETag"].strip('"')) for part in parts}
 
 
 def _listed(client: Client, pages: Any, kind: str) -> list[Any] | None:
@@ -328,11 +318,6 @@ def _listed(client: Client, pages: Any, kind: str) -> list[Any] | None:
             if is_final_error(error):
                 raise
             return None
-
-
-def _abort(client: Client, key: str, upload: str) -> None:
-    with contextlib.suppress(TrmcloudError), translate_errors(client.place):
-        client.s3.abort_multipart_upload(Bucket=client.place.bucket, Key=key, UploadId=upload)
 
 
 def _is_there(client: Client, key: str, size: int, sha256: str) -> bool:

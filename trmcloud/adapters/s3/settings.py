@@ -1,4 +1,4 @@
-"""The environment's settings of buckets. Nothing here needs boto3. Nothing here needs boto3."""
+"""The environment's settings of buckets. Nothing here needs boto3."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from trmcloud.pod.agent.terminate import TERMINATION_NAME
 if TYPE_CHECKING:
     from trmcloud.adapters.ssh.link import SshPodLink
 
-# What the way to a pod needs of this machine: OpenSSH's programs, and that they take our options.
+# The needs of the way to a pod: OpenSSH's programs, and that they take our options.
 #
 # Tried with ``ssh -G``, which reads the user's configuration and every option that a connection
 # is made with, and connects to nothing.
@@ -39,13 +39,20 @@ _OLDEST = "8.5"
 
 def ssh_needs(home: Path) -> tuple[Need, ...]:
     """``ssh``, ``ssh-keygen``, and a folder for the sockets of shared connections."""
-    return (_ssh(home), _keygen(), _sockets(home))
+    keygen = Need("ssh-keygen", "makes a host key for each pod")
+    if shutil.which("ssh-keygen") is None:
+        keygen = Need("ssh-keygen", "it is not installed", True, INSTALL_SSH)
+    try:
+        sockets = Need("sockets", f"SSH's are kept in {control_dir(home)}")
+    except LinkError as error:
+        sockets = Need("sockets", str(error), True, error.next_step)
+    return (_ssh(home), keygen, sockets)
 
 
 def _ssh(home: Path) -> Need:
     if shutil.which("ssh") is None:
         return Need("ssh", "it is not installed", True, INSTALL_SSH)
-    version = _said("ssh", "-V")
+    version = _first_line("ssh", "-V")
     try:
         folder = control_dir(home)
     except LinkError:
@@ -64,20 +71,7 @@ def _ssh(home: Path) -> Need:
     return Need("ssh", version)
 
 
-def _keygen() -> Need:
-    if shutil.which("ssh-keygen") is None:
-        return Need("ssh-keygen", "it is not installed", True, INSTALL_SSH)
-    return Need("ssh-keygen", "makes a host key for each pod")
-
-
-def _sockets(home: Path) -> Need:
-    try:
-        return Need("sockets", f"SSH's are kept in {control_dir(home)}")
-    except LinkError as error:
-        return Need("sockets", str(error), True, error.next_step)
-
-
-def _said(*command: str) -> str:
+def _first_line(*command: str) -> str:
     try:
         done = subprocess.run(
             command,
@@ -125,10 +119,9 @@ def round_trip(connection: SshConnection, size_bytes: int, root: str = POD_ROOT)
         sent.write_bytes(content)
         sha256 = hashlib.sha256(content).hexdigest()
         del content
-        has_rsync = connection.run("command -v rsync >/dev/null").code == 0
         parcel = parcel_of(sent, {_NAME: sha256})
         began = time.monotonic()
-        push(connection, parcel, remote, _unseen, rsync=has_rsync)
+        push(connection, parcel, remote, _unseen)
         sent_s = time.monotonic() - began
         if verify(connection, parcel, remote):
             raise LinkError("the file is not what was sent", where=connection.where)

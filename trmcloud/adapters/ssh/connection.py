@@ -26,7 +26,6 @@ from trmcloud.adapters.ssh.session import (
     no_ssh,
     nothing_answers,
 )
-from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import Dropped, LinkError
 from trmcloud.core.text import strip_control
 from trmcloud.core.values import dataclass
@@ -114,33 +113,9 @@ class SshConnection:
         that nothing else shares, so that its bulk delays no orders."""
         if not own:
             self.connect(timeout_s)
-        return Session(self._argv(own, "-T", "--", self._host, in_shell(command)), self.where)
-
-    def run_detached(self, command: Sequence[str], *, cwd: str, log: str) -> int:
-        """Start a process there that outlives the connection; its pid, which is also its session.
-
-        Raises:
-            LinkError: the folder or the log cannot be used.
-        """
-        # Redirected outside the parentheses: a shell that still holds the session's pipes would
-        # keep the connection open until the process ends.
-        script = (
-            f"test -d {shlex.quote(cwd)} && : >> {shlex.quote(log)} || exit 1\n"
-            f"(cd {shlex.quote(cwd)}; exec setsid {shlex.join(command)})"
-            f" > {shlex.quote(log)} 2>&1 < /dev/null &\n"
-            "echo $!"
-        )
-        answer = self.run(script, again=False)
-        pid = whole(answer.out.strip())
-        if answer.code != 0 or pid is None:
-            raise LinkError(
-                f"{command[0]} could not be started there: {answer.said[-200:]}", where=self.where
-            )
-        return pid
-
-    def ssh_command(self) -> str:
-        """The command another program (rsync) is to connect with: the same pin, the same key."""
-        return shlex.join(self._argv(False, "-T"))
+        # One word that any login shell hands to a plain ``sh`` unchanged.
+        script = f"exec sh -c {shlex.quote(command)}"
+        return Session(self._argv(own, "-T", "--", self._host, script), self.where)
 
     def login_command(self, command: Sequence[str] = (), *, terminal: bool) -> list[str]:
         """ssh as somebody at a terminal has it, on a connection of its own: what is typed waits
@@ -148,11 +123,6 @@ class SshConnection:
         mode = {"EscapeChar": "~", "RequestTTY": "yes"} if terminal else {}
         words = [shlex.join(command)] if command else []
         return self._argv(True, "--", self._host, *words, instead=mode)
-
-    @property
-    def login(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{self._user}@{host}"
 
     # -- the connection itself ----------------------------------------------------------------
 
@@ -172,13 +142,8 @@ class SshConnection:
     def control(self, verb: str, *options: str) -> Answer:
         """``ssh -O VERB``: a word to the shared connection's own process."""
         try:
-            done = subprocess.run(
-                self._argv(False, "-O", verb, *options, "--", self._host, forwards=bool(options)),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env=environment(),
-                timeout=_CONTROL_TIMEOUT_S,
-            )
+            words = ("-O", verb, *options, "--", self._host)
+            done = _run(self._argv(False, *words, forwards=bool(options)), _CONTROL_TIMEOUT_S)
         except (subprocess.TimeoutExpired, FileNotFoundError) as error:
             raise Dropped(f"ssh -O {verb} did not end: {error}", where=self.where) from None
         return Answer(done.returncode, done.stdout, done.stderr.decode("utf-8", "replace").strip())
@@ -187,13 +152,7 @@ class SshConnection:
         """Return ssh's complaint about the options of a connection, or the user's own; "" if none.
         It connects to nothing."""
         try:
-            done = subprocess.run(
-                self._argv(True, "-G", "--", self._host),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env=environment(),
-                timeout=timeout_s,
-            )
+            done = _run(self._argv(True, "-G", "--", self._host), timeout_s)
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"it cannot be run ({error})"
         if done.returncode == 0:
@@ -217,7 +176,7 @@ class SshConnection:
             session.feed(content)
             out = session.read_all(max_bytes, deadline)
             code = session.end(deadline)
-            return Answer(code, out, session.said())
+            return Answer(code, out, session.stderr_text())
 
     def _start_master(self, deadline: float) -> None:
         # Its errors go to a file: a pipe would stay open in the background for as long as it lives.
@@ -317,16 +276,21 @@ class SshConnection:
         return ["ssh", *words, "-i", _escaped(self._identity), "-p", str(self._port), *rest]
 
 
-def in_shell(script: str) -> str:
-    """One word list that any login shell hands to a plain ``sh`` unchanged."""
-    return "exec sh -c " + shlex.quote(script)
+def _run(argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment(),
+        timeout=timeout_s,
+    )
 
 
 def control_dir(home: Path) -> Path:
     """A folder of the user's own for the shared connections' sockets, short enough for them.
 
     Raises:
-        LinkError: there is none that nobody else can write to.
+        LinkError: there is none that is the user's alone.
     """
     candidates = [home / "ssh"]
     runtime = os.environ.get("XDG_RUNTIME_DIR")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trmcloud.adapters.ssh.connection import SshConnection, control_dir
-from trmcloud.adapters.ssh.forward import board, follow, forward
+from trmcloud.adapters.ssh.forward import board
 from trmcloud.adapters.ssh.keys import KeyStore
 from trmcloud.adapters.ssh.pull import pull
 from trmcloud.adapters.ssh.push import Progress, parcel_of, shifted, stage, write_text
@@ -120,47 +120,35 @@ class SshPodLink(PodLink):
 
     def send_orders(self, pod_name: str, orders: contract.Orders) -> None:
         path = f"{self._pod_folder(pod_name)}/{contract.ORDERS_NAME}"
-        write_text(self._connection(pod_name), path, contract.dump(orders))
+        write_text(self.connection(pod_name), path, contract.dump(orders))
 
     def grant(self, pod_name: str, text: str) -> None:
-        path = f"{self._pod_folder(pod_name)}/{GRANTS_NAME}"
-        write_text(self._connection(pod_name), path, text, umask="077")
+        self._give(pod_name, GRANTS_NAME, text)
 
     def give_webhook(self, pod_name: str, text: str) -> None:
-        path = f"{self._pod_folder(pod_name)}/{WEBHOOK_NAME}"
-        write_text(self._connection(pod_name), path, text, umask="077")
+        self._give(pod_name, WEBHOOK_NAME, text)
 
     def give_environment(self, pod_name: str, text: str) -> None:
-        path = f"{self._pod_folder(pod_name)}/{GIVEN_NAME}"
-        write_text(self._connection(pod_name), path, text, umask="077")
+        self._give(pod_name, GIVEN_NAME, text)
+
+    def _give(self, pod_name: str, name: str, text: str) -> None:
+        path = f"{self._pod_folder(pod_name)}/{name}"
+        write_text(self.connection(pod_name), path, text, umask="077")
 
     def answers(self, pod_name: str) -> bool:
         """Whether the pod's SSH server lets us in now."""
         try:
-            there = self._connection(pod_name).run("true", timeout_s=_ASK_TIMEOUT_S).code == 0
+            there = self.connection(pod_name).run("true", timeout_s=_ASK_TIMEOUT_S).code == 0
         except LinkError as error:
             self._troubles[pod_name] = error
             return False
         self._troubles.pop(pod_name, None)
         return there
 
-    def follow_log(
-        self, pod_name: str, phase: str, offset: int = 0, *, stop: Callable[[], bool]
-    ) -> Iterator[tuple[int, bytes]]:
-        """The phase's training log as it grows: see ``follow``."""
-        path = f"{self._run_folder(pod_name, phase)}/{contract.TRAIN_LOG_NAME}"
-        return follow(lambda: self._connection(pod_name), path, offset, stop=stop)
-
-    @contextmanager
-    def forward(self, pod_name: str, remote_port: int) -> Iterator[int]:
-        """A local port that leads to the pod's meanwhile: see ``forward``."""
-        with forward(self._connection(pod_name), remote_port) as port:
-            yield port
-
     def read_pod_file(self, pod_name: str, name: str) -> str:
         """A small file of the pod's own folder; "" where there is none."""
         path = shlex.quote(f"{self._pod_folder(pod_name)}/{name}")
-        answer = self._connection(pod_name).run(
+        answer = self.connection(pod_name).run(
             f"cat {path} 2>/dev/null", timeout_s=_READ_TIMEOUT_S, again=False
         )
         return answer.out.decode("utf-8", "replace")
@@ -168,7 +156,7 @@ class SshPodLink(PodLink):
     def left_behind(self, pod_name: str, earlier: str) -> contract.AgentReport | None:
         """As the port says; what cannot be understood counts as no word."""
         path = shlex.quote(f"{self._pod_folder(earlier)}/{contract.REPORT_NAME}")
-        answer = self._connection(pod_name).run(
+        answer = self.connection(pod_name).run(
             f"head -c {contract.MAX_JSON_BYTES} {path} 2>/dev/null", timeout_s=_READ_TIMEOUT_S
         )
         try:
@@ -184,7 +172,7 @@ class SshPodLink(PodLink):
             raise Dropped("the pod does not answer now", where=pod_name)
         logdir = f"{self._root}/{contract.RUNS_DIR}/{self._run_of(pod_name)}"
         with board(
-            self._connection(pod_name),
+            self.connection(pod_name),
             agent_pid=report.pid,
             pod_dir=self._pod_folder(pod_name),
             logdir=logdir,
@@ -196,11 +184,7 @@ class SshPodLink(PodLink):
         self, pod_name: str, command: Sequence[str] = (), *, terminal: bool = True
     ) -> Sequence[str]:
         """As the port says."""
-        return self._connection(pod_name).login_command(command, terminal=terminal)
-
-    def connection(self, pod_name: str) -> SshConnection:
-        """For words that the link has none of its own for."""
-        return self._connection(pod_name)
+        return self.connection(pod_name).login_command(command, terminal=terminal)
 
     def close(self) -> None:
         """End the shared connections; they end by themselves a minute after their last use."""
@@ -210,13 +194,13 @@ class SshPodLink(PodLink):
     # -- files --------------------------------------------------------------------------------
 
     def stage(self, pod_name: str, items: Sequence[StageItem], progress: Progress) -> None:
-        """As the port says; the agent is told once the item below ``<root>/code`` is among them.
+        """As the port says; the agent gets a note once the item below ``<root>/code`` is there.
         The first of several machines comes last: what it waits for then is there on all."""
         for item in items:
             if not _SAFE_PATH.fullmatch(item.remote) or not self._is_ours(item.remote):
                 raise LinkError(f"{item.remote!r:.80} is not below {self._root}")
         parcels = {item.remote: parcel_of(item.local, item.sha256) for item in items}
-        machines = (*self._to_others(pod_name), self._connection(pod_name))
+        machines = (*self._to_others(pod_name), self.connection(pod_name))
         whole = sum(parcel.size_bytes() for parcel in parcels.values())
         for number, machine in enumerate(machines):
             tell = shifted(progress, number * whole, len(machines) * whole)
@@ -251,7 +235,7 @@ class SshPodLink(PodLink):
         manifest = self._own(pod_name, run_id, manifest)
         wanted = [file for file in manifest.files if file.name in names]
         remote = f"{self._root}/{contract.RUNS_DIR}/{run_id}/{_inside(manifest)}"
-        pull(self._connection(pod_name), remote, wanted, Path(into), progress)
+        pull(self.connection(pod_name), remote, wanted, Path(into), progress)
 
     def _own(self, pod_name: str, run_id: str, manifest: CheckpointManifest) -> CheckpointManifest:
         """It, checked: its names become paths."""
@@ -282,7 +266,7 @@ class SshPodLink(PodLink):
         folder = self._run_folder(pod_name, manifest.phase)
         step = mf.step_dir_name(manifest.step)
         quoted = shlex.quote(f"{folder}/{contract.CHECKPOINTS_DIR}/{step}")
-        connection = self._connection(pod_name)
+        connection = self.connection(pod_name)
         answer = connection.run(f"rm -f {quoted}/{mf.MANIFEST_NAME} && rm -rf {quoted}")
         if answer.code != 0:
             raise LinkError(
@@ -298,16 +282,16 @@ class SshPodLink(PodLink):
             mirror = Mirror(self._home, pod_name, self._run_of(pod_name))
             self._mirrors[pod_name] = mirror
         asked = mirror.offsets()
-        answer = self._connection(pod_name).run(
+        answer = self.connection(pod_name).run(
             mirror.question(self._root, asked), timeout_s=_ASK_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES
         )
         report = mirror.take(answer.out, asked)
-        return self._others.told(report, self._pod_folder(pod_name)) if report else None
+        return self._others.judge(report, self._pod_folder(pod_name)) if report else None
 
     def _to_others(self, pod_name: str) -> Sequence[SshConnection]:
-        return [self._connection(pod_name, way) for way in self._ways_to_others(pod_name)]
+        return [self.connection(pod_name, way) for way in self._ways_to_others(pod_name)]
 
-    def _connection(self, pod_name: str, way: str | None = None) -> SshConnection:
+    def connection(self, pod_name: str, way: str | None = None) -> SshConnection:
         """To the pod's first machine, or the one that ``way`` leads to."""
         way = self._way_to(pod_name) if way is None else way
         address = self._address_of(pod_name)

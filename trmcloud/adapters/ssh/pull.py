@@ -26,7 +26,7 @@ from trmcloud.io.files import matches_hash, read_small, sync_folder, write_atomi
 from trmcloud.io.requests import pause_s
 
 # Files that are on their way here: what has come of them, kept so that an interrupted transfer
-# goes on, and their real names only once their hash is right.
+# continues, and their real names only once their hash is right.
 #
 # ``weights.safetensors`` comes as ``.weights.safetensors.part``; which of its bytes are there
 # stands beside it in ``.weights.safetensors.part.json``. That note is only a hint: the hash
@@ -165,7 +165,7 @@ def lock_target(target: Path, wait: Callable[[], None]) -> Iterator[None]:
         with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(lock), os.fstat(handle)):
                 break
-        os.close(handle)  # whoever held it has finished and taken it away
+        os.close(handle)  # its holder has finished and removed it
     try:
         yield
     finally:
@@ -232,7 +232,7 @@ def pull(
     """Bring ``files`` from the folder ``remote`` into ``target``; what is there already is kept.
 
     Every file gets its name only once its hash is right and it is on disk. Interrupted, by a drop
-    or by the user, the next call goes on. A second caller waits for the first.
+    or by the user, the next call continues. A second caller waits for the first.
 
     Raises:
         CheckpointError: a file is missing there, a link, of another size, or not what its hash

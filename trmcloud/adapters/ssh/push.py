@@ -1,12 +1,10 @@
-"""Pushes to a pod: by rsync, or by a stream of our own; whole folders put in place at once."""
+"""Pushes to a pod over several SSH connections; whole folders are put in place at once."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 import shlex
-import subprocess
 import tarfile
 import threading
 import time
@@ -16,18 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.adapters.ssh.connection import SshConnection
-from trmcloud.adapters.ssh.session import SSH_FAILED, Session, environment, explain
+from trmcloud.adapters.ssh.session import Session
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import Dropped, LinkError
 from trmcloud.core.values import dataclass
 from trmcloud.io.requests import pause_s
 
-# Bringing files to a pod: by rsync where both sides have it, by a stream of our own where not.
-#
-# Only files that are named are sent. Either way an interrupted transfer goes on from what is
-# there, and what arrived is judged by hashes that the pod computes, so a wrong byte costs time
-# and nothing else.
+# Files to a pod. Only files that are named are sent. An interrupted transfer continues from what is
+# there, and the pod computes the hashes of what arrived: a wrong byte costs time and nothing else.
 
 _LANES = 4
 _BLOCK = 1 << 20
@@ -39,9 +34,6 @@ _END_S = 60.0
 _IDLE_S = 60.0
 _VERIFY_S = 3600.0
 _MAX_LIST_BYTES = 16 << 20
-_OLDEST_RSYNC = (3, 1)
-#: rsync's codes for a connection that broke, beside ssh's own.
-_RSYNC_DROPPED = (SSH_FAILED, 10, 12, 20, 30, 35)
 
 _NAME = re.compile(
     r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}(/[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}){0,12}"
@@ -84,21 +76,13 @@ def parcel_of(local: Path, sha256: Mapping[str, str]) -> Parcel:
     return Parcel(folder, sha256)
 
 
-def push(
-    connection: SshConnection,
-    parcel: Parcel,
-    remote: str,
-    progress: Progress,
-    *,
-    rsync: bool,
-) -> None:
+def push(connection: SshConnection, parcel: Parcel, remote: str, progress: Progress) -> None:
     """Bring the files into the folder ``remote``, made where it is missing; nothing there is
-    deleted. ``rsync`` says that the pod has it.
+    deleted.
 
     Raises:
         LinkError: the pod's disk is full, or it stayed out of reach.
     """
-    by_rsync = rsync and local_rsync() is not None
     whole = parcel.size_bytes()
     failures = 0
     best = 0
@@ -111,10 +95,7 @@ def push(
 
     while True:
         try:
-            if by_rsync:
-                _push_by_rsync(connection, parcel, remote, tell)
-            else:
-                _push_by_stream(connection, parcel, remote, tell)
+            _send_missing(connection, parcel, remote, tell)
             progress(whole, whole)
             return
         except Dropped:
@@ -146,64 +127,10 @@ def verify(connection: SshConnection, parcel: Parcel, remote: str) -> list[str]:
     return [line.rpartition(": ")[0] for line in said]
 
 
-@functools.cache
-def local_rsync() -> tuple[int, ...] | None:
-    """The version of this machine's rsync; None where it is missing, too old or another one."""
-    try:
-        done = subprocess.run(
-            ["rsync", "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=environment(),
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.match(rb"rsync\s+version\s+v?(\d+)\.(\d+)(?:\.(\d+))?", done.stdout)
-    version = tuple(int(part or 0) for part in found.groups()) if found else (0,)
-    return version if version >= _OLDEST_RSYNC else None
-
-
-# -- rsync --------------------------------------------------------------------------------------
-
-
-def _push_by_rsync(
+def _send_missing(
     connection: SshConnection, parcel: Parcel, remote: str, tell: Callable[[int], None]
 ) -> None:
-    _make_folders(connection, [remote])
-    argv = [
-        *("rsync", "--files-from=-", "--copy-links", "--times", "--perms", "--chmod=D755,F644"),
-        *("--inplace", "--partial", "--no-motd", "--no-human-readable", "--info=progress2"),
-        *("--outbuf=L", "-e", connection.ssh_command()),
-        *(f"{parcel.folder}/", f"{connection.login}:{remote}/"),
-    ]
-    connection.connect()
-    with Session(argv, connection.where) as session:
-        session.feed("".join(f"{name}\n" for name in sorted(parcel.sha256)).encode())
-        buffer = memoryview(bytearray(1 << 14))
-        tail = b""
-        # rsync is silent for as long as it compares what is there already.
-        while count := session.read_into(buffer, _VERIFY_S):
-            *shown, tail = re.split(rb"[\r\n]", tail + bytes(buffer[:count]))
-            for text in shown:
-                done = re.match(rb"\s*(\d+)\s+\d+%", text)
-                size = whole(done.group(1)) if done else None
-                if size is not None:
-                    tell(size)
-            tail = tail[-256:]
-        code = session.wait(_END_S)
-        if code in _RSYNC_DROPPED and not _is_full(session.said()):
-            raise explain(session.said(), connection.where)
-        if code != 0:
-            raise _refused(session.said() or f"rsync ended with code {code}", connection.where)
-
-
-# -- a stream of our own ------------------------------------------------------------------------
-
-
-def _push_by_stream(
-    connection: SshConnection, parcel: Parcel, remote: str, tell: Callable[[int], None]
-) -> None:
+    """Send what is not there in its full size: small files as one archive, large ones in lanes."""
     names = sorted(parcel.sha256)
     folders = {str((Path(remote) / name).parent) for name in names}
     _make_folders(connection, sorted({remote, *folders}))
@@ -349,7 +276,7 @@ def _make_folders(connection: SshConnection, folders: Sequence[str]) -> None:
 def _expect_success(session: Session, where: str) -> None:
     code = session.end(time.monotonic() + _END_S)
     if code != 0:
-        raise _refused(session.said(), where)
+        raise _refused(session.stderr_text(), where)
 
 
 def _why(session: Session, where: str) -> LinkError:
@@ -357,7 +284,7 @@ def _why(session: Session, where: str) -> LinkError:
     with contextlib.suppress(OSError):
         session.stdin.close()
     code = session.end(time.monotonic() + _END_S)
-    return _refused(session.said() or f"the pod's side ended with code {code}", where)
+    return _refused(session.stderr_text() or f"the pod's side ended with code {code}", where)
 
 
 def _is_full(said: str) -> bool:
@@ -375,8 +302,7 @@ def _refused(said: str, where: str) -> LinkError:
     return LinkError(f"the pod does not take what it is sent: {last}", where=where)
 
 
-# What a machine is sent before it can train: whole folders, each put in place at once, and a
-# small file last that says so.
+# Staging: whole folders, each put in place at once, and a small file last that says so.
 
 STAGED_MARK = ".staged"
 CODE_DIR = "code"
@@ -390,20 +316,20 @@ def stage(
     pod_folder: str,
     progress: Progress,
 ) -> None:
-    """Bring each parcel to its folder, ``root``'s below it; the agent of ``pod_folder`` is told
-    once the one below ``<root>/code`` is among them.
+    """Bring each parcel to its folder, ``root``'s below it; the agent of ``pod_folder`` gets a
+    note once the one below ``<root>/code`` is among them.
 
     Raises:
         LinkError: something did not arrive as it was sent.
     """
-    staged, rsync = _already_staged(connection, list(parcels))
+    staged = _already_staged(connection, list(parcels))
     sizes = {remote: parcel.size_bytes() for remote, parcel in parcels.items()}
     whole = sum(sizes.values())
     before = 0
     for remote, parcel in parcels.items():
         base = before
         if remote not in staged:
-            _bring(connection, parcel, remote, shifted(progress, base, whole), rsync=rsync)
+            _bring(connection, parcel, remote, shifted(progress, base, whole))
         before += sizes[remote]
         progress(before, whole)
     code = [remote for remote in parcels if remote.startswith(f"{root}/{CODE_DIR}/")]
@@ -433,24 +359,19 @@ def shifted(progress: Progress, base: int, whole: int) -> Progress:
     return lambda done, _: progress(base + done, whole)
 
 
-def _already_staged(connection: SshConnection, remotes: Sequence[str]) -> tuple[set[str], bool]:
-    """Which of the folders are complete there, and whether the pod has rsync."""
+def _already_staged(connection: SshConnection, remotes: Sequence[str]) -> set[str]:
+    """Which of the folders are complete there."""
     script = (
-        "command -v rsync >/dev/null && echo rsync || echo plain\n"
-        f'while read -r folder; do [ -f "$folder/{STAGED_MARK}" ] && echo "$folder"; done\n'
-        "exit 0"
+        f'while read -r folder; do [ -f "$folder/{STAGED_MARK}" ] && echo "$folder"; done\nexit 0'
     )
     content = "".join(f"{remote}\n" for remote in remotes).encode()
     said = connection.run(script, content=content).out.decode("utf-8", "replace")
-    first, *staged = said.splitlines() or [""]
-    return set(staged) & set(remotes), first == "rsync"
+    return set(said.splitlines()) & set(remotes)
 
 
-def _bring(
-    connection: SshConnection, parcel: Parcel, remote: str, tell: Progress, *, rsync: bool
-) -> None:
+def _bring(connection: SshConnection, parcel: Parcel, remote: str, tell: Progress) -> None:
     part = remote + ".part"
-    push(connection, parcel, part, tell, rsync=rsync)
+    push(connection, parcel, part, tell)
     wrong = verify(connection, parcel, part)
     if wrong:
         # Sizes alone made an earlier attempt's remains look right: once more, without them.
@@ -459,7 +380,7 @@ def _bring(
             if set(wrong) <= set(parcel.sha256)
             else f"rm -rf {shlex.quote(part)}"
         )
-        push(connection, parcel, part, tell, rsync=rsync)
+        push(connection, parcel, part, tell)
         wrong = verify(connection, parcel, part)
     if wrong:
         raise LinkError(

@@ -144,7 +144,7 @@ class Session:
         """
         code = self.wait(deadline - time.monotonic())
         if code == SSH_FAILED or code < 0:
-            raise explain(self.said(), self._where)
+            raise explain(self.stderr_text(), self._where)
         return code
 
     def wait(self, seconds: float) -> int:
@@ -154,7 +154,7 @@ class Session:
         except subprocess.TimeoutExpired:
             raise Dropped("the pod did not answer in time", where=self._where) from None
 
-    def said(self) -> str:
+    def stderr_text(self) -> str:
         """The end of what came on stderr, fit for a terminal."""
         self._drain.join(_END_WAIT_S)
         return strip_control(self._stderr.decode("utf-8", "replace")).strip()

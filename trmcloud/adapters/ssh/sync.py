@@ -22,11 +22,10 @@ from trmcloud.core.errors import CheckpointError, LinkError, Outcome
 from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.io.files import read_small, write_atomic
 
-# The further machines of a pod that has several: the ways there, and their agents' last word.
+# The further machines of a pod that has several, and their agents' last reports.
 #
 # The first one's agent speaks for the pod. That another cannot be trained on, or that its part
-# has failed, is told in its place: the first would wait for it until it took its own trainer for
-# hung.
+# has failed, is reported in its place: the first would wait until it took its own trainer for hung.
 
 ASK_EVERY_S = 10.0
 _TIMEOUT_S = 5.0
@@ -53,9 +52,9 @@ class PeerMachines:
         self._connections, self._now = connections, now
         self._asked: dict[str, _Asked] = {}
 
-    def told(self, report: contract.AgentReport, folder: str) -> contract.AgentReport:
-        """``report``, which is the first machine's, or what it must be taken for. ``folder`` is
-        the pod's own, on each."""
+    def judge(self, report: contract.AgentReport, folder: str) -> contract.AgentReport:
+        """Return ``report``, the first machine's, with the result of another one where that failed.
+        ``folder`` is the pod's own, on each."""
         if report.result is not None:
             return report
         word = self._word(report.pod_name, folder)
@@ -103,7 +102,7 @@ class PeerMachines:
         return asked
 
 
-# What a rented pod says of itself, kept here where every local reader looks for it.
+# Reports, logs and metrics of a rented pod, kept where every local reader looks for them.
 #
 # One question brings all that changed since the last; the answer is lines of base64, each with a
 # name that was asked for. Small records are written only after the contract's own loader has

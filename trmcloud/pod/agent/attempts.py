@@ -7,7 +7,6 @@ ended it; only a start that is told ``again`` gets it anew.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Mapping
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.values import dataclass, replace
-from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.files import load_small, read_small, write_atomic
 from trmcloud.pod.agent.watchdog import UNSEEN_S, last_sign_of, noted_end
 
 RECORD_NAME = "standalone.json"
@@ -119,8 +118,5 @@ def ended_at(root: Path, lives: Lives, life: Life) -> float:
 
 def report_of(root: Path, life: Life) -> contract.AgentReport | None:
     """The last word of a life's agent; None where it left none that can be read."""
-    with contextlib.suppress(ValueError):
-        path = root / contract.PODS_DIR / life.pod / contract.REPORT_NAME
-        text = read_small(path)
-        return contract.load_report(text) if text is not None else None
-    return None
+    path = root / contract.PODS_DIR / life.pod / contract.REPORT_NAME
+    return load_small(path, contract.load_report)

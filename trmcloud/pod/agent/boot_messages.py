@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.values import replace
-from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.files import load_small, write_atomic
 
 _NAME = "notes.json"
 _MAX_TEXT = 500
@@ -38,17 +38,14 @@ class Notes:
     def into_report(self) -> None:
         """Rewrite the report that an ended agent left, with these notes in it."""
         path = self._pod_dir / contract.REPORT_NAME
-        with contextlib.suppress(OSError, ValueError):
-            text = read_small(path)
-            if text is not None:
-                report = replace(contract.load_report(text), notes=dict(self._texts))
-                write_atomic(path, contract.dump(report))
+        report = load_small(path, contract.load_report)
+        if report is not None:
+            with contextlib.suppress(OSError):
+                write_atomic(path, contract.dump(replace(report, notes=dict(self._texts))))
 
 
 def read_notes(pod_dir: Path) -> Mapping[str, str]:
     """The notes of a pod; none where there are none that can be read."""
-    with contextlib.suppress(ValueError):
-        data = json.loads(read_small(pod_dir / _NAME) or "{}")
-        if isinstance(data, dict):
-            return {key: text for key, text in data.items() if isinstance(text, str)}
-    return {}
+    data = load_small(pod_dir / _NAME, json.loads)
+    items = data.items() if isinstance(data, dict) else ()
+    return {key: text for key, text in items if isinstance(text, str)}

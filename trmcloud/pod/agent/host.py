@@ -82,7 +82,7 @@ class Host(Anchors, Protocol):
 
     def kill_trainer(self) -> None: ...
 
-    def prepared(self, now: Instant) -> tuple[str, str]:
+    def prepare(self, now: Instant) -> tuple[str, str]:
         """(what is still to be done before a phase can start, why this machine is refused); both
         empty where training can begin."""
 
@@ -106,10 +106,10 @@ class Host(Anchors, Protocol):
         """(until when this pod may upload by its grants, None where it has none; what was done
         with them). The process that uploads is kept running."""
 
-    def told(self) -> str:
+    def stored_result(self) -> str:
         """The result that the report in the bucket bears; '' while it bears none."""
 
-    def guarded(self) -> bool:
+    def has_watchdog(self) -> bool:
         """Whether the watchdog that started this agent still runs, not stopped, to end the pod."""
 
     def end_pod(self) -> bool:

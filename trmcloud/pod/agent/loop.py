@@ -13,14 +13,15 @@ from trmcloud.core.values import replace
 from trmcloud.pod.agent.host import Host, Trainer
 from trmcloud.pod.agent.lease_clock import anchor_note
 
-# What an agent knows and what it has told: its lease and orders, its trainer, and the report that
-# it makes of them. What it does about them stands in ``loop.py``.
-
 REPORT_EVERY_S = 2.0
+LAST_REPORT_S = 15.0
+"""The longest time that a pod whose work is done stays for its last report to reach the bucket."""
 
 
-class AgentState:
-    """The state of one pod's agent, restored after its own deaths."""
+class AgentLoop:
+    """One pod's agent: it looks, asks ``supervise``, acts and reports. ``process`` gives it the
+    pod's files and processes, the simulator others. What it must remember across its own death is
+    kept through ``body``, so that a new one continues where it was killed, trainer included."""
 
     def __init__(self, body: Host, pod_name: str) -> None:
         """
@@ -39,6 +40,23 @@ class AgentState:
         self.report = self._first_report(now)
         self._trainer = body.read_trainer()
         self._written_boot = -1e9
+        self._refusal = ""
+        if self._trainer is not None:
+            self._trainer.last_progress_boot = self._trainer.saved_boot = now.boot
+            self._take_up(self._trainer)
+        else:
+            body.kill_trainer()  # one that a killed agent started and could not note down
+        self._uploads = Uploads()
+        self._owing: tuple[tuple[contract.KeptCheckpoint, ...], Uploads, bool] = (
+            (),
+            self._uploads,
+            False,
+        )
+        """The kept checkpoints, the uploads, and whether any upload is open."""
+        self._owing_boot: float | None = None
+        self._done_boot: float | None = None
+        self.telling = False
+        """Whether it stays only for its last report, which is on its way to the bucket."""
 
     def hard_left_s(self) -> float:
         """Seconds until the hard stop, by the earlier of both clocks."""
@@ -154,40 +172,6 @@ class AgentState:
         if kept != self.report.kept:
             self.report = replace(self.report, kept=kept)
 
-
-# The agent's own thinking, without a file, a process or a clock of its own.
-#
-# ``process.py`` gives it the pod's real body; the simulated world gives it another one. What it
-# must remember across its own death it keeps through that body, so that one started anew after a
-# kill goes on where the last one stood, trainer included.
-
-LAST_REPORT_S = 15.0
-"""The longest time that a pod whose work is done stays for its last report to reach the bucket."""
-
-
-class AgentLoop(AgentState):
-    """One pod's agent: looks, asks ``supervise``, acts, reports."""
-
-    def __init__(self, body: Host, pod_name: str) -> None:
-        super().__init__(body, pod_name)
-        self._refusal = ""
-        if self._trainer is not None:
-            self._trainer.last_progress_boot = self._trainer.saved_boot = body.now().boot
-            self._take_up(self._trainer)
-        else:
-            body.kill_trainer()  # one that a killed agent started and could not note down
-        self._uploads = Uploads()
-        self._owing: tuple[tuple[contract.KeptCheckpoint, ...], Uploads, bool] = (
-            (),
-            self._uploads,
-            False,
-        )
-        """The kept checkpoints, the uploads, and whether any upload is open."""
-        self._owing_boot: float | None = None
-        self._done_boot: float | None = None
-        self.telling = False
-        """Whether it stays only for its last report, which is on its way to the bucket."""
-
     def _take_up(self, trainer: Trainer) -> None:
         """One that a killed agent noted down and could not report is its phase's attempt now."""
         phase = self._phase(trainer.phase)
@@ -233,7 +217,7 @@ class AgentLoop(AgentState):
         self.telling = self._owes_report(now)
         if self.telling:
             return True
-        if self._body.guarded():
+        if self._body.has_watchdog():
             return False
         return not self._body.end_pod()
 
@@ -248,12 +232,12 @@ class AgentLoop(AgentState):
         if now.boot - self._done_boot >= LAST_REPORT_S:
             return False
         self._body.uploads(now)  # the process that brings it there is kept running
-        return self._body.told() != self.report.result
+        return self._body.stored_result() != self.report.result
 
     # -- looking ------------------------------------------------------------------------------
 
     def _prepare(self, now: Instant) -> None:
-        waiting, self._refusal = self._body.prepared(now)
+        waiting, self._refusal = self._body.prepare(now)
         if self.lease.uploads and not waiting and not self._refusal:
             if self.report.granted_until is None:
                 waiting = "grants"
@@ -319,7 +303,7 @@ class AgentLoop(AgentState):
         if trainer is not None:
             progress = f"{beat.state}/{beat.step}" if beat is not None else ""
             if beat is not None and beat.state == "waiting":
-                progress += f"/{beat.at}"  # for data: it stays at its step, and goes on beating
+                progress += f"/{beat.at}"  # for data: its step stays, its heartbeats come
             if beat is not None and beat.signs:
                 progress += f"/{beat.signs}"
             if progress != trainer.last_beat:
@@ -361,7 +345,7 @@ class AgentLoop(AgentState):
     def _note_saved(self, trainer: Trainer, beat: Heartbeat | None, now: Instant) -> None:
         """When it saved last: what it has done since is lost with it."""
         saved = beat.saved_step if beat is not None else None
-        # What it began from is none of its own; from a damaged one it goes on from an older one.
+        # What it began from is none of its own; a damaged one gives way to an older one.
         before = trainer.saved_step or self._phase(trainer.phase).saved_step or 0
         if saved is not None and saved != before:
             trainer.saved_step, trainer.saved_boot = saved, now.boot
@@ -463,7 +447,7 @@ class AgentLoop(AgentState):
         trainer = self._trainer
         if trainer is None:
             return
-        # On the report first: whatever ends this agent, the phase goes on once it has landed.
+        # On the report first: whatever ends this agent, the phase continues once it has landed.
         self._set_phase(replace(self._phase(trainer.phase), climbing=level))
         self.write_report(force=True)
         self._body.ask_to_land(trainer, self._heartbeat())

@@ -38,8 +38,8 @@ def trainer_command(
     """The words that start ``processes`` ranks of the trainer, and their environment;
     ``nodes`` is one machine where it is None.
 
-    A rank alone has nobody to meet. torchrun would import torch for itself before the trainer does
-    so again: seconds of rent at every start. What torchrun would tell the rank is told all the
+    A rank alone meets no other. torchrun would import torch for itself before the trainer does
+    so again: seconds of rent at every start. The rank gets torchrun's variables all the
     same, since this process may itself be somebody's rank.
     """
     if nodes is not None and nodes.count > 1:
@@ -147,8 +147,8 @@ def parse_nodes(text: str) -> Nodes:
 
 def lease_of_other(lease: Lease) -> Lease:
     """The lease of a machine that is not the first: nothing is uploaded or pulled from there, and
-    its part done it stays for the others, until the hard stop, the loss of the first, or whoever
-    ends them all. A trainer that stands still is not waited for longer than all are paid for it."""
+    its part done it stays for the others, until the hard stop, the loss of the first, or the end
+    of them all. A trainer that stands still is not waited for longer than all are paid for it."""
     held = replace(lease, hold=True, uploads=False)
     return replace(held, hang_after_s=min(lease.hang_after_s, _HANG_AFTER_S))
 
@@ -156,7 +156,7 @@ def lease_of_other(lease: Lease) -> Lease:
 class HeadWatch:
     """A watch on the first machine by another one, over their own network.
 
-    ``answers`` asks it once; ``now`` is a clock in seconds that nobody sets. A head that never
+    ``answers`` asks it once; ``now`` is a clock in seconds that cannot be set. A head that never
     answered is none that was lost: what lies between may let nothing else through.
     """
 

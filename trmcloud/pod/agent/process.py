@@ -41,7 +41,7 @@ from trmcloud.core.contract.trainer_contract import (
 )
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import replace
-from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.files import load_small, read_small, write_atomic
 from trmcloud.pod.agent.boot_messages import read_notes
 from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorFile
@@ -63,6 +63,7 @@ _KILL_FOR_S = 5.0
 _WAITING = {"checking": "checking", "installing": "installing", "waiting": "files", "ready": ""}
 _KEPT_EVERY_S = 5.0
 _TRAINER_NAME = "trainer.json"
+_TRAINER_FIELDS = ("pid", "started", "phase", "attempt", "started_at")
 _BALLAST_NAME = ".ballast"
 _BALLAST_BYTES = 1 << 18
 """Kept on a rented pod's disk, so that the last report finds room on a full one: a controller that
@@ -75,22 +76,22 @@ class Agent:
     def __init__(self, root: Path, pod_name: str, now: Callable[[], Instant] | None = None) -> None:
         body = _FilesAndProcesses(root, pod_name, now or processes.clocks_here)
         try:
-            self._mind = AgentLoop(body, pod_name)
+            self._loop = AgentLoop(body, pod_name)
         except ValueError as error:
             raise SystemExit(str(error)) from None
 
     def run(self) -> str:
         """Until nothing more is to be done here; returns the result that the report bears."""
-        mind = self._mind
-        mind.write_report(force=True)
-        while mind.report.result is None:
-            mind.tick()
-            if mind.report.result is None:
-                time.sleep(_BRIEF_TICK_S if mind.report.waiting else _TICK_S)
-        mind.write_report(force=True)
-        while mind.linger():
-            time.sleep(_BRIEF_TICK_S if mind.telling else _LINGER_S)
-        return mind.report.result
+        loop = self._loop
+        loop.write_report(force=True)
+        while loop.report.result is None:
+            loop.tick()
+            if loop.report.result is None:
+                time.sleep(_BRIEF_TICK_S if loop.report.waiting else _TICK_S)
+        loop.write_report(force=True)
+        while loop.linger():
+            time.sleep(_BRIEF_TICK_S if loop.telling else _LINGER_S)
+        return loop.report.result
 
 
 class _FilesAndProcesses(AnchorFile):
@@ -124,25 +125,16 @@ class _FilesAndProcesses(AnchorFile):
     # -- files --------------------------------------------------------------------------------
 
     def read_lease(self) -> contract.Lease | None:
-        with contextlib.suppress(ValueError):
-            text = read_small(self._pod_dir / contract.LEASE_NAME)
-            if text is not None:
-                lease = contract.load_lease(text)
-                self._run_id = lease.run_id
-                return lease
-        return None
+        lease = load_small(self._pod_dir / contract.LEASE_NAME, contract.load_lease)
+        if lease is not None:
+            self._run_id = lease.run_id
+        return lease
 
     def read_orders(self) -> contract.Orders | None:
-        with contextlib.suppress(ValueError):
-            text = read_small(self._pod_dir / contract.ORDERS_NAME)
-            return contract.load_orders(text) if text is not None else None
-        return None
+        return load_small(self._pod_dir / contract.ORDERS_NAME, contract.load_orders)
 
     def read_report(self) -> contract.AgentReport | None:
-        with contextlib.suppress(ValueError):
-            text = read_small(self._pod_dir / contract.REPORT_NAME)
-            return contract.load_report(text) if text is not None else None
-        return None
+        return load_small(self._pod_dir / contract.REPORT_NAME, contract.load_report)
 
     def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
         notes = {**read_notes(self._pod_dir), **self._data.notes(), **self._gpus.notes()}
@@ -160,16 +152,9 @@ class _FilesAndProcesses(AnchorFile):
         self._notices.tend()
 
     def read_trainer(self) -> Trainer | None:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            data = json.loads(read_small(self._pod_dir / _TRAINER_NAME) or "null")
-            if data is not None:
-                return Trainer(
-                    data["pid"],
-                    data["started"],
-                    data["phase"],
-                    data["attempt"],
-                    data["started_at"],
-                )
+        with contextlib.suppress(KeyError, TypeError):
+            data = load_small(self._pod_dir / _TRAINER_NAME, json.loads)
+            return Trainer(*(data[name] for name in _TRAINER_FIELDS)) if data is not None else None
         return None
 
     def write_trainer(self, trainer: Trainer | None) -> None:
@@ -181,18 +166,13 @@ class _FilesAndProcesses(AnchorFile):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             return
-        record = {"pid": trainer.pid, "started": trainer.started, "phase": trainer.phase}
-        record |= {"attempt": trainer.attempt, "started_at": trainer.started_at}
+        record = {name: getattr(trainer, name) for name in _TRAINER_FIELDS}
         # Nor must a full disk end the agent; should it die, the next one ends this trainer.
         with contextlib.suppress(OSError):
             write_atomic(path, json.dumps(record))
 
     def read_heartbeat(self, phase: str) -> Heartbeat | None:
-        try:
-            text = read_small(self._phase_dir(phase) / contract.HEARTBEAT_NAME)
-            return load_heartbeat(text) if text is not None else None
-        except ValueError:
-            return None
+        return load_small(self._phase_dir(phase) / contract.HEARTBEAT_NAME, load_heartbeat)
 
     def read_metrics(self, phase: str) -> Iterable[Mapping[str, Any]]:
         return read_metrics(self._phase_dir(phase) / contract.METRICS_NAME)
@@ -268,7 +248,7 @@ class _FilesAndProcesses(AnchorFile):
 
     # -- what a rented pod has beside ------------------------------------------------------------
 
-    def prepared(self, now: Instant) -> tuple[str, str]:
+    def prepare(self, now: Instant) -> tuple[str, str]:
         progress = self._preparation.poll(now.boot)
         self._ready = progress.state == "ready"
         if progress.state == "refused":
@@ -310,10 +290,10 @@ class _FilesAndProcesses(AnchorFile):
         self._transfer.tend(now.boot)
         return self._transfer.granted_until(), self._transfer.uploads()
 
-    def told(self) -> str:
-        return self._transfer.told()
+    def stored_result(self) -> str:
+        return self._transfer.stored_result()
 
-    def guarded(self) -> bool:
+    def has_watchdog(self) -> bool:
         return os.getppid() == self._watchdog and not processes.stopped(self._watchdog)
 
     def end_pod(self) -> bool:

@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
@@ -27,8 +28,7 @@ from trmcloud.core.contract.pod_contract import ENV_DATA_HOSTS
 from trmcloud.core.contract.records import parse
 from trmcloud.core.contract.trainer_contract import DataProgress, PhaseJob, load_job
 from trmcloud.core.values import replace
-from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.machine import processes
+from trmcloud.io.files import load_small, read_small, write_atomic
 from trmcloud.pod.machine.environment import for_trainers
 from trmcloud.pod.machine.prepare import TrainerSetup
 from trmcloud.pod.machine.processes import die_with_parent
@@ -60,22 +60,29 @@ class NoticesProcess:
             return
         environment = setup.over(for_trainers(os.environ))
         environment[contract.ENV_POD] = ""  # of no pod: it outlives its own
-        with contextlib.suppress(OSError), open(self._pod_dir / _LOG_NAME, "ab") as log:
-            self._child = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", _PROGRAM),
-                    *("--root", str(self._root), "--pod", self._pod_name),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                cwd=self._pod_dir,
-                start_new_session=True,
-            )
+        words = (_PROGRAM, "--root", str(self._root), "--pod", self._pod_name)
+        log = self._pod_dir / _LOG_NAME
+        self._child = _start_beside(words, log, environment, start_new_session=True)
 
 
-# The agent's hold on the process that uploads: kept running, never waited for.
+def _start_beside(
+    words: Sequence[str], log: Path, environment: Mapping[str, str], **options: Any
+) -> subprocess.Popen[bytes] | None:
+    """Start a module of ours in the folder of its log; None where that is not possible now."""
+    with contextlib.suppress(OSError), open(log, "ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=log.parent,
+            **options,
+        )
+    return None
+
+
+# The process that uploads: kept running, never waited for.
 
 UPLOAD_LOG_NAME = "upload.log"
 UPLOADER = "trmcloud.pod.storage.upload"
@@ -98,9 +105,8 @@ class Transfer:
     def pids(self) -> frozenset[int]:
         """The process, which what ends a trainer must not end."""
         child = self._child
-        return (
-            frozenset((child.pid,)) if child is not None and child.poll() is None else frozenset()
-        )
+        runs = child is not None and child.poll() is None
+        return frozenset((child.pid,)) if child is not None and runs else frozenset()
 
     def tend(self, boot: float) -> None:
         """Start it where there are grants, and again a moment after it died."""
@@ -111,19 +117,10 @@ class Transfer:
         if boot < self._start_at or self.granted_until() is None:
             return
         environment = self._setup().over(for_trainers(os.environ))
-        with contextlib.suppress(OSError), open(self._pod_dir / UPLOAD_LOG_NAME, "ab") as log:
-            self._child = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", UPLOADER),
-                    *("--root", str(self._root), "--pod", self._pod_name),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**environment, contract.ENV_POD: self._pod_name},
-                cwd=self._pod_dir,
-                preexec_fn=die_with_parent,
-            )
+        environment[contract.ENV_POD] = self._pod_name
+        words = (UPLOADER, "--root", str(self._root), "--pod", self._pod_name)
+        log = self._pod_dir / UPLOAD_LOG_NAME
+        self._child = _start_beside(words, log, environment, preexec_fn=die_with_parent)
 
     def granted_until(self) -> float | None:
         """Epoch s; None where there are no grants that can be read."""
@@ -140,16 +137,13 @@ class Transfer:
         return self._until
 
     def uploads(self) -> Uploads:
-        with contextlib.suppress(ValueError):
-            text = read_small(self._pod_dir / UPLOADS_NAME)
-            if text is not None:
-                return load_uploads(text)
-        return Uploads()
+        return load_small(self._pod_dir / UPLOADS_NAME, load_uploads) or Uploads()
 
-    def told(self) -> str:
+    def stored_result(self) -> str:
         """The result that the report in the bucket bears; '' while it bears none."""
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            return str(json.loads(read_small(self._pod_dir / TOLD_NAME) or "")["result"])
+        with contextlib.suppress(KeyError, TypeError):
+            told: Any = load_small(self._pod_dir / TOLD_NAME, json.loads)
+            return str(told["result"])
         return ""
 
 
@@ -274,7 +268,7 @@ class DataPreparation:
                         contract.ENV_BESIDE: "1",
                     },
                     cwd=self._pod_dir,
-                    preexec_fn=processes.die_with_parent,
+                    preexec_fn=die_with_parent,
                 )
         except OSError as error:
             self._log(f"the data's preparation cannot be started: {error.strerror}")
@@ -286,14 +280,12 @@ class DataPreparation:
         self._log(f"making data of {job.data.source} in {out}")
 
     def _progress(self, job: PhaseJob) -> DataProgress | None:
-        with contextlib.suppress(ValueError, OSError):
-            text = read_small(Path(job.data_dir) / trainer_contract.PROGRESS_NAME)
-            return trainer_contract.load_progress(text) if text is not None else None
-        return None
+        path = Path(job.data_dir) / trainer_contract.PROGRESS_NAME
+        return load_small(path, trainer_contract.load_progress)
 
     def _tell_failure(self, job: PhaseJob, now: Instant, code: int) -> None:
-        """The trainer, and whoever asks, reads why from the folder: also where what made it could
-        not say so itself."""
+        """The trainer and the report read why from the folder, also where the process could not
+        write it there itself."""
         assert job.data is not None
         told = self._progress(job)
         if told is not None and told.state == "failed":
@@ -331,10 +323,9 @@ class DataPreparation:
     def _read_job(self, run_id: str, phases: tuple[str, ...]) -> PhaseJob | None:
         for phase in phases:
             path = self._root / contract.RUNS_DIR / run_id / phase / contract.JOB_NAME
-            with contextlib.suppress(ValueError, OSError):
-                job = load_job(read_small(path) or "")
-                if job.data is not None:
-                    return job
+            job = load_small(path, load_job)
+            if job is not None and job.data is not None:
+                return job
         return None
 
 

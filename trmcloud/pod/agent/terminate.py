@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,8 +63,7 @@ class Answer:
     ok: bool
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     name: str
     try_it: Callable[[], Answer]
 
@@ -92,7 +92,7 @@ def ways_of(environment: Mapping[str, str]) -> tuple[Way, ...]:
         if name == SHUTDOWN:
             found += _shutdown_ways()
         elif name in own:
-            found += _made(own[name].ways(environment, _TOOLS))
+            found += starmap(Way, own[name].ways(environment, _TOOLS))
     return tuple(found)
 
 
@@ -106,12 +106,8 @@ def own_ways_of(environment: Mapping[str, str], *, whole: bool = False) -> tuple
     found: list[Way] = []
     for name, there in self_ends().items() if whole else ():
         if name in named and hasattr(there, "cluster_ways"):
-            found += _made(there.cluster_ways(environment, _TOOLS))
+            found += starmap(Way, there.cluster_ways(environment, _TOOLS))
     return (*found, *(_shutdown_ways() if SHUTDOWN in named else ()))
-
-
-def _made(told: Sequence[tuple[str, Callable[[], Answer]]]) -> list[Way]:
-    return [Way(name, try_it) for name, try_it in told]
 
 
 class Chain:

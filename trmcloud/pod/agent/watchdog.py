@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from trmcloud.core.clock import Anchor, Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import GIVEN_NAME
-from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.files import load_small, write_atomic
 from trmcloud.pod.agent.follow import GUARDIAN_LOG_NAME
 from trmcloud.pod.agent.lease_clock import AnchorFile, AnchorNote, Anchors, anchor_note
 from trmcloud.pod.machine import processes
@@ -131,7 +131,8 @@ def spawn_watchdog(
 def noted_end(folder: Path) -> float | None:
     """When the pod in ``folder`` ended (epoch s), as its watchdog noted it."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        return float(json.loads(read_small(folder / contract.ENDED_NAME) or "null")["at"])
+        data: Any = load_small(folder / contract.ENDED_NAME, json.loads)
+        return float(data["at"])
     return None
 
 
@@ -146,8 +147,8 @@ def last_sign_of(folder: Path, run_dir: Path) -> float:
 
 def watchdog_of(folder: Path) -> tuple[int, str] | None:
     """(pid, start time) of the watchdog that the pod's record names, alive or not."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        data = json.loads(read_small(folder / POD_NAME) or "null")
+    with contextlib.suppress(KeyError, TypeError):
+        data: Any = load_small(folder / POD_NAME, json.loads)
         if isinstance(data["pid"], int) and isinstance(data["started"], str):
             return data["pid"], data["started"]
     return None
@@ -324,17 +325,12 @@ class Watch:
                 os.waitpid(info.si_pid, os.WNOHANG)
 
     def _lease(self) -> contract.Lease | None:
-        with contextlib.suppress(ValueError):
-            text = read_small(self._pod_dir / contract.LEASE_NAME)
-            if text is not None:
-                return contract.load_lease(text)
-        return self._granted
+        lease = load_small(self._pod_dir / contract.LEASE_NAME, contract.load_lease)
+        return lease if lease is not None else self._granted
 
     def _result(self) -> str | None:
-        with contextlib.suppress(ValueError):
-            text = read_small(self._pod_dir / contract.REPORT_NAME)
-            return contract.load_report(text).result if text is not None else None
-        return None
+        report = load_small(self._pod_dir / contract.REPORT_NAME, contract.load_report)
+        return report.result if report is not None else None
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from trmcloud.core.contract import pod_contract as contract
 
-# What NCCL is told about a rented machine; everything else it finds out better by itself.
+# NCCL's settings for a rented machine; everything else it finds out better by itself.
 #
 # NCCL's own guide warns that settings kept for no reason cost speed or hang later. Each one here
 # answers to something a rented container is known for, and its effect stands in that guide.
@@ -30,7 +30,7 @@ def has_nvlink(gpu_name: str) -> bool:
 
 
 def nccl_environment(gpu_name: str, count: int, nvlink: bool) -> Mapping[str, str]:
-    """NCCL's variables for ``count`` GPUs of one host; none where a GPU has nobody to talk to."""
+    """NCCL's variables for ``count`` GPUs of one host; none for a single GPU."""
     if count < 2 or not gpu_name:
         return {}
     settings = {
@@ -52,7 +52,7 @@ def nccl_environment(gpu_name: str, count: int, nvlink: bool) -> Mapping[str, st
     return settings
 
 
-# What the provider told this container, and what of it a trainer may see.
+# The provider's variables for this container, and those that a trainer may see.
 #
 # A provider sets variables for a container's first process alone: a login shell, or a process
 # that a wrapper started, finds them in that process's record.

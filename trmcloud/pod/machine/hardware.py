@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
 import shutil
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
-from typing import Any, NamedTuple
+from dataclasses import field, fields
+from typing import Annotated, NamedTuple
 
+from trmcloud.core.contract import records
 from trmcloud.core.contract.pod_contract import (
     GPU_NOTE,
     MOST_GPUS,
@@ -99,12 +99,8 @@ def parse(text: str) -> tuple[GpuCounters, ...]:
     """Rows of ``QUERY``; a line that is none (a GPU that fell off its bus is a sentence) is passed
     over, and so is a field that is no number."""
     rows = [[part.strip() for part in line.split(",")] for line in text.splitlines()]
-    read = [GpuCounters(*map(_number, row)) for row in rows if len(row) == _FIELDS]
+    read = [GpuCounters(*map(_figure, row)) for row in rows if len(row) == _FIELDS]
     return tuple(read[:MOST_GPUS])
-
-
-def _number(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\d{1,7}(\.\d{1,4})?", text) else None
 
 
 # Whether the machine is what was rented: GPUs, driver, idleness, and the volume.
@@ -150,13 +146,13 @@ class Check:
 
     ``gpu`` are glob patterns of the name nvidia-smi gives (any of them; without ``*`` or ``?`` a
     part of the name, case aside); ``memory_gb`` is per GPU; ``volume`` asks that ``mount`` is a
-    mount of its own, writable; ``idle`` that nobody else computes there; ``torch`` is the version
-    that the image was chosen for.
+    mount of its own, writable; ``idle`` that no other process computes there; ``torch`` is the
+    version that the image was chosen for.
     """
 
     gpu: tuple[str, ...] = ()
-    count: int = 0
-    memory_gb: float = 0.0
+    count: Annotated[int, records.within(0, 1e6)] = 0
+    memory_gb: Annotated[float, records.within(0, 1e6)] = 0.0
     min_cuda: str = ""
     min_driver: str = ""
     volume: bool = False
@@ -207,44 +203,18 @@ def load_check(text: str) -> Check:
     Raises:
         ValueError: not an object, an unknown key, or a value of another type.
     """
-    data = json.loads(text)
-    if not isinstance(data, dict):
-        raise ValueError("check: not an object")
-    values: dict[str, Any] = {}
-    for key, value in data.items():
-        if key not in _KINDS:
-            raise ValueError(f"check: unknown key {key!r}")
-        if key == "gpu" and isinstance(value, list):
-            value = tuple(value)
-        elif key == "gpu":
-            value = (value,) if value else ()
-        good = isinstance(value, _KINDS[key])
-        if isinstance(value, bool) and bool not in _KINDS[key]:
-            good = False
-        if key == "gpu" and not all(isinstance(item, str) for item in value):
-            good = False
-        if isinstance(value, (int, float)) and not 0 <= value < 1e6:
-            good = False
-        if not good:
-            raise ValueError(f"check: {key} is {value!r}")
-        values[key] = value
+    data = records.parse(text)
+    if isinstance(data, dict):
+        if unknown := sorted(set(data) - {each.name for each in fields(Check)}):
+            raise ValueError(f"check: unknown key {unknown[0]!r}")
+        if isinstance(data.get("gpu"), str):
+            data["gpu"] = [data["gpu"]] if data["gpu"] else []
+    check = records.record_of(Check, data)
     for key in ("min_cuda", "min_driver"):
-        if values.get(key) and _version(values[key]) is None:
-            raise ValueError(f"check: {key} is {values[key]!r}")
-    return Check(**values)
-
-
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "gpu": (tuple,),
-    "count": (int,),
-    "memory_gb": (int, float),
-    "min_cuda": (str,),
-    "min_driver": (str,),
-    "volume": (bool,),
-    "mount": (str,),
-    "idle": (bool,),
-    "torch": (str,),
-}
+        text = getattr(check, key)
+        if text and _version(text) is None:
+            raise ValueError(f"check: {key} is {text!r}")
+    return check
 
 
 def parse_gpus(text: str) -> tuple[tuple[GpuSeen, ...], tuple[str, ...]]:

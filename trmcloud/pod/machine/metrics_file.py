@@ -1,4 +1,4 @@
-"""A trainer's file of JSON lines, which may be hostile: as much of it as anybody reads."""
+"""A trainer's file of JSON lines, which may be hostile: as much of it as is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_LINES = 1 << 16
 
 def read_metrics(path: Path) -> Sequence[Mapping[str, Any]]:
     """The objects in a file of JSON lines that may be hostile: its first ones, and its last where
-    there are more than anybody reads."""
+    there are more than are read."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             lines = _lines(file)

@@ -49,25 +49,24 @@ def boot_id() -> str:
         return ""
 
 
-def started(pid: int) -> str | None:
-    """The start time of a live process in clock ticks since boot; None for a dead one."""
+def _stat(pid: int) -> list[str] | None:
+    """The fields of ``/proc/PID/stat`` after the name: state, parent, …; None without a process."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    after_name = stat.rpartition(")")[2].split()
-    if after_name[0] in ("Z", "X"):
-        return None
-    return after_name[19]
+
+
+def started(pid: int) -> str | None:
+    """The start time of a live process in clock ticks since boot; None for a dead one."""
+    stat = _stat(pid)
+    return None if stat is None or stat[0] in ("Z", "X") else stat[19]
 
 
 def stopped(pid: int) -> bool:
     """Whether the process is held by SIGSTOP, Ctrl-Z or a debugger: it lives, and does nothing."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] in ("T", "t")
+    stat = _stat(pid)
+    return stat is not None and stat[0] in ("T", "t")
 
 
 def alive(pid: int, started_ticks: str) -> bool:
@@ -148,11 +147,8 @@ def lineage() -> frozenset[int]:
     pid = os.getpid()
     while pid > 0 and pid not in pids:
         pids.add(pid)
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            break
-        pid = int(stat.rpartition(")")[2].split()[1])
+        stat = _stat(pid)
+        pid = int(stat[1]) if stat is not None else 0
     return frozenset(pids)
 
 

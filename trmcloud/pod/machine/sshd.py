@@ -1,7 +1,7 @@
 """The pod's SSH server: its own host key, one user key, and no more than control needs of it.
 
 Its settings are a file of our own, since an image's may allow passwords. It stands outside the
-pod's marked processes: ending the trainer must not cut off whoever is about to fetch its work.
+pod's marked processes: ending the trainer must not cut off a controller that fetches its work.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import sync_folder, write_atomic
 
 ROOM_FOR = 2
-"""Checkpoints that must still fit: the next one, and the one after it while nobody looks."""
+"""Checkpoints that must still fit: the next one, and the one after it until the next look."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import http.client
 import os
 import re
@@ -12,7 +14,7 @@ import threading
 import time
 import urllib.parse
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from trmcloud.io.requests import retry
 # Objects of a store by presigned requests: one PUT or one ranged GET, checked, never logged
 # whole.
 #
-# A presigned URL is a right in itself. What goes wrong is told by status, the store's own code
+# A presigned URL is a right in itself. An error shows the status, the store's own code
 # and the object's name; the query, which holds the signature, appears nowhere.
 
 _BLOCK = 1 << 20
@@ -103,17 +105,18 @@ class Objects:
             answer = response.read(_MAX_ANSWER_BYTES)
             etag = (response.getheader("ETag") or "").strip('"')
             sealed = response.getheader("x-amz-server-side-encryption") or ""
-        except (OSError, http.client.HTTPException) as error:
-            self._drop(url)
-            raise StoreError(f"{_name(url)}: {_words(error)}") from None
-        except StoreError:
-            self._drop(url)
-            raise
+        except (OSError, http.client.HTTPException, StoreError) as error:
+            raise self._failure(url, error) from None
         if response.status != 200 or not sent_all:
             self._drop(url)
             raise _refusal(url, response.status, answer)
         if "kms" not in sealed and _MD5.fullmatch(etag) and bytes.fromhex(etag) != md5:
             raise StoreError(f"{_name(url)}: the store has other bytes than were sent")
+
+    def put_bytes(self, url: str, content: bytes) -> None:
+        """Likewise, of a small object."""
+        md5 = hashlib.md5(content).digest()
+        self.put(url, len(content), md5, lambda at, count: content[at : at + count])
 
     def get(
         self,
@@ -136,9 +139,7 @@ class Objects:
             connection.request("GET", path, headers={"Range": f"bytes={start}-{end - 1}"})
             response = connection.getresponse()
             if response.status not in (200, 206) or (response.status == 200 and start):
-                answer = response.read(_MAX_ANSWER_BYTES)
-                self._drop(url)
-                raise _refusal(url, response.status, answer)
+                raise _refusal(url, response.status, response.read(_MAX_ANSWER_BYTES))
             at = start
             while at < end:
                 block = response.read(min(_BLOCK, end - at))
@@ -149,12 +150,8 @@ class Objects:
                 moved(at - start)
             if not response.isclosed():
                 response.read(1)
-        except (http.client.HTTPException, OSError) as error:
-            self._drop(url)
-            raise StoreError(f"{_name(url)}: {_words(error)}") from None
-        except StoreError:
-            self._drop(url)
-            raise
+        except (OSError, http.client.HTTPException, StoreError) as error:
+            raise self._failure(url, error) from None
 
     def _connection(self, url: str) -> tuple[http.client.HTTPConnection, str]:
         parts = urllib.parse.urlsplit(url)
@@ -171,6 +168,13 @@ class Objects:
         path = parts.path or "/"
         return self._open[key], f"{path}?{parts.query}" if parts.query else path
 
+    def _failure(self, url: str, error: Exception) -> StoreError:
+        """The error to raise, once the connection is dropped."""
+        self._drop(url)
+        if isinstance(error, StoreError):
+            return error
+        return StoreError(f"{_name(url)}: {getattr(error, 'strerror', '') or type(error).__name__}")
+
     def _drop(self, url: str) -> None:
         parts = urllib.parse.urlsplit(url)
         connection = self._open.pop((parts.scheme, parts.netloc), None)
@@ -178,27 +182,15 @@ class Objects:
             connection.close()
 
 
-_context: ssl.SSLContext | None = None
-_making = threading.Lock()
-
-
+@functools.cache
 def _tls() -> ssl.SSLContext:
-    global _context
-    with _making:
-        if _context is None:
-            _context = ssl.create_default_context()
-        return _context
+    return ssl.create_default_context()
 
 
 def _name(url: str) -> str:
     """The last three parts of an object's name, without the query."""
     path = urllib.parse.unquote(urllib.parse.urlsplit(url).path)
     return "/".join(path.split("/")[-3:])[:200]
-
-
-def _words(error: Exception) -> str:
-    text = getattr(error, "strerror", None) or ""
-    return text or type(error).__name__
 
 
 def _refusal(url: str, status: int, answer: bytes) -> StoreError:
@@ -215,6 +207,7 @@ def _refusal(url: str, status: int, answer: bytes) -> StoreError:
 
 RANGE_BYTES = 64 << 20
 LANES = 4
+_TICK_S = 1.0
 _TRIES = 5
 
 
@@ -248,6 +241,32 @@ def fetch_folder(root: Path, folder: FolderGet, moved: Callable[[], None]) -> No
         raise OSError(0, f"{target} could not be put in place")
 
 
+class Overtaken(StoreError):
+    """Another part has failed: that one's reason is raised."""
+
+
+def run_in_lanes(parts: Iterable[Callable[[Objects], None]], tick: Callable[[bool], None]) -> None:
+    """Run several parts at a time, each lane with connections of its own. ``tick`` is called once
+    a second, with whether a part has ended since. An error is raised when all have ended."""
+    mine = threading.local()
+    failure: BaseException | None = None
+
+    def run(part: Callable[[Objects], None]) -> None:
+        mine.objects = getattr(mine, "objects", None) or Objects()
+        part(mine.objects)
+
+    with ThreadPoolExecutor(LANES) as pool:
+        running: set[Future[None]] = {pool.submit(run, part) for part in parts}
+        while running:
+            ended, running = wait(running, timeout=_TICK_S)
+            for future in ended:
+                if failure is None or isinstance(failure, Overtaken):
+                    failure = future.exception() or failure
+            tick(bool(ended))
+    if failure is not None:
+        raise failure
+
+
 def bring_file(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
     """One file as ``path``.
 
@@ -256,11 +275,8 @@ def bring_file(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
         OSError: it cannot be kept here.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    mine = threading.local()
 
-    def one(url: str, start: int, end: int, shift: int) -> None:
-        objects: Objects = getattr(mine, "objects", None) or Objects()
-        mine.objects = objects
+    def bring(objects: Objects, url: str, start: int, end: int, shift: int) -> None:
         retry(
             lambda: objects.get(url, start, end, handle, lambda count: None, shift),
             is_refused,
@@ -272,21 +288,15 @@ def bring_file(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
 
     try:
         os.ftruncate(handle, file.size_bytes)
-        with ThreadPoolExecutor(LANES) as pool:
-            running: set[Future[None]] = {
-                pool.submit(one, url, at, min(size, at + RANGE_BYTES), piece.start)
-                for piece, url in _objects(file)
-                for size in (piece.end - piece.start,)
-                for at in range(0, size, RANGE_BYTES)
-            }
-            failure: BaseException | None = None
-            while running:
-                ended, running = wait(running, timeout=1.0)
-                for future in ended:
-                    failure = failure or future.exception()
-                    moved()
-        if failure is not None:
-            raise failure
+        ranges = [
+            functools.partial(
+                bring, url=url, start=at, end=min(size, at + RANGE_BYTES), shift=piece.start
+            )
+            for piece, url in _objects(file)
+            for size in (piece.end - piece.start,)
+            for at in range(0, size, RANGE_BYTES)
+        ]
+        run_in_lanes(ranges, lambda ended: moved() if ended else None)
         os.fsync(handle)
     finally:
         os.close(handle)

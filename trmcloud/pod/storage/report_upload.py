@@ -1,4 +1,4 @@
-"""The agent's report, brought to the bucket: what is known of a pod at whose end nobody was there.
+"""The agent's report, brought to the bucket: it is known also of a pod that ended unseen.
 
 Once a minute while the agent works, and at once when its report bears the result, which the agent
 stays for. It has a thread and a connection of its own, so that no checkpoint holds it up.
@@ -7,7 +7,6 @@ stays for. It has a thread and a connection of its own, so that no checkpoint ho
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import time
@@ -64,7 +63,8 @@ class ReportUploader:
             return False
         self._tried_at = self._now()
         try:
-            self._put(grants.report, self._text.encode("utf-8"))
+            with contextlib.closing(Objects()) as objects:
+                objects.put_bytes(grants.report, self._text.encode("utf-8"))
         except StoreError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
@@ -86,16 +86,3 @@ class ReportUploader:
                 text = read_small(path) or ""
                 self._report, self._text = contract.load_report(text), text
                 self._stamp = stamp
-
-    @staticmethod
-    def _put(url: str, content: bytes) -> None:
-        objects = Objects()
-        try:
-            objects.put(
-                url,
-                len(content),
-                hashlib.md5(content).digest(),
-                lambda at, count: content[at : at + count],
-            )
-        finally:
-            objects.close()

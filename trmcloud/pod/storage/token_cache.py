@@ -111,10 +111,10 @@ class TokenCache:
         if not slot:
             self._left.add(name)  # more than were expected: another tokenizer's are there, too
             return True
-        objects = Objects()
         try:
-            made = self._put(objects, path, name, slot)
-            _put_bytes(objects, puts[entry_of(slot)], dump(made).encode())
+            with contextlib.closing(Objects()) as objects:
+                made = self._put(objects, path, name, slot)
+                objects.put_bytes(puts[entry_of(slot)], dump(made).encode())
             self._stored[name] = slot
             self._remember()
         except ObjectExists:
@@ -125,8 +125,6 @@ class TokenCache:
             self._say(f"tokens not stored: {error}")
         except OSError:
             self._left.add(name)
-        finally:
-            objects.close()
         return True
 
     def _recall(self) -> dict[str, str]:
@@ -190,10 +188,3 @@ def _recorded(path: Path, otherwise: str) -> str:
             return str(json.loads(path.with_suffix(".json").read_text())["sha256"])
         return ""
     return otherwise
-
-
-def _put_bytes(objects: Objects, url: str, content: bytes) -> None:
-    def read(at: int, count: int) -> bytes:
-        return content[at : at + count]
-
-    objects.put(url, len(content), hashlib.md5(content).digest(), read)

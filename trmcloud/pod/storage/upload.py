@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -13,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -42,33 +42,29 @@ from trmcloud.core.contract.manifest import (
 )
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.errors import CheckpointError
-from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.files import load_small, read_small, write_atomic
 from trmcloud.io.requests import retry
 from trmcloud.pod.storage.presigned import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     Objects,
+    Overtaken,
     StoreError,
     fetch_folder,
     is_refused,
+    run_in_lanes,
 )
 from trmcloud.pod.storage.report_upload import ReportUploader
 from trmcloud.pod.storage.token_cache import TokenCache
 
 # One checkpoint's files: read through, found right, and stored piece by piece.
 
-LANES = 4
 _TRIES = 5
-_TICK_S = 1.0
 _HASH_BLOCK = 1 << 20
 
 
 class UnusableCheckpoint(Exception):
     """This checkpoint cannot be stored from here."""
-
-
-class _Overtaken(StoreError):
-    """Another piece has failed: that one's reason is told."""
 
 
 @dataclass
@@ -141,16 +137,8 @@ class Sender:
             yield files
 
     def put_small(self, url: str, content: bytes) -> None:
-        def read(at: int, count: int) -> bytes:
-            return content[at : at + count]
-
-        objects = Objects()
-        try:
-            self._patiently(
-                lambda: objects.put(url, len(content), hashlib.md5(content).digest(), read)
-            )
-        finally:
-            objects.close()
+        with contextlib.closing(Objects()) as objects:
+            self._patiently(lambda: objects.put_bytes(url, content))
         self.moved = self._now()
 
     def put_pieces(
@@ -165,19 +153,16 @@ class Sender:
             for piece, md5 in zip(file.pieces, file.md5s, strict=True)
             if doing.done.get(piece.name) != md5.hex()
         ]
-        mine = threading.local()
         stop = threading.Event()
 
-        def one(file: OpenFile, piece: Piece, md5: bytes) -> None:
+        def store(objects: Objects, file: OpenFile, piece: Piece, md5: bytes) -> None:
             if stop.is_set():
                 return
-            objects: Objects = getattr(mine, "objects", None) or Objects()
-            mine.objects = objects
             url = url_of(doing, piece.name, piece.length)
 
             def read(at: int, count: int) -> bytes:
                 if stop.is_set():
-                    raise _Overtaken("given up")
+                    raise Overtaken("given up")
                 return os.pread(file.handle, count, piece.start + at)
 
             try:
@@ -199,17 +184,8 @@ class Sender:
                 doing.done[piece.name] = md5.hex()
                 self.moved = self._now()
 
-        with ThreadPoolExecutor(LANES) as pool:
-            running: set[Future[None]] = {pool.submit(one, *each) for each in work}
-            failure: BaseException | None = None
-            while running:
-                ended, running = wait(running, timeout=_TICK_S)
-                for future in ended:
-                    if failure is None or isinstance(failure, _Overtaken):
-                        failure = future.exception() or failure
-                self._tick()
-        if failure is not None:
-            raise failure
+        parts = [functools.partial(store, file=f, piece=p, md5=md5) for f, p, md5 in work]
+        run_in_lanes(parts, lambda ended: self._tick())
 
     def _patiently(self, act: Callable[[], None], stop: threading.Event | None = None) -> None:
         """Try again what may pass; after a few tries somebody looks whether it is still wanted."""
@@ -260,7 +236,7 @@ def _hash(handle: int, name: str, size: int, sha256: str) -> OpenFile:
 # It is the agent's child, and works by ``grants.json`` alone: no key of any account is on the
 # pod. What is best and what is latest of each phase goes up as it appears, several pieces at a
 # time (see ``pieces``), and the agent's report beside it (see ``tell``). What was stored stands
-# in ``uploads.json``, piece by piece, so that one started anew goes on.
+# in ``uploads.json``, piece by piece, so that a new process continues.
 #
 #     python -m trmcloud.pod.storage.upload --root /workspace/trmcloud --pod NAME
 
@@ -379,24 +355,17 @@ class Uploader:
         return (wanted[0], *here[wanted[0]]) if wanted else None
 
     def _manifests(self) -> Iterator[tuple[KeptCheckpoint, tuple[Path, str]]]:
-        grants = self._grants
-        name = contract.parse_pod_name(self._pod_name)
-        if grants is None or name is None:
+        lease = load_small(self._pod_dir / contract.LEASE_NAME, contract.load_lease)
+        if self._grants is None or lease is None:
             return
-        for phase in grants.phases:
-            for run_dir in self._run_dirs():
-                folder = run_dir / phase / contract.CHECKPOINTS_DIR
-                for path in sorted(folder.glob(f"*/{MANIFEST_NAME}")):
-                    with contextlib.suppress(OSError, ValueError, CheckpointError):
-                        text = read_small(path, MAX_MANIFEST_BYTES) or ""
-                        yield from_json(text, str(path)).kept, (path.parent, text)
-
-    def _run_dirs(self) -> list[Path]:
-        with contextlib.suppress(ValueError):
-            text = read_small(self._pod_dir / contract.LEASE_NAME)
-            if text is not None:
-                return [self._root / contract.RUNS_DIR / contract.load_lease(text).run_id]
-        return []
+        for phase in self._grants.phases:
+            run_dir = self._root / contract.RUNS_DIR / lease.run_id
+            for path in sorted(
+                run_dir.glob(f"{phase}/{contract.CHECKPOINTS_DIR}/*/{MANIFEST_NAME}")
+            ):
+                with contextlib.suppress(OSError, ValueError, CheckpointError):
+                    text = read_small(path, MAX_MANIFEST_BYTES) or ""
+                    yield from_json(text, str(path)).kept, (path.parent, text)
 
     # -- uploading ----------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from trmcloud.core.contract.command import GIVEN_NAME
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.errors import LinkError, NotFoundError, ProviderError
 from trmcloud.core.money import Usd, cost
-from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.files import load_small, write_atomic
 from trmcloud.pod.agent.watchdog import (
     POD_NAME,
     last_sign_of,
@@ -126,11 +126,7 @@ class LocalCompute(Compute, PodLink):
     # -- words to and from the agent -----------------------------------------------------------
 
     def report(self, pod_name: str) -> contract.AgentReport | None:
-        try:
-            text = read_small(self._folder(pod_name) / contract.REPORT_NAME)
-            return contract.load_report(text) if text is not None else None
-        except ValueError:
-            return None
+        return load_small(self._folder(pod_name) / contract.REPORT_NAME, contract.load_report)
 
     def send_orders(self, pod_name: str, orders: contract.Orders) -> None:
         write_atomic(self._folder(pod_name) / contract.ORDERS_NAME, contract.dump(orders))
@@ -138,18 +134,18 @@ class LocalCompute(Compute, PodLink):
     def grant(self, pod_name: str, text: str) -> None:
         from trmcloud.core.contract.bucket import GRANTS_NAME
 
-        try:
-            write_atomic(self._folder(pod_name) / GRANTS_NAME, text, mode=0o600)
-        except OSError as error:
-            raise LinkError(f"{pod_name} cannot be granted uploads: {error.strerror}") from error
+        self._give(pod_name, GRANTS_NAME, text, "granted uploads")
 
     def give_webhook(self, pod_name: str, text: str) -> None:
         from trmcloud.core.contract.notices import WEBHOOK_NAME
 
+        self._give(pod_name, WEBHOOK_NAME, text, "given a webhook")
+
+    def _give(self, pod_name: str, name: str, text: str, what: str) -> None:
         try:
-            write_atomic(self._folder(pod_name) / WEBHOOK_NAME, text, mode=0o600)
+            write_atomic(self._folder(pod_name) / name, text, mode=0o600)
         except OSError as error:
-            raise LinkError(f"{pod_name} cannot be given a webhook: {error.strerror}") from error
+            raise LinkError(f"{pod_name} cannot be {what}: {error.strerror}") from error
 
     def stage(
         self, pod_name: str, items: Sequence[StageItem], progress: Callable[[int, int], None]
@@ -200,11 +196,8 @@ class LocalCompute(Compute, PodLink):
         write_atomic(folder / POD_NAME, json.dumps(record))
 
     def _record(self, folder: Path) -> dict[str, Any] | None:
-        try:
-            data = json.loads(read_small(folder / POD_NAME) or "null")
-            return data if isinstance(data, dict) and "created_at" in data else None
-        except ValueError:
-            return None
+        data = load_small(folder / POD_NAME, json.loads)
+        return data if isinstance(data, dict) and "created_at" in data else None
 
     def _seen(self, pod_name: str) -> PodSeen | None:
         """The pod as it is; None where nothing was ever started under that name."""
@@ -240,15 +233,12 @@ class LocalCompute(Compute, PodLink):
         return at
 
     def _last_sign_of_life(self, folder: Path) -> float | None:
-        """When a pod that nobody saw end was last alive; None where it never got as far as having
-        a process."""
+        """When a pod whose end was not seen was last alive; None where it never had a process."""
         name = contract.parse_pod_name(folder.name)
         if watchdog_of(folder) is None or name is None:
             return None
-        run_dir = folder
-        with contextlib.suppress(OSError, ValueError):
-            lease = contract.load_lease(read_small(folder / contract.LEASE_NAME) or "")
-            run_dir = self._home / contract.RUNS_DIR / lease.run_id
+        lease = load_small(folder / contract.LEASE_NAME, contract.load_lease)
+        run_dir = self._home / contract.RUNS_DIR / lease.run_id if lease is not None else folder
         return min(last_sign_of(folder, run_dir), self._now())
 
 

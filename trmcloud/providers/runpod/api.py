@@ -12,7 +12,7 @@
     no connection at all                        ProviderError: nothing was asked
 
 Here a create is sent once and never again: there is no key that would make the second one harmless,
-so whoever wants to know what became of it lists pods by name.
+so its result is looked for by listing pods by name.
 """
 
 from __future__ import annotations

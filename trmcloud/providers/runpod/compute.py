@@ -38,7 +38,7 @@ from trmcloud.providers.runpod.account import (
     RunPodGraphql,
 )
 from trmcloud.providers.runpod.api import RunPodApi
-from trmcloud.providers.runpod.create import ANYWHERE, CreateRequests
+from trmcloud.providers.runpod.create import ANYWHERE, create_body
 from trmcloud.providers.runpod.http import ThrottledError
 from trmcloud.providers.runpod.records import Biller, BootLogs
 from trmcloud.providers.runpod.secrets import IMAGE
@@ -91,7 +91,8 @@ class RunPodCompute(Compute):
         self._seen = sightings if sightings is not None else Sightings(None)
         self._biller = Biller(api, self._seen, now)
         self._boot_logs = BootLogs(api, now)
-        self._requests = CreateRequests(keys, payload, image, environment or {})
+        self._keys, self._payload = keys, payload
+        self._image, self._environment = image, dict(environment or {})
         self._lock = threading.RLock()
         self._listed: list[models.Pod] = []
         self._listed_at: float | None = None
@@ -145,7 +146,7 @@ class RunPodCompute(Compute):
             try:
                 made = self._api.create_pod(body)
             finally:
-                self._forget_list()
+                self._listed_at = None
                 self._made_at = self._now()
             self._note(made, self._now())
             return made.id
@@ -170,12 +171,18 @@ class RunPodCompute(Compute):
         failed: ProviderError | None = None
         taken = False
         for one in ids:
-            self._refuse_foreign(one)
+            sighting = self._seen.get(one)
+            if sighting is not None and contract.parse_pod_name(sighting.name) is None:
+                raise ProviderError(
+                    f"{one} is called {sighting.name!r}: not a pod of ours",
+                    next_step="end it in RunPod's console, if it is yours",
+                )
             try:
                 taken = self._api.delete_pod(one) or taken
             except ProviderError as error:
                 failed = error
-        self._forget_list()
+        with self._lock:
+            self._listed_at = None
         if failed is not None:
             raise failed
         return taken
@@ -246,18 +253,20 @@ class RunPodCompute(Compute):
         ``status`` over many pods must not ask for each.
         """
         with self._lock:
-            known = self._address(pod_name)
+            pods = self._listed
+            known = next(
+                (pod.address for pod in pods if pod.name == pod_name and pod.address), None
+            )
             if known is not None and self._age_s() < ADDRESS_FRESH_S:
                 return known
             try:
-                self._list()
+                return _address_in(self._list(), pod_name)
             except ProviderError:
                 return known
-            return self._address(pod_name)
 
     def body(self, request: PodRequest) -> dict[str, Any]:
-        """See ``CreateRequests.body``."""
-        return self._requests.body(request)
+        """See ``create_body``."""
+        return create_body(request, self._keys, self._payload(), self._image, self._environment)
 
     # -- how -------------------------------------------------------------------------------------
 
@@ -309,10 +318,6 @@ class RunPodCompute(Compute):
         # A clock that was set back must not keep an old list fresh for ever.
         return age_s if age_s >= 0 else float("inf")
 
-    def _forget_list(self) -> None:
-        with self._lock:
-            self._listed_at = None
-
     def _note(self, pod: models.Pod, at: float) -> None:
         self._seen.alive(
             pod.id,
@@ -329,40 +334,25 @@ class RunPodCompute(Compute):
         rate = pod.rate
         if not rate and sighting is not None:
             rate = sighting.rate
-        direct = pod.ssh.direct if pod.ssh is not None else None
+        host, port = pod.address or ("", 0)
+        status = _STATUS.get(pod.status or "", PodStatus.UNKNOWN)
+        if status is PodStatus.RUNNING and pod.address is None:
+            status = PodStatus.CREATING
         return PodSeen(
             pod_id=pod.id,
             name=pod.name,
-            status=_status(pod),
+            status=status,
             rate=rate if rate is not None else ZERO,
             disk_rate=pod.disk_rate,
-            host=direct.host if direct is not None else "",
-            port=direct.port if direct is not None else 0,
+            host=host,
+            port=port,
             made_at=pod.made_at,
             region=pod.dataCenterId or "",
         )
 
-    def _address(self, pod_name: str) -> tuple[str, int] | None:
-        for pod in self._listed:
-            direct = pod.ssh.direct if pod.ssh is not None else None
-            if pod.name == pod_name and direct is not None:
-                return direct.host, direct.port
-        return None
 
-    def _refuse_foreign(self, pod_id: str) -> None:
-        sighting = self._seen.get(pod_id)
-        if sighting is not None and contract.parse_pod_name(sighting.name) is None:
-            raise ProviderError(
-                f"{pod_id} is called {sighting.name!r}: not a pod of ours",
-                next_step="end it in RunPod's console, if it is yours",
-            )
-
-
-def _status(pod: models.Pod) -> PodStatus:
-    status = _STATUS.get(pod.status or "", PodStatus.UNKNOWN)
-    reachable = pod.ssh is not None and pod.ssh.direct is not None
-    starts = status is PodStatus.RUNNING and not reachable
-    return PodStatus.CREATING if starts else status
+def _address_in(pods: Sequence[models.Pod], pod_name: str) -> tuple[str, int] | None:
+    return next((pod.address for pod in pods if pod.name == pod_name and pod.address), None)
 
 
 # -- volumes ------------------------------------------------------------

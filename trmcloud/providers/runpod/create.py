@@ -1,4 +1,4 @@
-"""A create in RunPod's words: the pod, what its agent is told, and what it starts with.
+"""A create in RunPod's words: the pod, its agent's environment, and its first command.
 
 The agent's sources are one variable, and the command unpacks them. They travel in the create and
 not over SSH, so that the agent, which alone can end the pod without us, runs from the container's
@@ -38,79 +38,68 @@ ANYWHERE = ("", "any")
 _SKU_IDS: Mapping[str, str] = {sku: gpu_id for gpu_id, sku in RUNPOD_IDS.items()}
 
 
-class CreateRequests:
-    """Writes ``CreatePodRequest``: ``keys`` gives a pod's SSH keys by its name; ``payload`` is
-    ``packing.boot_payload``; ``environment`` is added to every pod's (never a key of the
-    account's)."""
+def create_body(
+    request: PodRequest,
+    keys: Callable[[str], PodKeys],
+    payload: bytes,
+    image: str,
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
+    """``CreatePodRequest`` for a pod. ``keys`` gives a pod's SSH keys by its name; ``payload`` is
+    ``packing.boot_payload``'s; ``environment`` is added to every pod's (never a key of the
+    account's).
 
-    def __init__(
-        self,
-        keys: Callable[[str], PodKeys],
-        payload: Callable[[], bytes],
-        image: str,
-        environment: Mapping[str, str],
-    ) -> None:
-        self._keys = keys
-        self._payload = payload
-        self._image = image
-        self._environment = dict(environment)
-
-    def body(self, request: PodRequest) -> dict[str, Any]:
-        """``CreatePodRequest`` for a pod.
-
-        Raises:
-            NotSupported: RunPod rents no such GPU, or does not take a request of this size.
-        """
-        gpu_id = _SKU_IDS.get(request.sku)
-        if gpu_id is None:
-            raise NotSupported(
-                f"RunPod has no {request.sku} that this version knows",
-                next_step=f"one of: {', '.join(sorted(_SKU_IDS))}",
-            )
-        boot = boot_environment(self._payload())
-        # The host key is the pod's own, and opens nothing else.
-        words = request.agent_words(self._keys(request.name), NAME, self._check(request))
-        environment = {**self._environment, **boot, **words}
-        if len(environment) > MAX_ENV:
-            raise NotSupported(f"{len(environment)} variables are more than a RunPod pod takes")
-        if request.volume:
-            mounts: dict[str, Any] = {"network": [{"volumeId": request.volume, "path": WORKSPACE}]}
-        else:
-            size = asked_work_gb(NAME, request.disk_gb)
-            mounts = {"persistent": {"size": size, "path": WORKSPACE}}
-        gpu: dict[str, Any] = {"id": gpu_id, "count": request.gpus}
-        if request.min_cuda:
-            gpu["minCudaVersion"] = request.min_cuda
-        body: dict[str, Any] = {
-            "name": request.name,
-            "image": request.image or self._image,
-            "entrypoint": list(ENTRYPOINT),
-            "cmd": boot_command(),
-            "gpu": gpu,
-            "cloud": "COMMUNITY" if request.community else "SECURE",
-            "disk": prices_of(NAME).system_gb,
-            "mounts": mounts,
-            "ports": [f"{contract.POD_SSH_PORT}/tcp"],
-            "startSsh": False,
-            "env": environment,
-        }
-        if request.region not in ANYWHERE:
-            body["dataCenterIds"] = [request.region]
-        size = len(compact(body))
-        if size > MAX_BODY_BYTES:
-            raise NotSupported(
-                f"the request for this pod is {size:,} bytes; RunPod takes {LIMIT_BODY_BYTES:,}, "
-                f"of which we use {MAX_BODY_BYTES:,} ({len(boot[contract.ENV_BOOT]):,} are the "
-                "agent's sources): nothing was asked for",
-                next_step="fewer phases, shorter names, or a trainer that imports less of trmcloud",
-            )
-        return body
-
-    def _check(self, request: PodRequest) -> dict[str, Any]:
-        """Return the required hardware, and the image's torch where that is known."""
-        if not request.check or (request.image or self._image) != IMAGE:
-            return dict(request.check)
-        return {**request.check, "torch": IMAGE_TORCH}
+    Raises:
+        NotSupported: RunPod rents no such GPU, or does not take a request of this size.
+    """
+    gpu_id = _SKU_IDS.get(request.sku)
+    if gpu_id is None:
+        raise NotSupported(
+            f"RunPod has no {request.sku} that this version knows",
+            next_step=f"one of: {', '.join(sorted(_SKU_IDS))}",
+        )
+    boot = boot_environment(payload)
+    image = request.image or image
+    check = dict(request.check)
+    if check and image == IMAGE:
+        check["torch"] = IMAGE_TORCH
+    # The host key is the pod's own, and opens nothing else.
+    words = request.agent_words(keys(request.name), NAME, check)
+    variables = {**environment, **boot, **words}
+    if len(variables) > MAX_ENV:
+        raise NotSupported(f"{len(variables)} variables are more than a RunPod pod takes")
+    if request.volume:
+        mounts: dict[str, Any] = {"network": [{"volumeId": request.volume, "path": WORKSPACE}]}
+    else:
+        size = asked_work_gb(NAME, request.disk_gb)
+        mounts = {"persistent": {"size": size, "path": WORKSPACE}}
+    gpu: dict[str, Any] = {"id": gpu_id, "count": request.gpus}
+    if request.min_cuda:
+        gpu["minCudaVersion"] = request.min_cuda
+    body: dict[str, Any] = {
+        "name": request.name,
+        "image": image,
+        "entrypoint": list(ENTRYPOINT),
+        "cmd": boot_command(),
+        "gpu": gpu,
+        "cloud": "COMMUNITY" if request.community else "SECURE",
+        "disk": prices_of(NAME).system_gb,
+        "mounts": mounts,
+        "ports": [f"{contract.POD_SSH_PORT}/tcp"],
+        "startSsh": False,
+        "env": variables,
+    }
+    if request.region not in ANYWHERE:
+        body["dataCenterIds"] = [request.region]
+    size = len(compact(body))
+    if size > MAX_BODY_BYTES:
+        raise NotSupported(
+            f"the request for this pod is {size:,} bytes; RunPod takes {LIMIT_BODY_BYTES:,}, "
+            f"of which we use {MAX_BODY_BYTES:,} ({len(boot[contract.ENV_BOOT]):,} are the "
+            "agent's sources): nothing was asked for",
+            next_step="fewer phases, shorter names, or a trainer that imports less of trmcloud",
+        )
+    return body
 
 
 # -- what it starts with ----------------------------------------------------------------------
@@ -123,8 +112,8 @@ _READ_S = 60
 #: which is a bash script and ends the container where it does not like the driver.
 ENTRYPOINT = ("/bin/sh", "-c")
 
-#: base85's characters that RunPod replaces in a variable, that Go writes as six, or that whoever
-#: starts a container may expand; and those of none of these kinds that stand for them.
+#: base85's characters that RunPod replaces in a variable, that Go writes as six, or that a
+#: container's runtime may expand; and those of none of these kinds that stand for them.
 _TAKEN, _INSTEAD = "{}<>&$", "[].:/,"
 
 _START = f"""\

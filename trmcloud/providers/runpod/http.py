@@ -71,6 +71,47 @@ class NotThere(ProviderError):
     """404: this account has no such thing, as far as this answer goes."""
 
 
+_REFUSALS: Mapping[int, tuple[type[ProviderError], str, str]] = {
+    401: (
+        AuthError,
+        "RunPod does not know this key",
+        "make one under Settings → API Keys and set RUNPOD_API_KEY",
+    ),
+    402: (
+        PaymentRequired,
+        "the RunPod balance does not cover this: {detail}",
+        "add credit: RunPod wants an hour of the machine's rent in advance",
+    ),
+    403: (
+        AccessDenied,
+        "RunPod refuses this to this key: {detail}",
+        "give the key read and write access to pods, volumes and billing",
+    ),
+    404: (NotThere, "RunPod knows no such thing: {detail}", ""),
+    409: (
+        ProviderRefused,
+        "RunPod: not in this state: {detail}",
+        "look again: trmcloud status",
+    ),
+    410: (
+        Gone,
+        "RunPod answers 410: the API that this version speaks is gone: {detail}",
+        "pip install --upgrade trmcloud; the console shows and ends what runs",
+    ),
+    413: (
+        FinalRefusal,
+        "the request is larger than RunPod takes: {detail}",
+        "report it: this version sends more than RunPod's contract allows",
+    ),
+    422: (
+        FinalRefusal,
+        "RunPod's contract was broken: {detail}",
+        "report it: this version and RunPod's API disagree",
+    ),
+}
+"""By status: the error, its text and the next step."""
+
+
 class Http:
     """A client of one RunPod server. ``requests`` counts what was sent; ``skew_s`` is this
     machine's clock minus the server's, by its last answer (None before one)."""
@@ -273,50 +314,9 @@ class Http:
     def refusal(self, response: httpx.Response, where: str) -> ProviderError:
         """The error that an answer other than 2xx stands for."""
         code, detail = response.status_code, self.detail(response)
-        if code == 401:
-            return AuthError(
-                "RunPod does not know this key",
-                where=where,
-                next_step="make one under Settings → API Keys and set RUNPOD_API_KEY",
-            )
-        if code == 402:
-            return PaymentRequired(
-                f"the RunPod balance does not cover this: {detail}",
-                where=where,
-                next_step="add credit: RunPod wants an hour of the machine's rent in advance",
-            )
-        if code == 403:
-            return AccessDenied(
-                f"RunPod refuses this to this key: {detail}",
-                where=where,
-                next_step="give the key read and write access to pods, volumes and billing",
-            )
-        if code == 404:
-            return NotThere(f"RunPod knows no such thing: {detail}", where=where)
-        if code == 409:
-            return ProviderRefused(
-                f"RunPod: not in this state: {detail}",
-                where=where,
-                next_step="look again: trmcloud status",
-            )
-        if code == 410:
-            return Gone(
-                f"RunPod answers 410: the API that this version speaks is gone: {detail}",
-                where=where,
-                next_step="pip install --upgrade trmcloud; the console shows and ends what runs",
-            )
-        if code == 413:
-            return FinalRefusal(
-                f"the request is larger than RunPod takes: {detail}",
-                where=where,
-                next_step="report it: this version sends more than RunPod's contract allows",
-            )
-        if code == 422:
-            return FinalRefusal(
-                f"RunPod's contract was broken: {detail}",
-                where=where,
-                next_step="report it: this version and RunPod's API disagree",
-            )
+        if code in _REFUSALS:
+            kind, what, next_step = _REFUSALS[code]
+            return kind(what.format(detail=detail), where=where, next_step=next_step)
         if code == 429:
             return ThrottledError(
                 f"RunPod asks to be asked less often: {detail}",

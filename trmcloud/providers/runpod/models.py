@@ -97,6 +97,12 @@ class Pod(_Record):
         return usd(self.cost) if self.cost is not None and self.cost >= 0 else None
 
     @property
+    def address(self) -> tuple[str, int] | None:
+        """(host, port) of its own SSH server; None until RunPod has named it."""
+        direct = self.ssh.direct if self.ssh is not None else None
+        return (direct.host, direct.port) if direct is not None else None
+
+    @property
     def made_at(self) -> float | None:
         return instant(self.createdAt)
 

@@ -11,6 +11,7 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeGuard
 
+from trmcloud.adapters.prices.tables import row_of
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd
@@ -149,10 +150,9 @@ def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, s
         return [], [f"runpod: {_refused(error.code, key is not None)}"]
     except (OSError, ValueError, HTTPException, ProviderError, RecursionError) as error:
         return [], [f"runpod: not read: {' '.join(str(error).split())[:100]}"]
-    as_of = time.strftime("%Y-%m-%d", time.gmtime(now))
-    offers = (_offer(listing, now, ANYWHERE, listing.stock, source) for listing in listed)
-    rows = [_row(offer, as_of) for offer in offers]
+    rows = [row_of(_offer(each, now, ANYWHERE, each.stock, source)) for each in listed]
     by = "v2" if key is not None else "GraphQL, without a key"
+    as_of = time.strftime("%Y-%m-%d", time.gmtime(now))
     return rows, [f"runpod: {len(rows)} offers of {as_of} ({by})"]
 
 
@@ -209,20 +209,6 @@ def _offer(row: Listed, now: float, region: str, stock: str, source: str = SOURC
         source=source,
         note=f"{tier}; stock {stock}",
     )
-
-
-def _row(offer: Offer, as_of: str) -> dict[str, str]:
-    return {
-        "sku": offer.sku,
-        "gpus": str(offer.gpus),
-        "provider": offer.provider,
-        "region": offer.region,
-        "instance": offer.instance,
-        "usd_per_hour": offer.rate.plain(),
-        "as_of": as_of,
-        "source": offer.source,
-        "note": offer.note,
-    }
 
 
 def _gpus(data: Any) -> list[Mapping[str, Any]]:

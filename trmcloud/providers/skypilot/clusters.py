@@ -78,7 +78,7 @@ class Clusters:
                 except ProviderError as error:
                     self._failed = error
                 self._listed_at = self._now()
-                # Not by the clock that may be set, or that goes on while the machine sleeps.
+                # Not by the clock that may be set, or that counts while the machine sleeps.
                 self._took_s = time.monotonic() - began
             if self._failed is not None:
                 raise self._failed
@@ -182,7 +182,7 @@ class Launches:
 
     def why_none(self, name: str) -> str | None:
         """Why nothing could be rented for it; '' where that is not what happened; None while that
-        cannot be told: a launch goes on, or is only being submitted, or was forgotten.
+        cannot be told: a launch runs, or is only being submitted, or was forgotten.
 
         Raises:
             ProviderError: it cannot be asked.
@@ -247,8 +247,7 @@ class Biller:
         self._reported: dict[str, Usd] = {}
 
     def bill(self, name: str) -> Bill | None:
-        """None where nothing is known of the cluster. Final once it has been missed for a while:
-        nobody will say more.
+        """None where nothing is known of the cluster. Final once it has been missed for a while.
 
         Raises:
             ProviderError: SkyPilot cannot be asked.
@@ -329,7 +328,7 @@ def others_in(config: Path, cluster: str) -> tuple[str, ...]:
 
 def proxy_command(config: Path, cluster: str, machine: str = "") -> str:
     """For ssh's ProxyCommand, to one of the cluster's machines (its first). Nothing of this machine
-    is offered to whoever answers."""
+    is offered to the machine that answers."""
     options = {
         "BatchMode": "yes",
         "ConnectTimeout": str(CONNECT_TIMEOUT_S),

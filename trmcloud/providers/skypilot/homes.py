@@ -60,9 +60,9 @@ class SkyHome:
     @property
     def is_used(self) -> bool:
         """Whether a cluster may have been rented from here."""
-        if (self.path / ".sky" / "state.db").exists():
+        if (self.path / ".sky" / "state.db").exists() or self._backups():
             return True
-        return any(self.seen.glob("*")) if self.seen.is_dir() else False
+        return any(self.seen.glob("*"))
 
     @property
     def has_clusters(self) -> bool:
@@ -199,7 +199,9 @@ class SkyHome:
         kept = self.root / "port"
         with contextlib.suppress(OSError, ValueError):
             return int(kept.read_text(encoding="utf-8"))
-        taken = {path.read_text(encoding="utf-8").strip() for path in _ports(self.root.parent)}
+        taken = {
+            path.read_text(encoding="utf-8").strip() for path in self.root.parent.glob("*/port")
+        }
         for port in range(FIRST_PORT, LAST_PORT + 1):
             if str(port) not in taken and _is_free(port):
                 self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -293,10 +295,6 @@ def _link(path: Path, target: Path) -> None:
         return  # SkyPilot's own, made before there was one to link to
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.symlink_to(target)
-
-
-def _ports(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*/port"))
 
 
 def _is_free(port: int) -> bool:

@@ -92,18 +92,11 @@ class ParsedCatalogue(NamedTuple):
     doubted: int
 
 
-class _Priced(NamedTuple):
-    """USD/h on demand and spot; None where it is not sold so."""
-
-    rate: Decimal | None
-    spot: Decimal | None
-
-
 def read_catalogue(cloud: str, text: str, as_of: str) -> ParsedCatalogue:
     """Offers of ``cloud`` as of a day; the dearest price of a region, the cheapest spot zone.
 
     Raises:
-        NotACatalogue: the text is none.
+        CatalogueError: the text is none.
     """
     lines: Iterable[Line] = _lines(text)
     if cloud == "gcp":
@@ -138,7 +131,7 @@ def _lines(text: str) -> Iterator[Line]:
         for number, line in enumerate(reader):
             if number >= MOST_LINES:
                 raise CatalogueError(f"more than {MOST_LINES:,} lines")
-            # What has too few or too many cells is no row.
+            # A line with too few or too many cells is no row.
             if None not in line and None not in line.values():
                 yield line
     except csv.Error as error:
@@ -158,12 +151,12 @@ def _row(cloud: str, line: Line, as_of: str) -> Row | None:
     gpus = _count(line["AcceleratorCount"])
     if gpus is None:
         return None
-    price = _priced(line, gpus)
+    rate, spot = _dollars(line["Price"], gpus), _dollars(line["SpotPrice"], gpus)
     # RunPod has no spot any more, and lists it at the price on demand. Elsewhere that is the zone
     # that has none to spare; it is dearer than any other.
-    if cloud == "runpod" or price.spot == price.rate:
-        price = price._replace(spot=None)
-    if price.rate is None and price.spot is None:
+    if cloud == "runpod" or spot == rate:
+        spot = None
+    if rate is None and spot is None:
         return None
     region = line["Region"]
     if cloud in ("runpod", "vast"):
@@ -177,8 +170,8 @@ def _row(cloud: str, line: Line, as_of: str) -> Row | None:
         "provider": PROVIDERS[cloud],
         "region": region,
         "instance": f"{gpus}x_{sku}_SECURE" if cloud == "runpod" else instance,
-        "usd_per_hour": _text(price.rate),
-        "spot_usd_per_hour": _text(price.spot),
+        "usd_per_hour": _text(rate),
+        "spot_usd_per_hour": _text(spot),
         "as_of": as_of,
         "source": SOURCE,
         "vcpus": _size(line.get("vCPUs", "")),
@@ -268,15 +261,11 @@ def _count(text: str) -> int | None:
     return int(count)
 
 
-def _priced(line: Line, gpus: int) -> _Priced:
-    return _Priced(_dollars(line["Price"], gpus), _dollars(line["SpotPrice"], gpus))
-
-
 def _dollars(text: str, gpus: int) -> Decimal | None:
     """None where nothing stands; nothing is also what some catalogues write as 0.
 
     Raises:
-        ValueError: no price that anybody asks.
+        ValueError: no price that can be.
     """
     if not text:
         return None
@@ -347,7 +336,7 @@ class _Version(NamedTuple):
     changed_at: float | None
     """Epoch seconds, None where no source says."""
     why: str
-    """Why nobody does."""
+    """Why not."""
 
 
 def read_cloud(cloud: str, environ: Mapping[str, str], now: float) -> tuple[list[Row], list[str]]:
@@ -361,7 +350,8 @@ def read_cloud(cloud: str, environ: Mapping[str, str], now: float) -> tuple[list
     if version.changed_at is None and cloud not in BY_MACHINE:
         why = f"how old SkyPilot's catalogue of it is cannot be had ({version.why})"
         return [], [f"{name}: not read: {why}"]
-    as_of = _day(now if version.changed_at is None else version.changed_at)
+    at = now if version.changed_at is None else version.changed_at
+    as_of = time.strftime("%Y-%m-%d", time.gmtime(at))
     try:
         text = _catalogue(cloud, version.name, environ).decode("utf-8")
         found = read_catalogue(cloud, text, as_of)
@@ -382,7 +372,7 @@ def read_cloud(cloud: str, environ: Mapping[str, str], now: float) -> tuple[list
 def _catalogue(cloud: str, version: str, environ: Mapping[str, str]) -> bytes:
     """
     Raises:
-        Unreadable: in the words of the first address.
+        DownloadError: in the words of the first address.
     """
     own = environ.get(ENV_CATALOGUES, "").strip().rstrip("/")
     first: DownloadError | None = None
@@ -413,7 +403,3 @@ def _version(cloud: str, version: str, environ: Mapping[str, str], now: float) -
     if not 0 < changed_at <= now + _DAY_S:
         return _Version(version, None, "its date has not been yet")
     return _Version(version, changed_at, "")
-
-
-def _day(at: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(at))

@@ -70,7 +70,7 @@ TRAITS = (
     _cloud("azure", ("autostop",)),
     _cloud("lambda", ("autostop",)),
     _cloud("nebius", ("autostop",)),
-    # SkyPilot joins no machines of these: what lies between them is anybody's.
+    # SkyPilot joins no machines of these: the network between them is not theirs alone.
     replace(
         _cloud("vast-ai", ("autostop",), max_nodes=1),
         account_key_on_pod=True,

@@ -159,7 +159,7 @@ class SimHost:
         pod.save_now()
         pod.trainers_alive.clear()
 
-    def prepared(self, now: Instant) -> tuple[str, str]:
+    def prepare(self, now: Instant) -> tuple[str, str]:
         pod = self._pod
         wanted = pod.rented.gpus_wanted
         if pod.rented.gpus != wanted:
@@ -177,10 +177,10 @@ class SimHost:
     def uploads(self, now: Instant) -> tuple[float | None, Uploads]:
         return self._pod.uploader.uploads(self._pod.world.queue.now)
 
-    def told(self) -> str:
+    def stored_result(self) -> str:
         return self._pod.uploader.told
 
-    def guarded(self) -> bool:
+    def has_watchdog(self) -> bool:
         return self._pod.guard is not None and not self._pod.guard_stopped
 
     def end_pod(self) -> bool:
