@@ -26,7 +26,6 @@ from trmcloud.providers.runpod.offers import live_offers, read_catalogue
 from trmcloud.providers.skypilot.clusters import Launches
 from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.compute import SkyPilotCompute
-from trmcloud.providers.skypilot.homes import SkyHome
 
 POD = pod_record(ssh={"proxy": None, "direct": {"host": "1.2.3.4", "port": 22}})
 MYSELF = {
@@ -166,12 +165,7 @@ class ScriptedSky(Sky):
 
 
 def _clusters(sky: ScriptedSky, folder: Path) -> None:
-    home = SkyHome(folder, "aws", folder, {})
-    home.lay()
-    (home.path / ".sky" / "state.db").touch()
-    compute = SkyPilotCompute(
-        "aws", sky, lambda name: KEYS, lambda: b"x", home, settings={}, now=lambda: NOW
-    )
+    compute = SkyPilotCompute("aws", sky, lambda name: KEYS, lambda: b"x", folder, now=lambda: NOW)
     for pod in compute.list_pods():
         _is_pod(pod)
         compute.own_limits(pod.name)

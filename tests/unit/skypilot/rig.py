@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from trmcloud.core.money import Usd
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.compute import SkyPilotCompute
-from trmcloud.providers.skypilot.homes import SkyHome
 
 STANDIN = Path(__file__).resolve().parents[2] / "standins" / "sky.py"
 NOW = 1_795_264_000.0
@@ -41,17 +39,12 @@ class Rig:
         self.now = NOW
 
     def compute(self, provider: str = "aws") -> SkyPilotCompute:
-        home = SkyHome(self.folder / "trm", provider, self.folder / "user", {})
-        home.lay()
-        with sqlite3.connect(home.path / ".sky" / "state.db") as table:
-            table.execute("CREATE TABLE IF NOT EXISTS clusters (name TEXT)")
         return SkyPilotCompute(
             provider,
             self.sky,
             lambda name: KEYS,
             lambda: b"payload",
-            home,
-            settings=self.sky.environ,
+            self.folder / provider,
             now=lambda: self.now,
         )
 

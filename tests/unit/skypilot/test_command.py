@@ -223,7 +223,7 @@ def test_words_that_name_no_clouds_enable_none(told: Any) -> None:
 
 def test_a_cloud_that_is_enabled_is_not_asked_about_twice() -> None:
     sky = SaidSky(ENABLED)
-    sky.require_cloud("AWS", "")
+    sky.require_cloud("AWS")
     assert sky.asked == [("check", "AWS", "-o", "json")]
 
 
@@ -231,7 +231,7 @@ def refused(said: str, code: int = 0) -> str:
     sky = SaidSky(said, code=code)
     sky.by_words = {("json",): (0, {"default": {"AWS": []}}, "")}
     with pytest.raises(AuthError) as denied:
-        sky.require_cloud("Lambda", "sky check Lambda")
+        sky.require_cloud("Lambda")
     assert denied.value.next_step == "sky check Lambda"
     return denied.value.what.removeprefix("Lambda is not enabled in SkyPilot: ")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -12,11 +13,12 @@ import pytest
 
 from tests.unit.skypilot.rig import NAME, NOW, Rig, request
 from trmcloud.core.catalog.providers import brokered
-from trmcloud.core.errors import ProviderRefused
+from trmcloud.core.errors import AmbiguousCreate, ProviderRefused
 from trmcloud.ports.compute import PodKeys
 from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.compute import SkyPilotCompute
 from trmcloud.providers.skypilot.homes import BACKUPS_KEPT, SkyHome
+from trmcloud.providers.skypilot.provider import BothHomes
 from trmcloud.providers.skypilot.secrets import FILES, NEVER, is_there, on_machine
 from trmcloud.providers.skypilot.traits import CLOUDS
 
@@ -265,7 +267,8 @@ def in_home(rig: Rig, home: SkyHome) -> SkyPilotCompute:
         Sky(rig.sky.program, home.environ()),
         lambda name: PodKeys("PRIVATE", "ssh-ed25519 AAAA host", "ssh-ed25519 AAAA user"),
         lambda: b"payload",
-        home,
+        home.seen,
+        home=home,
         settings={},
         now=lambda: rig.now,
     )
@@ -295,25 +298,77 @@ def test_the_credential_at_the_launch_is_what_counts(tmp_path: Path, user: Path)
     assert not later.own_limits(NAME)[0].armed, "the machine has the token that was copied then"
 
 
-# -- what a home tells of its clusters ---------------------------------------------------------
+# -- clusters of the user's own home -----------------------------------------------------------
 
 
-def test_a_home_that_rented_nothing_is_not_asked(tmp_path: Path, user: Path) -> None:
-    rig = Rig(tmp_path)
-    compute = in_home(rig, SkyHome(rig.folder / "trm", "aws", user, {}))
-    assert compute.list_pods() == ()
-    assert not compute.terminate(NAME)
-    assert "asked" not in rig.told(), "asking would start its server"
-    compute.create(request())
-    rig.row(status="UP", cloud="AWS")
-    assert [pod.name for pod in compute.list_pods()] == [NAME]
-    assert "env -i HOME=" in compute.by_hand(NAME)[1]
-    assert compute.terminate(NAME)
-    assert rig.told()["clusters"] == {}
+class Two:
+    """A cluster of an earlier version in the user's home, and a home of its cloud's own."""
+
+    def __init__(self, folder: Path, user: Path) -> None:
+        (folder / "old").mkdir()
+        (folder / "new").mkdir()
+        self.old, self.new = Rig(folder / "old"), Rig(folder / "new")
+        self.earlier = self.old.compute("aws")
+        home = SkyHome(folder / "trm", "aws", user, {})
+        self.own = in_home(self.new, home)
+        self.both = BothHomes(
+            self.own, home, self.earlier, user, self.old.folder / "aws", lambda: self.old.now
+        )
+
+
+def test_a_cluster_of_the_users_home_is_watched_and_ended(tmp_path: Path, user: Path) -> None:
+    two = Two(tmp_path, user)
+    two.earlier.create(request())
+    two.old.row(status="UP", cloud="AWS")
+    assert [pod.name for pod in two.both.list_pods()] == [NAME]
+    assert "asked" not in two.new.told(), "a home that rented nothing is not asked"
+    assert two.both.create(request()) == NAME, "and nothing is launched a second time"
+    assert "env -i" not in two.both.by_hand(NAME)[1]
+    assert shlex.split(two.both.by_hand(NAME)[1])[1:] == ["down", NAME]
+    assert two.both.terminate(NAME)
+    assert two.old.told()["clusters"] == {}
+    assert "asked" not in two.new.told()
+    assert two.both.bill(NAME) is not None
+
+
+def test_a_new_cluster_is_rented_and_ended_in_its_own_home(tmp_path: Path, user: Path) -> None:
+    two = Two(tmp_path, user)
+    two.both.create(request())
+    two.new.row(status="UP", cloud="AWS")
+    assert [pod.name for pod in two.both.list_pods()] == [NAME]
+    assert "asked" not in two.old.told(), "no server of the user's own is started"
+    assert "env -i HOME=" in two.both.by_hand(NAME)[1]
+    assert two.both.terminate(NAME)
+    assert two.new.told()["clusters"] == {}
+
+
+def test_an_earlier_launch_not_listed_is_never_made_anew(tmp_path: Path, user: Path) -> None:
+    two = Two(tmp_path, user)
+    two.earlier.create(request())
+    two.old.set(clusters={})
+    with pytest.raises(AmbiguousCreate):
+        two.both.create(request())
+    assert "tasks" not in two.new.told()
+
+
+def test_a_cluster_without_note_is_found_by_skypilots_table(tmp_path: Path, user: Path) -> None:
+    """The notes may be lost; its table is only read, and asking it starts its server."""
+    two = Two(tmp_path, user)
+    assert two.both.list_pods() == ()
+    assert "asked" not in two.old.told()
+    (user / ".sky").mkdir()
+    with sqlite3.connect(user / ".sky" / "state.db") as table:
+        table.execute("CREATE TABLE clusters (name TEXT)")
+        table.execute("INSERT INTO clusters VALUES (?)", (NAME,))
+    row = {"name": NAME, "status": "UP", "init_kind": None, "cloud": "AWS", "region": "us-east-1",
+           "launched_at": int(NOW), "autostop": 5, "to_down": True}  # fmt: skip
+    two.old.set(clusters={NAME: row}, requests=[])
+    assert [pod.name for pod in two.both.list_pods()] == [NAME]
+    assert two.both.terminate(NAME)
 
 
 def test_each_screen_has_the_credential_and_its_end(tmp_path: Path, user: Path) -> None:
-    compute = in_home(Rig(tmp_path), SkyHome(tmp_path / "trm", "aws", user, {}))
-    assert compute.on_machine().startswith("no file; the IAM role")
-    compute.create(request())
-    assert "valid for as long as" in compute.on_machine(NAME)
+    two = Two(tmp_path, user)
+    assert two.both.on_machine().startswith("no file; the IAM role")
+    two.both.create(request())
+    assert "valid for as long as" in two.both.on_machine(NAME)

@@ -342,8 +342,7 @@ def test_what_skypilot_cannot_rent_is_refused(rig: Rig) -> None:
 def test_an_account_that_cannot_rent_is_told_why(rig: Rig) -> None:
     with pytest.raises(AuthError, match="AWS credentials are not set") as refused:
         rig.compute().require_account(Usd(1))
-    assert refused.value.next_step.startswith("env -i HOME=")
-    assert refused.value.next_step.endswith("sky check aws")
+    assert refused.value.next_step == "sky check aws"
     rig.set(enabled=["AWS"])
     rig.compute().require_account(Usd(1))
     rig.set(version="0.9.2")

@@ -150,7 +150,7 @@ class Sky:
                 return json.loads(text[match.start() :]), f"{text[: match.start()]}\n{said}"
         raise ProviderError(f"sky {words[0]} printed no JSON", next_step=f"sky {words[0]} -o json")
 
-    def require_cloud(self, cloud: str, line: str) -> None:
+    def require_cloud(self, cloud: str, line: str = "") -> None:
         """``line``: what a person types to ask the same.
 
         Raises:
@@ -160,7 +160,7 @@ class Sky:
             advice = _advice(self._try("check", cloud))
             raise AuthError(
                 f"{cloud} is not enabled in SkyPilot: {advice or 'no access'}",
-                next_step=line,
+                next_step=line or f"sky check {cloud}",
             )
 
     def enabled(self, *clouds: str) -> frozenset[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shlex
 import tempfile
 import threading
 import time
@@ -45,7 +46,7 @@ from trmcloud.providers.skypilot.clusters import (
 )
 from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.homes import SkyHome
-from trmcloud.providers.skypilot.secrets import MachineCredential
+from trmcloud.providers.skypilot.secrets import COPIED, MachineCredential, on_machine
 from trmcloud.providers.skypilot.task import (
     LIMIT_SLACK_MINUTES,
     ShutdownLimit,
@@ -71,10 +72,10 @@ _AUTODOWN_TAKES_S = (LIMIT_SLACK_MINUTES + 2) * 60.0
 
 
 class SkyPilotCompute(Compute):
-    """``keys`` gives a pod's SSH keys by its name; ``payload`` makes the agent's archive; ``home``
-    is where ``sky`` runs, and keeps that archive for SkyPilot to send, beside what was seen of each
-    cluster; ``shutdown`` is AWS's own limit; ``settings`` say whence pods install; ``now`` is epoch
-    seconds."""
+    """``keys`` gives a pod's SSH keys by its name; ``payload`` makes the agent's archive, kept
+    below ``folder`` for SkyPilot to send, beside what was seen of each cluster; ``clusters`` may be
+    shared with other providers; ``shutdown`` is AWS's own limit; ``home`` is where ``sky`` runs,
+    if not in the user's own; ``settings`` say whence pods install; ``now`` is epoch seconds."""
 
     def __init__(
         self,
@@ -82,18 +83,21 @@ class SkyPilotCompute(Compute):
         sky: Sky,
         keys: Callable[[str], PodKeys],
         payload: Callable[[], bytes],
-        home: SkyHome,
+        folder: Path,
         *,
+        clusters: Clusters | None = None,
         shutdown: ShutdownLimit | None = None,
-        settings: Mapping[str, str],
+        home: SkyHome | None = None,
+        settings: Mapping[str, str] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._provider, self._sky, self._keys = provider, sky, keys
-        self._home, self._settings = home, settings
-        self._payload, self._folder, self._now = payload, home.seen, now
-        self._clusters = Clusters(sky, now=now)
+        self._home = home
+        self._settings = settings if settings is not None else sky.environ
+        self._payload, self._folder, self._now = payload, folder, now
+        self._clusters = clusters if clusters is not None else Clusters(sky, now=now)
         self._shutdown = shutdown
-        self._seen = Sightings(home.seen)
+        self._seen = Sightings(folder)
         self._biller = Biller(provider, sky, self._seen, now)
         self._launches = Launches(sky)
         self._lock = threading.RLock()
@@ -108,10 +112,12 @@ class SkyPilotCompute(Compute):
         Raises:
             AuthError: the cloud is not enabled. ProviderError: SkyPilot is too old, or down.
         """
-        self._home.lay()
+        if self._home is not None:
+            self._home.lay()
         self._sky.version()
         cloud = CLOUDS[self._provider]
-        self._sky.require_cloud(cloud, self._home.command(self._sky.program, "check", cloud))
+        line = self._home.command(self._sky.program, "check", cloud) if self._home else ""
+        self._sky.require_cloud(cloud, line)
 
     def create(self, request: PodRequest) -> str:
         """Submit the launch; its provisioning is not waited for. The cluster's id is its name.
@@ -123,7 +129,8 @@ class SkyPilotCompute(Compute):
         if parse_pod_name(request.name) is None:
             raise ProviderRefused(f"{request.name!r:.80} is not a name of ours")
         with self._lock:
-            self._home.lay()
+            if self._home is not None:
+                self._home.lay()
             for pod in self._pods(fresh=True):
                 if pod.name == request.name and pod.never_made:
                     raise NoCapacity(pod.never_made)
@@ -153,12 +160,11 @@ class SkyPilotCompute(Compute):
             try:
                 self._submit(request.name, text)
             finally:
-                self._home.back_up(self._now())
+                self._back_up()
             return request.name
 
     def list_pods(self) -> Sequence[PodSeen]:
-        """A home from which nothing was rented is not asked: that would start its server."""
-        return tuple(self._pods()) if self._home.is_used else ()
+        return tuple(self._pods())
 
     def terminate(self, pod_id: str) -> bool:
         """Call off its launch, which may go on for ever, then end the cluster. Never purges: that
@@ -171,8 +177,6 @@ class SkyPilotCompute(Compute):
             raise ProviderError(
                 f"{pod_id!r:.80} is not a pod of ours", next_step="sky down it, if it is yours"
             )
-        if not self._home.is_used:
-            return False
         with self._lock:
             self._restore_home()
             self._clusters.forget()
@@ -183,7 +187,7 @@ class SkyPilotCompute(Compute):
             was_there = "not found" not in said
             if was_there:
                 self._seen.never_made(pod_id, "")
-            self._home.back_up(self._now())
+            self._back_up()
             return bool(active) or was_there
 
     def bill(self, pod_id: str) -> Bill | None:
@@ -262,13 +266,19 @@ class SkyPilotCompute(Compute):
 
     def on_machine(self, pod_name: str = "") -> str:
         found = self._credential(pod_name)
-        words = found.words if found is not None else ""
-        return "; ".join(filter(None, (words, self._home.restored())))
+        restored = self._home.restored() if self._home is not None else ""
+        return "; ".join(filter(None, (found.words if found is not None else "", restored)))
 
     def by_hand(self, pod_name: str) -> Sequence[str]:
         """``sky status`` and ``sky down`` of the cluster, in the home that knows it."""
         verbs = (("status", "-r", pod_name), ("down", pod_name))
+        if self._home is None:
+            return tuple(shlex.join([self._sky.program, *words]) for words in verbs)
         return tuple(self._home.command(self._sky.program, *words) for words in verbs)
+
+    def knows(self, pod_name: str) -> bool:
+        """Whether its launch was asked for through this home of SkyPilot's."""
+        return self._seen.get(pod_name) is not None
 
     def limit_by(self, pod_name: str, at: float) -> None:
         """Set the cluster's own limit so that it ends the cluster by ``at`` (epoch s), give or take
@@ -280,21 +290,29 @@ class SkyPilotCompute(Compute):
         self.arm(pod_name, at - LIMIT_SLACK_MINUTES * 60.0)
 
     def stop_server(self) -> None:
-        """Stop the local server of this home, which the next command starts again.
+        """Stop the local server of this home, which the next command starts again. That of the
+        user's own home is left alone.
 
         Raises:
             ProviderError: it could not be stopped.
         """
-        self._sky.run("api", "stop")
+        if self._home is not None:
+            self._sky.run("api", "stop")
 
     # -- how -------------------------------------------------------------------------------------
 
     def _restore_home(self) -> None:
-        if self._home.is_lost:
+        if self._home is not None and self._home.is_lost:
             self._home.lay()
+
+    def _back_up(self) -> None:
+        if self._home is not None:
+            self._home.back_up(self._now())
 
     def _note_credential(self, name: str) -> None:
         """Note the credential that a machine has: the one that was there when it was made."""
+        if self._home is None:
+            return
         found = self._home.on_machine()
         until = found.until if found.until is None or math.isfinite(found.until) else "never"
         text = json.dumps({"what": found.what, "until": until, "why": found.why})
@@ -304,15 +322,17 @@ class SkyPilotCompute(Compute):
         return self._folder / f"{name}.credential"
 
     def _credential(self, name: str) -> MachineCredential | None:
-        """Of a cluster, or of the next one to be launched; None where it is not on record."""
+        """Of a cluster that was launched before there were notes: what is in the user's home."""
         if name:
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 told = json.loads(self._credential_note(name).read_text(encoding="utf-8"))
                 until = math.inf if told["until"] == "never" else told["until"]
                 if until is None or isinstance(until, int | float):
                     return MachineCredential(str(told["what"]), until, str(told["why"]))
-            return None
-        return self._home.on_machine()
+        if self._home is not None:
+            return self._home.on_machine() if not name else None
+        home = Path(self._sky.environ.get("HOME") or Path.home())
+        return on_machine(self._provider, home, COPIED, self._sky.environ)
 
     def _lapse(self, pod_name: str) -> str:
         """Why the cluster's limit cannot be counted on though it is set; '' where it can."""
@@ -428,7 +448,7 @@ class SkyPilotCompute(Compute):
                 continue
             if is_up and name not in self._backed_up:
                 self._backed_up.add(name)
-                self._home.back_up(self._now())
+                self._back_up()
             if is_up and _is_armed(row):
                 continue
             if self._has_failed(row, at):

@@ -60,9 +60,9 @@ class SkyHome:
     @property
     def is_used(self) -> bool:
         """Whether a cluster may have been rented from here."""
-        if (self.path / ".sky" / "state.db").exists() or self._backups():
+        if (self.path / ".sky" / "state.db").exists():
             return True
-        return any(self.seen.glob("*"))
+        return any(self.seen.glob("*")) if self.seen.is_dir() else False
 
     @property
     def has_clusters(self) -> bool:
