@@ -19,6 +19,7 @@ from trmcloud.app.launch_checks import (
 from trmcloud.app.pod_request import LaunchData, drop_launch_note, write_launch_note
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_queries import is_driven
+from trmcloud.app.steering import changed_settings
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.controller import foreseen_end
@@ -134,7 +135,6 @@ def resume(
             next_step=f"trmcloud gate {run.run_id}; to go on all the same: "
             f"trmcloud launch HARDWARE --phase extreme --from {run.run_id}",
         )
-    from trmcloud.app.steering import changed_settings  # a live run needs none of it
 
     changed = changed_settings(context, run, settings, accept=accept_change, processes=processes)
     whole = run.cap if cap is None else cap

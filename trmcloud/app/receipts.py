@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from trmcloud.app.checkpoints.sources import known_in_bucket
 from trmcloud.app.context import Context
 from trmcloud.app.trainings import recoveries_of
 from trmcloud.core.contract import manifest as mf
@@ -50,8 +51,6 @@ def receipt_of(context: Context, chain: ChainedLedger, run: RunState, made_by: s
     wanted = _wanted(context.ledger.records(), run.run_id)
     manifests = list(context.files.manifests(run.run_id))
     if run.bucket:
-        from trmcloud.app.checkpoints.sources import known_in_bucket
-
         here = {(m.label, m.sha256) for m in manifests}
         manifests += [m for m in known_in_bucket(context, run) if (m.label, m.sha256) not in here]
     sources = Sources(

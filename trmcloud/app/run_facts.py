@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trmcloud.app.checkpoints.fetching import of_last_phase
+from trmcloud.app.checkpoints.sources import known_in_bucket
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.kill_layers import Layer, MaxOverspend, guards_of
 from trmcloud.app.run_queries import (
@@ -193,8 +194,6 @@ def report_run(
     tokens a second, planned and measured."""
     manifests = list(context.files.manifests(run.run_id))
     if run.bucket:
-        from trmcloud.app.checkpoints.sources import known_in_bucket
-
         manifests += known_in_bucket(context, run)
     phases = context.files.phases(run.run_id)
     last = phases[-1] if phases else None

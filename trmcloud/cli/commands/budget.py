@@ -6,16 +6,21 @@ import datetime as dt
 import getpass
 import json
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from trmcloud.app import ledger_care
+from trmcloud.app.context import Context
+from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.app.context import Context
-    from trmcloud.core.control.budget import Line
-    from trmcloud.core.money import Usd
+from trmcloud.cli.views.text import table
+from trmcloud.core.control.budget import Line
+from trmcloud.core.control.events import CapSet
+from trmcloud.core.errors import UsageError
+from trmcloud.core.money import Usd, parse_budget
+from trmcloud.wiring import build_context
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -40,10 +45,6 @@ def set_(
 
     Example: trmcloud budget set month 500
     """
-    from trmcloud.app import ledger_care
-    from trmcloud.core.errors import UsageError
-    from trmcloud.wiring import build_context
-
     context = build_context()
     line, cap = ledger_care.line_of(context, level, key), _amount(amount)
     if line.cap is not None and cap > line.cap:
@@ -64,9 +65,6 @@ def raise_(
 
     Example: trmcloud budget raise month 800
     """
-    from trmcloud.app import ledger_care
-    from trmcloud.wiring import build_context
-
     context = build_context()
     line, by = ledger_care.line_of(context, level, key), getpass.getuser()
     lower = f"trmcloud budget set {level} {amount}{_for(key)}"
@@ -79,11 +77,6 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
     Example: trmcloud budget show
     """
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.cli.views.status import volume_lines
-    from trmcloud.cli.views.text import table
-    from trmcloud.wiring import build_context
-
     context = build_context()
     catch_up(context)
     lines = context.ledger.read().lines_for(context.project, context.wall())
@@ -120,9 +113,6 @@ def history(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
     Example: trmcloud budget history
     """
-    from trmcloud.core.control.events import CapSet
-    from trmcloud.wiring import build_context
-
     records = build_context().ledger.read().cap_history
     changes = [(record.at, record.event) for record in records if isinstance(record.event, CapSet)]
     if as_json:
@@ -148,9 +138,6 @@ def history(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _amount(text: str) -> Usd:
-    from trmcloud.core.errors import UsageError
-    from trmcloud.core.money import Usd, parse_budget
-
     try:
         return Usd(0) if text.strip() in ("0", "$0") else parse_budget(text)
     except ValueError as error:
@@ -162,8 +149,6 @@ def _for(key: str) -> str:
 
 
 def _tell(context: Context, line: Line) -> None:
-    from trmcloud.cli.catch_up import catch_up
-
     catch_up(context)
     print(f"{line.level} {line.key}".strip() + f" cap: {line.cap}")
 

@@ -5,22 +5,35 @@ from __future__ import annotations
 import getpass
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from trmcloud.app import short_rentals
+from trmcloud.app.checkpoints import fetching, inventory
+from trmcloud.app.checkpoints.inventory import SourcePruning
+from trmcloud.app.context import Context, UnreachableProvider, find_run, require_reach
+from trmcloud.app.launching import follow_or_drive
+from trmcloud.app.run_queries import mark_reported
+from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.confirm import confirmed
+from trmcloud.cli.views.launch import own_files
+from trmcloud.cli.views.metrics import score_rows
+from trmcloud.cli.views.run_bar import RunBar
+from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import Progress
-from trmcloud.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trmcloud.app.checkpoints.inventory import SourcePruning
-    from trmcloud.app.context import Context
-    from trmcloud.core.control.run_state import RunState
-    from trmcloud.ports.compute import VolumeSeen
+from trmcloud.cli.views.text import Progress, duration, not_evaluated, table
+from trmcloud.core.catalog.providers import TRAITS, rentable
+from trmcloud.core.contract.command import RECIPE
+from trmcloud.core.control.events import VolumeDeleted
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import NotFoundError, UsageError
+from trmcloud.core.money import Usd, total
+from trmcloud.core.storage import price_per_hour, price_per_month
+from trmcloud.ports.compute import VolumeSeen
+from trmcloud.wiring import build_context, offers_for_errand
 
 
 def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState:
@@ -29,14 +42,6 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
     Raises:
         UsageError: it costs money, and nobody is there to agree.
     """
-    from trmcloud.app import short_rentals
-    from trmcloud.app.launching import follow_or_drive
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.cli.views.run_bar import RunBar
-    from trmcloud.cli.views.text import duration
-    from trmcloud.core.money import Usd
-    from trmcloud.wiring import offers_for_errand
-
     if not short_rentals.is_needed(context, run):
         return run
     if run.live:
@@ -94,16 +99,6 @@ def fetch_best(
 
     Example: trmcloud fetch-best r-1f3a9c --for-inference
     """
-    from trmcloud.app.checkpoints import fetching
-    from trmcloud.app.context import find_run
-    from trmcloud.app.run_queries import mark_reported
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.cli.views.launch import own_files
-    from trmcloud.cli.views.metrics import score_rows
-    from trmcloud.cli.views.text import not_evaluated
-    from trmcloud.core.contract.command import RECIPE
-    from trmcloud.wiring import build_context
-
     context = build_context()
     catch_up(context)
     state = bring_from_volume(context, find_run(context, run or None), yes=yes)
@@ -148,13 +143,6 @@ def prune(
 
     Example: trmcloud prune r-1f3a9c --keep-best 1 -y
     """
-    from trmcloud.app.checkpoints import inventory
-    from trmcloud.app.context import find_run
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.core.errors import UsageError
-    from trmcloud.wiring import build_context
-
     if keep_best is not None and keep_best < 1:
         raise UsageError("--keep-best is at least 1: the best checkpoint is never deleted")
     context = build_context()
@@ -223,11 +211,6 @@ def show(
 ) -> None:
     if typed.invoked_subcommand is not None:
         return
-    from trmcloud.cli.views.status import volume_lines
-    from trmcloud.cli.views.text import table
-    from trmcloud.core.money import total
-    from trmcloud.core.storage import price_per_hour, price_per_month
-    from trmcloud.wiring import build_context
 
     context = build_context()
     found = _there(context)
@@ -282,12 +265,6 @@ def delete(
 
     Example: trmcloud volumes delete 3k2j1h9g8f
     """
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.core.control.events import VolumeDeleted
-    from trmcloud.core.errors import NotFoundError
-    from trmcloud.core.storage import price_per_month
-    from trmcloud.wiring import build_context
-
     context = build_context()
     there = _there(context)
     found = next((row for row in there if volume in (row[1].volume_id, row[1].place)), None)
@@ -317,9 +294,6 @@ def _there(context: Context) -> list[tuple[str, VolumeSeen]]:
     Raises:
         AuthError: there is no key.
     """
-    from trmcloud.app.context import UnreachableProvider, require_reach
-    from trmcloud.core.catalog.providers import TRAITS, rentable
-
     names = [name for name in rentable() if TRAITS[name].network_volumes]
     there = [name for name in names if not isinstance(context.computes[name], UnreachableProvider)]
     for name in there or names:

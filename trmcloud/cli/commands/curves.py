@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
+import socket
 import sys
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from trmcloud.app.context import Context
-    from trmcloud.core.control.run_state import RunState
+from trmcloud.app.boards import BoardFeed, need_metrics
+from trmcloud.app.checkpoints.sources import live_pod
+from trmcloud.app.context import Context, find_run
+from trmcloud.app.run_queries import is_driven
+from trmcloud.cli.catch_up import catch_up, look_again, tell
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import Dropped, MissingExtra, UsageError
+from trmcloud.wiring import board_server, build_context, event_files, wandb_run
 
 _LOOK_S = 3.0
 
@@ -26,14 +34,6 @@ def tensorboard(
 
     Example: trmcloud tensorboard r-1f3a9c
     """
-    import importlib.util
-
-    from trmcloud.app.boards import need_metrics
-    from trmcloud.app.checkpoints.sources import live_pod
-    from trmcloud.app.context import find_run
-    from trmcloud.core.errors import MissingExtra
-    from trmcloud.wiring import build_context
-
     context = build_context()
     state = find_run(context, run)
     if live_pod(state) is not None:
@@ -47,12 +47,6 @@ def tensorboard(
 
 def _from_here(context: Context, run: RunState, port: int) -> None:
     """Until Ctrl-C: what is logged meanwhile is shown, too."""
-    import tempfile
-
-    from trmcloud.app.boards import BoardFeed
-    from trmcloud.core.errors import UsageError
-    from trmcloud.wiring import board_server, event_files
-
     if not _is_free(port):
         raise UsageError(f"port {port} is in use on this machine", next_step="--port with another")
     with tempfile.TemporaryDirectory(prefix="trmcloud-board-") as folder:
@@ -70,12 +64,6 @@ def _from_here(context: Context, run: RunState, port: int) -> None:
 
 def _from_pod(context: Context, run: RunState, port: int) -> None:
     """Until the pod is gone; a connection that drops is made anew."""
-    from trmcloud.app.checkpoints.sources import live_pod
-    from trmcloud.app.context import find_run
-    from trmcloud.app.run_queries import is_driven
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.core.errors import Dropped, UsageError
-
     if not _is_free(port):
         raise UsageError(f"port {port} is in use on this machine", next_step="--port with another")
     said = ""
@@ -103,8 +91,6 @@ def _say(text: str, said: str) -> str:
 
 
 def _is_free(port: int) -> bool:
-    import socket
-
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -130,15 +116,6 @@ def wandb(
 
     Example: trmcloud wandb r-1f3a9c --project my-curves
     """
-    import importlib.util
-
-    from trmcloud.app.boards import BoardFeed, need_metrics
-    from trmcloud.app.context import find_run
-    from trmcloud.cli.catch_up import catch_up, look_again
-    from trmcloud.core.control.run_state import State
-    from trmcloud.core.errors import MissingExtra
-    from trmcloud.wiring import build_context, wandb_run
-
     if importlib.util.find_spec("wandb") is None:
         raise MissingExtra("trmcloud wandb", "wandb")
     context = build_context()
@@ -184,16 +161,9 @@ def ui(
 
     Example: trmcloud ui
     """
-    import importlib.util
-
-    from trmcloud.core.errors import MissingExtra
-
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
         raise MissingExtra("trmcloud ui", "ui")
-    from trmcloud.app.context import find_run
-    from trmcloud.cli.catch_up import tell
     from trmcloud.cli.page.server import serve
-    from trmcloud.wiring import build_context
 
     context = build_context()
     context.ledger.read()  # one that cannot be used is told here, not on the page

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from trmcloud.app.data import check_folder, is_prepared, need_data_extra, resolve_source
+from trmcloud.app.preparing import pinned_source, ready_data
 from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.core.catalog.datasets import DataSet
+from trmcloud.cli.views.text import DataProgress, fields, table
+from trmcloud.core.catalog.datasets import DataSet
+from trmcloud.core.errors import DataError
+from trmcloud.core.spec.spec import DataSource
+from trmcloud.wiring import build_context
+from trmcloud.wiring_plans import build_planner, check_data_files, data_set, data_sets, recipes
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -31,9 +37,6 @@ def show_all(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
 
     Example: trmcloud data list
     """
-    from trmcloud.cli.views.text import table
-    from trmcloud.wiring_plans import data_sets
-
     used = _used_by()
     sets = data_sets()
     if as_json:
@@ -64,10 +67,6 @@ def show_one(
 
     Example: trmcloud data show fineweb-edu
     """
-    from trmcloud.cli.views.text import fields
-    from trmcloud.core.spec.spec import DataSource
-    from trmcloud.wiring_plans import data_set
-
     found = data_set(name)
     if as_json:
         print(json.dumps(found.to_json(), indent=1), file=as_is())
@@ -101,12 +100,6 @@ def get(
 
     Example: trmcloud data get gsm8k --recipe trm --tokens 100000
     """
-    from trmcloud.app.data import need_data_extra, resolve_source
-    from trmcloud.app.preparing import pinned_source, ready_data
-    from trmcloud.cli.views.text import DataProgress
-    from trmcloud.wiring import build_context
-    from trmcloud.wiring_plans import build_planner
-
     need_data_extra()
     inputs = build_planner().inputs
     wished = inputs.recipe(recipe)
@@ -132,12 +125,6 @@ def check(
 
     Example: trmcloud data check fineweb-edu
     """
-    from pathlib import Path
-
-    from trmcloud.app.data import check_folder, is_prepared, resolve_source
-    from trmcloud.core.errors import DataError
-    from trmcloud.wiring_plans import build_planner, check_data_files
-
     folder = Path(source).expanduser()
     if is_prepared(folder):
         results = check_folder(folder)
@@ -194,8 +181,6 @@ def _files_of(data_set: DataSet) -> str:
 
 def _used_by() -> dict[str, list[str]]:
     """The recipes that train on each data set where nothing else is said."""
-    from trmcloud.wiring_plans import recipes
-
     used: dict[str, list[str]] = {}
     for recipe in recipes():
         used.setdefault(str(recipe.shared.get("data", "")), []).append(recipe.name)

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
 
+from trmcloud.app.checkpoints import fetching
+from trmcloud.app.checkpoints.fetching import read_manifest, sound_file
 from trmcloud.app.context import Context, find_run
+from trmcloud.app.data import error_of, need_training_extra, prepared_from, resolve_source
+from trmcloud.app.pod_request import LaunchData, read_launch_note
+from trmcloud.app.preparing import pinned_source, ready_data
+from trmcloud.app.run_queries import mark_reported
+from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.views.run import show_verdict
 from trmcloud.cli.views.streams import as_is
+from trmcloud.cli.views.text import DataProgress
+from trmcloud.core.contract.gate import judge
+from trmcloud.core.errors import DataError, MissingExtra, NotFoundError, Outcome, UsageError
+from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.wiring import build_context, python_path
+from trmcloud.wiring_plans import build_planner
 
 # Running one of the trainer's own commands on a checkpoint: what ``sample``, ``eval`` and
 # ``serve`` share.
@@ -24,8 +40,6 @@ from trmcloud.cli.views.streams import as_is
 
 def checkpoint_folder(context: Context, named: str) -> str:
     """A checkpoint folder: the one named, or the best checkpoint of the run named (or newest)."""
-    from trmcloud.app.checkpoints import fetching
-
     folder = Path(named).expanduser() if named else None
     if folder is not None and folder.is_dir():
         fetching.read_manifest(folder)
@@ -47,9 +61,6 @@ def run_trainer_command(
     Raises:
         MissingExtra, DataError, CheckpointError
     """
-    from trmcloud.app.data import error_of, need_training_extra
-    from trmcloud.wiring import python_path
-
     need_training_extra()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path())}
     # What a model writes may hold any character; the terminal may not.
@@ -106,14 +117,6 @@ def gate(
 
     Example: trmcloud gate r-1f3a9c
     """
-    from trmcloud.app.context import find_run
-    from trmcloud.app.run_queries import mark_reported
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.cli.views.run import show_verdict
-    from trmcloud.core.contract.gate import judge
-    from trmcloud.core.errors import NotFoundError, Outcome
-    from trmcloud.wiring import build_context
-
     context = build_context()
     catch_up(context)
     state = find_run(context, run or None)
@@ -169,11 +172,6 @@ def eval(
 
     Example: trmcloud eval r-1f3a9c
     """
-    from pathlib import Path
-
-    from trmcloud.app.data import need_training_extra
-    from trmcloud.wiring import build_context
-
     _check(data, control, task, limit)
     context = build_context()
     need_training_extra()
@@ -195,10 +193,6 @@ def _check(data: str, control: str, task: str, limit: int) -> None:
     Raises:
         UsageError: options that do not go together, or a task that is not known.
     """
-    from pathlib import Path
-
-    from trmcloud.core.errors import UsageError
-
     if task and task not in _TASKS:
         raise UsageError(f"no task {task!r}", next_step=f"tasks: {', '.join(_TASKS)}")
     if task and control:
@@ -215,18 +209,6 @@ def _check(data: str, control: str, task: str, limit: int) -> None:
 def _prepared(context: Context, folder: Path, data: str) -> str:
     """The folder of prepared text to score on: the run's own, or ``data`` in the checkpoint's
     tokens."""
-    from dataclasses import replace
-    from pathlib import Path
-
-    from trmcloud.app.checkpoints.fetching import read_manifest, sound_file
-    from trmcloud.app.data import prepared_from, resolve_source
-    from trmcloud.app.pod_request import LaunchData, read_launch_note
-    from trmcloud.app.preparing import pinned_source, ready_data
-    from trmcloud.cli.views.text import DataProgress
-    from trmcloud.core.errors import DataError
-    from trmcloud.core.spec.settings import PhaseRecipe
-    from trmcloud.wiring_plans import build_planner
-
     manifest = read_manifest(folder)
     try:
         own = LaunchData.of_note(read_launch_note(context.home, manifest.run_id))
@@ -279,9 +261,6 @@ def sample(
 
     Example: trmcloud sample r-1f3a9c --prompt "import "
     """
-    from trmcloud.core.errors import UsageError
-    from trmcloud.wiring import build_context
-
     if not 1 <= max_tokens <= 4096 or not 0 <= temperature <= 10 or top_k < 1:
         raise UsageError("--max-tokens 1–4096, --temperature 0–10, --top-k at least 1")
     if not 0 < top_p <= 1:
@@ -320,13 +299,6 @@ def serve(
 
     Example: trmcloud serve r-1f3a9c
     """
-    import importlib.util
-    import sys
-
-    from trmcloud.app.data import need_training_extra
-    from trmcloud.core.errors import MissingExtra
-    from trmcloud.wiring import build_context
-
     need_training_extra()
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
         raise MissingExtra("a server", "serve")

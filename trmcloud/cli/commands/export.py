@@ -10,9 +10,17 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app.checkpoints import fetching
 from trmcloud.cli import options
+from trmcloud.cli.views.metrics import score_rows
 from trmcloud.cli.views.streams import as_is
+from trmcloud.cli.views.text import Progress, duration, not_evaluated
+from trmcloud.core.control.observation import ReportedValue
+from trmcloud.export import writing
+from trmcloud.export.adopt import find_folder, read_adopted_run
 from trmcloud.options import LaunchRequest
+from trmcloud.wiring import run_files, trainer_package
+from trmcloud.wiring_plans import build_planner, shipped_offers, task_names
 
 
 @options.with_options("export")
@@ -30,10 +38,6 @@ def export(
 
     Example: trmcloud export 8xA100 --phase fast --as sbatch --data /data/text
     """
-    from trmcloud.export import writing
-    from trmcloud.wiring import trainer_package
-    from trmcloud.wiring_plans import build_planner, shipped_offers, task_names
-
     planner, names = build_planner(), task_names()
     if request.hardware == "all" and form == writing.SKY:
         trm, now = planner.recipe("trm"), time.time()
@@ -71,16 +75,9 @@ def adopt(
 
     Example: trmcloud adopt ./trmcloud-run
     """
-    from trmcloud.app.checkpoints import fetching
-    from trmcloud.cli.views.metrics import score_rows
-    from trmcloud.cli.views.text import Progress, duration, not_evaluated
-    from trmcloud.core.control.observation import ReportedValue
-    from trmcloud.export import adopt
-    from trmcloud.wiring import run_files
-
-    root = adopt.find_folder(Path(folder).expanduser())
+    root = find_folder(Path(folder).expanduser())
     files = run_files(root)
-    found = adopt.read_adopted_run(root, files)
+    found = read_adopted_run(root, files)
     best = found.best
     if best.val_bpb is None:
         print(not_evaluated(best), file=sys.stderr)

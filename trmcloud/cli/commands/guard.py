@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from trmcloud.app.doctor import examine
+from trmcloud.app.home import home_dir
+from trmcloud.app.planning import load_plan
+from trmcloud.app.reap import last_visit
+from trmcloud.cli.commands.evaluate import run_trainer_command
+from trmcloud.cli.confirm import confirmed
 from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.core.money import Usd
+from trmcloud.cli.views.text import duration
+from trmcloud.core.errors import ProviderError, UsageError
+from trmcloud.core.money import Usd
+from trmcloud.wiring import account_checks, build_context, keys_unseen, python_path, reaper_timer
+from trmcloud.wiring_plans import known_offers, local_machine
 
 
 def doctor(
@@ -34,13 +43,8 @@ def doctor(
     Example: trmcloud doctor
     """
     if gpu:
-        from trmcloud.cli.commands.evaluate import run_trainer_command
-
         run_trainer_command("model.gpu", ["--json"] if as_json else [])
         return
-    from trmcloud.app.doctor import examine
-    from trmcloud.wiring import account_checks, build_context, python_path
-    from trmcloud.wiring_plans import known_offers, local_machine
 
     checks = account_checks(os.environ, _rates(plan) if plan else {}, bucket)
     findings = examine(build_context, local_machine, python_path, known_offers, checks)
@@ -58,9 +62,6 @@ def doctor(
 
 def _rates(plan_id: str) -> dict[str, Usd]:
     """The dearest USD/h that the plan may rent at, by provider."""
-    from trmcloud.app.home import home_dir
-    from trmcloud.app.planning import load_plan
-
     plan = load_plan(home_dir(os.environ), plan_id, time.time())
     rates: dict[str, Usd] = {}
     for candidate in map(plan.candidate, plan.launchable):
@@ -88,13 +89,6 @@ def install(
 
     Example: trmcloud guard install --every 5
     """
-    import os
-    import shutil
-
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.core.errors import ProviderError, UsageError
-    from trmcloud.wiring import keys_unseen, reaper_timer
-
     command = shutil.which("trmcloud") or str(Path(sys.executable).parent / "trmcloud")
     timer = reaper_timer()
     planned = timer.plan(command, every_min=every, cron=cron)
@@ -132,10 +126,6 @@ def status() -> None:
 
     Example: trmcloud guard status
     """
-    from trmcloud.app.reap import last_visit
-    from trmcloud.cli.views.text import duration
-    from trmcloud.wiring import build_context, reaper_timer
-
     context, timer = build_context(), reaper_timer()
     kind = timer.installed()
     print(f"installed  {kind or 'no'}")
@@ -157,7 +147,5 @@ def remove() -> None:
 
     Example: trmcloud guard remove
     """
-    from trmcloud.wiring import reaper_timer
-
     kind = reaper_timer().remove()
     print(f"removed the {kind} guard" if kind else "there was no guard")

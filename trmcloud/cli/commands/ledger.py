@@ -6,14 +6,21 @@ import datetime as dt
 import getpass
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+import time
+from typing import Annotated
 
 import typer
 
+from trmcloud.app.ledger_care import restored_json, restored_lines
+from trmcloud.cli.confirm import confirmed
+from trmcloud.cli.views.reasons import hurt_line
 from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.core.control.ledger_facts import Quarantine
+from trmcloud.cli.views.text import table
+from trmcloud.core.control.events import DamageSettled
+from trmcloud.core.control.ledger_facts import Quarantine
+from trmcloud.core.errors import LedgerDamaged, LedgerError, NotFoundError, UsageError
+from trmcloud.core.money import Usd, parse_budget
+from trmcloud.wiring import build_context, build_ledger
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -35,8 +42,6 @@ def check(as_json: Annotated[bool, _JSON] = False) -> None:
 
     Example: trmcloud ledger check
     """
-    from trmcloud.wiring import build_ledger
-
     ledger, _ = build_ledger()
     lost = ledger.check()
     state, trouble = ledger.read(), ledger.backup_trouble()
@@ -77,10 +82,6 @@ def backups(
 
     Example: trmcloud ledger backups
     """
-    from trmcloud.cli.views.text import table
-    from trmcloud.core.errors import LedgerError
-    from trmcloud.wiring import build_ledger
-
     ledger, _ = build_ledger()
     if make and ledger.back_up() is None:
         ledger.check()
@@ -125,13 +126,6 @@ def restore(
 
     Example: trmcloud ledger restore
     """
-    import time
-
-    from trmcloud.app.ledger_care import restored_json, restored_lines
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.core.errors import LedgerDamaged, NotFoundError, UsageError
-    from trmcloud.wiring import build_ledger
-
     ledger, home = build_ledger()
     why = "a person asked for it"
     if not backup:
@@ -184,11 +178,6 @@ def settle(
 
     Example: trmcloud ledger settle r-1f3a9c 7.25
     """
-    from trmcloud.core.control.events import DamageSettled
-    from trmcloud.core.errors import NotFoundError, UsageError
-    from trmcloud.core.money import Usd, parse_budget
-    from trmcloud.wiring import build_context
-
     try:
         cost = Usd(0) if amount.strip() in ("0", "$0") else parse_budget(amount)
     except ValueError as error:
@@ -202,14 +191,6 @@ def settle(
         )
     context.ledger.note(DamageSettled(name, cost, getpass.getuser()), context.wall())
     print(f"{name}: counted as {cost}")
-
-
-def hurt_line(hurt: Quarantine) -> str:
-    """A run in quarantine: what is known, what it counts as, what to type next."""
-    if hurt.settled is not None:
-        return f"{hurt.run_id}: {hurt.words}; settled by hand at {hurt.settled}"
-    most = "an amount that is not known" if hurt.most is None else f"{hurt.most} at most"
-    return f"{hurt.run_id}: {hurt.words}; it counts as {most} · trmcloud ledger restore"
 
 
 def _hurt_json(hurt: Quarantine) -> dict[str, object]:

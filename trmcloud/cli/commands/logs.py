@@ -6,16 +6,20 @@ import codecs
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from trmcloud.app.checkpoints.sources import live_pod
+from trmcloud.app.context import Context, find_run, require_reach
+from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
+from trmcloud.app.trainings import find_symptoms
+from trmcloud.cli.catch_up import catch_up, look_again
+from trmcloud.cli.views.health import News, helps, seen
 from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.app.context import Context
-    from trmcloud.cli.views.health import News
-    from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
+from trmcloud.wiring import build_context
 
 _CHUNK = 1 << 16
 _DATA_EVERY_S = 5.0
@@ -34,12 +38,6 @@ def logs(
 
     Example: trmcloud logs -f r-1f3a9c
     """
-    from trmcloud.app.context import find_run
-    from trmcloud.cli.catch_up import catch_up, look_again
-    from trmcloud.cli.views.health import News
-    from trmcloud.core.errors import NotFoundError
-    from trmcloud.wiring import build_context
-
     context = build_context()
     catch_up(context)
     state = find_run(context, run or None)
@@ -85,9 +83,6 @@ def _tell_mended(news: News, run: RunState) -> None:
 
 def _why_no_more(context: Context, run: RunState) -> str:
     """Why a rented run's log will not grow any more; empty while it may."""
-    from trmcloud.app.run_queries import is_rented
-    from trmcloud.core.control.run_state import State
-
     generation = run.generation
     if generation is None or not is_rented(run):
         return ""
@@ -108,8 +103,6 @@ class DataLines:
         self._said = ""
 
     def print_new(self, run: RunState) -> None:
-        from trmcloud.app.run_queries import data_progress_text, last_beat, waits_for_data
-
         now = self._context.clock.now().boot
         if not run.live or now - self._said_at < _DATA_EVERY_S:
             return
@@ -130,9 +123,6 @@ class HealthLines:
         self._said: set[tuple[str, str]] = set()
 
     def print_new(self, run: RunState) -> None:
-        from trmcloud.app.trainings import find_symptoms
-        from trmcloud.cli.views.health import helps, seen
-
         now = self._context.clock.now().boot
         if run.live and now - self._looked_at < _HEALTH_EVERY_S:
             return
@@ -190,12 +180,6 @@ def ssh(
 
     Example: trmcloud ssh r-1f3a9c -- nvidia-smi
     """
-    from trmcloud.app.checkpoints.sources import live_pod
-    from trmcloud.app.context import find_run, require_reach
-    from trmcloud.app.run_queries import is_rented
-    from trmcloud.core.errors import ConflictError, UsageError
-    from trmcloud.wiring import build_context
-
     context = build_context()
     state = find_run(context, run or None)
     if state.generation is not None and not is_rented(state):

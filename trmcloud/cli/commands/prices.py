@@ -12,6 +12,8 @@ from trmcloud.cli.views.streams import as_is
 from trmcloud.core.catalog.hardware import GPUS, find_gpu
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer, moves
 from trmcloud.core.money import Usd
+from trmcloud.core.spec.guides import SOURCE
+from trmcloud.wiring_plans import guides, known_offers, price_tables
 
 MOVES_SHOWN = 20
 """Moved prices that a refresh tells of; ``diff`` tells of all."""
@@ -77,8 +79,6 @@ def refresh() -> None:
 
     Example: trmcloud prices refresh
     """
-    from trmcloud.wiring_plans import price_tables
-
     now, tables = time.time(), price_tables()
     before = tables.offers(now)
     outcome = tables.refresh(now)
@@ -97,8 +97,6 @@ def diff() -> None:
 
     Example: trmcloud prices diff
     """
-    from trmcloud.wiring_plans import price_tables
-
     now, tables = time.time(), price_tables()
     snapshots = tables.snapshots()
     if not snapshots:
@@ -110,8 +108,6 @@ def diff() -> None:
 
 
 def _load(now: float) -> list[Offer]:
-    from trmcloud.wiring_plans import known_offers
-
     return known_offers(now)
 
 
@@ -161,9 +157,6 @@ def _how_far(move: tuple[Offer, Usd | None]) -> tuple[bool, float]:
 
 
 def _print_guides() -> None:
-    from trmcloud.core.spec.guides import SOURCE
-    from trmcloud.wiring_plans import guides
-
     print(f"{SOURCE}; never planned with")
     for claim in (claim for guide in guides() for claim in guide.rows):
         low, high = claim.minutes

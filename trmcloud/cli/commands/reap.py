@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from trmcloud.app import ending
+from trmcloud.app.context import Context
+from trmcloud.app.ending import end_overdue
+from trmcloud.app.reap import end, look, note_visit
+from trmcloud.app.reconciling import reconcile
+from trmcloud.cli.catch_up import GRACE_S, tell
+from trmcloud.cli.confirm import confirmed
+from trmcloud.cli.views.reasons import did_line, reason_json, sentence, tell_troubles, trouble_code
+from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
+from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.app.context import Context
+from trmcloud.core.control.bookkeeping import is_charge_pending
+from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
+from trmcloud.wiring import build_context
 
 GUARD_GRACE_S = 30.0
 """The time that the guard stays to send due notices."""
@@ -49,22 +59,6 @@ def reap(
 
     Example: trmcloud reap --yes
     """
-    from trmcloud.app import reap
-    from trmcloud.app.ending import end_overdue
-    from trmcloud.app.reconciling import reconcile
-    from trmcloud.cli.catch_up import GRACE_S, tell
-    from trmcloud.cli.views.reasons import (
-        did_line,
-        reason_json,
-        sentence,
-        tell_troubles,
-        trouble_code,
-    )
-    from trmcloud.cli.views.status import volume_lines
-    from trmcloud.core.control.bookkeeping import is_charge_pending
-    from trmcloud.core.errors import LedgerError, UsageError
-    from trmcloud.wiring import build_context
-
     context = build_context()
     if run or all_of:
         if (run and all_of) or accept_restored or as_json:
@@ -78,18 +72,18 @@ def reap(
             next_step="trmcloud reap --yes",
         )
     try:
-        found = reap.look(context)
+        found = look(context)
     except LedgerError:
         # What it cannot say of them, the pods' own names do.
         for provider, name in end_overdue(context) if yes else ():
             print(f"ended {name} on {provider}: its hard stop has passed")
         raise
-    did = reap.end(context, found) if yes else []
+    did = end(context, found) if yes else []
     if yes:
         did += reconcile(context)
         tell_troubles(context)
     if guard_every:
-        reap.note_visit(context, guard_every * 60.0, found)
+        note_visit(context, guard_every * 60.0, found)
     said = [did_line(each) for each in did]
     known = not is_charge_pending(context.ledger.read())
     if as_json:
@@ -122,12 +116,6 @@ def reap(
 
 def _end_named(context: Context, run: str, ledger_id: str, *, yes: bool) -> int:
     """End the pods of a run, or of a ledger, by their names; the exit code."""
-    from trmcloud.app import ending
-    from trmcloud.app.reconciling import reconcile
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
-    from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError
-
     if yes and run:
         ended = ending.end_run(context, run)
         tell_listed(ended.listed)

@@ -29,7 +29,7 @@ def status(
     """
     from trmcloud.app.context import find_run, is_quiet
     from trmcloud.cli.catch_up import catch_up, tell
-    from trmcloud.cli.views.reasons import trouble_code
+    from trmcloud.cli.views.reasons import did_line, hurt_line, trouble_code
     from trmcloud.core.catalog.providers import brokered
     from trmcloud.wiring import build_context
 
@@ -42,8 +42,6 @@ def status(
     else:
         did = catch_up(context)
     if not run and not as_json:
-        from trmcloud.cli.commands.ledger import hurt_line
-
         for hurt in context.ledger.read().quarantined.values():
             print(f"damaged: {hurt_line(hurt)}")
         if trouble := context.backup_trouble():
@@ -55,11 +53,8 @@ def status(
         runs = [r for r in known if r.live or everything] or known[-1:]
     code = trouble_code(context, run)
     if not as_json:
-        if did:
-            from trmcloud.cli.views.reasons import did_line
-
-            for each in did:
-                print(f"· {did_line(each)}")
+        for each in did:
+            print(f"· {did_line(each)}")
         if not runs:
             print("no runs yet · trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60")
             sys.exit(code)

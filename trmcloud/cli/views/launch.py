@@ -8,6 +8,8 @@ import shlex
 from trmcloud.app.checkpoints.fetching import FetchedCheckpoint, OwnNames, under_own_names
 from trmcloud.app.checkpoints.opening import Effect, worst
 from trmcloud.app.context import Context
+from trmcloud.app.run_facts import report_run
+from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree
 from trmcloud.cli.views.plan import age_days, limit_rows, told_reasons
 from trmcloud.cli.views.streams import as_is
@@ -71,9 +73,6 @@ def show_plan(
 
 def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = False) -> None:
     """Print the hardware, checkpoint and rest of the cap with which an ended run continues."""
-    from trmcloud.app.run_facts import report_run
-    from trmcloud.app.run_queries import mark_reported
-
     report = report_run(context, run)
     latest = report.latest
     begins = "what lies on its network volume" if report.on_volume else "the beginning"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trmcloud.app.context import Context, unreached_providers
 from trmcloud.cli.views.text import bpb, duration
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.control.observation import BY_POD, POD
@@ -15,8 +16,8 @@ from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
-    from trmcloud.app.context import Context
     from trmcloud.app.reap import Did
+    from trmcloud.core.control.ledger_facts import Quarantine
 
 _Kind = ReasonKind
 SENTENCES: Mapping[ReasonKind, str] = {
@@ -249,8 +250,6 @@ _WORDS = {
 
 def tell_unreached(context: Context) -> None:
     """Providers that gave no list: what they rent to us goes on, unseen from here."""
-    from trmcloud.app.context import unreached_providers
-
     for provider, why in unreached_providers(context):
         print(one_line(f"{provider} was not looked at: {why}"), file=sys.stderr, flush=True)
 
@@ -271,3 +270,11 @@ def trouble_code(context: Context, run_id: str = "") -> int:
     was brought up to date."""
     troubles = [e for name, e in context.troubles.items() if run_id in ("", name)]
     return max((int(getattr(error, "exit_code", 1)) for error in troubles), default=0)
+
+
+def hurt_line(hurt: Quarantine) -> str:
+    """A run in quarantine: what is known, what it counts as, what to type next."""
+    if hurt.settled is not None:
+        return f"{hurt.run_id}: {hurt.words}; settled by hand at {hurt.settled}"
+    most = "an amount that is not known" if hurt.most is None else f"{hurt.most} at most"
+    return f"{hurt.run_id}: {hurt.words}; it counts as {most} · trmcloud ledger restore"

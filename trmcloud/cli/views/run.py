@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.ending import NamedPodsEnded, PodListing
 from trmcloud.app.launching import OnlyBillPending, follow_or_drive, foreseen_closing, request_stop
+from trmcloud.app.measurements import note_measured, note_probed
 from trmcloud.app.run_queries import mark_reported, reported_uploads
 from trmcloud.app.short_rentals import meaning_of, never_heard
+from trmcloud.cli.views.health import health_rows, recovered_rows
+from trmcloud.cli.views.metrics import target_rows
 from trmcloud.cli.views.reasons import sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
@@ -24,9 +28,6 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
 from trmcloud.core.text import one_line
-
-if TYPE_CHECKING:
-    from trmcloud.app.ending import NamedPodsEnded, PodListing
 
 
 def tell_listed(found: PodListing) -> None:
@@ -147,16 +148,10 @@ def show_end(context: Context, run: RunState) -> int:
         print(f"  why: {one_line(told)}")
     for phase, gate in run.gates.items():
         show_verdict(phase, mark_reported(run, gate.verdict))
-    from trmcloud.cli.views.health import (
-        health_rows,  # with statistics, which nothing else needs
-        recovered_rows,
-    )
-    from trmcloud.cli.views.metrics import target_rows
 
     told_rows = recovered_rows(context, run) + health_rows(context, run)
     for label, text in told_rows + target_rows(context, run):
         print(f"  {label}: {text}")
-    from trmcloud.app.measurements import note_measured, note_probed
 
     with suppress(OSError):  # what it measured is lost then, and nothing else
         note_measured(context, run)

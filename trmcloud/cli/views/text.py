@@ -6,13 +6,10 @@ import itertools
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from trmcloud.cli.views.streams import columns, draw, padded, width
+from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.text import one_line
-
-if TYPE_CHECKING:
-    from trmcloud.core.contract.manifest import CheckpointManifest
 
 CHECKPOINTS = "checkpoints in"
 """The name of the row that says where a run's checkpoints are stored."""
