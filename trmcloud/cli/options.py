@@ -14,6 +14,31 @@ if TYPE_CHECKING:
 
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Defaults and details, too.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Live = Annotated[
+    bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
+]
+RunName = Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")]
+Checkpoint = Annotated[
+    str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
+]
+Into = Annotated[str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def make_group(
+    help: str, example: str, *, no_args_is_help: bool = True, **more: Any
+) -> typer.Typer:
+    """Make the Typer app of a command that has commands of its own."""
+    return typer.Typer(
+        rich_markup_mode=None,
+        add_completion=False,
+        no_args_is_help=no_args_is_help,
+        help=f"{help}\n\nExample: {example}",
+        **more,
+    )
+
 
 _Command = Callable[..., None]
 

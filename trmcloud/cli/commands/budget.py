@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import getpass
-import json
 import shlex
 from typing import Annotated
 
@@ -12,22 +11,19 @@ import typer
 
 from trmcloud.app import ledger_care
 from trmcloud.app.context import Context
+from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.status import volume_lines
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import table
+from trmcloud.cli.views.text import print_json, table
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.events import CapSet
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.wiring import build_context
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Caps that every launch must fit: account, month, project.\n\n"
-    "Example: trmcloud budget set month 500",
+app = options.make_group(
+    "Caps that every launch must fit: account, month, project.",
+    "trmcloud budget set month 500",
 )
 
 _LEVEL = typer.Argument(help="account, month or project.")
@@ -72,7 +68,7 @@ def raise_(
 
 
 @app.command("show")
-def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def show(as_json: options.Json = False) -> None:
     """Show every level: cap, spent, reserved, left.
 
     Example: trmcloud budget show
@@ -81,7 +77,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     catch_up(context)
     lines = context.ledger.read().lines_for(context.project, context.wall())
     if as_json:
-        print(json.dumps([_as_json(line) for line in lines], indent=1), file=as_is())
+        print_json([_as_json(line) for line in lines])
         return
     rows = [
         (
@@ -108,7 +104,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
 
 @app.command("history")
-def history(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def history(as_json: options.Json = False) -> None:
     """Show every change of a cap: when, what, by whom.
 
     Example: trmcloud budget history
@@ -126,7 +122,7 @@ def history(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
             }
             for at, event in changes
         ]
-        print(json.dumps(rows, indent=1), file=as_is())
+        print_json(rows)
         return
     if not changes:
         print("no cap was ever set · trmcloud budget set month 500")

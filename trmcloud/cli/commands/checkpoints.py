@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,14 +16,14 @@ from trmcloud.app.checkpoints.inventory import SourcePruning
 from trmcloud.app.context import Context, UnreachableProvider, find_run, require_reach
 from trmcloud.app.launching import follow_or_drive
 from trmcloud.app.run_queries import mark_reported
+from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.confirm import confirmed
 from trmcloud.cli.views.launch import own_files
 from trmcloud.cli.views.metrics import score_rows
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.status import volume_lines
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import Progress, duration, not_evaluated, table
+from trmcloud.cli.views.text import Progress, duration, not_evaluated, print_json, table
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.control.events import VolumeDeleted
@@ -72,10 +71,8 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
 
 
 def fetch_best(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
-    into: Annotated[
-        str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")
-    ] = "",
+    run: options.RunName = "",
+    into: options.Into = "",
     weights_only: Annotated[
         bool,
         typer.Option(
@@ -89,7 +86,7 @@ def fetch_best(
     yes: Annotated[
         bool, typer.Option("-y", "--yes", help="Rent a machine for it without asking.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Copy the best checkpoint (lowest validation bits per byte), verifying every hash. Where none
     was evaluated yet it is the latest.
@@ -116,7 +113,7 @@ def fetch_best(
         context, state, found, folder, weights_only=weights_only, progress=progress
     )
     if as_json:
-        print(fetching.to_json(fetched), file=as_is())
+        print_json(fetched.to_json(), indent=None)
         return
     word = "already there, verified" if fetched.already_there else "fetched and verified"
     print(f"{state.run_id} {best.label}: {word}")
@@ -130,12 +127,12 @@ def fetch_best(
 
 
 def prune(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     keep_best: Annotated[
         int | None, typer.Option(help="How many best of each phase stay (default: the recipe's).")
     ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
 ) -> None:
     """Delete checkpoints, never the best of a phase nor its latest, nor, in the week after the run,
     what was saved before the cooldown of that; on a rented pod or in the run's bucket, there too.
@@ -150,7 +147,7 @@ def prune(
     planned = inventory.plan_pruning(context, find_run(context, run or None), keep_best)
     freed = sum(each.freed_bytes for each in planned)
     if as_json:
-        print(json.dumps(_as_json(planned, freed)), file=as_is())
+        print_json(_as_json(planned, freed), indent=None)
     else:
         for each in planned:
             _show(each)
@@ -193,12 +190,11 @@ def _show(each: SourcePruning) -> None:
         print(f"  {cost}")
 
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    add_completion=False,
+app = options.make_group(
+    "Network volumes that this ledger made, and what they cost until they are deleted.",
+    "trmcloud volumes",
     invoke_without_command=True,
-    help="Network volumes that this ledger made, and what they cost until they are deleted.\n\n"
-    "Example: trmcloud volumes",
+    no_args_is_help=False,
 )
 
 _HOURS_PER_DAY = 24
@@ -207,7 +203,7 @@ _HOURS_PER_DAY = 24
 @app.callback()
 def show(
     typed: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     if typed.invoked_subcommand is not None:
         return
@@ -236,7 +232,7 @@ def show(
             }
             for provider, volume, day, month in priced
         ]
-        print(json.dumps(rows, indent=1), file=as_is())
+        print_json(rows)
         return
     if not found:
         print("this ledger has no network volumes: nothing is charged for any")
@@ -259,7 +255,7 @@ def delete(
     volume: Annotated[
         str, typer.Argument(help="Its id, or its data centre, as trmcloud volumes shows them.")
     ],
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: options.Yes = False,
 ) -> None:
     """Delete a network volume and everything on it.
 

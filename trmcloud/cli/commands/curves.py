@@ -15,6 +15,7 @@ from trmcloud.app.boards import BoardFeed, need_metrics
 from trmcloud.app.checkpoints.sources import live_pod
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.run_queries import is_driven
+from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, look_again, tell
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Dropped, MissingExtra, UsageError
@@ -101,7 +102,7 @@ def _is_free(port: int) -> bool:
 
 
 def wandb(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     project: Annotated[
         str, typer.Option(help="W&B's project; the run's own otherwise.", envvar="WANDB_PROJECT")
     ] = "",
@@ -152,9 +153,7 @@ def ui(
         str, typer.Option(help="Address to listen at: whoever has the token may steer from there.")
     ] = _LOOPBACK[0],
     port: Annotated[int, typer.Option(help="Port; 0: one that is free.", min=0, max=65535)] = 8765,
-    live: Annotated[
-        bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
-    ] = False,
+    live: options.Live = False,
 ) -> None:
     """Serve a page on this machine alone, until Ctrl-C: runs, money, curves, and buttons that land,
     save, stop, fetch and raise. Its address holds the token without which nobody sees anything.

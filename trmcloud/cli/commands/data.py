@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,20 +9,17 @@ import typer
 
 from trmcloud.app.data import check_folder, is_prepared, need_data_extra, resolve_source
 from trmcloud.app.preparing import pinned_source, ready_data
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import DataProgress, fields, table
+from trmcloud.cli import options
+from trmcloud.cli.views.text import DataProgress, fields, print_json, table
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.spec import DataSource
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner, check_data_files, data_set, data_sets, recipes
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="Data sets by name: what there is, where it lies, and whether it can be had.\n\n"
-    "Example: trmcloud data list",
+app = options.make_group(
+    "Data sets by name: what there is, where it lies, and whether it can be had.",
+    "trmcloud data list",
 )
 
 Source = Annotated[
@@ -32,7 +28,7 @@ Source = Annotated[
 
 
 @app.command("list")
-def show_all(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def show_all(as_json: options.Json = False) -> None:
     """Every data set that goes by a name, and which recipes train on it.
 
     Example: trmcloud data list
@@ -41,7 +37,7 @@ def show_all(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
     sets = data_sets()
     if as_json:
         rows = [{**each.to_json(), "recipes": used.get(each.name, [])} for each in sets]
-        print(json.dumps(rows, indent=1), file=as_is())
+        print_json(rows)
         return
     header = ("name", "what it is", "size", "licence", "recipes")
     lines = [
@@ -61,7 +57,7 @@ def show_all(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
 @app.command("show")
 def show_one(
     name: Annotated[str, typer.Argument(help="A data set's name.", metavar="NAME")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Where a data set lies, in which files, under which licence.
 
@@ -69,7 +65,7 @@ def show_one(
     """
     found = data_set(name)
     if as_json:
-        print(json.dumps(found.to_json(), indent=1), file=as_is())
+        print_json(found.to_json())
         return
     rows = [
         ("name", found.name),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import signal
 import subprocess
@@ -24,10 +23,10 @@ from trmcloud.app.data import error_of, need_training_extra, prepared_from, reso
 from trmcloud.app.pod_request import LaunchData, read_launch_note
 from trmcloud.app.preparing import pinned_source, ready_data
 from trmcloud.app.run_queries import mark_reported
+from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.run import show_verdict
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import DataProgress
+from trmcloud.cli.views.text import DataProgress, print_json
 from trmcloud.core.contract.gate import judge
 from trmcloud.core.errors import DataError, MissingExtra, NotFoundError, Outcome, UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -104,12 +103,12 @@ def _passed_on(process: subprocess.Popen[str], wanted: bool) -> Iterator[list[in
 
 
 def gate(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     phase: Annotated[str, typer.Option(help="fast or extreme; the first otherwise.")] = "",
     strict_guide: Annotated[
         bool, typer.Option("--strict-guide", help="The guide's bands block, too.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Judge a phase by its metrics: order of the steps, falling loss, finite gradients.
 
@@ -126,15 +125,13 @@ def gate(
         raise NotFoundError(f"{state.run_id} has no metrics yet", next_step="trmcloud status")
     verdict = judge(phases[0], metrics, strict=strict_guide)
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "run": state.run_id,
-                    "reported_by": mark_reported(state, verdict).by,
-                    **verdict.to_json(),
-                }
-            ),
-            file=as_is(),
+        print_json(
+            {
+                "run": state.run_id,
+                "reported_by": mark_reported(state, verdict).by,
+                **verdict.to_json(),
+            },
+            indent=None,
         )
     else:
         print(state.run_id)
@@ -147,9 +144,7 @@ _TASKS = ("gsm8k",)
 
 
 def eval(
-    checkpoint: Annotated[
-        str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
-    ] = "",
+    checkpoint: options.Checkpoint = "",
     data: Annotated[
         str,
         typer.Option(
@@ -166,7 +161,7 @@ def eval(
     limit: Annotated[
         int, typer.Option(help="With --task: the first N questions (0: all).", min=0)
     ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Bits per byte and every supervision step's loss, beside what counting bytes alone gives.
 
@@ -243,9 +238,7 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
 
 
 def sample(
-    checkpoint: Annotated[
-        str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
-    ] = "",
+    checkpoint: options.Checkpoint = "",
     prompt: Annotated[
         str, typer.Option(help="Text to go on from (default: a document's beginning).")
     ] = "",
@@ -281,9 +274,7 @@ _PACKAGES = ("pydantic", "starlette", "uvicorn")
 
 
 def serve(
-    checkpoint: Annotated[
-        str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
-    ] = "",
+    checkpoint: options.Checkpoint = "",
     host: Annotated[
         str, typer.Option(help="Address to listen at; any but loopback needs a token.")
     ] = _LOOPBACK[0],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -13,8 +12,7 @@ import typer
 from trmcloud.app.checkpoints import fetching
 from trmcloud.cli import options
 from trmcloud.cli.views.metrics import score_rows
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import Progress, duration, not_evaluated
+from trmcloud.cli.views.text import Progress, duration, not_evaluated, print_json
 from trmcloud.core.control.observation import ReportedValue
 from trmcloud.export import writing
 from trmcloud.export.adopt import find_folder, read_adopted_run
@@ -62,13 +60,11 @@ def adopt(
     folder: Annotated[
         str, typer.Argument(help="The script's RUN_DIR, or the folder that holds it.")
     ] = ".",
-    into: Annotated[
-        str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")
-    ] = "",
+    into: options.Into = "",
     weights_only: Annotated[
         bool, typer.Option("--weights-only", help="Leave the optimizer's state behind.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Copy the best checkpoint of a script that `trmcloud export` wrote, verifying every hash, and
     say what the script's run cost by its own account.
@@ -86,10 +82,7 @@ def adopt(
         files.fetch, best, target, weights_only=weights_only, progress=Progress()
     )
     if as_json:
-        print(
-            json.dumps({**json.loads(fetching.to_json(fetched)), **found.to_json()}),
-            file=as_is(),
-        )
+        print_json({**fetched.to_json(), **found.to_json()}, indent=None)
         return
     ended = found.outcome.value if found.outcome is not None else "still running"
     why = f": {found.why}" if found.why else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -16,10 +15,10 @@ from trmcloud.app.doctor import examine
 from trmcloud.app.home import home_dir
 from trmcloud.app.planning import load_plan
 from trmcloud.app.reap import last_visit
+from trmcloud.cli import options
 from trmcloud.cli.commands.evaluate import run_trainer_command
 from trmcloud.cli.confirm import confirmed
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import duration
+from trmcloud.cli.views.text import duration, print_json
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.wiring import account_checks, build_context, keys_unseen, python_path, reaper_timer
@@ -36,7 +35,7 @@ def doctor(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Measure this machine's GPUs, and nothing else.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Check what trmcloud needs here, each with its fix.
 
@@ -49,7 +48,7 @@ def doctor(
     checks = account_checks(os.environ, _rates(plan) if plan else {}, bucket)
     findings = examine(build_context, local_machine, python_path, known_offers, checks)
     if as_json:
-        print(json.dumps([finding._asdict() for finding in findings], indent=1), file=as_is())
+        print_json([finding._asdict() for finding in findings])
     else:
         width = max(len(finding.name) for finding in findings)
         for finding in findings:
@@ -70,12 +69,9 @@ def _rates(plan_id: str) -> dict[str, Usd]:
     return rates
 
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Let this machine end forgotten pods by itself, every few minutes.\n\n"
-    "Example: trmcloud guard install --every 5",
+app = options.make_group(
+    "Let this machine end forgotten pods by itself, every few minutes.",
+    "trmcloud guard install --every 5",
 )
 
 
@@ -83,7 +79,7 @@ app = typer.Typer(
 def install(
     every: Annotated[int, typer.Option(help="Minutes between visits.")] = 5,
     cron: Annotated[bool, typer.Option("--cron", help="cron, even where systemd is.")] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: options.Yes = False,
 ) -> None:
     """Show what would be written, then write it: a systemd user timer, or a line for cron.
 

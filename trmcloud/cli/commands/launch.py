@@ -86,7 +86,7 @@ def launch(
 @options.with_options("resume")
 def resume(
     request: LaunchRequest,
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     accept_change: Annotated[
         bool,
         typer.Option(

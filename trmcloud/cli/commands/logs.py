@@ -14,6 +14,7 @@ from trmcloud.app.checkpoints.sources import live_pod
 from trmcloud.app.context import Context, find_run, require_reach
 from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
 from trmcloud.app.trainings import find_symptoms
+from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, look_again
 from trmcloud.cli.views.health import News, helps, seen
 from trmcloud.cli.views.streams import as_is
@@ -29,7 +30,7 @@ _GONE_AFTER_S = 20.0
 
 
 def logs(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as it grows.")] = False,
     phase: Annotated[str, typer.Option(help="fast or extreme; the last one otherwise.")] = "",
     lines: Annotated[int, typer.Option("-n", "--lines", help="Only the last N lines.")] = 0,
@@ -166,7 +167,7 @@ class Log:
 
 
 def ssh(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND...]", help="What to run there; a shell otherwise."),

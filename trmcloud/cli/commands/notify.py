@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import re
 import secrets
@@ -17,9 +16,9 @@ from urllib.parse import urlsplit
 
 import typer
 
+from trmcloud.cli import options
 from trmcloud.cli.views.reasons import words_of
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import duration, table
+from trmcloud.cli.views.text import duration, print_json, table
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.errors import ConflictError, NotFoundError, NotifyError, UsageError
@@ -30,13 +29,10 @@ from trmcloud.wiring import build_context, build_notifier, destinations_file, ou
 _WITHIN_S = 30.0
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Have somebody told when it matters: started, gate, cap, ended, trouble, lost, price,\n"
-    "orphan, reaper.\n\n"
-    "Example: trmcloud notify add webhook https://example.org/trmcloud",
+app = options.make_group(
+    "Have somebody told when it matters: started, gate, cap, ended, trouble, lost, price,\n"
+    "orphan, reaper.",
+    "trmcloud notify add webhook https://example.org/trmcloud",
 )
 
 
@@ -98,7 +94,7 @@ def add(
 
 
 @app.command("list")
-def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def show(as_json: options.Json = False) -> None:
     """Who is told, when that last worked, and what waits.
 
     Example: trmcloud notify list
@@ -136,7 +132,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
             }
         )
     if as_json:
-        print(json.dumps(data, indent=1), file=as_is())
+        print_json(data)
     elif not rows:
         print("nobody is told · trmcloud notify add webhook URL")
     else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Annotated
 
 import typer
 
-from trmcloud.cli.views.streams import as_is
+from trmcloud.cli import options
+from trmcloud.cli.views.text import print_json
 from trmcloud.core.catalog.hardware import GPUS, find_gpu
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer, moves
 from trmcloud.core.money import Usd
@@ -18,11 +18,9 @@ from trmcloud.wiring_plans import guides, known_offers, price_tables
 MOVES_SHOWN = 20
 """Moved prices that a refresh tells of; ``diff`` tells of all."""
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-    help="The table of offers that plans are made from.\n\nExample: trmcloud prices show H100-SXM",
+app = options.make_group(
+    "The table of offers that plans are made from.",
+    "trmcloud prices show H100-SXM",
 )
 
 
@@ -42,7 +40,7 @@ def list_offers(
     now = time.time()
     offers = [o for o in _load(now) if not provider or o.provider == provider]
     if as_json:
-        print(json.dumps([_as_json(offer) for offer in offers], indent=1), file=as_is())
+        print_json([_as_json(offer) for offer in offers])
         return
     best: dict[tuple[str, int], Offer] = {}
     for offer in offers:

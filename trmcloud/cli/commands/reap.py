@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
@@ -13,12 +12,13 @@ from trmcloud.app.context import Context
 from trmcloud.app.ending import end_overdue
 from trmcloud.app.reap import end, look, note_visit
 from trmcloud.app.reconciling import reconcile
+from trmcloud.cli import options
 from trmcloud.cli.catch_up import GRACE_S, tell
 from trmcloud.cli.confirm import confirmed
 from trmcloud.cli.views.reasons import did_line, reason_json, sentence, tell_troubles, trouble_code
 from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
 from trmcloud.cli.views.status import volume_lines
-from trmcloud.cli.views.streams import as_is
+from trmcloud.cli.views.text import print_json
 from trmcloud.core.control.bookkeeping import is_charge_pending
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.wiring import build_context
@@ -40,7 +40,7 @@ def reap(
         str,
         typer.Option(metavar="LEDGER_ID", help="End every pod whose name bears this ledger's id."),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
     guard_every: Annotated[
         int, typer.Option(help="Set by the guard: minutes between its visits.", hidden=True)
     ] = 0,
@@ -93,7 +93,7 @@ def reap(
         ]
         unreachable = dict(found.unreachable)
         words = {"orphans": rows, "did": said, "unreachable": unreachable, "reconciled": known}
-        print(json.dumps(words), file=as_is())
+        print_json(words, indent=None)
     else:
         for provider, orphan in found.orphans if not yes else ():
             print(f"{orphan.pod.name} on {provider}: {sentence(orphan.reason)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from trmcloud.app.launch_checks import check_launchable, check_loss
 from trmcloud.app.launching import keep_launchable
 from trmcloud.cli import options
 from trmcloud.cli.views.launch import show_plan
-from trmcloud.cli.views.streams import as_is
+from trmcloud.cli.views.text import print_json
 from trmcloud.core.errors import NotSupported, UsageError
 from trmcloud.options import LaunchRequest
 from trmcloud.sim import rehearsal
@@ -57,7 +56,7 @@ def rehearse(
     simulate_providers()
     made = rehearsal.rehearse(carried, runs=runs, faults=names, seed=seed, detached=request.detach)
     if as_json:
-        print(json.dumps({**made.to_json(), "launch_refused": refusal}), file=as_is())
+        print_json({**made.to_json(), "launch_refused": refusal}, indent=None)
     else:
         if verbose:
             show_plan(context, made.plan, verbose=True)

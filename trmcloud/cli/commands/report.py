@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import shlex
 import sys
@@ -27,7 +26,7 @@ from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.reasons import trouble_code
 from trmcloud.cli.views.status import volume_lines, volumes_json
 from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import duration, on_volume, table
+from trmcloud.cli.views.text import duration, on_volume, print_json, table
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.control.budget import month_of
 from trmcloud.core.control.report import DRIFT_ALARM, PARTS, RunReport, month_to_json, report_month
@@ -52,7 +51,7 @@ def report(
         ),
     ] = "",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
     html: Annotated[
         str,
         typer.Option(
@@ -98,7 +97,7 @@ def report(
             }
             for state, report in zip(states, reports, strict=True)
         ]
-        print(json.dumps(rows, indent=1), file=as_is())
+        print_json(rows)
     elif as_csv:
         writer = csv.writer(as_is())
         writer.writerow((*_COLUMNS, *(f"{name}_s" for name in _parts()), "best_bpb", "sha256"))
@@ -137,7 +136,7 @@ def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> No
     if html:
         size = _write(html, month_page(report, now, f"trmcloud {version('trmcloud')}"))
     if as_json:
-        print(json.dumps(month_to_json(report), indent=1), file=as_is())
+        print_json(month_to_json(report))
         return
     print("\n".join(month_lines(report)))
     if html:

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 def status(
     run: Annotated[str, typer.Argument(help="A run's id; all live ones otherwise.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Ended runs, too.")] = False,
-    live: Annotated[
-        bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    live: options.Live = False,
+    as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Show runs, their money against their cap, and every kill layer's state.
@@ -75,7 +73,7 @@ def status(
 
 
 def attach(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
 ) -> None:
     """Watch a run as the command that launched it did, until it ends or you leave.
 

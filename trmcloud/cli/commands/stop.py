@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
@@ -14,11 +13,11 @@ from trmcloud.app.context import Context, find_run, require_reach
 from trmcloud.app.ending import end_run
 from trmcloud.app.launching import OnlyBillPending, follow_or_drive, request_stop
 from trmcloud.app.run_queries import mark_reported
+from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.run import ending_code, outcome_of, show_end, tell_ending
 from trmcloud.cli.views.run_bar import RunBar
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import bpb, fields
+from trmcloud.cli.views.text import bpb, fields, print_json
 from trmcloud.core.control.observation import BY_POD
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
@@ -27,12 +26,12 @@ from trmcloud.wiring import build_context
 
 
 def save(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Ask, and leave.")] = False,
     wait: Annotated[
         float, typer.Option("--wait", min=1.0, help="Seconds to wait for it, and for its copy.")
     ] = 300.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Make a checkpoint of a run that trains, now; it goes on.
 
@@ -60,21 +59,19 @@ def save(
 def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -> None:
     kept, is_here = place.kept, place.at.kind == HERE
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "run": asked.run_id,
-                    "checkpoint": place.label,
-                    "val_bpb": kept.val_bpb,
-                    "sha256": kept.sha256,
-                    "size_bytes": kept.size_bytes,
-                    "lies_in": place.words,
-                    "safe": is_here,
-                    "kept": place.final,
-                    "reported_by": mark_reported(state, kept).by,
-                }
-            ),
-            file=as_is(),
+        print_json(
+            {
+                "run": asked.run_id,
+                "checkpoint": place.label,
+                "val_bpb": kept.val_bpb,
+                "sha256": kept.sha256,
+                "size_bytes": kept.size_bytes,
+                "lies_in": place.words,
+                "safe": is_here,
+                "kept": place.final,
+                "reported_by": mark_reported(state, kept).by,
+            },
+            indent=None,
         )
         return
     metric = "not evaluated yet"
@@ -88,7 +85,7 @@ def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -
 
 
 def stop(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Ask, and leave.")] = False,
     now: Annotated[
         bool, typer.Option("--now", help="End its pod without landing: what is not saved is lost.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -17,9 +16,9 @@ from trmcloud.app.receipts import (
     check_ledger,
     unchecked,
 )
+from trmcloud.cli import options
 from trmcloud.cli.views.html_page import instant, parts_of
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import fields
+from trmcloud.cli.views.text import fields, print_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.receipt import MOST_BYTES, Receipt, read_receipt
 from trmcloud.core.control.receipt_page import PAGE_VERSION, is_page, json_is_exact, open_page
@@ -39,7 +38,7 @@ def verify(
         str,
         typer.Option(help="Known signers, as ssh-keygen's allowed_signers.", metavar="FILE"),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Check that a receipt is what was written, that its figures follow from its records, and that
     a checkpoint is the one it names; by whom it was signed, if it was; and say what cannot be
@@ -66,7 +65,7 @@ def verify(
             "signed": signed and not broken,
             "checks": rows,
         }
-        print(json.dumps(told, indent=1), file=as_is())
+        print_json(told)
     else:
         _show(made, checks)
     sys.exit(ReceiptError.exit_code if broken else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 
 from trmcloud.app.checkpoints.fetching import FetchedCheckpoint, OwnNames, under_own_names
@@ -12,8 +11,7 @@ from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree
 from trmcloud.cli.views.plan import age_days, limit_rows, told_reasons
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields
+from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields, print_json
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered
 from trmcloud.core.contract.command import NO_SIGNAL, Command
@@ -63,7 +61,7 @@ def show_plan(
 ) -> None:
     """The very plan that will run; with ``verbose`` every limit and switch, "off" included."""
     if as_json:
-        print(json.dumps(plan_to_json(plan), indent=1), file=as_is())
+        print_json(plan_to_json(plan))
         return
     print("\n".join(fields(plan_rows(context, plan, verbose=verbose), indent="  ")))
     chosen = plan.recommended

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from trmcloud.app.planning import OwnHardware
-from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.streams import columns as columns_here
+from trmcloud.cli.views.text import print_json
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import FRESH_DAYS
 from trmcloud.core.money import ZERO, Usd, cost
@@ -149,7 +148,7 @@ def show(
 ) -> None:
     """``more``: lines below it; ``more_json``: the same beside a plan's own keys."""
     if as_json:
-        print(json.dumps({**plan_to_json(plan), **more_json}, indent=1), file=as_is())
+        print_json({**plan_to_json(plan), **more_json})
         return
     columns = columns_here() if sys.stdout.isatty() else PIPE_COLUMNS
     lines = render(plan, columns=columns, everything=everything, verbose=verbose)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,8 +39,7 @@ from trmcloud.cli.views.metrics import (
 from trmcloud.cli.views.reasons import reason_json, sentence
 from trmcloud.cli.views.run import RESUMABLE, show_verdict
 from trmcloud.cli.views.run_bar import waiting_words
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, on_volume, table
+from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, on_volume, print_json, table
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.budget import LedgerState
@@ -149,7 +147,7 @@ def _via(run: RunState) -> str:
 
 
 def show_json(context: Context, runs: Sequence[RunState]) -> None:
-    print(json.dumps([_as_json(context, run) for run in runs], indent=1), file=as_is())
+    print_json([_as_json(context, run) for run in runs])
 
 
 def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
