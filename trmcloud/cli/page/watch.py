@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.api import Home
-from trmcloud.app.context import unreached_providers
 from trmcloud.app.run_facts import training_of
 from trmcloud.app.run_queries import is_driven
 from trmcloud.cli.page import shown
 from trmcloud.cli.page.feed import CurveStore, Feed
+from trmcloud.cli.views.reasons import trouble_lines, unreached_lines
 from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, TrmcloudError
@@ -254,14 +254,7 @@ class Looks:
 
     def _tell_trouble(self) -> None:
         context = self.home.context
-        told = [
-            f"{provider} was not looked at: {why}" for provider, why in unreached_providers(context)
-        ]
-        for run_id, error in context.troubles.items():
-            known = isinstance(error, TrmcloudError)
-            what = str(error) if known else f"unexpected {type(error).__name__}: {error}"
-            told.append(f"{run_id} could not be brought up to date: {what}")
-        text = one_line("; ".join(told))
+        text = "; ".join([*unreached_lines(context), *trouble_lines(context)])
         if text != self._trouble:
             self._trouble = text
             self.feed.tell("trouble", {"text": text})
