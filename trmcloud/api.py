@@ -207,8 +207,7 @@ class Home:
         state = find_run(self._context, run_id)
         files = metrics_files(self._context, state)
         for file in files:
-            for _ in file.read_on():
-                pass
+            file.read_all()
         return draw_curves(state, [file.phase for file in files], points)
 
     def health(self, run_id: str) -> dict[str, tuple[Finding, ...]]:

@@ -96,20 +96,8 @@ def _chained(link: Link) -> ChainedRecord:
 
 def _mended(context: Context, run: RunState) -> Iterable[RecoveredTrouble]:
     for each in recoveries_of(context, run):
-        row = each.recovery
-        yield RecoveredTrouble(
-            generation=each.generation,
-            phase=each.phase,
-            what=row.what,
-            rung=row.rung,
-            step=row.step,
-            at=row.at,
-            changed=dict(row.changed),
-            times=row.times,
-            lost_steps=row.lost_steps,
-            lost_s=row.lost_s,
-            why=row.why,
-        )
+        told = {**vars(each.recovery), "changed": dict(each.recovery.changed)}
+        yield RecoveredTrouble(each.generation, each.phase, **told)
 
 
 # -- checking -----------------------------------------------------------------------------------

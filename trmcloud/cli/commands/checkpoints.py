@@ -13,11 +13,11 @@ import typer
 from trmcloud.app import short_rentals
 from trmcloud.app.checkpoints import fetching, inventory
 from trmcloud.app.checkpoints.inventory import SourcePruning
-from trmcloud.app.context import Context, UnreachableProvider, find_run, require_reach
+from trmcloud.app.context import Context, UnreachableProvider, require_reach
 from trmcloud.app.launching import follow_or_drive
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli import options
-from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.catch_up import find_caught_up
 from trmcloud.cli.confirm import confirmed
 from trmcloud.cli.views.launch import own_files
 from trmcloud.cli.views.metrics import score_rows
@@ -96,9 +96,8 @@ def fetch_best(
 
     Example: trmcloud fetch-best r-1f3a9c --for-inference
     """
-    context = build_context()
-    catch_up(context)
-    state = bring_from_volume(context, find_run(context, run or None), yes=yes)
+    context, state = find_caught_up(run)
+    state = bring_from_volume(context, state, yes=yes)
     found = fetching.find_best(
         context, state, phase=phase or None, step=step, weights_only=weights_only
     )
@@ -142,9 +141,7 @@ def prune(
     """
     if keep_best is not None and keep_best < 1:
         raise UsageError("--keep-best is at least 1: the best checkpoint is never deleted")
-    context = build_context()
-    catch_up(context)
-    planned = inventory.plan_pruning(context, find_run(context, run or None), keep_best)
+    planned = inventory.plan_pruning(*find_caught_up(run), keep_best)
     freed = sum(each.freed_bytes for each in planned)
     if as_json:
         print_json(_as_json(planned, freed), indent=None)

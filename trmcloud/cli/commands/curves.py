@@ -16,7 +16,7 @@ from trmcloud.app.checkpoints.sources import live_pod
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.run_queries import is_driven
 from trmcloud.cli import options
-from trmcloud.cli.catch_up import catch_up, look_again, tell
+from trmcloud.cli.catch_up import catch_up, find_caught_up, look_again, tell
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Dropped, MissingExtra, UsageError
 from trmcloud.wiring import board_server, build_context, event_files, wandb_run
@@ -119,9 +119,7 @@ def wandb(
     """
     if importlib.util.find_spec("wandb") is None:
         raise MissingExtra("trmcloud wandb", "wandb")
-    context = build_context()
-    catch_up(context)
-    state = find_run(context, run or None)
+    context, state = find_caught_up(run)
     need_metrics(context, state)
     board, where = wandb_run(
         context.home, state, project=project or state.project, entity=entity or None

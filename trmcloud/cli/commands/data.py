@@ -10,7 +10,7 @@ import typer
 from trmcloud.app.data import check_folder, is_prepared, need_data_extra, resolve_source
 from trmcloud.app.preparing import pinned_source, ready_data
 from trmcloud.cli import options
-from trmcloud.cli.views.text import DataProgress, fields, print_json, table
+from trmcloud.cli.views.text import DataProgress, count, fields, print_json, table
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.spec import DataSource
@@ -146,18 +146,11 @@ def size_of(data_set: DataSet) -> str:
     """``100.2B tokens, 182 GB``, as far as it is known."""
     words = []
     if data_set.tokens:
-        words.append(f"{_short(data_set.tokens)} tokens")
+        words.append(f"{count(data_set.tokens)} tokens")
     size = data_set.shard_count * data_set.shard_bytes
     if size:
         words.append(f"{size / 1e9:,.0f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB")
     return ", ".join(words) or "not known"
-
-
-def _short(number: int) -> str:
-    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if number >= size:
-            return f"{number / size:.1f}{unit}"
-    return str(number)
 
 
 def _layout_of(data_set: DataSet) -> str:

@@ -24,7 +24,7 @@ from trmcloud.app.pod_request import LaunchData, read_launch_note
 from trmcloud.app.preparing import pinned_source, ready_data
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli import options
-from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.catch_up import find_caught_up
 from trmcloud.cli.views.run import show_verdict
 from trmcloud.cli.views.text import DataProgress, print_json
 from trmcloud.core.contract.gate import judge
@@ -116,9 +116,7 @@ def gate(
 
     Example: trmcloud gate r-1f3a9c
     """
-    context = build_context()
-    catch_up(context)
-    state = find_run(context, run or None)
+    context, state = find_caught_up(run)
     phases = [phase] if phase else list(context.files.phases(state.run_id))
     metrics = context.files.metrics(state.run_id, phases[0]) if phases else []
     if not metrics:

@@ -12,9 +12,11 @@ import typer
 
 from trmcloud.app import commands, launching, measurements, preparing
 from trmcloud.app.commands import CommandRequest
-from trmcloud.app.context import find_run
+from trmcloud.app.context import Context, find_run
 from trmcloud.app.data import need_training_extra
+from trmcloud.app.drive import RunDriver
 from trmcloud.app.launch_checks import check_bucket, check_capped, first_candidate
+from trmcloud.app.preparing import PreparedLaunch
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import tell
 from trmcloud.cli.confirm import confirmed
@@ -61,20 +63,8 @@ def launch(
         return
     ready = preparing.prepare(context, planner, request, DataProgress())
     show_plan(context, ready.plan, verbose=verbose)
-    check_capped(context, ready.plan, confirmed=not yes)
-    if not yes and not confirmed("  Proceed?"):
-        print("nothing was started, nothing was spent")
+    if (driver := _start(context, request, ready, yes=yes)) is None:
         return
-    preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
-    driver = launching.start(
-        context,
-        ready.plan,
-        data=ready.data,
-        initial_weights=ready.initial_weights,
-        detached=request.detach,
-    )
-    tell(context)
-    tell_unreached(context)
     code = run_view.carry(context, driver, detach=request.detach)
     run = driver.run()
     sold_out = any(action.failed_kind is FailureKind.NO_CAPACITY for action in run.actions.values())
@@ -158,15 +148,30 @@ def run(
     ready, tree = commands.prepare(context, planner, request, spec, root)
     show_plan(context, ready.plan, verbose=verbose)
     print("\n".join(tree_lines(tree, verbose=verbose)))
-    check_capped(context, ready.plan, confirmed=not yes)
-    if not yes and not confirmed("  Proceed?"):
-        print("nothing was started, nothing was spent")
+    if (driver := _start(context, request, ready, yes=yes)) is None:
         return
-    preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
-    driver = launching.start(context, ready.plan, data=ready.data, detached=request.detach)
-    tell(context)
-    tell_unreached(context)
     code = run_view.carry(context, driver, detach=request.detach)
     if asked.probe and not request.detach:
         print("\n".join(probe_lines(measurements.probed_in(context, driver.run()), request.steps)))
     sys.exit(code)
+
+
+def _start(
+    context: Context, request: LaunchRequest, ready: PreparedLaunch, *, yes: bool
+) -> RunDriver | None:
+    """Ask, and reserve what was prepared; None where the user declines."""
+    check_capped(context, ready.plan, confirmed=not yes)
+    if not yes and not confirmed("  Proceed?"):
+        print("nothing was started, nothing was spent")
+        return None
+    preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
+    driver = launching.start(
+        context,
+        ready.plan,
+        data=ready.data,
+        initial_weights=ready.initial_weights,
+        detached=request.detach,
+    )
+    tell(context)
+    tell_unreached(context)
+    return driver

@@ -15,7 +15,7 @@ from trmcloud.app.context import Context, find_run, require_reach
 from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
 from trmcloud.app.trainings import find_symptoms
 from trmcloud.cli import options
-from trmcloud.cli.catch_up import catch_up, look_again
+from trmcloud.cli.catch_up import find_caught_up, look_again
 from trmcloud.cli.views.health import News, helps, seen
 from trmcloud.cli.views.streams import as_is
 from trmcloud.core.control.run_state import RunState, State
@@ -39,9 +39,7 @@ def logs(
 
     Example: trmcloud logs -f r-1f3a9c
     """
-    context = build_context()
-    catch_up(context)
-    state = find_run(context, run or None)
+    context, state = find_caught_up(run)
     phases = [phase] if phase else list(context.files.phases(state.run_id))
     if not phases and not (follow and state.live):
         raise NotFoundError(f"{state.run_id} has no log yet", next_step="trmcloud status")

@@ -77,20 +77,17 @@ def attach(
 ) -> None:
     """Watch a run as the command that launched it did, until it ends or you leave.
 
-    Where nobody drives it any more, this command does: it fetches checkpoints,
+    Where no command drives it any more, this one does: it fetches checkpoints,
     and ends the pod when its work is done. Ctrl-C leaves the run as it is. The
     exit code is the run's, also where it has ended already.
 
     Example: trmcloud attach r-1f3a9c
     """
-    from trmcloud.app.context import find_run, require_reach
-    from trmcloud.cli.catch_up import catch_up
+    from trmcloud.app.context import require_reach
+    from trmcloud.cli.catch_up import find_caught_up
     from trmcloud.cli.views.run import look_on
-    from trmcloud.wiring import build_context
 
-    context = build_context()
-    catch_up(context)
-    state = find_run(context, run or None)
+    context, state = find_caught_up(run)
     if state.live and state.generation is not None:
         require_reach(context, state.generation.provider)
     sys.exit(look_on(context, state.run_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.short_rentals import meaning_of
 from trmcloud.app.steering import Foreseen
 from trmcloud.app.trainings import recoveries_of
-from trmcloud.cli.views.health import done_about, happened, health_json, recovered_json
+from trmcloud.cli.views.health import done_about, happened, recovered_json
 from trmcloud.cli.views.metrics import buys_words
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.status import volume_lines
@@ -54,7 +54,7 @@ def run_json(run: Run) -> dict[str, Any]:
             "at_most": money(m.at_most),
             "reserved": money(m.reserved),
             "left": money(m.left),
-            "rate": money(m.rate) if m.rate is not None else None,
+            "rate": money(m.rate),
         },
         "training": training_json(run.training) if run.training is not None else None,
         "layers": [
@@ -105,11 +105,6 @@ def whole_json(context: Context, state: RunState, run: Run) -> dict[str, Any]:
     return told
 
 
-def found_json(context: Context, state: RunState) -> list[dict[str, Any]]:
-    """Return its health findings; all its metrics are read for that."""
-    return health_json(context, state)
-
-
 def checkpoint_json(found: Checkpoint) -> dict[str, Any]:
     told = ReportedValue(found.val_bpb, here=found.trained_here)
     return {
@@ -150,83 +145,74 @@ def line_json(line: Line) -> dict[str, Any]:
         "level": line.level,
         "key": line.key,
         "name": one_line(f"{line.level} {line.key}".strip()),
-        "cap": money(line.cap) if line.cap is not None else None,
+        "cap": money(line.cap),
         "settled": money(line.settled),
         "reserved": money(line.reserved),
-        "left": money(line.remaining) if line.remaining is not None else None,
+        "left": money(line.remaining),
         "unproven": money(line.unproven),
         "share": held.micros / line.cap.micros if line.cap else None,
     }
 
 
-def money(amount: Usd) -> dict[str, Any]:
+def money(amount: Usd | None) -> dict[str, Any] | None:
     """As a screen shows it, and as a bar is drawn by it."""
-    return {"text": str(amount), "usd": float(amount)}
+    return {"text": str(amount), "usd": float(amount)} if amount is not None else None
 
 
-# -- what a click would do -------------------------------------------------------------------------
-
-
-_TITLES: Mapping[str, str] = {
-    "land": "Land this run",
-    "save": "Save a checkpoint now",
-    "stop": "Stop this run at once",
-    "fetch": "Fetch the best checkpoint",
-    "raise": "Go on with a larger budget",
-}
+# -- the effect of a click -------------------------------------------------------------------------
 
 
 def foreseen_json(seen: Foreseen, folder: str) -> dict[str, Any]:
     """A question that names the dollars. ``folder`` is where a checkpoint would be copied to."""
+    title, button, lines = _question(seen, folder)
     return {
         "verb": seen.verb,
-        "title": _TITLES[seen.verb],
+        "title": title,
         "refused": one_line(seen.refused),
-        "lines": [one_line(line) for line in _lines(seen, folder)] if not seen.refused else [],
-        "button": _button(seen),
+        "lines": [one_line(line) for line in lines] if not seen.refused else [],
+        "button": button,
         "at_most": seen.at_most.plain(),
         "cap": seen.cap.plain(),
     }
 
 
-def _lines(seen: Foreseen, folder: str) -> list[str]:
-    spends, within = f"It spends {seen.at_most} more at most", f"of the run's {seen.cap}"
+def _question(seen: Foreseen, folder: str) -> tuple[str, str, list[str]]:
+    """Return a verb's title, the words on its button, and what it does and costs."""
     takes = f"within {duration(seen.seconds)}"
+    spends = f"It spends {seen.at_most} more at most of the run's {seen.cap}, {takes}."
     gives = f"At least {seen.freed} of what is reserved is given back."
-    if seen.verb == "land":
-        told = ["It ends its step, saves, evaluates; then its pod is ended."]
-        return [*told, f"{spends} {within}, {takes}.", *([gives] if seen.freed else [])]
-    if seen.verb == "stop":
-        unsaved = f"{seen.lost_steps:,} steps since its last checkpoint, worth {seen.lost}, "
-        lost = unsaved + "are lost." if seen.lost_steps else "No step is lost."
-        told = ["Its pod is ended without landing.", lost]
-        return [*told, f"{spends} {within}, {takes}.", *([gives] if seen.freed else [])]
-    if seen.verb == "save":
-        return [f"Saving and evaluating costs {seen.at_most} at most, {within}; then it goes on."]
-    if seen.verb == "fetch":
-        what = f"{seen.what} is copied" if seen.what else "Its best checkpoint is copied"
-        told = [f"{what} below {folder}, every hash verified."]
-        if seen.rents:
-            return [*told, f"A {seen.rents} is rented to bring it: {seen.at_most} at most."]
-        return [*told, f"It costs {ZERO}: nothing is rented for it."]
-    return [
+    ends = [spends, gives] if seen.freed else [spends]
+    match seen.verb:
+        case "land":
+            told = "It ends its step, saves, evaluates; then its pod is ended."
+            return "Land this run", f"Land it, {seen.at_most} at most", [told, *ends]
+        case "stop":
+            lost = "No step is lost."
+            if seen.lost_steps:
+                lost = f"{seen.lost_steps:,} steps since its last checkpoint, worth {seen.lost}, "
+                lost += "are lost."
+            lines = ["Its pod is ended without landing.", lost, *ends]
+            return "Stop this run at once", f"Stop it now, {seen.at_most} at most", lines
+        case "save":
+            told = f"Saving and evaluating costs {seen.at_most} at most, {takes}; then it goes on."
+            return "Save a checkpoint now", f"Save now, {seen.at_most} at most", [told]
+        case "fetch":
+            costs = f"It costs {ZERO}: nothing is rented for it."
+            if seen.rents:
+                costs = f"A {seen.rents} is rented to bring it: {seen.at_most} at most."
+            what = seen.what or "Its best checkpoint"
+            lines = [f"{what} is copied below {folder}, every hash verified.", costs]
+            button = f"Fetch it, {seen.at_most}" + (" at most" if seen.rents else "")
+            return "Fetch the best checkpoint", button, lines
+    lines = [
         "It goes on from its last checkpoint, while this page's server runs or another command "
         "drives it; its pod ends by itself.",
         f"Its whole budget is {seen.cap} then: {seen.at_most} more at most.",
     ]
+    return "Go on with a larger budget", f"Go on, {seen.at_most} more at most", lines
 
 
-def _button(seen: Foreseen) -> str:
-    return {
-        "land": f"Land it, {seen.at_most} at most",
-        "save": f"Save now, {seen.at_most} at most",
-        "stop": f"Stop it now, {seen.at_most} at most",
-        "fetch": f"Fetch it, {seen.at_most}" + (" at most" if seen.rents else ""),
-        "raise": f"Go on, {seen.at_most} more at most",
-    }[seen.verb]
-
-
-# -- curves, and what is marked on them ------------------------------------------------------------
+# -- curves, and the marks on them -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -350,12 +336,7 @@ def _gate_json(phase: str, data: Any) -> dict[str, Any]:
         "phase": one_line(phase),
         "passed": verdict.passed,
         "checks": [
-            {
-                "name": one_line(check.name),
-                "passed": check.passed,
-                "blocking": check.blocking,
-                "detail": one_line(check.detail),
-            }
+            vars(check) | {"name": one_line(check.name), "detail": one_line(check.detail)}
             for check in verdict.checks
         ],
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 from trmcloud.app.planning import OwnHardware
 from trmcloud.cli.views.streams import columns as columns_here
-from trmcloud.cli.views.text import print_json
+from trmcloud.cli.views.text import count, print_json
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import FRESH_DAYS
 from trmcloud.core.money import ZERO, Usd, cost
@@ -206,10 +206,6 @@ def nearest(plan: Plan) -> list[Candidate]:
     return order[:3]
 
 
-def _hours_cell(candidate: Candidate) -> str:
-    return f"{_short(candidate.hours.p50)} h"
-
-
 def hours_text(interval: Interval) -> str:
     return f"{_short(interval.p50)} ({_short(interval.p10)}–{_short(interval.p90)})"
 
@@ -230,11 +226,9 @@ def fits_text(candidate: Candidate) -> str:
 
 def _headline(plan: Plan) -> str:
     spec = plan.spec
-    tokens = 0
-    if plan.candidates:
-        first = plan.recommended or plan.candidates[0]
-        tokens = sum(phase.tokens for phase in first.phases)
-    parts = [spec.recipe, " + ".join(spec.phases), f"{_count(tokens)} tokens"]
+    first = plan.recommended or next(iter(plan.candidates), None)
+    tokens = sum(phase.tokens for phase in first.phases) if first is not None else 0
+    parts = [spec.recipe, " + ".join(spec.phases), f"{count(tokens)} tokens"]
     parts.append(f"budget {spec.budget}" if spec.budget is not None else "no budget")
     if spec.fills:
         parts.append("filled")
@@ -332,7 +326,9 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
     if chosen is None:
         lines = ["No plan fits these limits; closest:"]
         for candidate in nearest(plan):
-            lines.append(f"  {candidate.hardware}, {candidate.cost_p50}, {_hours_cell(candidate)}")
+            lines.append(
+                f"  {candidate.hardware}, {candidate.cost_p50}, {_short(candidate.hours.p50)} h"
+            )
             lines += [
                 f"    {text}" for about, text in candidate.reasons if about is RemarkTopic.NEED
             ]
@@ -373,13 +369,6 @@ def _short(number: float) -> str:
 
 def _dollars(amount: Usd) -> str:
     return f"${float(amount):,.0f}" if amount >= Usd(100) else str(amount)
-
-
-def _count(number: int) -> str:
-    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if number >= size:
-            return f"{number / size:.1f}{unit}"
-    return str(number)
 
 
 def own_lines(own: OwnHardware) -> list[str]:
