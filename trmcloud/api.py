@@ -35,6 +35,7 @@ from trmcloud.app.launch_checks import check_bucket
 from trmcloud.app.launching import (
     OnlyBillPending,
     follow_or_drive,
+    has_begun,
     request_stop,
     require_no_stop_order,
     resume,
@@ -48,7 +49,7 @@ from trmcloud.app.steering import FETCH, VERBS, Foreseen, foresee
 from trmcloud.app.trainings import Event, events_since, find_symptoms
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, TrmcloudError, UsageError
 from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
@@ -175,8 +176,8 @@ class Home:
 
         Args:
             after: only those behind the event of this id.
-            follow: wait for more, until the run has ended; of all runs, for good. What nobody
-                drives is brought up to date meanwhile, as by ``catch_up``.
+            follow: wait for more, until the run has ended; of all runs, for good. Runs
+                without a driver are brought up to date meanwhile, as by ``catch_up``.
 
         Raises:
             NotFoundError: no such run.
@@ -228,8 +229,8 @@ class Home:
         timeout_s: float | None = None,
     ) -> Run:
         """Stay with a run until it has ended but for a bill that is late, or ``until`` holds, or
-        ``timeout_s`` have passed. Where nobody drives it, this does: it fetches checkpoints and
-        ends the pod in time."""
+        ``timeout_s`` have passed. Where no process drives it, this does: it fetches checkpoints
+        and ends the pod in time."""
         context, began = self._context, self._context.clock.now().boot
         settling = OnlyBillPending(context)
 
@@ -348,10 +349,6 @@ class Home:
 
     def _once_begun(self, driver: RunDriver) -> Run:
         """It trains by itself from then on, or has ended."""
-
-        def has_begun(state: RunState) -> bool:
-            return state.trains or state.state is State.ENDING or not state.live
-
         state = driver.until(has_begun, _nothing)
         if state.live:
             self._context.ledger.release(state.run_id, driver.epoch)

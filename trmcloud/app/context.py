@@ -79,7 +79,7 @@ class Context:
     """Returns the paths from which a process of this machine imports ``trmcloud`` and the
     trainer."""
     pod_webhook: Callable[[], str] = lambda: ""
-    """``webhook.json``, for a pod whose agent is to tell somebody by itself; '' for none."""
+    """``webhook.json``, for a pod whose agent is to send notifications by itself; '' for none."""
     backup_trouble: Callable[[], str] = lambda: ""
     """Why a loss of the ledger's file would lose a run that has ended; empty where it would not."""
     listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
@@ -123,14 +123,14 @@ def list_pods(
 
 
 def providers_in_use(context: Context) -> tuple[str, ...]:
-    """This machine, and whoever this home ever asked for a pod: only they can have one of ours.
+    """This machine, and each provider that this home ever asked for a pod: only they can have one.
     Those that are left alone are not among them."""
     used = _ever_used(context)
     return tuple(n for n in used if n not in context.unasked) if context.unasked else tuple(used)
 
 
 def has_unasked_provider(context: Context) -> bool:
-    """Whether somebody is not asked who may have a pod of ours."""
+    """Whether a provider that may have a pod of ours is not asked."""
     return bool(context.unasked) and any(name in context.unasked for name in _ever_used(context))
 
 

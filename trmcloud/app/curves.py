@@ -192,7 +192,7 @@ class MetricsFile(MetricsLines):
             pass
 
 
-def sampled(path: Path, name: str, windows: int = _WINDOWS) -> Phase:
+def sample_metrics(path: Path, name: str, windows: int = _WINDOWS) -> Phase:
     """A line at each of so many even distances, and what evaluations and saves stand near them: in
     milliseconds, however many lines there are."""
     phase, found = Phase(name), dict[int, bytes]()

@@ -159,7 +159,7 @@ def main(arguments: list[str] | None = None) -> None:
         finally:
             if sender := sys.modules.get("trmcloud.cli.catch_up"):
                 sender.finish()
-            sys.stdout.flush()  # here, where it can still be told that nobody can take it
+            sys.stdout.flush()  # here, where a failure can still be reported
         sys.exit(code if isinstance(code, int) else 0)
     except TrmcloudError as error:
         error.next_step = error.next_step or _next_step(error, arguments)
@@ -182,7 +182,7 @@ def main(arguments: list[str] | None = None) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of a pipe left: not an error of ours, and nobody is there to be told.
+        # The reader of a pipe left: not an error of ours, and no one reads a message.
         drop_stdout()
         sys.exit(141)
     except OSError as error:

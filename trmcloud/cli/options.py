@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from trmcloud.core.errors import MissingExtra
 
 if TYPE_CHECKING:
     from trmcloud.options import Option
@@ -38,6 +42,22 @@ def make_group(
         help=f"{help}\n\nExample: {example}",
         **more,
     )
+
+
+def warn_if_exposed(host: str, risk: str) -> None:
+    """Warn on stderr where a server listens at more than this machine alone."""
+    if host not in LOOPBACK:
+        told = f"warning: {host} is reached from elsewhere, in plain text: {risk}"
+        print(told, file=sys.stderr, flush=True)
+
+
+def require_packages(names: Sequence[str], purpose: str, extra: str) -> None:
+    """
+    Raises:
+        MissingExtra: one of the packages is not installed.
+    """
+    if any(importlib.util.find_spec(name) is None for name in names):
+        raise MissingExtra(purpose, extra)
 
 
 _Command = Callable[..., None]

@@ -127,7 +127,7 @@ class CheckpointSource(ABC):
     def prune(self, pruning: Pruning) -> None:
         """
         Raises:
-            LinkError: out of reach. ConflictError: the run is somebody else's there.
+            LinkError: out of reach. ConflictError: the run is another ledger's there.
         """
 
     def dropped(self, pruning: Pruning) -> tuple[CheckpointManifest, ...]:

@@ -14,7 +14,7 @@ from trmcloud.app.context import Context
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.status import volume_lines
-from trmcloud.cli.views.text import print_json, table
+from trmcloud.cli.views.text import pick, print_json, table
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.events import CapSet
 from trmcloud.core.errors import UsageError
@@ -150,15 +150,9 @@ def _tell(context: Context, line: Line) -> None:
 
 
 def _as_json(line: Line) -> dict[str, object]:
-    return {
-        "level": line.level,
-        "key": line.key,
-        "cap_usd": float(line.cap) if line.cap is not None else None,
-        "settled_usd": float(line.settled),
-        "reserved_usd": float(line.reserved),
-        "remaining_usd": float(line.remaining) if line.remaining is not None else None,
-        "strays_usd": float(line.strays),
-        "unproven_usd": float(line.unproven),
-        "volumes_usd": float(line.volumes),
-        "quarantined_usd": float(line.quarantined),
+    amounts = pick(line, "cap", "settled", "reserved", "remaining", "strays", "unproven", "volumes")
+    amounts |= pick(line, "quarantined")
+    return pick(line, "level", "key") | {
+        f"{name}_usd": float(amount) if amount is not None else None
+        for name, amount in amounts.items()
     }

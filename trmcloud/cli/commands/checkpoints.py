@@ -18,7 +18,7 @@ from trmcloud.app.launching import follow_or_drive
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up
-from trmcloud.cli.confirm import confirmed
+from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.launch import own_files
 from trmcloud.cli.views.metrics import score_rows
 from trmcloud.cli.views.run_bar import RunBar
@@ -39,7 +39,7 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
     """The run once its best and latest checkpoints are here; itself where they are already.
 
     Raises:
-        UsageError: it costs money, and nobody is there to agree.
+        UsageError: it costs money, and no user is there to agree.
     """
     if not short_rentals.is_needed(context, run):
         return run
@@ -60,7 +60,7 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
         f"({duration(candidate.hard_stop_s)})",
         file=sys.stderr,
     )
-    if not yes and not confirmed("  Proceed?", before="this rents a machine"):
+    if not yes and not is_confirmed("  Proceed?", before="this rents a machine"):
         raise UsageError("nothing was rented, nothing was fetched")
     with RunBar(context) as bar:
         state = short_rentals.carry_out(context, run, candidate, bar.watch)
@@ -150,7 +150,7 @@ def prune(
             _show(each)
     if all(each.empty for each in planned):
         return
-    if not yes and not confirmed("  Delete?"):
+    if not yes and not is_confirmed("  Delete?"):
         return
     inventory.prune(planned)
     if not as_json:
@@ -268,7 +268,7 @@ def delete(
     provider, own = found
     if not yes:
         what = f"{own.size_gb} GB in {own.place}, checkpoints and all"
-        if not confirmed(f"  Delete {own.volume_id} ({what})?"):
+        if not is_confirmed(f"  Delete {own.volume_id} ({what})?"):
             print("nothing was deleted")
             return
     compute = context.computes[provider]

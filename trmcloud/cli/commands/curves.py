@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +16,7 @@ from trmcloud.app.run_queries import is_driven
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, find_caught_up, look_again, tell
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import Dropped, MissingExtra, UsageError
+from trmcloud.core.errors import Dropped, UsageError
 from trmcloud.wiring import board_server, build_context, event_files, wandb_run
 
 _LOOK_S = 3.0
@@ -38,18 +36,17 @@ def tensorboard(
     context = build_context()
     state = find_run(context, run)
     if live_pod(state) is not None:
+        _require_free(port)
         _from_pod(context, state, port)
         return
     need_metrics(context, state)
-    if importlib.util.find_spec("tensorboard") is None:
-        raise MissingExtra("trmcloud tensorboard", "tensorboard")
+    options.require_packages(("tensorboard",), "trmcloud tensorboard", "tensorboard")
+    _require_free(port)
     _from_here(context, state, port)
 
 
 def _from_here(context: Context, run: RunState, port: int) -> None:
     """Until Ctrl-C: what is logged meanwhile is shown, too."""
-    if not _is_free(port):
-        raise UsageError(f"port {port} is in use on this machine", next_step="--port with another")
     with tempfile.TemporaryDirectory(prefix="trmcloud-board-") as folder:
         files = event_files(Path(folder))
         try:
@@ -65,8 +62,6 @@ def _from_here(context: Context, run: RunState, port: int) -> None:
 
 def _from_pod(context: Context, run: RunState, port: int) -> None:
     """Until the pod is gone; a connection that drops is made anew."""
-    if not _is_free(port):
-        raise UsageError(f"port {port} is in use on this machine", next_step="--port with another")
     said = ""
     while (pod := live_pod(run)) is not None:
         link = context.links[pod.provider]
@@ -91,14 +86,19 @@ def _say(text: str, said: str) -> str:
     return text
 
 
-def _is_free(port: int) -> bool:
+def _require_free(port: int) -> None:
+    """
+    Raises:
+        UsageError: another program listens at the port.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            return False
-    return True
+            raise UsageError(
+                f"port {port} is in use on this machine", next_step="--port with another"
+            ) from None
 
 
 def wandb(
@@ -117,8 +117,7 @@ def wandb(
 
     Example: trmcloud wandb r-1f3a9c --project my-curves
     """
-    if importlib.util.find_spec("wandb") is None:
-        raise MissingExtra("trmcloud wandb", "wandb")
+    options.require_packages(("wandb",), "trmcloud wandb", "wandb")
     context, state = find_caught_up(run)
     need_metrics(context, state)
     board, where = wandb_run(
@@ -141,36 +140,25 @@ def wandb(
     print(f"{state.run_id}: {told:,} lines of metrics were told")
 
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_PACKAGES = ("starlette", "uvicorn")
-
-
 def ui(
     run: Annotated[str, typer.Argument(help="The run to show first; all of them otherwise.")] = "",
     host: Annotated[
         str, typer.Option(help="Address to listen at: whoever has the token may steer from there.")
-    ] = _LOOPBACK[0],
+    ] = options.LOOPBACK[0],
     port: Annotated[int, typer.Option(help="Port; 0: one that is free.", min=0, max=65535)] = 8765,
     live: options.Live = False,
 ) -> None:
     """Serve a page on this machine alone, until Ctrl-C: runs, money, curves, and buttons that land,
-    save, stop, fetch and raise. Its address holds the token without which nobody sees anything.
+    save, stop, fetch and raise. Its address holds a token, without which nothing is shown.
 
     Example: trmcloud ui
     """
-    if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
-        raise MissingExtra("trmcloud ui", "ui")
+    options.require_packages(("starlette", "uvicorn"), "trmcloud ui", "ui")
     from trmcloud.cli.page.server import serve
 
     context = build_context()
     context.ledger.read()  # one that cannot be used is told here, not on the page
     run_id = find_run(context, run).run_id if run else ""
-    if host not in _LOOPBACK:
-        print(
-            f"warning: {host} is reached from elsewhere, in plain text: whoever sees the token on "
-            "its way may steer every run",
-            file=sys.stderr,
-            flush=True,
-        )
+    options.warn_if_exposed(host, "whoever sees the token on its way may steer every run")
     tell(context)  # what is clicked is driven on from here
     serve(None, host, port, run_id=run_id, live=live)

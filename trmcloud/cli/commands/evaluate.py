@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import signal
 import subprocess
@@ -28,7 +27,7 @@ from trmcloud.cli.catch_up import find_caught_up
 from trmcloud.cli.views.run import show_verdict
 from trmcloud.cli.views.text import DataProgress, print_json
 from trmcloud.core.contract.gate import judge
-from trmcloud.core.errors import DataError, MissingExtra, NotFoundError, Outcome, UsageError
+from trmcloud.core.errors import DataError, NotFoundError, Outcome, UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.wiring import build_context, python_path
 from trmcloud.wiring_plans import build_planner
@@ -267,15 +266,11 @@ def sample(
     )
 
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_PACKAGES = ("pydantic", "starlette", "uvicorn")
-
-
 def serve(
     checkpoint: options.Checkpoint = "",
     host: Annotated[
         str, typer.Option(help="Address to listen at; any but loopback needs a token.")
-    ] = _LOOPBACK[0],
+    ] = options.LOOPBACK[0],
     port: Annotated[int, typer.Option(help="Port; 0: one that is free.", min=0, max=65535)] = 8000,
     batch: Annotated[
         int, typer.Option(help="Requests that share the model's passes.", min=1, max=256)
@@ -289,16 +284,9 @@ def serve(
     Example: trmcloud serve r-1f3a9c
     """
     need_training_extra()
-    if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
-        raise MissingExtra("a server", "serve")
+    options.require_packages(("pydantic", "starlette", "uvicorn"), "a server", "serve")
     folder = checkpoint_folder(build_context(), checkpoint)
-    if host not in _LOOPBACK:
-        print(
-            f"warning: {host} is reached from elsewhere, in plain text: who sees the token on its "
-            "way can ask the model",
-            file=sys.stderr,
-            flush=True,
-        )
+    options.warn_if_exposed(host, "who sees the token on its way can ask the model")
     arguments = ["--checkpoint", folder, "--host", host, "--port", str(port)]
     arguments += ["--batch", str(batch), "--queue", str(queue), "--with-stdin"]
     run_trainer_command("model.serve", arguments, until_interrupted=True)

@@ -17,7 +17,7 @@ from trmcloud.app.planning import load_plan
 from trmcloud.app.reap import last_visit
 from trmcloud.cli import options
 from trmcloud.cli.commands.evaluate import run_trainer_command
-from trmcloud.cli.confirm import confirmed
+from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.text import duration, print_json
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd
@@ -108,7 +108,7 @@ def install(
     for path, text in planned.writes:
         print(f"{path}:")
         print("".join(f"  {line}\n" for line in text.splitlines()))
-    if not yes and not confirmed("Write this?"):
+    if not yes and not is_confirmed("Write this?"):
         return
     timer.install(planned)
     print(f"the reaper runs every {every} min ({planned.kind}); tried as the timer will start it")

@@ -19,7 +19,7 @@ from trmcloud.app.launch_checks import check_bucket, check_capped, first_candida
 from trmcloud.app.preparing import PreparedLaunch
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import tell
-from trmcloud.cli.confirm import confirmed
+from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views import run as run_view
 from trmcloud.cli.views.launch import show_plan, show_resume, tree_lines
 from trmcloud.cli.views.plan_explain import probe_lines
@@ -161,7 +161,7 @@ def _start(
 ) -> RunDriver | None:
     """Ask, and reserve what was prepared; None where the user declines."""
     check_capped(context, ready.plan, confirmed=not yes)
-    if not yes and not confirmed("  Proceed?"):
+    if not yes and not is_confirmed("  Proceed?"):
         print("nothing was started, nothing was spent")
         return None
     preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))

@@ -12,7 +12,7 @@ import typer
 
 from trmcloud.app.ledger_care import restored_json, restored_lines
 from trmcloud.cli import options
-from trmcloud.cli.confirm import confirmed
+from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.reasons import hurt_line
 from trmcloud.cli.views.text import print_json, table
 from trmcloud.core.control.events import DamageSettled
@@ -150,7 +150,7 @@ def restore(
         )
     chosen = usable[0]
     before = f"backup {chosen.number} ends with record {chosen.seq}, of {_when(chosen.at)} UTC"
-    if not yes and not confirmed(f"{before}: put it in the ledger's place?", before=before):
+    if not yes and not is_confirmed(f"{before}: put it in the ledger's place?", before=before):
         sys.exit(1)
     done = ledger.restore(time.time(), why, chosen.number)
     if done is None:

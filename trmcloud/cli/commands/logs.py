@@ -16,7 +16,7 @@ from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, w
 from trmcloud.app.trainings import find_symptoms
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up, look_again
-from trmcloud.cli.views.health import News, helps, seen
+from trmcloud.cli.views.health import RecoveryNews, advice_text, evidence_text
 from trmcloud.cli.views.streams import as_is
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
@@ -50,7 +50,7 @@ def logs(
         raise NotFoundError(f"{state.run_id} has no log of {phases[-1]}", where=str(log.path))
     if log is not None:
         log.print_new(lines)
-    mended, health = News(context), HealthLines(context)
+    mended, health = RecoveryNews(context), HealthLines(context)
     _tell_mended(mended, state)
     health.print_new(state)
     while follow:
@@ -74,9 +74,9 @@ def logs(
         look_again(context, state)
 
 
-def _tell_mended(news: News, run: RunState) -> None:
+def _tell_mended(news: RecoveryNews, run: RunState) -> None:
     """Print each recovery of a training to stderr."""
-    for what, done in news.of(run):
+    for what, done in news.of_run(run):
         print(f"{run.run_id}: mended: {what}\n  by: {done}", file=sys.stderr)
 
 
@@ -131,8 +131,10 @@ class HealthLines:
                 if (phase, finding.rule.value) in self._said:
                     continue
                 self._said.add((phase, finding.rule.value))
-                told = f"{run.run_id}: unwell: {phase} step {finding.step:,}: {seen(finding)}"
-                print(f"{told}\n  try: {helps(finding, run.run_id)}", file=sys.stderr)
+                told = (
+                    f"{run.run_id}: unwell: {phase} step {finding.step:,}: {evidence_text(finding)}"
+                )
+                print(f"{told}\n  try: {advice_text(finding, run.run_id)}", file=sys.stderr)
 
 
 class Log:

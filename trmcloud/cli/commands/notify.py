@@ -9,7 +9,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ import typer
 
 from trmcloud.cli import options
 from trmcloud.cli.views.reasons import words_of
-from trmcloud.cli.views.text import duration, print_json, table
+from trmcloud.cli.views.text import duration, pick, print_json, table
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.errors import ConflictError, NotFoundError, NotifyError, UsageError
@@ -102,45 +102,46 @@ def show(as_json: options.Json = False) -> None:
     destinations = destinations_file()[0]()
     context = build_context()
     outbox = outbox_of(context.home) if destinations else None
-    now, rows, data = context.wall(), [], []
     waiting = outbox.waiting() if outbox is not None else ()
+    data: list[dict[str, Any]] = []
     for each in destinations:
         mine = [one for one in waiting if one.destination == each.name]
         at, gave_up = outbox.last_told(each.name) if outbox is not None else (None, "")
-        why = next((one.why for one in reversed(mine) if one.why), "")
-        rows.append(
-            (
-                each.name,
-                each.way,
-                _shown(each),
-                _wanted(each) + (", pods tell it, too" if each.on_pod else ""),
-                "never" if at is None else f"{duration(now - at)} ago",
-                f"{len(mine)} wait" + (f": {why}" if why else "") if mine else "–",
-            )
-        )
         data.append(
             {
-                "name": each.name,
-                "way": each.way,
+                **pick(each, "name", "way"),
                 "where": _shown(each),
                 "only": list(each.only),
                 "on_pod": each.on_pod,
                 "last_told_at": at,
                 "waiting": len(mine),
-                "why": why,
+                "why": next((one.why for one in reversed(mine) if one.why), ""),
                 "gave_up": gave_up,
             }
         )
     if as_json:
         print_json(data)
-    elif not rows:
+    elif not data:
         print("nobody is told · trmcloud notify add webhook URL")
     else:
         header = ("name", "way", "where", "told of", "last told", "waiting")
-        print("\n".join(table(header, rows)))
+        print("\n".join(table(header, [_row(told, context.wall()) for told in data])))
         for told in data:
             if told["gave_up"]:
                 print(f"{told['name']}: gave up telling {told['gave_up']}")
+
+
+def _row(told: Mapping[str, Any], now: float) -> tuple[str, ...]:
+    at, waiting, why = told["last_told_at"], told["waiting"], told["why"]
+    wanted = ", ".join(told["only"]) or "everything"
+    return (
+        told["name"],
+        told["way"],
+        told["where"],
+        wanted + (", pods tell it, too" if told["on_pod"] else ""),
+        "never" if at is None else f"{duration(now - at)} ago",
+        f"{waiting} wait" + (f": {why}" if why else "") if waiting else "–",
+    )
 
 
 @app.command("remove")

@@ -38,7 +38,7 @@ def list_offers(
         _print_guides()
         return
     now = time.time()
-    offers = [o for o in _load(now) if not provider or o.provider == provider]
+    offers = [o for o in known_offers(now) if not provider or o.provider == provider]
     if as_json:
         print_json([_as_json(offer) for offer in offers])
         return
@@ -61,7 +61,7 @@ def show(sku: Annotated[str, typer.Argument(help="H100-SXM, RTX3090, …")]) -> 
     """
     gpu = find_gpu(sku)
     now = time.time()
-    offers = [offer for offer in _load(now) if offer.sku == gpu.sku]
+    offers = [offer for offer in known_offers(now) if offer.sku == gpu.sku]
     print(
         f"{gpu.sku}: {gpu.bf16_tflops:,.0f} dense bf16 TFLOP/s, {gpu.memory_gb:g} GB at"
         f" {gpu.memory_gb_s:,.0f} GB/s ({gpu.source})"
@@ -103,10 +103,6 @@ def diff() -> None:
     before = tables.offers(now, upto=len(snapshots) - 1)
     print(f"{snapshots[-1].stem} against {snapshots[-2].stem if snapshots[1:] else 'shipped'}")
     _print_moves(before, tables.offers(now))
-
-
-def _load(now: float) -> list[Offer]:
-    return known_offers(now)
 
 
 def _line(offer: Offer, now: float) -> str:

@@ -14,7 +14,7 @@ from trmcloud.app.reap import end, look, note_visit
 from trmcloud.app.reconciling import reconcile
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import GRACE_S, tell
-from trmcloud.cli.confirm import confirmed
+from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.reasons import did_line, reason_json, sentence, tell_troubles, trouble_code
 from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
 from trmcloud.cli.views.status import volume_lines
@@ -64,7 +64,7 @@ def reap(
         if (run and all_of) or accept_restored or as_json:
             raise UsageError("name a run or a ledger, and nothing beside it but --yes")
         sys.exit(_end_named(context, run, all_of, yes=yes))
-    # By its timer nobody waits for it, and it may be the only one who is awake.
+    # When its timer starts it no user waits for it, and no other process may be awake.
     tell(context, GUARD_GRACE_S if guard_every else GRACE_S)
     if accept_restored and not context.ledger.accept_restored(context.wall()):
         raise UsageError(
@@ -131,7 +131,7 @@ def _end_named(context: Context, run: str, ledger_id: str, *, yes: bool) -> int:
         if found.pods:
             count = len(found.pods)
             question = f"end {'this pod' if count == 1 else f'these {count} pods'} now?"
-            if not yes and not confirmed(question, before=f"{count} would be ended"):
+            if not yes and not is_confirmed(question, before=f"{count} would be ended"):
                 return 0
             ended = ending.end_run(context, run) if run else ending.end_all(context, found)
     if not found.pods and not (yes and run and ended.asked):

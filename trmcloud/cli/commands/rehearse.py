@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -67,8 +68,7 @@ def rehearse(
         sys.exit(1)
 
 
-def _show(made: object, *, detach: bool, most: int) -> None:
-    assert isinstance(made, Rehearsal)
+def _show(made: Rehearsal, *, detach: bool, most: int) -> None:
     candidate = made.plan.recommended
     assert candidate is not None
     print(f"One play of {candidate.hardware} at {candidate.provider}, seed {made.shown.seed}:")
@@ -101,6 +101,6 @@ def _show(made: object, *, detach: bool, most: int) -> None:
         print(f"  BROKEN      seed {play.seed}: {play.detail}")
 
 
-def _counts(counts: object, whole: int) -> str:
-    rows = counts.most_common()  # type: ignore[attr-defined]
+def _counts(counts: Counter[str], whole: int) -> str:
+    rows = counts.most_common()
     return ", ".join(f"{name} {number / max(1, whole):.0%}" for name, number in rows)

@@ -100,7 +100,7 @@ def report(
         print_json(rows)
     elif as_csv:
         writer = csv.writer(as_is())
-        writer.writerow((*_COLUMNS, *(f"{name}_s" for name in _parts()), "best_bpb", "sha256"))
+        writer.writerow((*_COLUMNS, *(f"{name}_s" for name in PARTS), "best_bpb", "sha256"))
         writer.writerows(_csv_row(report) for report in reports)
     else:
         _show(reports, verbose=verbose)
@@ -159,13 +159,9 @@ def _write(file: str, text: str) -> int:
     return len(text.encode())
 
 
-def _parts() -> tuple[str, ...]:
-    return PARTS
-
-
 def _csv_row(report: RunReport) -> list[object]:
     data = report.to_json()
-    seconds = [f"{report.seconds[name]:.3f}" for name in _parts()]
+    seconds = [f"{report.seconds[name]:.3f}" for name in PARTS]
     best = report.best
     found = [best.val_bpb, best.sha256] if best is not None else ["", ""]
     return [*(data[name] for name in _COLUMNS), *seconds, *found]

@@ -9,7 +9,7 @@ import typer
 from trmcloud.app.smoke import Smoke
 from trmcloud.app.smoke_watch import Step
 from trmcloud.cli import options
-from trmcloud.cli.confirm import confirmed
+from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.streams import outlive_the_reader
 from trmcloud.core.catalog.providers import find_traits
@@ -66,7 +66,7 @@ def smoke(
     )
     if ground.on_machine:
         print(f"on the machine: {one_line(ground.on_machine)}", flush=True)
-    if not yes and not confirmed("  Proceed?"):
+    if not yes and not is_confirmed("  Proceed?"):
         print("nothing was rented, nothing was spent")
         return
     outlive_the_reader()

@@ -20,7 +20,7 @@ from trmcloud.app.curves import (
     curves_since,
     metrics_files,
     metrics_paths,
-    sampled,
+    sample_metrics,
 )
 from trmcloud.core.control.run_state import RunState
 
@@ -130,7 +130,7 @@ class CurveStore:
                 work = threading.Thread(target=self._read_whole, args=(state.run_id, run))
                 work.daemon = True
                 work.start()
-        return [sampled(path, name) for name, path in metrics_paths(context, state).items()]
+        return [sample_metrics(path, name) for name, path in metrics_paths(context, state).items()]
 
     def news(self, context: Context, state: RunState) -> Curves | None:
         """Return the news since the last call; None where all of it is to be asked for anew."""

@@ -14,11 +14,11 @@ from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.short_rentals import meaning_of
 from trmcloud.app.steering import Foreseen
 from trmcloud.app.trainings import recoveries_of
-from trmcloud.cli.views.health import done_about, happened, recovered_json
+from trmcloud.cli.views.health import recovered_json, remedy_text, trouble_text
 from trmcloud.cli.views.metrics import buys_words
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.status import volume_lines
-from trmcloud.cli.views.text import bpb, duration
+from trmcloud.cli.views.text import bpb, duration, pick
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
@@ -35,38 +35,23 @@ _MOST_MARKS = 400
 
 def run_json(run: Run) -> dict[str, Any]:
     """A row of the table of runs, and the head of a run's page."""
-    m = run.money
+    amounts = pick(run.money, "cap", "proven", "at_most", "reserved", "left", "rate")
     return {
         "id": run.id,
         "recipe": one_line(run.recipe),
-        "hardware": run.hardware,
-        "provider": run.provider,
         "project": one_line(run.project),
-        "state": run.state,
         "outcome": run.outcome.value if run.outcome is not None else None,
-        "live": run.live,
-        "landing": run.landing,
-        "driven": run.driven,
-        "created_at": run.created_at,
-        "money": {
-            "cap": money(m.cap),
-            "proven": money(m.proven),
-            "at_most": money(m.at_most),
-            "reserved": money(m.reserved),
-            "left": money(m.left),
-            "rate": money(m.rate),
-        },
+        **pick(run, "hardware", "provider", "state", "live", "landing", "driven", "created_at"),
+        **pick(run, "lands_at", "killed_at", "unasked"),
+        "money": {name: money(amount) for name, amount in amounts.items()},
         "training": training_json(run.training) if run.training is not None else None,
         "layers": [
             {"name": x.name, "state": x.state, "detail": one_line(x.detail)} for x in run.layers
         ],
         "max_overspend": run.max_overspend.text if run.live else None,
-        "lands_at": run.lands_at,
-        "killed_at": run.killed_at,
         "why": one_line(sentence(run.reason)),
         "waits_for": one_line(sentence(run.waits_for)),
         "trouble": one_line(run.trouble),
-        "unasked": run.unasked,
     }
 
 
@@ -75,20 +60,14 @@ def training_json(training: Training) -> dict[str, Any]:
     told = ReportedValue(_finite(training.best_bpb), here=training.trained_here)
     is_scored = told.checked(lambda best: best is not None)
     return {
-        "phase": training.phase,
-        "state": training.state,
-        "step": training.step,
-        "steps": training.steps,
-        "at": training.at,
-        "tokens": training.tokens,
+        **pick(training, "phase", "state", "step", "steps", "at", "tokens"),
+        **pick(training, "best_step", "saved_step"),
         "loss": _finite(training.loss),
         "passes": [_finite(each) for each in training.passes],
         "bpb": bpb(_finite(training.val_bpb)),
         "best": told.as_reported(bpb) if is_scored else bpb(None),
         "reported_by": told.by,
         "by": "" if told.here else BY_POD,
-        "best_step": training.best_step,
-        "saved_step": training.saved_step,
         "tokens_per_s": _finite(training.tokens_per_s),
         "buys": buys_words(training.next_usd_buys, training.next_hour_buys),
     }
@@ -108,15 +87,10 @@ def whole_json(context: Context, state: RunState, run: Run) -> dict[str, Any]:
 def checkpoint_json(found: Checkpoint) -> dict[str, Any]:
     told = ReportedValue(found.val_bpb, here=found.trained_here)
     return {
-        "label": found.label,
-        "phase": found.phase,
-        "step": found.step,
+        **pick(found, "label", "phase", "step", "sha256", "best", "latest"),
         "bpb": "not evaluated" if found.val_bpb is None else told.as_reported(bpb),
-        "sha256": found.sha256,
         "mb": round(found.size_bytes / 1e6, 1),
-        "best": found.best,
         "best_words": told.as_pods(lambda _: "best") if found.best else "",
-        "latest": found.latest,
         "places": [{"kind": place.kind, "where": _where(place)} for place in found.places],
     }
 
@@ -142,8 +116,7 @@ def line_json(line: Line) -> dict[str, Any]:
     """A budget. ``share`` is what of it is spent or held."""
     held = line.settled + line.reserved
     return {
-        "level": line.level,
-        "key": line.key,
+        **pick(line, "level", "key"),
         "name": one_line(f"{line.level} {line.key}".strip()),
         "cap": money(line.cap),
         "settled": money(line.settled),
@@ -267,7 +240,7 @@ def _marks(context: Context, state: RunState, phases: Sequence[Phase]) -> list[M
         for phase, step, at in saves
     ]
     for row in recoveries_of(context, state):
-        told = f"{happened(row)}; {done_about(row)}"
+        told = f"{trouble_text(row)}; {remedy_text(row)}"
         step = begins.get(row.phase, 0) + row.recovery.step
         marks.append(Mark("recovery", row.recovery.at, told, step))
     rates: dict[int, Usd] = {}

@@ -41,7 +41,7 @@ def limit_rows(plan: Plan, *, verbose: bool) -> list[tuple[str, str]]:
     return [row for row in limits if row[1] != "off"] + ([("off", off)] if off else [])
 
 
-def told_reasons(reasons: tuple[Remark, ...], *, verbose: bool) -> list[str]:
+def reasons_to_show(reasons: tuple[Remark, ...], *, verbose: bool) -> list[str]:
     """Why a candidate is planned as it is; the kind of offer is a detail."""
     return [text for about, text in reasons if verbose or about is not RemarkTopic.OFFER]
 
@@ -343,7 +343,7 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
         lines.append(
             f"  no price younger than {FRESH_DAYS} days fits: trmcloud prices refresh reads today's"
         )
-    lines += [f"  {reason}" for reason in told_reasons(chosen.reasons, verbose=verbose)]
+    lines += [f"  {reason}" for reason in reasons_to_show(chosen.reasons, verbose=verbose)]
     lines.append(
         f"  lands {_clock(chosen.soft_stop_s)} after start, hard stop {_clock(chosen.hard_stop_s)},"
         f" at most {chosen.worst_case}"

@@ -85,7 +85,7 @@ FOLLOWS: Mapping[ReasonKind, str] = {
 
 
 def sentence(reason: Reason | None) -> str:
-    """The reason in words, which may be somebody else's; empty for none."""
+    """Return the reason as a sentence, which may quote a pod or a provider; empty for none."""
     if reason is None:
         return ""
     words = {name: _words(name, fact) for name, fact in reason.facts.items()}

@@ -9,7 +9,13 @@ from typing import Any
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.ending import NamedPodsEnded, PodListing
-from trmcloud.app.launching import OnlyBillPending, follow_or_drive, foreseen_closing, request_stop
+from trmcloud.app.launching import (
+    OnlyBillPending,
+    follow_or_drive,
+    foreseen_closing,
+    has_begun,
+    request_stop,
+)
 from trmcloud.app.measurements import note_measured, note_probed
 from trmcloud.app.run_queries import mark_reported, reported_uploads
 from trmcloud.app.short_rentals import meaning_of, never_heard
@@ -24,7 +30,7 @@ from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
 from trmcloud.core.text import one_line
@@ -75,7 +81,7 @@ RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNREPORTED)
 def carry(context: Context, driver: RunDriver, *, detach: bool) -> int:
     """Drive a run in the foreground until its pod is gone, or in ``-d`` until it runs; exit code.
 
-    A bill that is late keeps nobody here: whatever command comes next settles it.
+    It does not wait for a late bill: the next command settles that.
     """
     run = driver.run()
     outlive_the_reader()
@@ -86,7 +92,7 @@ def carry(context: Context, driver: RunDriver, *, detach: bool) -> int:
     over = OnlyBillPending(context)
 
     def done(state: RunState) -> bool:
-        return over(state) or (detach and _training_has_begun(state))
+        return over(state) or (detach and has_begun(state))
 
     with RunBar(context) as bar:
         try:
@@ -114,7 +120,7 @@ def _goes_on(run: RunState) -> None:
 
 def look_on(context: Context, run_id: str) -> int:
     """Show a run that another command may drive, until nothing is left of it but its bill; exit
-    code. Where nobody drives it, it is driven meanwhile. Ctrl-C leaves it as it is."""
+    code. Where no command drives it, this one does. Ctrl-C leaves it as it is."""
     outlive_the_reader()
     tell_troubles(context)
     over = OnlyBillPending(context)
@@ -215,7 +221,3 @@ def _interrupted(
         return driver.until(over, bar.watch)
     except KeyboardInterrupt:
         return driver.run()
-
-
-def _training_has_begun(run: RunState) -> bool:
-    return run.trains or run.state is State.ENDING or not run.live

@@ -309,15 +309,7 @@ def _as_json(context: Context, run: RunState) -> dict[str, Any]:
     data["val_bpb"] = beat.val_bpb if beat is not None else None
     data["reported_by"] = mark_reported(run, beat).by if beat is not None else None
     data.update(worth_json(run, beat))
-    data["kill_layers"] = [
-        {
-            "name": layer.name,
-            "state": layer.state,
-            "detail": layer.detail,
-            "heard_at": layer.heard_at,
-        }
-        for layer in guards.layers
-    ]
+    data["kill_layers"] = [dict(vars(layer)) for layer in guards.layers]
     bound = guards.overshoot.amount
     waiting, trouble = waits_for(context, run), link_trouble(context, run)
     data.update(reason_json(run.reason))

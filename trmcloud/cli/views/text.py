@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from trmcloud.cli.views.streams import as_is, columns, draw, padded, width
 from trmcloud.core.contract.manifest import CheckpointManifest
@@ -82,6 +83,11 @@ def fields(rows: Sequence[tuple[str, str]], indent: str = "") -> list[str]:
 def print_json(data: object, *, indent: int | None = 1) -> None:
     """Print ``data`` as JSON, and nothing else."""
     print(json.dumps(data, indent=indent), file=as_is())
+
+
+def pick(record: object, *names: str) -> dict[str, Any]:
+    """Return these fields of a record, for JSON that names them alike."""
+    return {name: getattr(record, name) for name in names}
 
 
 def not_evaluated(latest: CheckpointManifest) -> str:
