@@ -21,30 +21,44 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trmcloud.app import ledger_care, preparing, short_rentals
+from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
-from trmcloud.app.context import Context, find_run
+from trmcloud.app.checkpoints.saving import AwaitedSave, request_save
+from trmcloud.app.context import Context, find_run, is_quiet
 from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
+from trmcloud.app.drive import RunDriver
 from trmcloud.app.kill_layers import Layer, MaxOverspend
+from trmcloud.app.launch_checks import check_bucket
+from trmcloud.app.launching import (
+    OnlyBillPending,
+    follow_or_drive,
+    has_begun,
+    request_stop,
+    require_no_stop_order,
+    resume,
+    start,
+)
+from trmcloud.app.planning import Planner
+from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_facts import Money, Run, Training, facts_of
+from trmcloud.app.short_rentals import is_needed
 from trmcloud.app.steering import FETCH, VERBS, Foreseen, foresee
-from trmcloud.app.trainings import Event, events_since
+from trmcloud.app.trainings import Event, events_since, find_symptoms
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, make_reason
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, TrmcloudError, UsageError
 from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import dataclass
 from trmcloud.options import parse_money, request_from
-from trmcloud.wiring import build_context
-
-if TYPE_CHECKING:
-    from trmcloud.app.drive import RunDriver
-    from trmcloud.app.planning import Planner
-    from trmcloud.core.control.run_state import RunState
-    from trmcloud.ports.machine import Progress
+from trmcloud.ports.machine import Progress
+from trmcloud.wiring import build_context, offers_for_errand
+from trmcloud.wiring_plans import build_planner
 
 __all__ = [
     "VERBS", "Checkpoint", "Curves", "Event", "Fetched", "Finding", "Foreseen", "Home", "Layer",
@@ -118,9 +132,6 @@ class Home:
         Raises:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
-        from trmcloud.app import preparing
-        from trmcloud.app.launching import start
-
         told = progress or _nothing
         request = request_from({**wish, "hardware": hardware})
         ready = preparing.prepare(self._context, self._planner(), request, _nothing)
@@ -165,8 +176,8 @@ class Home:
 
         Args:
             after: only those behind the event of this id.
-            follow: wait for more, until the run has ended; of all runs, for good. What nobody
-                drives is brought up to date meanwhile, as by ``catch_up``.
+            follow: wait for more, until the run has ended; of all runs, for good. Runs
+                without a driver are brought up to date meanwhile, as by ``catch_up``.
 
         Raises:
             NotFoundError: no such run.
@@ -197,22 +208,16 @@ class Home:
         state = find_run(self._context, run_id)
         files = metrics_files(self._context, state)
         for file in files:
-            for _ in file.read_on():
-                pass
+            file.read_all()
         return draw_curves(state, [file.phase for file in files], points)
 
     def health(self, run_id: str) -> dict[str, tuple[Finding, ...]]:
         """Return its own numbers' symptoms, by phase; empty where there are none."""
-        from trmcloud.app.trainings import find_symptoms
-
         return find_symptoms(self._context, find_run(self._context, run_id))
 
     def catch_up(self) -> None:
         """Bring runs without a driver up to date, and end pods without an owner, as every command
         does first."""
-        from trmcloud.app.context import is_quiet
-        from trmcloud.app.reconciling import reconcile
-
         if not is_quiet(self._context):
             reconcile(self._context)
 
@@ -224,10 +229,8 @@ class Home:
         timeout_s: float | None = None,
     ) -> Run:
         """Stay with a run until it has ended but for a bill that is late, or ``until`` holds, or
-        ``timeout_s`` have passed. Where nobody drives it, this does: it fetches checkpoints and
-        ends the pod in time."""
-        from trmcloud.app.launching import OnlyBillPending, follow_or_drive
-
+        ``timeout_s`` have passed. Where no process drives it, this does: it fetches checkpoints
+        and ends the pod in time."""
         context, began = self._context, self._context.clock.now().boot
         settling = OnlyBillPending(context)
 
@@ -275,9 +278,6 @@ class Home:
             ConflictError: it is not training. NotSupported: its pod cannot be asked. LinkError: it
                 could not be confirmed in time.
         """
-        from trmcloud.app.checkpoints.saving import AwaitedSave, request_save
-        from trmcloud.app.launching import follow_or_drive
-
         asked = request_save(self._context, run_id, "trmcloud.api")
         waiting = AwaitedSave(self._context, asked, timeout_s)
         state = follow_or_drive(self._context, run_id, waiting.is_over, _nothing)
@@ -302,8 +302,6 @@ class Home:
             NotFoundError, CheckpointError, ConflictError, DoesNotFit: see ``fetch-best``.
             UsageError: it would have to be rented for.
         """
-        from trmcloud.app.checkpoints import fetching
-
         context = self._context
         state = self._from_volume(find_run(context, run_id), rent=rent)
         found = fetching.find_best(context, state, weights_only=weights_only)
@@ -325,9 +323,6 @@ class Home:
             ConflictError: there is nothing to go on with. BudgetRefused: its budget is spent, or a
                 level above it lacks the money.
         """
-        from trmcloud.app.launch_checks import check_bucket
-        from trmcloud.app.launching import resume
-
         check_bucket(self._context, find_run(self._context, run_id).spec)
         return self._once_begun(resume(self._context, run_id, cap=parse_money("cap", cap)))
 
@@ -338,8 +333,6 @@ class Home:
         Raises:
             UsageError: no such level, no amount, or no more than its cap is.
         """
-        from trmcloud.app import ledger_care
-
         cap = parse_money("amount", amount)
         if cap is None:
             raise UsageError(f"{amount!r} is no amount")
@@ -352,41 +345,27 @@ class Home:
         return facts_of(self._context, state)
 
     def _planner(self) -> Planner:
-        from trmcloud.wiring_plans import build_planner
-
         return build_planner(self._context.home)
 
     def _once_begun(self, driver: RunDriver) -> Run:
         """It trains by itself from then on, or has ended."""
-        from trmcloud.core.control.run_state import State
-
-        def has_begun(state: RunState) -> bool:
-            return state.trains or state.state is State.ENDING or not state.live
-
         state = driver.until(has_begun, _nothing)
         if state.live:
             self._context.ledger.release(state.run_id, driver.epoch)
         return self.run(state.run_id)
 
     def _tell_to_end(self, run_id: str, kind: ReasonKind) -> Run:
-        from trmcloud.app.launching import request_stop, require_no_stop_order
-
         require_no_stop_order(find_run(self._context, run_id), kind)
         return self._facts(request_stop(self._context, run_id, make_reason(kind)))
 
     def _offers(self, state: RunState) -> tuple[Sequence[Any], Usd]:
         """Return the offers for fetching checkpoints, where that needs a rented machine."""
-        from trmcloud.app.short_rentals import is_needed
-
         if not is_needed(self._context, state):
             return (), Usd(0)
-        from trmcloud.wiring import offers_for_errand
 
         return offers_for_errand(self._context.wall())
 
     def _from_volume(self, state: RunState, *, rent: bool) -> RunState:
-        from trmcloud.app import short_rentals
-
         context = self._context
         if not short_rentals.is_needed(context, state):
             return state

@@ -35,6 +35,7 @@ from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
 from trmcloud.options import LaunchRequest
+from trmcloud.ports.bucket import BucketCheckpoints
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner
 
@@ -79,6 +80,12 @@ def saved(world: Context, step: int, bpb: float | None, **more: Any) -> mf.Check
     return whole_checkpoint(world.home, step, bpb, size=2000, **more)[1]
 
 
+def shelf_of(world: Context, run: RunState) -> BucketCheckpoints:
+    source = bc.BucketSource(world, run)
+    assert source.list().trouble is None
+    return source.shelf
+
+
 def relayed(world: Context, plan: Plan, run: RunState, *made: mf.CheckpointManifest) -> None:
     generation = run.generations[0]
     for manifest in made:
@@ -89,16 +96,13 @@ def test_what_is_pulled_goes_on_to_a_store_without_pods(world: Context, bucketed
     run = run_of(bucketed)
     every = [saved(world, 10, 1.0), *(saved(world, step, 2.0) for step in (20, 30, 40, 50))]
     relayed(world, bucketed, run, *every, every[-1])
-    stored = {one.manifest.step for one in bc.list_bucket(world, run).shelf.whole}
+    stored = {one.manifest.step for one in shelf_of(world, run).whole}
     assert {10, 50} <= stored, "the best and the latest are never written over"
     assert len(stored) == 4
-    on, before = checkpoints_to_resume(run, bc.list_bucket(world, run).shelf)
+    on, before = checkpoints_to_resume(run, shelf_of(world, run))
     assert on.manifest.step == 50 > before.manifest.step
     done = ev.PhaseEnded(1, "fast", "finished", 50, 1.0, {})
-    assert (
-        checkpoints_to_resume(replace(run, phases={"fast": done}), bc.list_bucket(world, run).shelf)
-        == ()
-    )
+    assert checkpoints_to_resume(replace(run, phases={"fast": done}), shelf_of(world, run)) == ()
 
 
 def close_a_run(world: Context, bucketed: Plan) -> None:
@@ -283,13 +287,15 @@ def test_pruning_spares_what_was_saved_before_the_cooldown_until_the_storage_wee
         saved(world, 30, 2.0, cooldown_from=10),
     ]
     relayed(world, bucketed, run, *made)
-    found = [one.manifest for one in bc.list_bucket(world, run).shelf.whole]
+    found = bc.BucketSource(world, run).list().whole
     pruning = fetching.what_to_prune(found, 1)
     assert pruning.checkpoints == ()
-    assert [m.step for m in bc.optimizers_to_drop(pruning)] == [20], "from 10 a run may go on"
+    assert [m.step for m in bc.BucketSource(world, run).dropped(pruning)] == [20], (
+        "from 10 a run may go on"
+    )
     items = {item.local.name: item.sha256 for item in _to_go_on_from(world.files, run)}
     assert sorted(items) == ["step-00000010", "step-00000030"], "what a new pod is sent"
-    resumable = checkpoints_to_resume(run, bc.list_bucket(world, run).shelf)
+    resumable = checkpoints_to_resume(run, shelf_of(world, run))
     assert [each.manifest.step for each in resumable] == [30, 20, 10]
     ended = replace(run, generations=(replace(run.generations[0], ended_at=1000.0),))
     for days, gone in ((6.9, []), (7.1, [10])):
@@ -317,21 +323,21 @@ def test_pruning_spares_the_latest_ones_optimizer_and_never_another_ledgers_run(
     relayed(
         world, bucketed, run, *(saved(world, s, b) for s, b in ((10, 1.0), (20, 3.0), (30, 2.0)))
     )
-    found = bc.list_bucket(world, run)
-    pruning = fetching.what_to_prune([one.manifest for one in found.shelf.whole], 1)
-    assert [m.step for m in bc.optimizers_to_drop(pruning)] == [10]
-    assert bc.bucket_freed_bytes(pruning) == 4000 + 2000
+    source = bc.BucketSource(world, run)
+    pruning = fetching.what_to_prune(source.list().whole, 1)
+    assert [m.step for m in source.dropped(pruning)] == [10]
+    assert source.freed_bytes(pruning) == 4000 + 2000
     with pytest.raises(ConflictError):
-        bc.prune_bucket(world, replace(run, state=State.RUNNING), found, pruning)
-    bc.prune_bucket(world, run, found, pruning)
-    left = {one.manifest.step: one.manifest for one in bc.list_bucket(world, run).shelf.whole}
+        bc.BucketSource(world, replace(run, state=State.RUNNING)).prune(pruning)
+    source.prune(pruning)
+    left = {one.manifest.step: one.manifest for one in shelf_of(world, run).whole}
     assert {step: len(made.files) for step, made in left.items()} == {10: 1, 30: 2}
     assert sorted(m.step for m in bc.known_in_bucket(world, run)) == [10, 30]
     owner = f"{run.bucket.removeprefix(f's3://{BUCKET}/')}/runs/r1/owner.json"
     theirs = json.dumps({"ledger": "another", "run": "r1"}).encode()
     s3.client.put_object(Bucket=BUCKET, Key=owner, Body=theirs)
     with pytest.raises(ConflictError, match="somebody else"):
-        bc.prune_bucket(world, run, found, pruning)
+        source.prune(pruning)
 
 
 def test_a_store_that_is_down_is_a_trouble_and_no_end(
@@ -342,7 +348,7 @@ def test_a_store_that_is_down_is_a_trouble_and_no_end(
     monkeypatch.setattr(client, "TRIES", 1)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     run = run_of(bucketed)
-    found = bc.list_bucket(world, run)
+    found = bc.BucketSource(world, run).list()
     assert isinstance(found.trouble, ProviderError)
     assert bc.known_in_bucket(world, run) == ()
     assert not list(world.home.glob("runs/r1/bucket.json"))
@@ -435,11 +441,11 @@ def test_a_later_metric_is_passed_on_to_the_store_and_wins(world: Context, bucke
     saved(world, 10, 2.0)
     early = saved(world, 20, None)
     relayed(world, bucketed, run, early)
-    [stored] = bc.list_bucket(world, run).shelf.whole
+    [stored] = shelf_of(world, run).whole
     assert stored.manifest == early
     scored = mf.with_metric(early, 1.25, (3.0, 2.0))
     relayed(world, bucketed, run, scored, early)
-    [again] = bc.list_bucket(world, run).shelf.whole
+    [again] = shelf_of(world, run).whole
     assert (again.manifest, again.at) == (scored, stored.at)
 
     # The copy here is from before the metric: what the store says of the same weights counts.

@@ -27,17 +27,14 @@ from trmcloud.core.values import dataclass
 from trmcloud.ports.compute import Compute, PodLink
 
 if TYPE_CHECKING:
-    from trmcloud.core.contract.manifest import CheckpointManifest
-    from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint, Orders
-    from trmcloud.core.control.observation import Bill, PodSeen
+    from trmcloud.core.contract.pod_contract import AgentReport
+    from trmcloud.core.control.observation import PodSeen
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
     from trmcloud.ports.bucket import Bucket
-    from trmcloud.ports.compute import PodRequest, StageItem, VolumeSeen
+    from trmcloud.ports.compute import StageItem
     from trmcloud.ports.ledger import ControllerId, Intents, Ledger
     from trmcloud.ports.machine import Clock, RunFiles, Workers
-
-# Everything a use case may touch: the ports, filled in by ``wiring``.
 
 
 class Need(NamedTuple):
@@ -82,7 +79,7 @@ class Context:
     """Returns the paths from which a process of this machine imports ``trmcloud`` and the
     trainer."""
     pod_webhook: Callable[[], str] = lambda: ""
-    """``webhook.json``, for a pod whose agent is to tell somebody by itself; '' for none."""
+    """``webhook.json``, for a pod whose agent is to send notifications by itself; '' for none."""
     backup_trouble: Callable[[], str] = lambda: ""
     """Why a loss of the ledger's file would lose a run that has ended; empty where it would not."""
     listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
@@ -117,9 +114,8 @@ def list_pods(
     known = context.listed.get(provider)
     if isinstance(known, Seen) and 0 <= at - known.at < at_most_s:
         return known
-    seen: Maybe[tuple[PodSeen, ...]]
     try:
-        seen = Seen(tuple(context.computes[provider].list_pods()), at)
+        seen: Maybe[tuple[PodSeen, ...]] = Seen(tuple(context.computes[provider].list_pods()), at)
     except ProviderError as error:
         seen = Unknown(at, str(error))
     context.listed[provider] = seen
@@ -127,14 +123,14 @@ def list_pods(
 
 
 def providers_in_use(context: Context) -> tuple[str, ...]:
-    """This machine, and whoever this home ever asked for a pod: only they can have one of ours.
+    """This machine, and each provider that this home ever asked for a pod: only they can have one.
     Those that are left alone are not among them."""
     used = _ever_used(context)
     return tuple(n for n in used if n not in context.unasked) if context.unasked else tuple(used)
 
 
 def has_unasked_provider(context: Context) -> bool:
-    """Whether somebody is not asked who may have a pod of ours."""
+    """Whether a provider that may have a pod of ours is not asked."""
     return bool(context.unasked) and any(name in context.unasked for name in _ever_used(context))
 
 
@@ -200,10 +196,9 @@ def find_run(context: Context, name: str | None) -> RunState:
     raise NotFoundError(f"no run {name!r}", next_step=f"trmcloud status (runs: {known})")
 
 
-# A provider that cannot be had from here: without a key, or without its client.
-#
-# It stands where the adapter would, so that everything else goes on: whoever asks it is told why,
-# as of a provider that does not answer.
+# A provider that is out of reach: it has no key here, or its client is not installed. This class
+# stands in the adapter's place, so that every question is answered like that of a provider that
+# does not answer.
 
 
 class UnreachableProvider(Compute, PodLink):
@@ -213,32 +208,15 @@ class UnreachableProvider(Compute, PodLink):
     def __init__(self, error: TrmcloudError) -> None:
         self.error = error
 
-    # -- Compute ------------------------------------------------------------------------------
-
-    def create(self, request: PodRequest) -> str:
-        self._refuse()
-
-    def list_pods(self) -> Sequence[PodSeen]:
-        self._refuse()
-
-    def terminate(self, pod_id: str) -> bool:
-        self._refuse()
-
-    def bill(self, pod_id: str) -> Bill | None:
-        self._refuse()
-
-    def require_account(self, rate: Usd) -> None:
-        raise self.error
-
-    def kept_volumes(self) -> Sequence[VolumeSeen]:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         if isinstance(self.error, ProviderError):
             raise self.error
         raise ProviderRefused(str(self.error), next_step=self.error.next_step)
 
-    # -- PodLink ------------------------------------------------------------------------------
+    create = list_pods = terminate = bill = kept_volumes = _refuse
+
+    def require_account(self, rate: Usd) -> None:
+        raise self.error
 
     def report(self, pod_name: str) -> AgentReport | None:
         return None
@@ -246,43 +224,10 @@ class UnreachableProvider(Compute, PodLink):
     def trouble(self, pod_name: str) -> LinkError | None:
         return LinkError(str(self.error), next_step=self.error.next_step)
 
-    def grant(self, pod_name: str, text: str) -> None:
-        self._cut()
-
-    def send_orders(self, pod_name: str, orders: Orders) -> None:
-        self._cut()
-
-    def stage(
-        self, pod_name: str, items: Sequence[StageItem], progress: Callable[[int, int], None]
-    ) -> None:
-        self._cut()
-
-    def pull(
-        self,
-        pod_name: str,
-        run_id: str,
-        manifest: CheckpointManifest,
-        names: Sequence[str],
-        progress: Callable[[int, int], None],
-    ) -> None:
-        self._cut()
-
-    def fetch(
-        self,
-        pod_name: str,
-        run_id: str,
-        manifest: CheckpointManifest,
-        names: Sequence[str],
-        into: str,
-        progress: Callable[[int, int], None],
-    ) -> None:
-        self._cut()
-
-    def manifest(self, pod_name: str, run_id: str, kept: KeptCheckpoint) -> CheckpointManifest:
-        self._cut()
-
-    def _cut(self) -> NoReturn:
+    def _cut(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise LinkError(str(self.error), next_step=self.error.next_step)
+
+    grant = send_orders = stage = pull = fetch = manifest = _cut
 
 
 def require_reach(context: Context, provider: str) -> None:

@@ -54,8 +54,7 @@ class MetricsLines:
     def read_on(self) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Yield the new lines, a slice at a time. A file that was begun again is read again, and
         its first slice may be empty: a trainer that goes back to a checkpoint drops the lines that
-        it had logged since. What was begun anew is read anew, and its first slice may be empty: a
-        trainer that goes back to a checkpoint drops what it had logged since."""
+        it had logged since."""
         try:
             file = open(open_metrics(self._path), "rb")  # noqa: SIM115  # closed below
         except OSError:
@@ -95,8 +94,8 @@ def open_metrics(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
-# A run's curves, from the metrics of its phases that are on this machine: thinned out for whoever
-# draws them, and read on as they grow.
+# A run's curves, from the metrics of its phases that are on this machine: thinned out to be drawn,
+# and read on as they grow.
 #
 # A file may hold a hundred thousand lines, and may be hostile. At first its lines are sampled,
 # which takes no longer for many than for few; then it is read whole, and what is thinned out
@@ -137,7 +136,7 @@ class Rows:
         self.value.append(value)
         self.speed.append(speed)
         self.passes.append(passes)
-        self.step.append(step)  # last: who reads meanwhile goes by its length
+        self.step.append(step)  # last: a reader in another thread goes by its length
 
 
 @mutable
@@ -172,34 +171,28 @@ class Phase:
         return int(max(newest, default=0))
 
 
-class MetricsFile:
+class MetricsFile(MetricsLines):
     """A phase's ``metrics.jsonl`` as it grows, in columns. Not for two threads at a time."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self._name, self._lines = name, MetricsLines(path)
-        self.phase = Phase(name)
+        super().__init__(path)
+        self._name, self.phase = name, Phase(name)
 
-    @property
-    def unread_bytes(self) -> int:
-        return self._lines.unread_bytes
-
-    @property
-    def is_another(self) -> bool:
-        """Whether another file stands in its place since it was read, or it was begun anew."""
-        return self._lines.is_another
-
-    def read_on(self) -> Iterator[None]:
-        """Take what has come since, a slice at a time."""
-        for lines in self._lines.read_on():
-            if self._lines.is_first_slice:
+    def read_on(self) -> Iterator[Sequence[Mapping[str, Any]]]:
+        for lines in super().read_on():
+            if self.is_first_slice:
                 self.phase = Phase(self._name)
-            for said in lines:
-                self.phase.take(said)
-            yield
-        self.phase.whole = self.phase.whole or self._lines.is_whole
+            for line in lines:
+                self.phase.take(line)
+            yield lines
+        self.phase.whole = self.phase.whole or self.is_whole
+
+    def read_all(self) -> None:
+        for _ in self.read_on():
+            pass
 
 
-def sampled(path: Path, name: str, windows: int = _WINDOWS) -> Phase:
+def sample_metrics(path: Path, name: str, windows: int = _WINDOWS) -> Phase:
     """A line at each of so many even distances, and what evaluations and saves stand near them: in
     milliseconds, however many lines there are."""
     phase, found = Phase(name), dict[int, bytes]()
@@ -231,21 +224,17 @@ def _lines_in(window: bytes, start: int) -> Iterator[tuple[int, bytes]]:
             yield start + begin, window[begin:end]
 
 
+def metrics_paths(context: Context, run: RunState) -> dict[str, Path]:
+    """By name, the file of each phase that has begun, in their order."""
+    folder = Path(context.files.folder(run.run_id))
+    return {name: folder / name / METRICS_NAME for name in context.files.phases(run.run_id)}
+
+
 def metrics_files(context: Context, run: RunState) -> list[MetricsFile]:
-    """One for each phase that has begun, in their order."""
-    folder = Path(context.files.folder(run.run_id))
-    names = context.files.phases(run.run_id)
-    return [MetricsFile(folder / name / METRICS_NAME, name) for name in names]
+    return [MetricsFile(path, name) for name, path in metrics_paths(context, run).items()]
 
 
-def samples(context: Context, run: RunState) -> list[Phase]:
-    """Of each phase that has begun."""
-    folder = Path(context.files.folder(run.run_id))
-    names = context.files.phases(run.run_id)
-    return [sampled(folder / name / METRICS_NAME, name) for name in names]
-
-
-# -- for whoever draws ---------------------------------------------------------------------------
+# -- curves, to be drawn -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -310,12 +299,10 @@ def step_at(phases: Sequence[Phase], at: float) -> int | None:
 def draw_curves(run: RunState, phases: Sequence[Phase], points: int = POINTS) -> Curves:
     """Of all phases on one axis, thinned out to so many points of each phase and kind."""
     begun = starts(phases)
-    offsets = [step for _, step in begun]
-    train = [(p.train, at, _kept(p.train, points)) for p, at in zip(phases, offsets, strict=True)]
-    evals = [(p.evals, at, _kept(p.evals, points)) for p, at in zip(phases, offsets, strict=True)]
+    placed = [(phase, offset) for phase, (_, offset) in zip(phases, begun, strict=True)]
     return Curves(
-        train=_series(run, train),
-        evals=_series(run, evals),
+        train=_series(run, ((p.train, at, _kept(p.train, points)) for p, at in placed)),
+        evals=_series(run, ((p.evals, at, _kept(p.evals, points)) for p, at in placed)),
         phases=tuple(begun),
         saves=tuple((p.name, step, at) for p in phases for step, at in p.saves),
         whole=all(phase.whole for phase in phases),

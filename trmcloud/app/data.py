@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -26,7 +27,7 @@ from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import KEY_CHARS, DataSource, growing_key
 from trmcloud.io.files import file_sha256, write_atomic
 
-# What data is named by: a data set's name, an address, or a path of this machine.
+# Names of data: a data set's name, an address, or a path of this machine.
 
 
 def resolve_source(named: str, settings: PhaseRecipe | None = None) -> str:
@@ -62,8 +63,7 @@ def data_set_names() -> list[str]:
 
 # A folder of prepared data held to its own records: sizes, hashes, and whether all of it is
 # there.
-#
-# What the files are stands in docs/decisions/0014.
+# docs/decisions/0014 describes the files.
 
 _WIDTHS = {"uint16": 2, "uint32": 4}
 
@@ -85,8 +85,8 @@ def is_prepared(folder: Path) -> bool:
 
 def check_folder(folder: Path) -> Iterator[CheckedFile]:
     """Every file of it, the small ones first."""
-    meta = _meta(folder / contract.DATA_META_NAME)
-    if meta is None:
+    meta = _cached_meta(folder)
+    if meta is None or not isinstance(meta.get("train_tokens"), int):
         yield CheckedFile(contract.DATA_META_NAME, False, "missing or damaged: it is not finished")
         return
     width = _WIDTHS.get(str(meta.get("dtype")), 0)
@@ -105,15 +105,6 @@ def check_folder(folder: Path) -> Iterator[CheckedFile]:
             yield _shard(folder, load_shard(line), width)
         except ContractError as error:
             yield CheckedFile(SHARDS_NAME, False, str(error))
-
-
-def _meta(path: Path) -> dict[str, Any] | None:
-    try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    known = isinstance(meta, dict) and isinstance(meta.get("train_tokens"), int)
-    return meta if known else None
 
 
 def _tokenizer(path: Path, meta: dict[str, Any]) -> CheckedFile:
@@ -179,8 +170,6 @@ def need_data_extra() -> None:
 
 
 def _need(names: Sequence[str], purpose: str, extra: str) -> None:
-    import importlib.util
-
     if any(importlib.util.find_spec(name) is None for name in names):
         raise MissingExtra(purpose, extra)
 
@@ -198,70 +187,52 @@ def prepare_data(
     """The folder of prepared data for ``source`` and its ``meta.json``, made now if need be.
 
     ``tokenizer`` is the file of one to use; without it, one is learnt from the text. ``tokens`` is
-    how many are needed of a source that is made shard by shard; its folder goes on where an earlier
-    call stopped.
+    how many are needed of a source that is made shard by shard: its folder only grows, from where
+    an earlier call stopped.
 
     Raises:
         DataError: the data cannot be had or used, said by the trainer's own ``prepare``; or there
             is no room for it.
     """
-    if source.made_there or _are_shards(source, settings):
-        return _prepare_shards(home, source, settings, python_path, progress, tokenizer, tokens)
-    folder = home / DATA_DIR / _key(source, settings, tokenizer)
+    grows = source.made_there or _are_shards(source, settings)
+    if not grows:
+        folder = home / DATA_DIR / _key(source, settings, tokenizer)
+    elif source.data_set is not None:
+        folder = growing_folder(home, source, settings, tokenizer)
+    else:
+        # It may be sent as it is, so it must not grow while another launch reads it.
+        more = [*_signature(source.name), str(tokens)]
+        more += [settings.data] if settings.row_is_text else []
+        folder = growing_folder(home, source, settings, tokenizer, *more)
     meta = _cached_meta(folder)
-    if meta is not None:
-        _check_size(meta, settings)
-        return folder, meta
-    # Made aside, so that data which a run reads already is never replaced under its feet.
-    making = folder.with_name(f".{folder.name}.{os.getpid()}")
-    try:
-        _run_prepare(
-            home, folder, making, source, settings, python_path, progress, tokenizer, tokens
-        )
-        with contextlib.suppress(OSError):  # somebody else was quicker with the very same
-            making.rename(folder)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
-    meta = _cached_meta(folder)
-    if meta is None:
-        raise DataError("preparing the data left nothing behind", where=str(folder))
+    if meta is None or (grows and not (meta.get("complete") and meta["train_tokens"] >= tokens)):
+        # Made aside, so that data which a run reads already is never replaced under its feet.
+        making = folder if grows else folder.with_name(f".{folder.name}.{os.getpid()}")
+        words = _write_request(home, folder, source, settings, needs_cache=grows)
+        words += ["--out", str(making)]
+        words += ["--tokenizer", str(tokenizer)] if tokenizer is not None else []
+        words += ["--tokens", str(tokens)] if tokens else []
+        try:
+            _run_prepare(words, python_path, progress, source.name)
+            if not grows:
+                with contextlib.suppress(OSError):  # another command was quicker with the very same
+                    making.rename(folder)
+        finally:
+            if not grows:
+                shutil.rmtree(making, ignore_errors=True)
+        meta = _cached_meta(folder)
+        if meta is None:
+            raise DataError("preparing the data left nothing behind", where=str(folder))
+    _check_size(meta, settings)
     return folder, meta
 
 
 def growing_folder(
-    home: Path, source: DataSource, settings: PhaseRecipe, tokenizer: Path | None = None
+    home: Path, source: DataSource, settings: PhaseRecipe, tokenizer: Path | None, *more: str
 ) -> Path:
     """Return the folder of this machine in which data grows shard by shard."""
-    more = [] if tokenizer is None else [str(tokenizer)]
-    return home / DATA_DIR / growing_key(source, settings, *more)
-
-
-def _prepare_shards(
-    home: Path,
-    source: DataSource,
-    settings: PhaseRecipe,
-    python_path: Sequence[str],
-    progress: Progress,
-    tokenizer: Path | None,
-    tokens: int,
-) -> tuple[Path, dict[str, Any]]:
-    """In its own place, shard by shard: a folder that is read meanwhile only grows."""
-    more = [] if tokenizer is None else [str(tokenizer)]
-    if source.data_set is None:
-        # It may be sent as it is, so it is not to grow under somebody's feet.
-        more += [*_signature(source.name), str(tokens)]
-        more += [settings.data] if settings.row_is_text else []
-    folder = home / DATA_DIR / growing_key(source, settings, *more)
-    meta = _cached_meta(folder)
-    if meta is None or not meta.get("complete") or meta["train_tokens"] < tokens:
-        _run_prepare(
-            home, folder, folder, source, settings, python_path, progress, tokenizer, tokens
-        )
-        meta = _cached_meta(folder)
-    if meta is None:
-        raise DataError("preparing the data left nothing behind", where=str(folder))
-    _check_size(meta, settings)
-    return folder, meta
+    made_with = [] if tokenizer is None else [str(tokenizer)]
+    return home / DATA_DIR / growing_key(source, settings, *made_with, *more)
 
 
 def _are_shards(source: DataSource, settings: PhaseRecipe) -> bool:
@@ -275,34 +246,22 @@ def _are_shards(source: DataSource, settings: PhaseRecipe) -> bool:
     return bool(files) and all(layout_of(file.name) in kinds for file in files)
 
 
-def _run_prepare(
-    home: Path,
-    folder: Path,
-    making: Path,
-    source: DataSource,
-    settings: PhaseRecipe,
-    python_path: Sequence[str],
-    progress: Progress,
-    tokenizer: Path | None,
-    tokens: int,
-) -> None:
-    """The trainer's own ``prepare`` of ``folder``, in ``making``, its progress told on.
-
-    Raises:
-        DataError: what it says about ``source``.
-    """
+def _write_request(
+    home: Path, folder: Path, source: DataSource, settings: PhaseRecipe, *, needs_cache: bool
+) -> list[str]:
+    """Write the files beside ``folder`` that the trainer's ``prepare`` reads; return its words."""
     settings_path = folder.with_suffix(".settings.json")
     named_path = folder.with_suffix(".data-set.json")
-    words = ["--source", source.name, "--settings", str(settings_path), "--out", str(making)]
-    remote = source.data_set is not None and source.data_set.is_remote
-    if remote or making == folder:
+    words = ["--source", source.name, "--settings", str(settings_path)]
+    remote = source.data_set if source.data_set is not None and source.data_set.is_remote else None
+    if remote is not None or needs_cache:
         words += ["--cache", str(home / DATA_CACHE_DIR)]
     try:
         make_home(home)
         folder.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(settings_path, json.dumps(settings.to_json()))
-        if source.data_set is not None and remote:
-            write_atomic(named_path, json.dumps(source.data_set.to_json()))
+        if remote is not None:
+            write_atomic(named_path, json.dumps(remote.to_json()))
             words += ["--data-set", str(named_path)]
     except OSError as error:
         raise DataError(
@@ -310,8 +269,16 @@ def _run_prepare(
             where=str(folder.parent),
             next_step="set TRMCLOUD_HOME to a folder of yours",
         ) from None
-    words += ["--tokenizer", str(tokenizer)] if tokenizer is not None else []
-    words += ["--tokens", str(tokens)] if tokens else []
+    return words
+
+
+def _run_prepare(
+    words: Sequence[str], python_path: Sequence[str], progress: Progress, source: str
+) -> None:
+    """
+    Raises:
+        DataError: the trainer's own ``prepare`` refuses the source.
+    """
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "model.prepare", *words],
         stdout=subprocess.PIPE,
@@ -329,7 +296,7 @@ def _run_prepare(
             continue
     errors = process.stderr.read()
     if process.wait() != 0:
-        raise error_of(errors, process.returncode, source.name)
+        raise error_of(errors, process.returncode, source)
 
 
 def prepared_from(folder: Path) -> str:
@@ -343,17 +310,14 @@ def error_of(stderr: str, code: int, where: str) -> TrmcloudError:
     last = stderr.strip().splitlines()[-1:] or [""]
     try:
         said = json.loads(last[0])
-        error: TrmcloudError = _by_exit_code(code)(
+        kind = {9: DataError, 10: CheckpointError}.get(code, TrmcloudError)
+        error: TrmcloudError = kind(
             said["what"], where=said.get("where", ""), next_step=said.get("next_step", "")
         )
         error.exit_code = code
     except (ValueError, KeyError, TypeError, AttributeError):
         error = DataError(contract.strip_control(last[0]) or f"exit code {code}", where=where)
     return error
-
-
-def _by_exit_code(code: int) -> type[TrmcloudError]:
-    return {9: DataError, 10: CheckpointError}.get(code, TrmcloudError)
 
 
 def _check_size(meta: dict[str, Any], settings: PhaseRecipe) -> None:
@@ -403,12 +367,6 @@ def _signature(source: str) -> list[str]:
     if source in data_set_names():
         return [(bundle_root() / "model" / "datasets" / f"{source}.toml").read_text()]
     path = Path(source)
-    if path.is_file():
-        files = [path]
-    else:
-        files = sorted(entry for entry in path.rglob("*") if entry.is_file())
-    signed = []
-    for file in files:
-        stat = file.stat()
-        signed.append(f"{file} {stat.st_size} {stat.st_mtime_ns}")
-    return signed
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    stats = ((file, file.stat()) for file in files)
+    return [f"{file} {stat.st_size} {stat.st_mtime_ns}" for file, stat in stats]

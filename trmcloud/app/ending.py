@@ -58,6 +58,26 @@ class NamedPodsEnded:
     kept_at: str = field(default="")
 
 
+@dataclass(frozen=True)
+class _Ending:
+    """Pods whose providers were asked to end them, and those that did not take it."""
+
+    context: Context
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def end(self, provider: str, pod_name: str, pod_id: str | None) -> None:
+        try:
+            self.context.computes[provider].terminate(pod_id or pod_name)
+            self.asked.append((provider, pod_name))
+        except (TrmcloudError, OSError) as error:
+            self.failed.append((provider, pod_name, _reason_of(error)))
+
+
+def _reason_of(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)
+
+
 def pods_of_run(context: Context, run_id: str) -> PodListing:
     """The run's living pods, as the providers list them.
 
@@ -114,33 +134,31 @@ def end_run(context: Context, run_id: str) -> NamedPodsEnded:
     recorded = _record(context, run_id)
     at = context.wall()
     kept_at = "" if recorded else _keep(context, run_id, at, ())
-    asked: list[tuple[str, str]] = []
-    failed: list[tuple[str, str, str]] = []
+    ending = _Ending(context)
     if recorded and run is not None:
         run = _with_its_pod(context, run)
     generation = run.generation if run is not None and run.live else None
     if generation is not None and generation.open:
         # What is known needs no list: it is asked for first.
-        _end(context, generation.provider, generation.pod_name, generation.pod_id, asked, failed)
+        ending.end(generation.provider, generation.pod_name, generation.pod_id)
     if recorded:
         # What no generation owns is charged before it is ended: no list may show it again.
         with suppress(LedgerError):
             reap.end(context, reap.look(context, own_only=True))
     listed = pods_of_run(context, run_id)
     for each in listed.pods:
-        done = (each.provider, each.pod.name) in asked
+        done = (each.provider, each.pod.name) in ending.asked
         same = generation is not None and each.pod.pod_id in (generation.pod_id, each.pod.name)
         if not (done and same):
-            _end(context, each.provider, each.pod.name, each.pod.pod_id, asked, failed)
+            ending.end(each.provider, each.pod.name, each.pod.pod_id)
     if not recorded:
         recorded = _record(context, run_id)
         if not recorded:
-            kept_at = _keep(context, run_id, at, tuple(name for _, name in asked)) or kept_at
+            kept_at = _keep(context, run_id, at, tuple(name for _, name in ending.asked)) or kept_at
         elif context.intents is not None:
             context.intents.drop(Intent(run_id, "", at))
-    ended = tuple(dict.fromkeys(asked))
-    gone = {(provider, name) for provider, name in ended}
-    left = tuple(each for each in failed if each[:2] not in gone)
+    ended = tuple(dict.fromkeys(ending.asked))
+    left = tuple(each for each in ending.failed if each[:2] not in ended)
     return NamedPodsEnded(ended, left, listed, recorded, kept_at)
 
 
@@ -164,8 +182,7 @@ def _with_its_pod(context: Context, run: RunState) -> RunState:
 
 def end_all(context: Context, found: PodListing) -> NamedPodsEnded:
     """End pods that were listed by name alone; of runs that this ledger knows, that is recorded."""
-    asked: list[tuple[str, str]] = []
-    failed: list[tuple[str, str, str]] = []
+    ending = _Ending(context)
     at, recorded, kept_at = context.wall(), True, ""
     ledger = _readable(context)
     own = ledger.ledger_id if ledger is not None else ""
@@ -179,15 +196,14 @@ def end_all(context: Context, found: PodListing) -> NamedPodsEnded:
                 elif ledger is not None:
                     _with_its_pod(context, ledger.runs[run_id])
                 recorded = recorded and known
-        _end(context, each.provider, each.pod.name, each.pod.pod_id, asked, failed)
-    return NamedPodsEnded(tuple(asked), tuple(failed), found, recorded, kept_at)
+        ending.end(each.provider, each.pod.name, each.pod.pod_id)
+    return NamedPodsEnded(tuple(ending.asked), tuple(ending.failed), found, recorded, kept_at)
 
 
 def end_overdue(context: Context) -> list[tuple[str, str]]:
     """End pods of ours whose own hard stop, and the time that a kill takes, have passed: by their
     names alone, for whom the ledger cannot be used. (provider, name) of each."""
-    now = context.wall()
-    asked: list[tuple[str, str]] = []
+    now, ending = context.wall(), _Ending(context)
     for provider, listed in _lists(context, everywhere=False):
         if isinstance(listed, str):
             continue
@@ -196,8 +212,8 @@ def end_overdue(context: Context) -> list[tuple[str, str]]:
             if pod.gone or name is None:
                 continue
             if now > name.hard_stop_at + 1 + traits_of(provider).kill_latency_s:
-                _end(context, provider, pod.name, pod.pod_id, asked, [])
-    return asked
+                ending.end(provider, pod.name, pod.pod_id)
+    return ending.asked
 
 
 def fold_intents(context: Context) -> None:
@@ -225,8 +241,8 @@ def _lists(
 ) -> Iterator[tuple[str, tuple[PodSeen, ...] | str]]:
     """(provider, its list, or why there is none), one after the other."""
     in_use = _in_use(context)
-    # Without a ledger whoever can be asked is; of what is rented through a program only that of
-    # which this home has a trace: asking may start a server.
+    # Without a ledger every provider that can be asked is asked; those that are rented through a
+    # program only where this home has a trace of them: asking may start a server.
     wide = everywhere or in_use is None
     if wide:
         load_all()
@@ -243,7 +259,7 @@ def _lists(
             if name in known or not (keyless and isinstance(error, AuthError)):
                 yield name, str(error)
         except OSError as error:
-            yield name, error.strerror or str(error)
+            yield name, _reason_of(error)
         else:
             yield name, listed
 
@@ -269,23 +285,6 @@ def _runs(ledger: LedgerState | None) -> dict[str, RunState]:
 
 def _run_id(name: PodName) -> str:
     return f"{name.run_id[:1]}-{name.run_id[1:]}"
-
-
-def _end(
-    context: Context,
-    provider: str,
-    pod_name: str,
-    pod_id: str | None,
-    asked: list[tuple[str, str]],
-    failed: list[tuple[str, str, str]],
-) -> None:
-    try:
-        context.computes[provider].terminate(pod_id or pod_name)
-        asked.append((provider, pod_name))
-    except TrmcloudError as error:
-        failed.append((provider, pod_name, str(error)))
-    except OSError as error:
-        failed.append((provider, pod_name, error.strerror or str(error)))
 
 
 def _record(context: Context, run_id: str) -> bool:

@@ -6,7 +6,7 @@ import time
 
 from trmcloud.app.context import Context, is_unasked, list_pods
 from trmcloud.app.reap import GuardVisit, last_visit
-from trmcloud.app.run_queries import is_driven, last_report
+from trmcloud.app.run_queries import is_driven, last_report, newest_beat
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import ProviderTraits, traits_of
 from trmcloud.core.clock import Maybe, Seen
@@ -66,8 +66,7 @@ class Guards:
 
 def guards_of(context: Context, run: RunState) -> Guards:
     """Look at one run: its files, its pod, the guard's note, and the ledger's record of layers."""
-    beats = [context.files.heartbeat(run.run_id, p) for p in context.files.phases(run.run_id)]
-    beat = max((b for b in beats if b is not None), key=lambda b: b.at, default=None)
+    beat = newest_beat(context, run)
     generation = run.generation
     if not run.live or generation is None or not generation.open:
         return Guards((), MaxOverspend(ZERO, str(ZERO)), beat)
@@ -80,6 +79,8 @@ def guards_of(context: Context, run: RunState) -> Guards:
     pod = _pod(context, run)
     driven = is_driven(context, context.ledger.driver(run.run_id))
     visit = last_visit(context)
+    # Where asking takes seconds, a mere look does not ask.
+    settles = "trmcloud status --live" if traits.via else "any trmcloud command"
     seen = {
         "trainer": _heart("trainer", beat.at if beat else None, now, _TRAINER_SILENCE_S,
                           "lands by itself at the soft stop"),
@@ -89,7 +90,7 @@ def guards_of(context: Context, run: RunState) -> Guards:
         _pod_side("watchdog", report, generation.agent_at, now, traits,
                   "starts a killed agent again; at the hard stop kills all and ends the pod"),
         "controller": Layer("controller", ARMED, "a command is driving the run") if driven else
-        Layer("controller", ABSENT, f"nobody drives it now; {_settled_by(traits)} settles it"),
+        Layer("controller", ABSENT, f"nobody drives it now; {settles} settles it"),
         "reap": _reaper(visit, generation.provider, now),
     }  # fmt: skip
     names = dict.fromkeys((*traits.kill_layers, *traits.independent_layers))
@@ -111,22 +112,14 @@ def guards_of(context: Context, run: RunState) -> Guards:
     return Guards(tuple(layers), overshoot, beat)
 
 
-def _settled_by(traits: ProviderTraits) -> str:
-    """Return the command that asks questions which take seconds, and which a look alone does not
-    ask."""
-    return "trmcloud status --live" if traits.via else "any trmcloud command"
-
-
 def _own_limits(context: Context, provider: str, pod_name: str) -> dict[str, Layer]:
     """The provider's own, where it can be asked which of them stand."""
     if provider in context.unasked:
         names = traits_of(provider).kill_layers
         return {n: Layer(n, ABSENT, _NOT_ASKED) for n in names if n in ("autostop", "shutdown")}
-    compute = context.computes[provider]
-    limits = compute.own_limits(pod_name)
     return {
         limit.layer: Layer(limit.layer, ARMED if limit.armed else ABSENT, limit.detail)
-        for limit in limits
+        for limit in context.computes[provider].own_limits(pod_name)
     }
 
 
@@ -194,7 +187,7 @@ def _reaper(visit: GuardVisit | None, provider: str, now: float) -> Layer:
 
 def _elsewhere(context: Context, visit: GuardVisit | None, provider: str, now: float) -> Layer:
     name = "guard-elsewhere"
-    if visit is None or visit.machine == machine_of(context):
+    if visit is None or visit.machine == context.who.host.partition(":")[0]:
         return Layer(name, ABSENT, "no reaper of another machine shares this home")
     reaper = _reaper(visit, provider, now)
     state = VERIFIED if reaper.state == ARMED else reaper.state
@@ -213,11 +206,6 @@ def verified_layers(context: Context, provider: str) -> dict[tuple[str, str], fl
 
 def _is_due(visit: GuardVisit, now: float) -> bool:
     return now - visit.at <= _MISSED_VISITS * visit.every_s
-
-
-def machine_of(context: Context) -> str:
-    """This machine's name."""
-    return context.who.host.partition(":")[0]
 
 
 def _overshoot(

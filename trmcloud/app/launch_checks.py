@@ -20,8 +20,6 @@ from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.core.spec.spec import RunSpec
 
-# What renting needs of this machine, looked at before anything is reserved.
-
 
 def check_needs(context: Context, provider: str) -> None:
     """
@@ -35,9 +33,6 @@ def check_needs(context: Context, provider: str) -> None:
                 next_step=need.fix,
             )
 
-
-# What is seen to before anything is rented or reserved: each check says what is wrong, and what
-# to type instead.
 
 _DISK_MARGIN_BYTES = 64 << 20
 
@@ -135,7 +130,7 @@ def check_disk(home: Path, plan: Plan) -> None:
 
 
 def check_capped(context: Context, plan: Plan, *, confirmed: bool) -> None:
-    """With nobody asked and no cap anywhere there is no promise to keep.
+    """Without a question and without a cap there is no limit to keep.
 
     Raises:
         BudgetRefused
@@ -155,7 +150,7 @@ def check_capped(context: Context, plan: Plan, *, confirmed: bool) -> None:
 def check_loss(plan: Plan, *, detached: bool, accepted: bool) -> None:
     """
     Raises:
-        UsageError: nobody would be there to pull what only a pull saves.
+        UsageError: no process would be there to pull what only a pull saves.
     """
     rented = first_candidate(plan).provider != LOCAL
     kept = plan.spec.volume or plan.spec.pod_uploads
@@ -226,7 +221,8 @@ def _exposed(exposed: UnacceptedExposure, lapsed: Mapping[str, str]) -> str:
 def check_account_key(plan: Plan, *, allowed: bool) -> None:
     """
     Raises:
-        UsageError: whoever gets at the pod would get at the whole account, and nobody said so.
+        UsageError: access to the pod would be access to the whole account, and the user did not
+            allow that.
     """
     providers = {plan.candidate(name).provider for name in plan.launchable}
     holding = next((t for t in map(traits_of, providers) if t.account_key_on_pod), None)

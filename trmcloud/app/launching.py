@@ -19,6 +19,7 @@ from trmcloud.app.launch_checks import (
 from trmcloud.app.pod_request import LaunchData, drop_launch_note, write_launch_note
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_queries import is_driven
+from trmcloud.app.steering import changed_settings
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.controller import foreseen_end
@@ -134,13 +135,12 @@ def resume(
             next_step=f"trmcloud gate {run.run_id}; to go on all the same: "
             f"trmcloud launch HARDWARE --phase extreme --from {run.run_id}",
         )
-    from trmcloud.app.steering import changed_settings  # a live run needs none of it
 
     changed = changed_settings(context, run, settings, accept=accept_change, processes=processes)
     whole = run.cap if cap is None else cap
     line = replace(ledger.line("run", run.run_id), cap=whole)
     left = line.remaining or ZERO
-    rate = _rate_of(run)
+    rate = run.generation.rate if run.generation is not None else ZERO
     if whole < run.cap:
         raise UsageError(
             f"{whole} is below the run's budget of {run.cap}",
@@ -197,7 +197,7 @@ def follow_or_drive(
     done: Callable[[RunState], bool],
     watch: Callable[[RunState], None],
 ) -> RunState:
-    """Until ``done``: drive the run where nobody does, else look on while another process does."""
+    """Until ``done``: drive the run where no process does, else watch while another one does."""
     while True:
         if not is_driven(context, context.ledger.driver(run_id)):
             epoch = context.ledger.take_over(run_id, context.who, context.wall())
@@ -243,6 +243,11 @@ class OnlyBillPending:
         return self.reached
 
 
+def has_begun(run: RunState) -> bool:
+    """Whether the run trains by itself, or has ended."""
+    return run.trains or run.state is State.ENDING or not run.live
+
+
 def foreseen_closing(run: RunState) -> ev.Closed | None:
     """Return the closing event of a run that only waits for its bill; None where more is open."""
     generation = run.generation
@@ -257,12 +262,6 @@ def _may_follow(context: Context, plan: Plan, name: str, first: str) -> bool:
     provider = plan.candidate(name).provider
     named = provider == first or provider in plan.spec.providers
     return provider in context.computes and (named or not is_brokered(provider))
-
-
-def _rate_of(run: RunState) -> Usd:
-    if run.generation is not None:
-        return run.generation.rate
-    return ZERO
 
 
 def _new_run_id(context: Context) -> str:

@@ -49,9 +49,8 @@ def load_probes(home: Path) -> list[MeasuredSpeed]:
 def record_probe(home: Path, probe: MeasuredSpeed) -> None:
     """Keeps ``probe``, in place of an older one of the same chip."""
     kept = [probe, *(old for old in load_probes(home) if old.sku != probe.sku)][:_KEPT]
-    path = home / PROBES_NAME
     make_home(home)
-    write_atomic(path, json.dumps([old._asdict() for old in kept], indent=1))
+    write_atomic(home / PROBES_NAME, json.dumps([old._asdict() for old in kept], indent=1))
 
 
 def _sane(probe: MeasuredSpeed) -> bool:
@@ -124,10 +123,8 @@ def note_measured(context: Context, run: RunState) -> None:
         OSError: the home cannot be written.
     """
     found = measured_in(context, run)
-    if found is None:
-        return
-    kept = next((m for m in load_probes(context.home) if m.sku == found.sku), None)
-    if kept is None or kept.at < found.at:
+    kept = load_probes(context.home) if found is not None else ()
+    if found is not None and all(m.at < found.at for m in kept if m.sku == found.sku):
         record_probe(context.home, found)
 
 

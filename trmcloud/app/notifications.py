@@ -54,8 +54,8 @@ class Notifier:
     _senders: dict[str, Send] = field(default_factory=dict)
 
     def derive(self, *, silently: bool = False) -> int:
-        """Put what follows now into the outbox; ``silently``: as known, for nobody. How many were
-        new.
+        """Put what follows now into the outbox; ``silently``: as known already, without a
+        destination. Return how many were new.
 
         Raises:
             LedgerError, OutboxError: it could not be looked, or kept.
@@ -64,8 +64,8 @@ class Notifier:
         ledger, records = context.ledger.read(), context.ledger.records()
         newest = records[-1].seq if records else 0
         cursor = self.outbox.cursor()
-        # Before anybody was to be told, what had happened is nobody's news; nor is what is told
-        # anew of a ledger that was put back: what is known by its id is not told again.
+        # Events before the first destination are no news; nor are those that a restored ledger
+        # shows again: a notification whose id is known is not sent again.
         first = cursor is None
         after = newest if cursor is None else cursor if cursor <= newest else 0
         observed = self._observe(ledger, now)

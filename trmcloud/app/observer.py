@@ -101,9 +101,6 @@ def _is_wanted(run: RunState, plan: Plan, generation: Generation) -> bool:
     return uploads and run.result is None and run.state in (State.RUNNING, State.SETTLING)
 
 
-# What one process sees of a run: pods in a list, its agent's words, its bill.
-
-
 @dataclass
 class Observer:
     """``list_age_s``: how old a list that this process has may be."""
@@ -132,8 +129,9 @@ class Observer:
         booting = run.state is State.BOOTING
         unknown = Unknown(now)
         report: Maybe[AgentReport] = unknown
-        found = self.context.links[generation.provider].report(generation.pod_name)
-        trouble = self._trouble(generation) if found is None and booting else None
+        link = self.context.links[generation.provider]
+        found = link.report(generation.pod_name)
+        trouble = link.trouble(generation.pod_name) if found is None and booting else None
         if found is not None:
             report = Seen(found, found.at)
         bill: Maybe[Bill] = unknown
@@ -179,10 +177,6 @@ class Observer:
         return self._word.of(
             self.context, run, plan, gone=_is_gone(generation, pods), silent_s=silent_s
         )
-
-    def _trouble(self, generation: Generation) -> LinkError | None:
-        link = self.context.links[generation.provider]
-        return link.trouble(generation.pod_name)
 
     def _boot_trouble(self, generation: Generation) -> BootTrouble | None:
         """Read the provider's own log about a pod whose agent was not heard."""

@@ -66,13 +66,13 @@ def own_sources(
         if member in files:
             continue
         text = _INSTEAD.get(name) or path.read_text(encoding="utf-8")
-        files[member] = stripped(text).encode()
+        files[member] = strip_source(text).encode()
         tree = ast.parse(text)
         wanted |= _imported(tree, modules) | _started(tree, modules) | _packages_of(name)
         for data in _named_beside(tree, path.parent):
             content = data.read_bytes()
             if data.suffix == ".py":  # a script's to import, and no module of ours
-                content = stripped(content.decode()).encode()
+                content = strip_source(content.decode()).encode()
             files[f"{_NAME}/{data.relative_to(package).as_posix()}"] = content
     return files
 
@@ -125,7 +125,7 @@ def self_end_sources(
     if files is None:
         files = {path.parent.name: path for path in package.glob("providers/*/self_end.py")}
     return {
-        f"{_NAME}/providers/{provider}/self_end.py": stripped(path.read_text("utf-8")).encode()
+        f"{_NAME}/providers/{provider}/self_end.py": strip_source(path.read_text("utf-8")).encode()
         for provider, path in files.items()
     }
 
@@ -141,7 +141,7 @@ def sources(folder: Path, name: str) -> dict[str, Path]:
     }
 
 
-def stripped(text: str) -> str:
+def strip_source(text: str) -> str:
     """Python source without comments and docstrings, each line where it was.
 
     Text is cut out between tokens and never made anew, so that it is the same whichever Python

@@ -67,7 +67,7 @@ def rent_from(
 
     Raises:
         UsageError: a provider that nothing is rented from, or that does not go with ``via``.
-        DoesNotFit: SkyPilot has access to nobody.
+        DoesNotFit: SkyPilot has access to no cloud.
     """
     known = dict.fromkeys(TRAITS[name].via.lower() for name in brokered())
     if via and via not in known:
@@ -101,7 +101,7 @@ def _through(via: str, provider: str) -> str:
     return next(others, provider)
 
 
-# Hardware that somebody owns against what is rented: power for money, hours for hours.
+# The user's own hardware compared with rented hardware: power against rent, hours against hours.
 
 HOST_W = 150
 """The power of a machine beside its GPUs: board, processor, disks, fan and losses."""
@@ -217,8 +217,6 @@ def own_hardware(
     quicker = best if best is not None and best.hours.p50 < made.hours.p50 and best.rate else None
     return OwnHardware(request.text, watts, per_kwh, made, quicker)
 
-
-# From a request to a Plan, and the saved plans of a home.
 
 # Saved plans: ``<home>/plans/p-7f3a.json``, written whole or not at all.
 

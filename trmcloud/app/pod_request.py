@@ -126,7 +126,7 @@ def pod_request(
     """All that a provider and the pod's agent need for this generation.
 
     ``decided`` is when the create was decided on: until ``SEND_WITHIN_S`` later, by a clock that
-    nobody sets, it may be sent, and from then on counts what is granted.
+    is never set, it may be sent, and from then on counts what is granted.
     """
     candidate = plan.candidate(generation.candidate_id)
     note = _note(context, run)
@@ -140,6 +140,10 @@ def pod_request(
     data = LaunchData.of_note(note)
     data_dir, making = _data(context, run, candidate, data, weights)
     room_gb = disk_gb(candidate, data)
+    volume_gb = min(room_gb, candidate.volume_gb or room_gb)  # no more than its reserved rent
+    code_dir = data.code
+    if rented and code_dir:
+        code_dir = context.folder_on_pod(CODE_DIR, Path(code_dir))
     jobs = tuple(
         PhaseJob(
             run_id=run.run_id,
@@ -152,7 +156,7 @@ def pod_request(
             data=making,
             accept_change=run.resumed is not None and run.resumed.accepted is not None,
             command=plan.spec.command,
-            code_dir=_code_dir(context, data, rented=rented),
+            code_dir=code_dir,
         )
         for phase in phases_to_run(run, candidate)
     )
@@ -180,7 +184,7 @@ def pod_request(
         jobs=jobs,
         region=candidate.region,
         disk_gb=room_gb,
-        volume_gb=_volume_gb(candidate, room_gb) if plan.spec.volume else 0,
+        volume_gb=volume_gb if plan.spec.volume else 0,
         community=plan.spec.community,
         check=pod_check(candidate) if rented else {},
         require_wanted=lambda: _require_wanted(context, run.run_id, generation, decided),
@@ -189,12 +193,6 @@ def pod_request(
         given=command_variables(plan.spec.command),
         image=plan.spec.command.image if plan.spec.command is not None else "",
     )
-
-
-def _code_dir(context: Context, data: LaunchData, *, rented: bool) -> str:
-    if rented and data.code:
-        return context.folder_on_pod(CODE_DIR, Path(data.code))
-    return data.code
 
 
 def command_variables(command: Command | None) -> dict[str, str]:
@@ -286,11 +284,6 @@ def disk_gb(candidate: Candidate, data: LaunchData) -> int:
         files = (path for path in Path(data.folder).rglob("*") if path.is_file())
         made = sum(path.stat().st_size for path in files)
     return work_gb(stored_bytes(phase.settings for phase in candidate.phases), made)
-
-
-def _volume_gb(candidate: Candidate, room_gb: int) -> int:
-    """No more than its rent is reserved for."""
-    return min(room_gb, candidate.volume_gb) if candidate.volume_gb else room_gb
 
 
 def pod_check(candidate: Candidate) -> dict[str, Any]:

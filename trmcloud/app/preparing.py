@@ -64,7 +64,7 @@ class PreparedLaunch:
 def prepare(
     context: Context, planner: Planner, request: LaunchRequest, progress: DataProgress
 ) -> PreparedLaunch:
-    """All that can be found wanting before anybody is asked for money; then the data.
+    """Check everything before the user is asked for money; then make the data ready.
 
     Raises:
         TrmcloudError: whatever keeps this from being launched, said before any data is touched.

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trmcloud.app import measurements
-from trmcloud.app.data import prepare_data, resolve_source
+from trmcloud.app.context import Context
+from trmcloud.app.data import resolve_source
 from trmcloud.app.planning import Planner
+from trmcloud.app.preparing import DataProgress, pinned_source, ready_data
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.gate import number_of
+from trmcloud.core.contract.records import parse_lines
 from trmcloud.core.contract.trainer_contract import (
     ENV_ATTEMPT,
     ENV_DEADLINE_AT,
@@ -28,7 +31,7 @@ from trmcloud.core.contract.trainer_contract import (
 from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.planner.roofline import MeasuredSpeed
 from trmcloud.core.spec.settings import PhaseRecipe
-from trmcloud.core.spec.spec import DataSource, RunSpec
+from trmcloud.core.spec.spec import RunSpec
 from trmcloud.pod.agent.nodes import trainer_command
 
 PROBE_STEPS = 50
@@ -38,14 +41,14 @@ LIMIT_S = 180.0
 
 
 class Probe:
-    """The first phase of a wish, measured on this machine and kept for later plans.
+    """The first phase of a wish, to be measured on this machine.
 
     Raises:
         UsageError: a probe elsewhere than here, or a recipe without a trainer.
         DataError: a recipe without data.
     """
 
-    def __init__(self, planner: Planner, spec: RunSpec, where: str) -> None:
+    def __init__(self, context: Context, planner: Planner, spec: RunSpec, where: str) -> None:
         if where != LOCAL:
             raise UsageError(
                 f"--probe {where!r} cannot be run: only this machine can be probed without renting",
@@ -59,30 +62,24 @@ class Probe:
             providers=(), regions=(), gpus=0,
         )  # fmt: skip
         candidate, machine = planner.plan(here).candidates[0], planner.machine()
-        self.recipe, self.processes = recipe.name, candidate.gpus
-        self.machine = machine.gpu_sku or machine.name
-        self.expected_s = candidate.phases[0].step_s.p50
+        self._context, self._inputs, self._data = context, planner.inputs, spec.data
+        self._processes, self._machine = candidate.gpus, machine.gpu_sku or machine.name
         self._settings = candidate.phases[0].settings
-        self._source = planner.inputs.data_source(resolve_source(spec.data, self._settings))
+        self.expected_s = candidate.phases[0].step_s.p50
+        self.about = f"{recipe.name} on {self._machine}, {self._processes} processes"
 
-    def prepare(
-        self, home: Path, python_path: Sequence[str], pin: Callable[[DataSource], DataSource]
-    ) -> Path:
-        """The data that it takes, at the revision that ``pin`` gives."""
-        tokens = (PROBE_STEPS + 1) * self._settings.tokens_per_step(self.processes)
-        folder, _ = prepare_data(
-            home, pin(self._source), self._settings, python_path, lambda stage, done, total: None,
-            tokens=tokens,
-        )  # fmt: skip
-        return folder
+    def prepare(self, progress: DataProgress) -> Path:
+        """Make the data ready that it takes; return its folder."""
+        named = self._inputs.data_source(resolve_source(self._data, self._settings))
+        source = pinned_source(self._context, self._inputs, named, progress)
+        tokens = (PROBE_STEPS + 1) * self._settings.tokens_per_step(self._processes)
+        return ready_data(self._context, source, self._settings, progress, tokens=tokens)[0]
 
-    def measure(
-        self, home: Path, data: Path, python_path: Sequence[str], environ: Mapping[str, str]
-    ) -> MeasuredSpeed:
-        found = probe_local(
-            self._settings, self.machine, self.processes, data, python_path, environ
-        )
-        measurements.record_probe(home, found)
+    def measure(self, data: Path, environ: Mapping[str, str]) -> MeasuredSpeed:
+        """Train fifty steps, and keep what they took for later plans."""
+        path = self._context.trainer_path()
+        found = probe_local(self._settings, self._machine, self._processes, data, path, environ)
+        measurements.record_probe(self._context.home, found)
         return found
 
 
@@ -148,19 +145,12 @@ def probe_local(
 
 def _steps(path: Path) -> list[float]:
     """Seconds of every logged step but the first two, which warm up."""
-    seconds = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().splitlines()
     except OSError:
         return []
-    for line in lines:
-        try:
-            found = json.loads(line).get("step_seconds")
-        except (ValueError, AttributeError):
-            continue
-        if isinstance(found, int | float) and found > 0:
-            seconds.append(float(found))
-    return seconds[2:]
+    told = (number_of(line.get("step_seconds")) for line in parse_lines(lines))
+    return [seconds for seconds in told if seconds is not None and seconds > 0][2:]
 
 
 def _beat(path: Path) -> Heartbeat | None:

@@ -81,7 +81,7 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
             context.listed[provider], listed = known, known.value
         except ProviderError as error:
             # Without a key it is no account of ours, unless it was one. A key that is refused is
-            # told, whoever is rented from: what it was meant to end is out of reach.
+            # reported for any provider: the pods that it was meant to end are out of reach.
             keyless = isinstance(compute, UnreachableProvider) and isinstance(error, AuthError)
             if provider in in_use or not keyless:
                 unreachable.append((provider, str(error)))
@@ -105,8 +105,8 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
 
 
 def end(context: Context, found: ReapFindings) -> list[Did]:
-    """End them all; what came of each, failures included. What they cost is put on record first:
-    nobody may see them again."""
+    """End them all; what came of each, failures included. Their cost is put on record first:
+    no list may show them again."""
     if found.charges:
         _charge(context, found)
     said: list[Did] = []

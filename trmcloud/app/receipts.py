@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from trmcloud.app.checkpoints.sources import known_in_bucket
 from trmcloud.app.context import Context
 from trmcloud.app.trainings import recoveries_of
 from trmcloud.core.contract import manifest as mf
@@ -31,7 +32,7 @@ from trmcloud.core.control.receipt import (
     points_of,
 )
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, ReceiptError
+from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import matches_hash, read_small
 from trmcloud.ports.ledger import ChainedLedger
@@ -50,8 +51,6 @@ def receipt_of(context: Context, chain: ChainedLedger, run: RunState, made_by: s
     wanted = _wanted(context.ledger.records(), run.run_id)
     manifests = list(context.files.manifests(run.run_id))
     if run.bucket:
-        from trmcloud.app.checkpoints.sources import known_in_bucket
-
         here = {(m.label, m.sha256) for m in manifests}
         manifests += [m for m in known_in_bucket(context, run) if (m.label, m.sha256) not in here]
     sources = Sources(
@@ -97,20 +96,8 @@ def _chained(link: Link) -> ChainedRecord:
 
 def _mended(context: Context, run: RunState) -> Iterable[RecoveredTrouble]:
     for each in recoveries_of(context, run):
-        row = each.recovery
-        yield RecoveredTrouble(
-            generation=each.generation,
-            phase=each.phase,
-            what=row.what,
-            rung=row.rung,
-            step=row.step,
-            at=row.at,
-            changed=dict(row.changed),
-            times=row.times,
-            lost_steps=row.lost_steps,
-            lost_s=row.lost_s,
-            why=row.why,
-        )
+        told = {**vars(each.recovery), "changed": dict(each.recovery.changed)}
+        yield RecoveredTrouble(each.generation, each.phase, **told)
 
 
 # -- checking -----------------------------------------------------------------------------------
@@ -141,42 +128,33 @@ none."""
 def check_contents(receipt: Receipt) -> list[Check]:
     """Check that its hashes match its parts, and its account its sources: all from the file
     itself."""
-    checks = []
-    changed = changed_parts(receipt)
+    changed = ", ".join(changed_parts(receipt))
     sealed = f"sealed {receipt.data['seal'][:16]}…, every part as it was"
-    if changed:
-        checks.append(Check("seal", Verdict.BROKEN, f"changed since: {', '.join(changed)}"))
-    else:
-        checks.append(Check("seal", Verdict.MATCHES, sealed))
+    seal = _check("seal", changed and f"changed since: {changed}", sealed)
     ledger_id = receipt.sources.ledger.ledger_id
     broken = broken_link(receipt.sources, genesis(ledger_id))
     rows = receipt.sources.ledger.records
     others = others_between(receipt.sources)
     between = f"; {others} records of other runs stand between them, unseen" if others else ""
     told = f"{len(rows)} records, each with its own hash and that of the one before it{between}"
-    checks.append(
-        Check("chain", Verdict.BROKEN, broken) if broken else Check("chain", Verdict.MATCHES, told)
-    )
-    checks.append(_check_account(receipt))
-    return checks
+    return [seal, _check("chain", broken, told), _check_account(receipt)]
+
+
+def _check(what: str, broken: str, matches: str) -> Check:
+    return Check(what, Verdict.BROKEN, broken) if broken else Check(what, Verdict.MATCHES, matches)
 
 
 def _check_account(receipt: Receipt) -> Check:
     try:
         again = account_of(receipt.run_id, receipt.sources, receipt.made_at)
-    except (ReceiptError, ValueError, TypeError, KeyError, AttributeError) as error:
-        return Check("account", Verdict.BROKEN, f"its records contradict one another: {error}")
-    except Exception as error:  # an event that cannot follow those before it
+    except Exception as error:  # a damaged record, or an event that cannot follow those before it
         return Check("account", Verdict.BROKEN, f"its records contradict one another: {error}")
     off = _first_difference(json.loads(canonical(again)), receipt.account)
-    if off:
-        return Check("account", Verdict.BROKEN, f"its records do not say what it says: {off}")
-    count = len(receipt.sources.curves)
-    return Check(
+    points, manifests = len(receipt.sources.curves), len(receipt.sources.checkpoints)
+    return _check(
         "account",
-        Verdict.MATCHES,
-        f"every figure follows from its records, {count} points and "
-        f"{len(receipt.sources.checkpoints)} manifests",
+        off and f"its records do not say what it says: {off}",
+        f"every figure follows from its records, {points} points and {manifests} manifests",
     )
 
 
@@ -239,20 +217,17 @@ def check_checkpoint(receipt: Receipt, folder: Path) -> list[Check]:
     if told is None:
         why = f"the receipt names no {here.label} with weights {here.sha256[:16]}…"
         if named:
-            why = (
-                f"its weights are {here.sha256[:16]}…, those of the receipt {named[0].sha256[:16]}…"
-            )
+            theirs = named[0].sha256[:16]
+            why = f"its weights are {here.sha256[:16]}…, those of the receipt {theirs}…"
         return [Check("checkpoint", Verdict.BROKEN, why)]
     return [_check_manifest(here, told), *_check_files(folder, told)]
 
 
 def _check_manifest(here: CheckpointManifest, told: CheckpointManifest) -> Check:
-    if here == told:
-        return Check("checkpoint", Verdict.MATCHES, f"{here.label}, by its manifest")
     ours, theirs = json.loads(mf.to_json(told)), json.loads(mf.to_json(here))
-    off = next(key for key in sorted(ours) if ours[key] != theirs.get(key))
-    why = f"the manifest's {off} is not what the receipt's says"
-    return Check("checkpoint", Verdict.BROKEN, why)
+    off = next((key for key in sorted(ours) if ours[key] != theirs.get(key)), "")
+    why = off and f"the manifest's {off} is not what the receipt's says"
+    return _check("checkpoint", why, f"{here.label}, by its manifest")
 
 
 def _check_files(folder: Path, told: CheckpointManifest) -> Iterable[Check]:
@@ -269,22 +244,11 @@ def _check_files(folder: Path, told: CheckpointManifest) -> Iterable[Check]:
 
 def unchecked(receipt: Receipt, checkpoint: Path | None) -> list[Check]:
     """Return the facts that no receipt proves by itself."""
-    made = []
+    told = {}
     if checkpoint is None:
-        made.append(
-            Check("checkpoint", Verdict.OPEN, "none was given: --against FOLDER of one of its own")
-        )
-    account = receipt.account
-    billed = account["money"]["billed_usd"]
-    words = "the provider's own bill is the provider's to show"
-    if billed is None:
-        words = "the provider's final bill was not in when it was made"
-    made.append(Check("bill", Verdict.OPEN, words))
-    made.append(
-        Check(
-            "machine",
-            Verdict.OPEN,
-            "losses, code and packages are what the machine that trained said of itself",
-        )
-    )
-    return made
+        told["checkpoint"] = "none was given: --against FOLDER of one of its own"
+    told["bill"] = "the provider's own bill is the provider's to show"
+    if receipt.account["money"]["billed_usd"] is None:
+        told["bill"] = "the provider's final bill was not in when it was made"
+    told["machine"] = "losses, code and packages are what the machine that trained said of itself"
+    return [Check(what, Verdict.OPEN, words) for what, words in told.items()]

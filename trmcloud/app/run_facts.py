@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trmcloud.app.checkpoints.fetching import of_last_phase
+from trmcloud.app.checkpoints.sources import known_in_bucket
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.kill_layers import Layer, MaxOverspend, guards_of
 from trmcloud.app.run_queries import (
@@ -24,8 +25,6 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.values import dataclass, replace
-
-# One run as it stands, gathered for programs: its money, its training, what guards it.
 
 
 @dataclass(frozen=True)
@@ -105,11 +104,17 @@ class Run:
     """Whether its provider was left alone: what is known is what was heard."""
 
 
-def training_of(run: RunState, beat: Heartbeat) -> Training:
-    """The heartbeat, and what the next dollar buys by it."""
+def gains_of(run: RunState, beat: Heartbeat) -> tuple[float | None, float | None]:
+    """Return the bits per byte that the next dollar is expected to buy, and the next hour."""
     curve, left = beat.curve, beat.steps - beat.step
-    known = curve is not None and beat.state != "ended"
+    if curve is None or beat.state == "ended":
+        return None, None
     rate = float(run.generation.rate) if run.generation is not None else 0.0
+    return gain_per_usd(curve, left, rate), gain_soon(curve, left)
+
+
+def training_of(run: RunState, beat: Heartbeat) -> Training:
+    usd, hour = gains_of(run, beat)
     return Training(
         phase=beat.phase,
         state=beat.state,
@@ -126,8 +131,8 @@ def training_of(run: RunState, beat: Heartbeat) -> Training:
         step_s=beat.step_seconds,
         landing_s=beat.landing_seconds,
         tokens_per_s=beat.tokens_per_second,
-        next_usd_buys=gain_per_usd(curve, left, rate) if known and curve is not None else None,
-        next_hour_buys=gain_soon(curve, left) if known and curve is not None else None,
+        next_usd_buys=usd,
+        next_hour_buys=hour,
         trained_here=run.trained_here,
     )
 
@@ -175,9 +180,6 @@ def facts_of(context: Context, run: RunState) -> Run:
     )
 
 
-# Gathering what ``status`` and ``report`` show.
-
-
 def first_bpb(context: Context, run_id: str, phase: str) -> float | None:
     for line in context.files.metrics(run_id, phase):
         value = line.get("val_bpb")
@@ -193,8 +195,6 @@ def report_run(
     tokens a second, planned and measured."""
     manifests = list(context.files.manifests(run.run_id))
     if run.bucket:
-        from trmcloud.app.checkpoints.sources import known_in_bucket
-
         manifests += known_in_bucket(context, run)
     phases = context.files.phases(run.run_id)
     last = phases[-1] if phases else None

@@ -42,7 +42,7 @@ class Errand:
 
 
 def is_rented(run: RunState) -> bool:
-    """Whether the run's present pod is somebody else's machine."""
+    """Whether the run's present pod is a rented machine."""
     return run.generation is not None and run.generation.provider != LOCAL
 
 
@@ -93,14 +93,19 @@ def reported_uploads(context: Context, run: RunState) -> tuple[CheckpointManifes
     return tuple(manifest_from_report(run.run_id, kept) for kept in found.values())
 
 
+def newest_beat(context: Context, run: RunState) -> Heartbeat | None:
+    """Return the newest heartbeat of the run that this home has, whichever pod's it is."""
+    phases = context.files.phases(run.run_id)
+    beats = [context.files.heartbeat(run.run_id, phase) for phase in phases]
+    return max((b for b in beats if b is not None), key=lambda b: b.at, default=None)
+
+
 def last_beat(context: Context, run: RunState) -> Heartbeat | None:
     """The present pod's newest heartbeat, as this home has it; an earlier pod's is none."""
     generation = run.generation
     if generation is None:
         return None
-    phases = context.files.phases(run.run_id)
-    beats = [context.files.heartbeat(run.run_id, phase) for phase in phases]
-    newest = max((b for b in beats if b is not None), key=lambda b: b.at, default=None)
+    newest = newest_beat(context, run)
     report = last_report(context, run)
     # The pod's own clock, where it has told it: ours may differ.
     since = report.started_at if report is not None else generation.intended_at
@@ -118,7 +123,7 @@ def errands(context: Context, run: RunState) -> tuple[Errand, ...]:
 
 
 def link_trouble(context: Context, run: RunState) -> LinkError | None:
-    """Why the run's pod does not answer, where it should: it is up, and nobody has ended it. For
+    """Why the run's pod does not answer, where it should: it is up, and was not ended. For
     the first half minute of its boot it need not, nor before it has an address; whatever does must
     be it."""
     generation = run.generation
@@ -150,8 +155,8 @@ def boot_trouble(context: Context, run: RunState) -> str:
 
 
 def has_answered(context: Context, run: RunState) -> bool:
-    """Whether the run's pod let itself be asked last time: one that is missed, or that somebody
-    is ending, is in no trouble either, and does not answer."""
+    """Whether the run's pod let itself be asked last time: one that is missed, or is being
+    ended, is in no trouble either, and does not answer."""
     generation = run.generation
     if generation is None or generation.missed_at is not None or ending_was_asked(run):
         return False

@@ -97,10 +97,11 @@ def make_smoke_plan(
     fitting = [candidate for candidate in made if candidate.worst_case <= max_usd]
     if not fitting:
         cheapest = made[0]
+        cents = -(-cheapest.worst_case.micros // 10_000)  # rounded up
         raise BudgetRefused(
             f"the cheapest pod, {cheapest.hardware} at {cheapest.planned_rate}/h, can cost up to "
             f"{cheapest.worst_case} in {hold_s / 60:g} min and the kill after it",
-            next_step=f"--max-usd {_cents_up(cheapest.worst_case)}, or fewer --minutes",
+            next_step=f"--max-usd {cents / 100:.2f}, or fewer --minutes",
         )
     worst = max(candidate.worst_case for candidate in fitting)
     digest = hashlib.sha256(f"{now!r} {max_usd} {hold_s}".encode()).hexdigest()
@@ -174,11 +175,6 @@ def _candidate(
         work_gb=LEAST_WORK_GB,
         disk_rate=disk_rate,
     )
-
-
-def _cents_up(amount: Usd) -> str:
-    cents = -(-amount.micros // 10_000)
-    return f"{cents / 100:.2f}"
 
 
 # A machine rented for minutes, to bring checkpoints home from a network volume.

@@ -50,12 +50,12 @@ from trmcloud.core.spec.plan import Plan
 FILE_BYTES = 16 << 20
 _LOOK_S = 0.5
 _HANDS_OFF_S = 2.0
-"""From here to the hard stop nobody here acts: the pod's end must be its own."""
+"""From here to the hard stop this process does nothing: the pod must end by itself."""
 LIMIT_AHEAD_S = 300.0
 """The time before its hard stop at which a pod's own limit must have ended it: the limit counts
 whole minutes, is looked at once a minute, and ending takes a while."""
 _LAST_LOOK_S = 15.0
-"""Before the hard stop, when nobody but that limit can have ended it."""
+"""Before the hard stop, when only that limit can have ended it."""
 _NOT_RENTED = "it could not be rented"
 _BILL_WAIT_S = 5.0
 
@@ -335,8 +335,8 @@ class Smoke:
             self._context.clock.sleep(_LOOK_S)
 
     def _is_gone(self, driver: RunDriver, watch: PodWatch, until: float) -> bool:
-        """By the first list that there is, and those that confirm it: whoever is still listed may
-        be ended by this very look."""
+        """By the first list that there is, and those that confirm it: a pod that is still listed
+        may be ended by this very question."""
         while (listed := watch.listed()) is None and self._context.wall() < until:
             self._context.clock.sleep(_LOOK_S)
         if listed is not False:

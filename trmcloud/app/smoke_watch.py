@@ -10,7 +10,7 @@ from trmcloud.app.context import Context
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.events import ActionFinished, ActionStarted
-from trmcloud.core.control.observation import PodStatus
+from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.run_state import Generation
 from trmcloud.core.errors import ProviderError, TrmcloudError
@@ -109,11 +109,7 @@ class PodWatch:
 
     def status(self) -> PodStatus | None:
         """As the provider's list says now; None where it is missing or unreadable."""
-        try:
-            pods = self._context.computes[self._provider].list_pods()
-        except ProviderError:
-            return None
-        return next((pod.status for pod in pods if pod.pod_id == self._pod_id), None)
+        return next((pod.status for pod in self._list() or ()), None)
 
     def await_gone(self, until: float, meanwhile: Callable[[], object]) -> float | None:
         """When the pod was first missed, once several lists in a row, and any second list that
@@ -143,11 +139,16 @@ class PodWatch:
 
     def listed(self) -> bool | None:
         """Return whether the provider's list has it now; None where there is no list."""
+        pods = self._list()
+        return None if pods is None else any(not pod.gone for pod in pods)
+
+    def _list(self) -> list[PodSeen] | None:
+        """The pods of its id in the provider's list; None where there is no list."""
         try:
             pods = self._context.computes[self._provider].list_pods()
         except ProviderError:
             return None
-        return any(pod.pod_id == self._pod_id and not pod.gone for pod in pods)
+        return [pod for pod in pods if pod.pod_id == self._pod_id]
 
     def _cross_listed(self) -> bool:
         compute = self._context.computes[self._provider]
@@ -178,7 +179,7 @@ def terminated_at(context: Context, run_id: str) -> float | None:
 
 def last_way(text: str) -> tuple[str, str]:
     """Of a pod's own record of its end: the way it tried last, and those before it with what they
-    came to. Both empty where it cannot be understood: the pod may be anybody's."""
+    came to. Both empty where it cannot be understood: the pod may be hostile."""
     try:
         rows = json.loads(text)["attempts"]
         attempts = [(_word(row["way"]), row.get("ok"), row.get("code")) for row in rows]

@@ -76,7 +76,8 @@ def stage_items(
         DataError: something of it is missing here.
     """
     if note.get("code"):
-        return _of_a_command(files, note, run)
+        items = [_item(CODE_DIR, Path(note["code"])), *data_items(note["data_dir"], "")]
+        return (*items, *_to_go_on_from(files, run))
     made_there = bool(note.get("data"))
     if not made_there and not note["data_dir"]:
         return ()  # a run without phases; the empty path would be the working folder
@@ -89,13 +90,6 @@ def stage_items(
         items.append(tokenizer)
     items += _to_go_on_from(files, run)
     return tuple(items)
-
-
-def _of_a_command(files: RunFiles, note: Mapping[str, Any], run: RunState) -> tuple[StageItem, ...]:
-    items = [_item(CODE_DIR, Path(note["code"]))]
-    if note["data_dir"]:
-        items.append(_item(DATA_DIR, Path(note["data_dir"])))
-    return (*items, *_to_go_on_from(files, run))
 
 
 def through_bucket(run: RunState, items: Sequence[StageItem]) -> tuple[StageItem, ...]:
@@ -181,8 +175,7 @@ def _to_go_on_from(files: RunFiles, run: RunState) -> Iterator[StageItem]:
 
 
 def _item(kind: str, local: Path) -> StageItem:
-    hashes = hashes_of(local)
-    return StageItem(local, f"{contract.POD_ROOT}/{kind}/{content_key(hashes)}", hashes)
+    return StageItem(local, remote_folder(kind, local), hashes_of(local))
 
 
 def _hidden(path: Path) -> bool:

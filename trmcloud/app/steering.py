@@ -34,7 +34,7 @@ from trmcloud.core.spec.overrides import Change, decisive_changes, with_override
 from trmcloud.core.spec.plan import Candidate, PhasePlan
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import dataclass, replace
 
 # Comparison of a run's new settings with those that it was trained with, before anything is
 # rented.
@@ -291,16 +291,15 @@ def foresee(
     """
     money, beat = money_of(context, run), last_beat(context, run)
     training = training_of(run, beat) if beat is not None else None
-    if verb == LAND:
-        return _land(run, money, training)
-    if verb == STOP:
-        return _stop(run, money, training)
-    if verb == SAVE:
-        return _save(context, run, money, training)
-    if verb == FETCH:
-        return _fetch(context, run, offers, disk_rate)
-    if verb == RAISE:
-        return _raise(context, run, cap)
+    foreseen = {
+        LAND: lambda: _land(run, money, training),
+        STOP: lambda: _stop(run, money, training),
+        SAVE: lambda: _save(context, run, money, training),
+        FETCH: lambda: _fetch(context, run, offers, disk_rate),
+        RAISE: lambda: _raise(context, run, cap),
+    }
+    if verb in foreseen:
+        return foreseen[verb]()
     raise UsageError(f"nothing is done by {verb!r}", next_step=", ".join(VERBS))
 
 
@@ -314,11 +313,9 @@ def _within(run: RunState, money: Money, amount: Usd) -> Usd:
 
 
 def _land(run: RunState, money: Money, training: Training | None) -> Foreseen:
-    if not run.live:
-        return Foreseen(LAND, run.run_id, _ended(run))
-    if run.stop is not None:
-        return Foreseen(LAND, run.run_id, "it was told to already")
     generation = run.generation
+    if refused := _refusal_to_end(run, told=run.stop is not None):
+        return Foreseen(LAND, run.run_id, refused)
     if generation is None or not generation.open:
         return Foreseen(LAND, run.run_id, freed=run.reserved, cap=run.cap)
     chosen = run.candidate(generation.candidate_id)
@@ -326,32 +323,33 @@ def _land(run: RunState, money: Money, training: Training | None) -> Foreseen:
     if training is not None and training.landing_s is not None:
         landing_s = max(landing_s, training.landing_s)
     traits = traits_of(generation.provider)
-    seconds = landing_s + traits.end_grace_s + traits.kill_latency_s
-    at_most = _within(run, money, cost(money.rate or ZERO, seconds))
-    return Foreseen(
-        LAND, run.run_id, at_most=at_most, freed=_freed(run, money, at_most), cap=run.cap,
-        seconds=seconds,
-    )  # fmt: skip
+    return _ending(LAND, run, money, landing_s + traits.end_grace_s + traits.kill_latency_s)
 
 
 def _stop(run: RunState, money: Money, training: Training | None) -> Foreseen:
-    if not run.live:
-        return Foreseen(STOP, run.run_id, _ended(run))
-    if run.stop is not None and run.stop.at_once:
-        return Foreseen(STOP, run.run_id, "it was told to already")
     generation = run.generation
+    if refused := _refusal_to_end(run, told=run.stop is not None and run.stop.at_once):
+        return Foreseen(STOP, run.run_id, refused)
     if generation is None or not generation.open:
         return Foreseen(STOP, run.run_id, freed=run.reserved, cap=run.cap)
-    seconds = traits_of(generation.provider).kill_latency_s
+    seen = _ending(STOP, run, money, traits_of(generation.provider).kill_latency_s)
+    if training is None:
+        return seen
+    steps = max(0, training.step - (training.saved_step or 0))
+    lost = cost(money.rate or ZERO, steps * (training.step_s or 0.0))
+    return replace(seen, lost_steps=steps, lost=lost)
+
+
+def _refusal_to_end(run: RunState, *, told: bool) -> str:
+    if not run.live:
+        return _ended(run)
+    return "it was told to already" if told else ""
+
+
+def _ending(verb: str, run: RunState, money: Money, seconds: float) -> Foreseen:
     at_most = _within(run, money, cost(money.rate or ZERO, seconds))
-    steps, lost = 0, ZERO
-    if training is not None:
-        steps = max(0, training.step - (training.saved_step or 0))
-        lost = cost(money.rate or ZERO, steps * (training.step_s or 0.0))
-    return Foreseen(
-        STOP, run.run_id, at_most=at_most, freed=_freed(run, money, at_most), cap=run.cap,
-        lost_steps=steps, lost=lost, seconds=seconds,
-    )  # fmt: skip
+    freed = _freed(run, money, at_most)
+    return Foreseen(verb, run.run_id, at_most=at_most, freed=freed, cap=run.cap, seconds=seconds)
 
 
 def _freed(run: RunState, money: Money, at_most: Usd) -> Usd:

@@ -18,6 +18,7 @@ import subprocess
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -98,8 +99,7 @@ def look_at(root: Path, also_out: Sequence[str] = ()) -> WorkingTree:
         DataError: there is nothing, or more than is sent; it names what is largest.
     """
     listed = _by_git(root)
-    by_git = listed is not None
-    ignored = _ignored(root)
+    ignored = _Ignored(root)
     names, keys, links, sizes = [], [], [], {}
     for name in sorted(set(listed if listed is not None else _walked(root))):
         out = any(name == folder or name.startswith(f"{folder}/") for folder in also_out)
@@ -127,7 +127,7 @@ def look_at(root: Path, also_out: Sequence[str] = ()) -> WorkingTree:
         )
     if whole > MOST_BYTES or len(names) > MOST_FILES:
         raise _too_large(root, sizes, whole)
-    return WorkingTree(root, tuple(names), whole, tuple(keys), tuple(links), by_git)
+    return WorkingTree(root, tuple(names), whole, tuple(keys), tuple(links), listed is not None)
 
 
 def pack(tree: WorkingTree, home: Path, beside: Mapping[str, bytes] | None = None) -> Path:
@@ -250,8 +250,10 @@ def _too_large(root: Path, sizes: dict[str, int], whole: int) -> DataError:
 class _Ignored:
     """The lines of an ignore file, as gitignore(5) has them: the last that matches decides."""
 
-    def __init__(self, lines: Iterable[str]) -> None:
-        lines = list(lines)
+    def __init__(self, root: Path) -> None:
+        lines: list[str] = []
+        with suppress(OSError):
+            lines = (root / IGNORE_NAME).read_text("utf-8", errors="replace").splitlines()
         self._sent = {line.rstrip()[1:].lstrip("/") for line in lines if line.startswith("!")}
         self._rules = [rule for line in lines if (rule := _rule(line)) is not None]
 
@@ -272,14 +274,6 @@ class _Ignored:
             if out:
                 return True
         return False
-
-
-def _ignored(root: Path) -> _Ignored:
-    try:
-        text = (root / IGNORE_NAME).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    return _Ignored(text.splitlines())
 
 
 def _rule(line: str) -> tuple[re.Pattern[str], bool, bool] | None:

@@ -19,7 +19,7 @@ _running: list[tuple[BackgroundNotifier, float]] = []
 
 
 def tell(context: Context, grace_s: float = GRACE_S) -> None:
-    """From now on, if anybody is to be told at all."""
+    """Send notifications from now on, where there are destinations."""
     from trmcloud.wiring import notification_thread
 
     if _running:
@@ -31,7 +31,7 @@ def tell(context: Context, grace_s: float = GRACE_S) -> None:
 
 
 def finish() -> None:
-    """The command is done."""
+    """Send what is due, at the end of a command."""
     while _running:
         thread, grace_s = _running.pop()
         thread.finish(grace_s)
@@ -53,9 +53,23 @@ def catch_up(context: Context) -> list[Did]:
     return did
 
 
+def find_caught_up(run: str) -> tuple[Context, RunState]:
+    """Bring all runs up to date; return this home, and the run that is named, else the newest.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    from trmcloud.app.context import find_run
+    from trmcloud.wiring import build_context
+
+    context = build_context()
+    catch_up(context)
+    return context, find_run(context, run or None)
+
+
 def look_again(context: Context, run: RunState) -> None:
-    """Wait a moment. Whoever drives a rented run brings its files here; where nobody does, this
-    command asks the pod itself, and its every connection anew after a drop."""
+    """Wait a moment. The driver of a rented run brings its files here; where there is none, this
+    command asks the pod itself, over a new connection after each drop."""
     from trmcloud.app.reconciling import reconcile
     from trmcloud.app.run_queries import is_driven, is_rented
 

@@ -14,7 +14,7 @@ from trmcloud.core.errors import UsageError
 _ANSWERS = {"y": True, "yes": True, "n": False, "no": False, "": False}
 
 
-def confirmed(question: str, *, before: str = "") -> bool:
+def is_confirmed(question: str, *, before: str = "") -> bool:
     """Whether the user says yes. ``before``: what the question is about, where that is not plain.
 
     Raises:

@@ -5,14 +5,18 @@ A command's module is imported when it is used; ``--help`` needs none of them.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from trmcloud.core import errors
 from trmcloud.core.errors import TrmcloudError, UsageError
 
 # Newer Typers carry their own click: their parser's error is the base of typer.BadParameter.
@@ -159,7 +163,7 @@ def main(arguments: list[str] | None = None) -> None:
         finally:
             if sender := sys.modules.get("trmcloud.cli.catch_up"):
                 sender.finish()
-            sys.stdout.flush()  # here, where it can still be told that nobody can take it
+            sys.stdout.flush()  # here, where a failure can still be reported
         sys.exit(code if isinstance(code, int) else 0)
     except TrmcloudError as error:
         error.next_step = error.next_step or _next_step(error, arguments)
@@ -175,14 +179,11 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(UsageError.exit_code)
     except typer.Exit as leaving:
         sys.exit(leaving.exit_code)
-    except typer.Abort:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    except KeyboardInterrupt:
+    except (typer.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of a pipe left: not an error of ours, and nobody is there to be told.
+        # The reader of a pipe left: not an error of ours, and no one reads a message.
         drop_stdout()
         sys.exit(141)
     except OSError as error:
@@ -194,9 +195,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _system_error(error: OSError) -> int:
     """Print an error of the system that no caller explained; return its exit code."""
-    import errno
-    import os
-
     try:
         os.getcwd()
     except OSError:
@@ -221,10 +219,8 @@ def _system_error(error: OSError) -> int:
 
 
 def _unexpected(error: Exception) -> int:
-    """Keep the traceback in a file (code and lines, never values) and say where it lies."""
-    import os
+    """Keep the traceback in a file (code and lines, never values) and print its path."""
     import tempfile
-    import traceback
 
     text = "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__ + "\n"
     handle, path = tempfile.mkstemp(prefix="trmcloud-crash-", suffix=".txt")
@@ -237,8 +233,6 @@ def _unexpected(error: Exception) -> int:
 
 def _next_step(error: TrmcloudError, arguments: list[str] | None) -> str:
     """Return the next step for an error that names none."""
-    from trmcloud.core import errors
-
     typed = sys.argv[1:] if arguments is None else arguments
     named = [typed[0]] if typed and typed[0] in COMMANDS else []
     usual = {

@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trmcloud.core.errors import MissingExtra
+
 if TYPE_CHECKING:
     from trmcloud.options import Option
 
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Defaults and details, too.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Live = Annotated[
+    bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
+]
+RunName = Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")]
+Checkpoint = Annotated[
+    str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
+]
+Into = Annotated[str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def make_group(
+    help: str, example: str, *, no_args_is_help: bool = True, **more: Any
+) -> typer.Typer:
+    """Make the Typer app of a command that has commands of its own."""
+    return typer.Typer(
+        rich_markup_mode=None,
+        add_completion=False,
+        no_args_is_help=no_args_is_help,
+        help=f"{help}\n\nExample: {example}",
+        **more,
+    )
+
+
+def warn_if_exposed(host: str, risk: str) -> None:
+    """Warn on stderr where a server listens at more than this machine alone."""
+    if host not in LOOPBACK:
+        told = f"warning: {host} is reached from elsewhere, in plain text: {risk}"
+        print(told, file=sys.stderr, flush=True)
+
+
+def require_packages(names: Sequence[str], purpose: str, extra: str) -> None:
+    """
+    Raises:
+        MissingExtra: one of the packages is not installed.
+    """
+    if any(importlib.util.find_spec(name) is None for name in names):
+        raise MissingExtra(purpose, extra)
+
 
 _Command = Callable[..., None]
 

@@ -276,6 +276,7 @@ def make_task(
     accelerator = sky_names.accelerator(candidate.provider, candidate.sku)
     limit_minutes = math.ceil(divide_among_nodes(candidate, nodes).hard_stop_s / 60.0)
     limit_minutes += sky_names.limit_slack_minutes
+    spec = spec_text(plan, candidate).splitlines()
     lines = [
         *(f"# {comment(line)}".rstrip() for line in estimate(plan, candidate, data, pinned)),
         *_on_several(candidate, nodes),
@@ -302,7 +303,7 @@ def make_task(
         "  # or as many seconds after the end as are given here instead (with a bucket: 120).",
         "  TRMCLOUD_AT_END: skypilot",
         "  TRMCLOUD_LINGER_S: hard-stop",
-        *(() if carrier else _spec_lines(plan, candidate)),
+        *(() if carrier else ("  TRMCLOUD_SPEC: |", *(_INDENT + line for line in spec))),
         "# Storage: a bucket of yours; then set TRMCLOUD_KEEP to /kept.",
         *(["file_mounts:", f"  {_CARRIED}: {_text(carrier)}"] if carrier else ["# file_mounts:"]),
         "#   /kept:",
@@ -328,11 +329,6 @@ def _on_several(candidate: Candidate, count: int) -> list[str]:
         f"# most; {accumulation} micro-batches a step on each GPU. How it scales is not known.",
         "#",
     ]
-
-
-def _spec_lines(plan: Plan, candidate: Candidate) -> list[str]:
-    text = spec_text(plan, candidate)
-    return ["  TRMCLOUD_SPEC: |", *(_INDENT + line for line in text.splitlines())]
 
 
 def _command(command: str) -> list[str]:

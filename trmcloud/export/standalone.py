@@ -262,9 +262,7 @@ class Standalone:
 
     def hard_stop_at(self) -> float:
         """Epoch seconds at which everything of the current life is killed."""
-        _, life = self._current()
-        text = read_small(self._pod_dir(life) / contract.LEASE_NAME)
-        return contract.load_lease(text or "").hard_stop_at
+        return _read_lease(self._pod_dir(self._current()[1])).hard_stop_at
 
     # -- between ------------------------------------------------------------------------------
 
@@ -273,7 +271,7 @@ class Standalone:
         it installed into, or empty where nothing was missing.
 
         Raises:
-            Ended: the run ended instead.
+            RunEnded: the run ended instead.
         """
         _, life = self._current()
         shown = ""
@@ -290,10 +288,7 @@ class Standalone:
                 shown = report.waiting
                 self._say(f"{shown} …")
             time.sleep(_POLL_S)
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            text = read_small(self._pod_dir(life) / PREPARED_NAME)
-            return str(json.loads(text or "null")["packages"])
-        return ""
+        return self._note(life, PREPARED_NAME, "packages")
 
     def ready(self, spec: Spec, code: Path, data: Path, nodes: Nodes) -> None:
         """All is there: the agent may train. ``code`` holds the trainer, ``data`` prepared data."""
@@ -374,7 +369,7 @@ class Standalone:
             if report is not None and report.result is not None:
                 return Outcome(report.result)
         return {HARD_STOP: Outcome.KILLED, TERMINATED: Outcome.STOPPED}.get(
-            self._end_reason(life), Outcome.LOST
+            self._note(life, contract.ENDED_NAME, "reason"), Outcome.LOST
         )
 
     def why_last(self) -> str:
@@ -385,10 +380,10 @@ class Standalone:
         said = report.message if report is not None else ""
         return contract.strip_control(life.gave_up or said)
 
-    def _end_reason(self, life: Life) -> str:
+    def _note(self, life: Life, name: str, key: str) -> str:
+        """Return a value of one of the life's JSON files; empty where it has none."""
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            text = read_small(self._pod_dir(life) / contract.ENDED_NAME)
-            return str(json.loads(text or "null")["reason"])
+            return str(json.loads(read_small(self._pod_dir(life) / name) or "null")[key])
         return ""
 
     def _current(self) -> tuple[Lives, Life]:
@@ -406,6 +401,10 @@ class Standalone:
         with open(self.root / _LOCK_NAME, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _read_lease(pod_dir: Path) -> contract.Lease:
+    return contract.load_lease(read_small(pod_dir / contract.LEASE_NAME) or "")
 
 
 def _span(seconds: float) -> str:
@@ -451,9 +450,7 @@ def linger_s(root: Path, pod_name: str, environment: Mapping[str, str], now: flo
     wanted = environment.get(contract.ENV_LINGER_S, "")
     if wanted == UNTIL_HARD_STOP:
         with contextlib.suppress(ValueError):
-            lease = contract.load_lease(
-                read_small(root / contract.PODS_DIR / pod_name / contract.LEASE_NAME) or ""
-            )
+            lease = _read_lease(root / contract.PODS_DIR / pod_name)
             run_dir = root / contract.RUNS_DIR / lease.run_id
             if any(run_dir.glob(f"*/{contract.CHECKPOINTS_DIR}/*/{MANIFEST_NAME}")):
                 return max(_LINGER_S, lease.hard_stop_at - now)

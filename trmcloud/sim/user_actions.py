@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from trmcloud.app import launching as use_case
-from trmcloud.app.checkpoints.fetching import choose, plan_pruning, prune
+from trmcloud.app.checkpoints.fetching import choose, what_to_prune
 from trmcloud.app.context import find_run
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.pod_request import LaunchData
@@ -215,7 +215,8 @@ class UserActions:
         files, run = self.world.files, find_run(process.world, wish.run_id)
         before = {p: _best(files.manifests(wish.run_id), p) for p in wish.shapes}
         to_go_on_from = {p: _to_go_on_from(files.manifests(wish.run_id), p) for p in wish.shapes}
-        prune(process.world, plan_pruning(process.world, run, 1))
+        for manifest in what_to_prune(process.world.files.manifests(run.run_id), 1).checkpoints:
+            process.world.files.delete(manifest)
         for phase, best in before.items():
             if best is not None and _best(files.manifests(wish.run_id), phase) != best:
                 self.world.check.fail("I3", f"the best of {phase} was pruned")

@@ -284,7 +284,6 @@ def test_a_run_reopened_meanwhile_is_not_called_spent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launching, "reconcile", lambda context: None)
-    monkeypatch.setattr(launching, "_rate_of", lambda run: Usd(1))
     monkeypatch.setattr(launching, "is_driven", lambda context, driver: True)
     context: Any = SimpleNamespace(ledger=OvertakenLedger(), who=None, wall=lambda: 0.0)
     with pytest.raises(ConflictError, match="is running already"):

@@ -17,7 +17,7 @@ import pytest
 from tests.pythons import found
 from trmcloud.app import working_tree
 from trmcloud.app.home import bundle_root
-from trmcloud.app.packing import LATER, PACKAGE, own_sources, pack, stripped, trainers_share
+from trmcloud.app.packing import LATER, PACKAGE, own_sources, pack, strip_source, trainers_share
 from trmcloud.app.staging import code_item, content_key, hashes_of, remote_folder
 from trmcloud.app.working_tree import look_at
 from trmcloud.app.working_tree import pack as pack_tree
@@ -189,7 +189,7 @@ def test_what_looks_like_a_comment_and_is_none() -> None:
         '"""Of x."""\n'
         "g = (\n    'one'  # of\n    'two'\n)\n"
     )
-    plain = stripped(text)
+    plain = strip_source(text)
     assert plain == (
         "\n"
         "from __future__ import annotations\n"
@@ -205,7 +205,7 @@ def test_what_looks_like_a_comment_and_is_none() -> None:
         "\n"
         "g = (\n    'one'\n    'two'\n)\n"
     )
-    assert stripped(plain) == plain
+    assert strip_source(plain) == plain
     compile(plain, "plain", "exec")
 
 

@@ -188,14 +188,14 @@ class Files:
         self._here.remove(manifest)
 
 
-class Elsewhere:
+class Elsewhere(sources.CheckpointSource):
     def __init__(self, name: str, listing: Listing, *, durable: bool) -> None:
         self.name, self.place, self.durable = name, f" in {name}", durable
         self._listing = listing
         self.pruned: list[Pruning] = []
 
-    def list(self) -> Listing:
-        return self._listing
+    def _ask(self) -> Listing:
+        raise AssertionError("it has its listing")
 
     def fetch(
         self, manifest: CheckpointManifest, names: Sequence[str], into: str, progress: Any
@@ -203,12 +203,6 @@ class Elsewhere:
         Path(into).mkdir(parents=True, exist_ok=True)
         for name in names:
             Path(into, name).write_text(self.name)
-
-    def dropped(self, pruning: Pruning) -> tuple[CheckpointManifest, ...]:
-        return ()
-
-    def freed_bytes(self, pruning: Pruning) -> int:
-        return pruning.freed_bytes
 
     def prune(self, pruning: Pruning) -> None:
         self.pruned.append(pruning)

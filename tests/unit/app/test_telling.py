@@ -28,7 +28,7 @@ from trmcloud.app.curves import (
     Phase,
     curves_since,
     draw_curves,
-    sampled,
+    sample_metrics,
     starts,
     step_at,
 )
@@ -542,7 +542,7 @@ def test_what_is_thinned_out_keeps_every_spike(tmp_path: Path) -> None:
 
 def test_a_sample_has_every_evaluation_and_save(tmp_path: Path) -> None:
     path = a_file(tmp_path, 5000)
-    phase, whole = sampled(path, "fast", windows=50), read(path).phase
+    phase, whole = sample_metrics(path, "fast", windows=50), read(path).phase
     assert not phase.whole
     assert phase.evals.step == whole.evals.step
     assert phase.evals.value == whole.evals.value
@@ -553,7 +553,7 @@ def test_a_sample_has_every_evaluation_and_save(tmp_path: Path) -> None:
 
 def test_of_a_long_file_a_part_is_looked_at(tmp_path: Path) -> None:
     path = a_file(tmp_path, 5000)
-    phase, whole = sampled(path, "fast", windows=5), read(path).phase
+    phase, whole = sample_metrics(path, "fast", windows=5), read(path).phase
     assert phase.train.step[0] == 1
     assert 5 <= len(phase.train) <= 10
     assert 3 <= len(phase.evals) < len(whole.evals) / 2
@@ -568,7 +568,7 @@ def test_a_sample_of_what_is_no_file_is_empty(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "one-line").write_bytes(b"x" * (1 << 20))
     for name in ("fifo", "empty", "one-line", "absent"):
-        phase = sampled(tmp_path / name, "fast")
+        phase = sample_metrics(tmp_path / name, "fast")
         assert (len(phase.train), len(phase.evals), phase.saves) == (0, 0, [])
 
 
@@ -620,7 +620,7 @@ def test_one_that_goes_back_to_a_checkpoint_is_read_anew(tmp_path: Path) -> None
 def test_what_is_no_point_is_passed_over(tmp_path: Path, hostile: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(logged("train", 5, loss=2.0) + hostile + "\n" + logged("train", 6, loss=1.0))
-    for phase in (read(path).phase, sampled(path, "fast")):
+    for phase in (read(path).phase, sample_metrics(path, "fast")):
         assert list(phase.train.step) == [5, 6]
 
 
@@ -641,7 +641,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     target = a_file(tmp_path, 5)
     link = tmp_path / "link.jsonl"
     link.symlink_to(target)
-    assert len(read(link).phase.train) == len(sampled(link, "fast").train) == 0
+    assert len(read(link).phase.train) == len(sample_metrics(link, "fast").train) == 0
 
 
 def test_phases_stand_one_behind_the_other(tmp_path: Path) -> None:

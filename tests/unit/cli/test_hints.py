@@ -21,7 +21,7 @@ import pytest
 import typer
 
 from tests.e2e.hinted import Hint, command, hints, options_in_next_steps
-from trmcloud.cli.confirm import confirmed
+from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.main import COMMANDS, main
 from trmcloud.cli.views.streams import paint
 from trmcloud.core.errors import UsageError
@@ -170,12 +170,12 @@ def types(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], int]]:
 )
 def test_an_answer(types: Callable[[str], int], typed: str, answer: bool) -> None:
     types(typed)
-    assert confirmed("Delete?") is answer
+    assert is_confirmed("Delete?") is answer
 
 
 def test_asks_again(types: Callable[[str], int], capsys: pytest.CaptureFixture[str]) -> None:
     types("perhaps\ny\n")
-    assert confirmed("  Proceed?")
+    assert is_confirmed("  Proceed?")
     shown = capsys.readouterr()
     assert shown.out == "  Proceed? [y/N]:   Proceed? [y/N]: "
     assert shown.err == "  answer y or n\n"
@@ -184,7 +184,7 @@ def test_asks_again(types: Callable[[str], int], capsys: pytest.CaptureFixture[s
 def test_the_end_of_what_is_typed(types: Callable[[str], int]) -> None:
     types("\x04")
     with pytest.raises(typer.Abort):
-        confirmed("Proceed?")
+        is_confirmed("Proceed?")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_ctrl_c_while_it_is_asked(
 ) -> None:
     monkeypatch.setattr(sys, stream, Interrupted(getattr(sys, stream), call))
     with pytest.raises(KeyboardInterrupt):
-        confirmed("Proceed?")
+        is_confirmed("Proceed?")
 
 
 def test_no_ctrl_c_is_lost_in_a_stream(
@@ -206,7 +206,7 @@ def test_no_ctrl_c_is_lost_in_a_stream(
         monkeypatch.setattr(sys, name, Interrupted(getattr(sys, name), "flush"))
     types("n\n")  # what a command that dropped it would go on with
     with pytest.raises(KeyboardInterrupt):
-        confirmed("Proceed?")
+        is_confirmed("Proceed?")
 
 
 def test_ctrl_c_just_before(types: Callable[[str], int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,14 +220,14 @@ def test_ctrl_c_just_before(types: Callable[[str], int], monkeypatch: pytest.Mon
 
     monkeypatch.setattr(select, "select", late)
     with pytest.raises(KeyboardInterrupt):
-        confirmed("Proceed?")
+        is_confirmed("Proceed?")
 
 
 def test_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull) as nobody:
         monkeypatch.setattr(sys, "stdin", nobody)
         with pytest.raises(UsageError, match="this rents, and this is not a terminal"):
-            confirmed("Proceed?", before="this rents")
+            is_confirmed("Proceed?", before="this rents")
 
 
 # -- colour -------------------------------------------------------------------------------------

@@ -15,9 +15,17 @@ import trmcloud.core.control as control
 from tests.plans import a_generation
 from trmcloud.app.run_queries import Errand
 from trmcloud.app.trainings import RecoveryRow
-from trmcloud.cli.views.health import done_about, happened, lost
+from trmcloud.cli.views.health import loss_text, remedy_text, trouble_text
 from trmcloud.cli.views.reasons import FOLLOWS, SENTENCES, reason_json, sentence
-from trmcloud.cli.views.run_bar import GONE, PULLING, SENDING, Speed, absence, carried, stage_of
+from trmcloud.cli.views.run_bar import (
+    GONE,
+    PULLING,
+    SENDING,
+    Speed,
+    absence,
+    stage_of,
+    transfer_lines,
+)
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.recovery import AGAIN, SKIPPED, Recovery
 from trmcloud.core.contract.trainer_contract import Heartbeat
@@ -242,20 +250,20 @@ def row(what: str, rung: str, **more: Any) -> RecoveryRow:
     ],
 )
 def test_each_kind_has_its_words(made: RecoveryRow, what: str, done: str) -> None:
-    assert (happened(made), done_about(made)) == (what, done)
+    assert (trouble_text(made), remedy_text(made)) == (what, done)
 
 
 def test_what_it_cost_is_told_in_steps_time_and_money() -> None:
-    assert lost(row("lost", AGAIN)) == "12 steps · 34 s · $0.0340 lost"
-    assert lost(row("lost", AGAIN, lost_steps=1)).startswith("1 step · ")
+    assert loss_text(row("lost", AGAIN)) == "12 steps · 34 s · $0.0340 lost"
+    assert loss_text(row("lost", AGAIN, lost_steps=1)).startswith("1 step · ")
 
 
 def test_words_of_a_pod_steer_no_terminal_and_fill_no_screen() -> None:
     bad = row("lost", AGAIN, why="\x1b[2J\u202ebad\r\n" + "x" * 290, changed={"k": "\x1b[2J"})
-    for text in (happened(bad), done_about(bad)):
+    for text in (trouble_text(bad), remedy_text(bad)):
         assert text.isprintable()
         assert len(text) < 220
-    assert "\u202e" not in happened(bad)
+    assert "\u202e" not in trouble_text(bad)
 
 
 # -- run stages ---------------------------------------------------------------------------------
@@ -340,7 +348,7 @@ def test_what_is_sent_and_what_is_pulled_are_told_apart() -> None:
         ),
         Errand(ActionKey("r-1", 1, "pull", 1, "fast-60-1f3a9c00"), "fast step 60", 0, 0),
     ]
-    assert carried(errands, Speed(), 0.0) == (
+    assert transfer_lines(errands, Speed(), 0.0) == (
         "1.0 of 2.0 MB",
         ["pulling fast step 40 · 3.0 of 4.0 MB", "pulling fast step 60"],
     )

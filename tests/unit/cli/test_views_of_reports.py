@@ -169,16 +169,16 @@ def test_a_receipts_page_says_whose_numbers_it_shows(context: Context) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "final", "safe"),
-    [(inventory.HERE, True, True), (inventory.BUCKET, True, False), (inventory.VOLUME, True, False),
-     (inventory.POD, False, False)],
+    ("kind", "safe"),
+    [(inventory.HERE, True), (inventory.BUCKET, False), (inventory.VOLUME, False),
+     (inventory.POD, False)],
 )  # fmt: skip
 def test_saved_is_safe_only_where_bytes_were_read_here(
-    context: Context, capsys: pytest.CaptureFixture[str], kind: str, final: bool, safe: bool
+    context: Context, capsys: pytest.CaptureFixture[str], kind: str, safe: bool
 ) -> None:
     run, asked = rented_run(context), SaveRequest(told_home.LIVE_RUN, 1, 1)
     kept = KeptCheckpoint("fast", 120, "ab" * 32, 1010, val_bpb=1.5)
-    place = Place(kept, "s3://x/y", final=final, at=inventory.Place(kind, "s3://x/y"))
+    place = Place(kept, "s3://x/y", at=inventory.Place(kind, "s3://x/y"))
     _show(run, place, asked, as_json=True)
     made = json.loads(capsys.readouterr().out)
     assert (made["safe"], made.get("reported_by")) == (safe, "pod")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_values
-from trmcloud.cli.views.health import WORDS, helps, seen
+from trmcloud.cli.views.health import WORDS, advice_text, evidence_text
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.pod_contract import (
     MOST_GPUS,
@@ -186,8 +186,8 @@ def test_it_fires_on_its_log_and_says_what_helps(rule: Rule) -> None:
     change(lines)
     found = rules(lines)
     assert set(found) == {rule}
-    assert seen(found[rule]).startswith(words)
-    assert "{" not in seen(found[rule]) + helps(found[rule], "r-1")
+    assert evidence_text(found[rule]).startswith(words)
+    assert "{" not in evidence_text(found[rule]) + advice_text(found[rule], "r-1")
 
 
 def test_every_rule_has_its_words() -> None:
@@ -297,7 +297,7 @@ _LINE = st.fixed_dictionaries(
 @given(st.lists(_LINE, max_size=60))
 def test_whatever_a_pod_writes_it_is_judged_or_passed_over(lines: list[Line]) -> None:
     for finding in findings(lines, WELL):
-        assert seen(finding)
+        assert evidence_text(finding)
         assert all(math.isfinite(value) for value in finding.facts.values())
 
 
@@ -364,7 +364,7 @@ def of(*gpus: GpuCounters, samples: int = 40) -> GpuWindow:
 
 
 def gpu_rules(window: GpuWindow | None, expected: PhaseExpectation = EXPECTED) -> dict[Rule, str]:
-    return {f.rule: seen(f) for f in gpu_findings(window, 120, expected)}
+    return {f.rule: evidence_text(f) for f in gpu_findings(window, 120, expected)}
 
 
 def test_a_window_goes_through_a_note() -> None:
@@ -448,7 +448,7 @@ def test_memory_that_is_nearly_full_and_memory_to_spare() -> None:
 def test_what_helps_names_the_run() -> None:
     (finding,) = gpu_findings(of(HEALTHY, HEALTHY._replace(clock_mhz=900.0)), 120, EXPECTED)
     assert finding.step == 120
-    assert helps(finding, "r-1f3a9c").startswith("trmcloud stop r-1f3a9c, then resume it")
+    assert advice_text(finding, "r-1f3a9c").startswith("trmcloud stop r-1f3a9c, then resume it")
 
 
 # -- curve points -------------------------------------------------------------------------------
@@ -533,7 +533,8 @@ def screens() -> dict[Rule, str]:
     for window in _GPUS:
         found |= {each.rule: each for each in gpu_findings(window, _LAST_STEP, EXPECTED)}
     return {
-        rule: f"unwell    train step {each.step:,}: {seen(each)}\n  try     {helps(each, _RUN)}\n"
+        rule: f"unwell    train step {each.step:,}: {evidence_text(each)}\n"
+        f"  try     {advice_text(each, _RUN)}\n"
         for rule, each in found.items()
     }
 

@@ -21,9 +21,9 @@ from trmcloud.io.web_guard import Names
 def test_each_tab_hears_what_concerns_it() -> None:
     async def tabs() -> None:
         feed = Feed()
-        assert not feed.somebody.is_set()
+        assert not feed.has_listeners.is_set()
         table, page = feed.listen(""), feed.listen("r1")
-        assert feed.somebody.is_set()
+        assert feed.has_listeners.is_set()
         assert feed.watched == {"r1"}
         feed.tell("row", {"id": "r2"})
         feed.tell("run", {"id": "r1"}, "r1")
@@ -35,9 +35,9 @@ def test_each_tab_hears_what_concerns_it() -> None:
         assert [m.split("\n")[0] for m in heard[0]] == ["event: hello", "event: row"]
         assert [m.split("\n")[0] for m in heard[1]] == ["event: hello", "event: row", "event: run"]
         feed.leave(table)
-        assert feed.somebody.is_set()
+        assert feed.has_listeners.is_set()
         feed.leave(page)
-        assert not feed.somebody.is_set()
+        assert not feed.has_listeners.is_set()
         feed.tell("row", {})
 
     asyncio.run(tabs())

@@ -123,11 +123,10 @@ def oversized_objects(context: Context, run: RunState) -> tuple[tuple[str, int],
 
 def sweep_event(run: RunState, found: Sequence[tuple[str, int]], now: float) -> ev.BucketSwept:
     """Return the record of excess objects that were found. It is put on record before it is
-    deleted: whoever dies in between leaves it to be found again, and never a bill that is on no
-    record."""
+    deleted: after a crash in between it is found again, and no bill is without a record."""
     size_bytes, number = sum(size for _, size in found), run.generations[-1].number
-    # When each of them came nobody knows: not before the first pod was asked for. What was found
-    # before, and is there still since whoever found it died, is counted up to then.
+    # When each of them came is not known: not before the first pod was asked for. What an earlier
+    # sweep found and did not delete is counted up to then.
     began_at = max(run.generations[0].intended_at, run.swept_at)
     _, counted = run.oversized.get(number, (0, ZERO))
     amount = counted + storage_rent(size_bytes, (now - began_at) / 3600) if found else ZERO

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from trmcloud.app.checkpoints.opening import Opening, opening_of
 from trmcloud.app.checkpoints.sources import (
@@ -65,7 +64,9 @@ def under_own_names(manifest: CheckpointManifest, folder: Path) -> OwnNames:
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir()
         made = restore(folder, manifest, making)
-        found = tuple(_openings(folder, made))
+        names = [on_disk(file.path) for file in tree_of(folder).files]
+        root = made.parent if made.is_file() else made
+        found = tuple((name, opening_of(root / name, name)) for name in names)
         if final.is_symlink():
             raise CheckpointError("a link stands where its files should go", where=str(final))
         shutil.rmtree(final, ignore_errors=True)
@@ -77,12 +78,6 @@ def under_own_names(manifest: CheckpointManifest, folder: Path) -> OwnNames:
     finally:
         shutil.rmtree(making, ignore_errors=True)
     return OwnNames(final / made.relative_to(making), found)
-
-
-def _openings(folder: Path, made: Path) -> list[tuple[str, Opening]]:
-    names = [on_disk(file.path) for file in tree_of(folder).files]
-    root = made.parent if made.is_file() else made
-    return [(name, opening_of(root / name, name)) for name in names]
 
 
 # A checkpoint that came in shards becomes one of single files, read and written piece by piece.
@@ -156,7 +151,7 @@ def _chunks(readers: Sequence[BinaryIO]) -> Iterator[bytes]:
             length -= len(chunk)
 
 
-# Bringing the best checkpoint home, verified, and letting the rest go.
+# The best checkpoint: found, verified and copied.
 
 _PARTIAL_SUFFIX = ".partial"
 
@@ -171,6 +166,16 @@ class FetchedCheckpoint:
     manifest: CheckpointManifest
     folder: Path
     already_there: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": self.manifest.run_id,
+            "checkpoint": self.manifest.label,
+            "val_bpb": self.manifest.val_bpb,
+            "sha256": self.manifest.sha256,
+            "folder": str(self.folder),
+            "already_there": self.already_there,
+        }
 
 
 def choose(
@@ -301,10 +306,13 @@ def fetch(
     weights_only: bool,
     progress: Progress,
 ) -> FetchedCheckpoint:
-    """``copy`` from where it lies, noted down in the ledger."""
+    """``copy`` from its source, noted down in the ledger."""
     manifest = best.manifest
     fetched = copy(best.source.fetch, manifest, into, weights_only=weights_only, progress=progress)
-    _note(context, run, manifest, into)
+    path = str(into.absolute())
+    if all((f.sha256, f.path) != (manifest.sha256, path) for f in run.fetched):
+        event = ev.Fetched(manifest.phase, manifest.step, manifest.sha256, path)
+        context.ledger.request(run.run_id, event, context.wall())
     return fetched
 
 
@@ -342,7 +350,7 @@ def copy(
     partial = into.with_name(into.name + _PARTIAL_SUFFIX)
     source(manifest, names, str(partial), progress)
     kept = tuple(file for file in manifest.files if file.name in names)
-    manifest = gather_shards(partial, _with_files(manifest, kept))
+    manifest = gather_shards(partial, replace(manifest, files=kept))
     write_atomic(partial / mf.MANIFEST_NAME, mf.to_json(manifest))
     for entry in partial.iterdir():
         if entry.name not in {*(file.name for file in manifest.files), mf.MANIFEST_NAME}:
@@ -358,15 +366,11 @@ def default_folder(manifest: CheckpointManifest, cwd: Path) -> Path:
     return cwd / f"{manifest.run_id}-{manifest.phase}-{mf.step_dir_name(manifest.step)}"
 
 
-def plan_pruning(context: Context, run: RunState, keep_best: int | None) -> Pruning:
-    """Return the deletions of ``prune`` here: all but the best of each phase and its latest."""
-    return what_to_prune(context.files.manifests(run.run_id), keep_best)
-
-
 def what_to_prune(
     manifests: Sequence[CheckpointManifest], keep_best: int | None, *, week_over: bool = False
 ) -> Pruning:
-    """``keep_best`` None: as many as their recipes keep. ``week_over``: nothing is reserved
+    """Return the checkpoints to delete: all but the best of each phase and its latest.
+    ``keep_best`` None: as many as their recipes keep. ``week_over``: nothing is reserved
     any more for what was saved before a cooldown, and it goes too."""
     if week_over:
         manifests = [replace(manifest, cooldown_from=None) for manifest in manifests]
@@ -374,11 +378,6 @@ def what_to_prune(
         wished = (m.settings.get("keep_best") for m in manifests)
         keep_best = max((count for count in wished if type(count) is int), default=1)
     return mf.to_prune(manifests, keep_best)
-
-
-def prune(context: Context, pruning: Pruning) -> None:
-    for manifest in pruning.checkpoints:
-        context.files.delete(manifest)
 
 
 def _held(
@@ -424,7 +423,7 @@ def _held(
         return there
     source(manifest, names, str(into), progress)
     kept = tuple(f for f in manifest.files if f.name in {*names, *entries})
-    there = _with_files(manifest, kept)
+    there = replace(manifest, files=kept)
     write_atomic(into / mf.MANIFEST_NAME, mf.to_json(there))
     return there
 
@@ -445,20 +444,6 @@ def _check_gathered(into: Path, there: CheckpointManifest, kinds: set[str]) -> N
                 where=str(into),
                 next_step="--into another folder",
             )
-
-
-def _with_files(
-    manifest: CheckpointManifest, files: tuple[mf.CheckpointFile, ...]
-) -> CheckpointManifest:
-    return replace(manifest, files=files)
-
-
-def _note(context: Context, run: RunState, manifest: CheckpointManifest, into: Path) -> None:
-    path = str(into.absolute())
-    seen = any((f.sha256, f.path) == (manifest.sha256, path) for f in run.fetched)
-    if not seen:
-        event = ev.Fetched(manifest.phase, manifest.step, manifest.sha256, path)
-        context.ledger.request(run.run_id, event, context.wall())
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
@@ -521,17 +506,3 @@ def sound_file(folder: Path, kind: str) -> Path | None:
                 next_step="use another checkpoint: trmcloud fetch-best RUN --step N",
             )
     return folder / entries[0].name if entries else None
-
-
-def to_json(fetched: FetchedCheckpoint) -> str:
-    manifest = fetched.manifest
-    return json.dumps(
-        {
-            "run": manifest.run_id,
-            "checkpoint": manifest.label,
-            "val_bpb": manifest.val_bpb,
-            "sha256": manifest.sha256,
-            "folder": str(fetched.folder),
-            "already_there": fetched.already_there,
-        }
-    )

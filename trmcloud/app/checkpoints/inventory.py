@@ -16,8 +16,8 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.values import dataclass
 
-# Every checkpoint of a run that this home knows of, and where each lies, without asking anybody:
-# what its agents told last, and what is here.
+# Every checkpoint of a run that this home knows of, and its places, without any request: the last
+# reports of its agents, and the files that are here.
 
 HERE, BUCKET, POD, VOLUME, FETCHED = "here", "bucket", "pod", "volume", "fetched"
 

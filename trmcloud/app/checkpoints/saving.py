@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trmcloud.app.checkpoints import inventory
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.run_queries import last_beat, last_report
@@ -41,8 +43,11 @@ class Place:
 
     kept: KeptCheckpoint
     words: str
-    final: bool
     at: inventory.Place
+
+    @property
+    def final(self) -> bool:
+        return self.at.kind != inventory.POD
 
     @property
     def label(self) -> str:
@@ -151,37 +156,35 @@ def find_saved(context: Context, run: RunState, saves: SaveAnswers) -> Place | N
     generation, report = run.generation, last_report(context, run)
     if generation is None or saves.step is None:
         return None
-    here = [(m.kept, context.files.folder_of(m)) for m in context.files.manifests(run.run_id)]
-    folders = {kept.bits: folder for kept, folder in here}
+    manifests = context.files.manifests(run.run_id)
+    folders = {m.kept.bits: context.files.folder_of(m) for m in manifests}
+    here = [m.kept for m in manifests]
     if generation.provider == LOCAL:
-        local = _of(saves, [kept for kept, _ in here])
-        if local is None:
-            return None
-        folder = folders[local.bits]
-        return Place(local, folder, final=True, at=inventory.Place(inventory.HERE, folder))
+        local = _of(saves, here)
+        return _place(local, inventory.HERE, folders[local.bits]) if local is not None else None
     plan = run.plan
-    if is_pulled(run, plan, generation):
-        copies = [kept for kept, _ in here if (kept.phase, kept.step) in run.pulled]
-        if (copy := _of(saves, copies)) is not None:
+    pulls = is_pulled(run, plan, generation)
+    if pulls:
+        copy = _of(saves, [kept for kept in here if (kept.phase, kept.step) in run.pulled])
+        if copy is not None:
             folder = folders[copy.bits]
-            at = inventory.Place(inventory.HERE, folder)
-            return Place(copy, f"{folder}, pulled and verified", final=True, at=at)
+            return _place(copy, inventory.HERE, folder, f"{folder}, pulled and verified")
     elif plan.spec.pod_uploads:
         stored = _of(saves, report.uploaded if report is not None else ())
         if stored is not None:
-            address = f"{run.bucket}/runs/{run.run_id}"
-            return Place(stored, address, final=True, at=inventory.Place(inventory.BUCKET, address))
+            return _place(stored, inventory.BUCKET, f"{run.bucket}/runs/{run.run_id}")
     there = _of(saves, report.kept if report is not None else ())
     if there is None:
         return None
-    if plan.spec.volume and not is_pulled(run, plan, generation):
-        at = inventory.Place(inventory.VOLUME, "")
-        return Place(there, "its network volume", final=True, at=at)
-    return Place(there, "its pod alone, so far", final=False, at=inventory.Place(inventory.POD, ""))
+    if plan.spec.volume and not pulls:
+        return _place(there, inventory.VOLUME, "", "its network volume")
+    return _place(there, inventory.POD, "", "its pod alone, so far")
 
 
-def _of(
-    saves: SaveAnswers, found: list[KeptCheckpoint] | tuple[KeptCheckpoint, ...]
-) -> KeptCheckpoint | None:
+def _place(kept: KeptCheckpoint, kind: str, where: str, words: str = "") -> Place:
+    return Place(kept, words or where, inventory.Place(kind, where))
+
+
+def _of(saves: SaveAnswers, found: Sequence[KeptCheckpoint]) -> KeptCheckpoint | None:
     mine = [k for k in found if k.phase == saves.phase and k.step >= (saves.step or 0)]
     return min(mine, key=lambda kept: kept.step, default=None)

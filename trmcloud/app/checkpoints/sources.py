@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
 
 from trmcloud.app.checkpoints.bucket_grants import granted_file_bytes, storage_rent
 from trmcloud.app.context import Context, bucket_at
@@ -17,7 +17,12 @@ from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import free_slot
 from trmcloud.core.contract.bucket_layout import slots_of
-from trmcloud.core.contract.manifest import CheckpointManifest, Pruning, is_before_cooldown
+from trmcloud.core.contract.manifest import (
+    CheckpointFile,
+    CheckpointManifest,
+    Pruning,
+    is_before_cooldown,
+)
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import CheckpointError, ConflictError, LinkError, TrmcloudError
@@ -68,54 +73,231 @@ def wanted_names(manifest: CheckpointManifest, *, weights_only: bool) -> set[str
     return {f.name for f in manifest.files if not weights_only or f.kind != "optimizer"}
 
 
-def describe_kept_on_pod(context: Context, run: RunState, pruning: Pruning) -> str:
-    """Describe the checkpoints that stay on the pod, and their price by the day."""
-    size_mb = sum(manifest.size_bytes for manifest in pruning.kept) / 1e6
-    plan = run.plan
-    generation = run.generation
-    if generation is None or not plan.spec.volume:
-        return f"{size_mb:,.1f} MB stay on the pod's own disk, which ends with it"
-    data = LaunchData.of_note(read_launch_note(context.home, run.run_id))
-    size_gb = disk_gb(plan.candidate(generation.candidate_id), data)
-    per_day = cost(price_per_hour(generation.provider, "kept", size_gb), DAY_S)
-    return (
-        f"{size_mb:,.1f} MB stay on its network volume of {size_gb} GB: {per_day} a day, "
-        "however much is on it, until it is deleted"
-    )
-
-
-# Checkpoints that lie in a run's bucket, whether or not its pod is still there.
-
-NOTHING = BucketCheckpoints()
-_NOTE_NAME = "bucket.json"
+# Sources of a run's checkpoints: this machine, its bucket, its pod with its disk or network volume.
+#
+# ``fetch-best`` and ``prune`` ask each of them the same questions in the same order. A volume is
+# reached through a pod alone: while the run's own lives, or one that is rented for it.
 
 
 @dataclass(frozen=True)
-class BucketListing:
-    """``place`` is '' where the run has no bucket; ``trouble``: it could not be asked."""
+class Listing:
+    """A source's checkpoints: ``whole`` ones, and (where, why) of each ``half`` one.
 
-    place: str = ""
-    shelf: BucketCheckpoints = NOTHING
+    ``trouble``: it could not be asked; ``missed`` tells that to a user who continues without it.
+    """
+
+    whole: tuple[CheckpointManifest, ...] = ()
+    half: tuple[tuple[str, str], ...] = ()
     trouble: TrmcloudError | None = None
-
-    def stored(self, manifest: CheckpointManifest) -> StoredCheckpoint | None:
-        wanted = (manifest.label, manifest.sha256)
-        for one in self.shelf.whole:
-            if (one.manifest.label, one.manifest.sha256) == wanted:
-                return one
-        return None
+    missed: str = ""
 
 
-def list_bucket(context: Context, run: RunState) -> BucketListing:
-    """List the run's checkpoints in its bucket, asked now."""
-    place = run.bucket
-    if not place:
-        return BucketListing()
-    try:
-        most = granted_file_bytes(run.plan)
-        return BucketListing(place, bucket_at(context, place).checkpoints(run.run_id, most))
-    except TrmcloudError as error:
-        return BucketListing(place, trouble=error)
+class CheckpointSource(ABC):
+    """One place of a run's checkpoints. ``name`` is its key in JSON, '' of this machine; ``place``
+    its words behind a checkpoint. ``durable``: it outlives the run's pod."""
+
+    name = place = ""
+    durable = True
+
+    def __init__(self, context: Context, run: RunState) -> None:
+        self._context, self._run = context, run
+        self._listing: Listing | None = None
+
+    def list(self) -> Listing:
+        """Return its checkpoints; it is asked once."""
+        self._listing = self._listing or self._ask()
+        return self._listing
+
+    @abstractmethod
+    def _ask(self) -> Listing: ...
+
+    @abstractmethod
+    def fetch(
+        self, manifest: CheckpointManifest, names: Sequence[str], into: str, progress: Progress
+    ) -> None:
+        """Bring files of a checkpoint into a folder, resuming what is there, every hash verified;
+        the manifest is the caller's to write.
+
+        Raises:
+            CheckpointError: a file is missing, or not what its hash says. LinkError: out of reach.
+            DoesNotFit: too little room here.
+        """
+
+    @abstractmethod
+    def prune(self, pruning: Pruning) -> None:
+        """
+        Raises:
+            LinkError: out of reach. ConflictError: the run is another ledger's there.
+        """
+
+    def dropped(self, pruning: Pruning) -> tuple[CheckpointManifest, ...]:
+        """Of what stays, those that lose the optimizer's state by ``prune``."""
+        return ()
+
+    def freed_bytes(self, pruning: Pruning) -> int:
+        return pruning.freed_bytes
+
+    def daily_cost(self, pruning: Pruning) -> str:
+        """Describe the price by the day of the checkpoints that stay; empty where it costs
+        nothing."""
+        return ""
+
+
+def sources_of(context: Context, run: RunState) -> tuple[CheckpointSource, ...]:
+    """The run's sources in the order in which they are asked: reading from this machine costs
+    nothing, a bucket's line is faster than a pod's."""
+    found: list[CheckpointSource] = [LocalSource(context, run)]
+    if run.bucket:
+        found.append(BucketSource(context, run))
+    if (generation := live_pod(run)) is not None:
+        found.append(PodSource(context, run, generation))
+    return tuple(found)
+
+
+class LocalSource(CheckpointSource):
+    """The home of the run's driver."""
+
+    def _ask(self) -> Listing:
+        files, run_id = self._context.files, self._run.run_id
+        return Listing(tuple(files.manifests(run_id)), tuple(files.damaged(run_id)))
+
+    def fetch(
+        self, manifest: CheckpointManifest, names: Sequence[str], into: str, progress: Progress
+    ) -> None:
+        self._context.files.fetch(manifest, names, into, progress)
+
+    def prune(self, pruning: Pruning) -> None:
+        for manifest in pruning.checkpoints:
+            self._context.files.delete(manifest)
+
+
+class PodSource(CheckpointSource):
+    """The run's rented pod while it lives: its own disk, or the network volume that it has."""
+
+    name, place, durable = "pod", " on its pod", False
+
+    def __init__(self, context: Context, run: RunState, generation: Generation) -> None:
+        super().__init__(context, run)
+        self._generation = generation
+        self._link = context.links[generation.provider]
+
+    def _ask(self) -> Listing:
+        pod_name, run_id = self._generation.pod_name, self._run.run_id
+        report = self._link.report(pod_name)
+        if report is None:
+            trouble = LinkError(f"{run_id}'s pod does not answer now", next_step="try again later")
+            missed = "its pod does not answer now; this is what is here of its checkpoints"
+            return Listing(trouble=trouble, missed=missed)
+        found = []
+        for kept in report.kept:
+            with suppress(CheckpointError):  # pruned there meanwhile
+                found.append(self._link.manifest(pod_name, run_id, kept))
+        return Listing(tuple(found))
+
+    def fetch(
+        self, manifest: CheckpointManifest, names: Sequence[str], into: str, progress: Progress
+    ) -> None:
+        pod_name = self._generation.pod_name
+        self._link.fetch(pod_name, self._run.run_id, manifest, names, into, progress)
+
+    def prune(self, pruning: Pruning) -> None:
+        for manifest in pruning.checkpoints:
+            self._link.delete(self._generation.pod_name, self._run.run_id, manifest)
+
+    def daily_cost(self, pruning: Pruning) -> str:
+        size_mb = sum(manifest.size_bytes for manifest in pruning.kept) / 1e6
+        plan = self._run.plan
+        if not plan.spec.volume:
+            return f"{size_mb:,.1f} MB stay on the pod's own disk, which ends with it"
+        data = LaunchData.of_note(read_launch_note(self._context.home, self._run.run_id))
+        size_gb = disk_gb(plan.candidate(self._generation.candidate_id), data)
+        per_day = cost(price_per_hour(self._generation.provider, "kept", size_gb), DAY_S)
+        return (
+            f"{size_mb:,.1f} MB stay on its network volume of {size_gb} GB: {per_day} a day, "
+            "however much is on it, until it is deleted"
+        )
+
+
+class BucketSource(CheckpointSource):
+    """The run's bucket, with or without a pod."""
+
+    name = "bucket"
+
+    def __init__(self, context: Context, run: RunState) -> None:
+        super().__init__(context, run)
+        self.place = f" in {run.bucket}"
+        self.shelf = BucketCheckpoints()
+
+    def _ask(self) -> Listing:
+        try:
+            bucket = bucket_at(self._context, self._run.bucket)
+            self.shelf = bucket.checkpoints(self._run.run_id, granted_file_bytes(self._run.plan))
+        except TrmcloudError as error:
+            return Listing(trouble=error, missed=f"{error}; this is what is to be had without it")
+        return Listing(tuple(one.manifest for one in self.shelf.whole), self.shelf.half)
+
+    def _stored(self, manifest: CheckpointManifest) -> StoredCheckpoint | None:
+        self.list()
+        return _stored_in(self.shelf, manifest)
+
+    def fetch(
+        self, manifest: CheckpointManifest, names: Sequence[str], into: str, progress: Progress
+    ) -> None:
+        stored = self._stored(manifest)
+        if stored is None:
+            raise CheckpointError(f"{manifest.label} is not in {self._run.bucket}")
+        bucket_at(self._context, self._run.bucket).fetch(stored, names, Path(into), progress)
+
+    def dropped(self, pruning: Pruning) -> tuple[CheckpointManifest, ...]:
+        latest: dict[str, CheckpointManifest] = {}
+        for manifest in sorted(pruning.kept, key=lambda manifest: manifest.step, reverse=True):
+            latest.setdefault(manifest.phase, manifest)
+        return tuple(
+            manifest
+            for manifest in pruning.kept
+            if manifest is not latest[manifest.phase]
+            and not is_before_cooldown(manifest, latest[manifest.phase])
+            and _optimizer_files(manifest)
+        )
+
+    def freed_bytes(self, pruning: Pruning) -> int:
+        dropped = self.dropped(pruning)
+        freed = sum(file.size_bytes for each in dropped for file in _optimizer_files(each))
+        return pruning.freed_bytes + freed
+
+    def prune(self, pruning: Pruning) -> None:
+        if self._run.live:
+            raise ConflictError(
+                f"{self._run.run_id} is running, and uses its slots again by itself"
+            )
+        bucket = bucket_at(self._context, self._run.bucket)
+        bucket.claim(self._run.run_id, self._context.ledger.ledger_id)
+        for manifest in self.dropped(pruning):
+            if (stored := self._stored(manifest)) is not None:
+                bucket.delete(stored, [file.name for file in _optimizer_files(manifest)])
+        for manifest in pruning.checkpoints:
+            if (stored := self._stored(manifest)) is not None:
+                bucket.delete(stored)
+        _note_in_bucket(self._context, self._run, pruning.kept)
+
+    def daily_cost(self, pruning: Pruning) -> str:
+        size = sum(manifest.size_bytes for manifest in pruning.kept)
+        size -= self.freed_bytes(pruning) - pruning.freed_bytes
+        return f"{size / 1e6:,.1f} MB stay in {self._run.bucket}: {storage_rent(size, 24.0)} a day"
+
+
+def _stored_in(shelf: BucketCheckpoints, manifest: CheckpointManifest) -> StoredCheckpoint | None:
+    wanted = (manifest.label, manifest.sha256)
+    return next((s for s in shelf.whole if (s.manifest.label, s.manifest.sha256) == wanted), None)
+
+
+def _optimizer_files(manifest: CheckpointManifest) -> list[CheckpointFile]:
+    return [file for file in manifest.files if file.kind == "optimizer"]
+
+
+# Checkpoints in a run's bucket, as far as this home knows without a question.
+
+_NOTE_NAME = "bucket.json"
 
 
 def known_in_bucket(context: Context, run: RunState) -> tuple[CheckpointManifest, ...]:
@@ -124,88 +306,31 @@ def known_in_bucket(context: Context, run: RunState) -> tuple[CheckpointManifest
     told = reported_uploads(context, run)
     if not run.bucket or run.live or not any(g.up_at is not None for g in run.generations):
         return told
-    path = context.home / contract.RUNS_DIR / run.run_id / _NOTE_NAME
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        note = json.loads(read_small(path) or "null")
+        note = json.loads(read_small(_note_path(context, run)) or "null")
         if note["generations"] == len(run.generations):
-            return tuple(
-                manifest_from_report(run.run_id, KeptCheckpoint(**kept)) for kept in note["kept"]
-            )
-    found = list_bucket(context, run)
+            kept = [KeptCheckpoint(**row) for row in note["kept"]]
+            return tuple(manifest_from_report(run.run_id, each) for each in kept)
+    found = BucketSource(context, run).list()
     if found.trouble is not None:
         return told
-    return _note_down(path, run, [one.manifest for one in found.shelf.whole])
+    return _note_in_bucket(context, run, found.whole)
 
 
-def _note_down(
-    path: Path, run: RunState, manifests: Sequence[CheckpointManifest]
+def _note_in_bucket(
+    context: Context, run: RunState, manifests: Sequence[CheckpointManifest]
 ) -> tuple[CheckpointManifest, ...]:
     kept = [manifest.kept for manifest in manifests]
     note = {"generations": len(run.generations), "kept": [asdict(one) for one in kept]}
     with suppress(OSError):
-        write_atomic(path, json.dumps(note))
+        write_atomic(_note_path(context, run), json.dumps(note))
     return tuple(manifest_from_report(run.run_id, one) for one in kept)
 
 
-# -- pruning ----------------------------------------------------------------------------------
-def optimizers_to_drop(pruning: Pruning) -> tuple[CheckpointManifest, ...]:
-    """Of what stays, those that nothing goes on from: their optimizer's state may go first."""
-    latest: dict[str, CheckpointManifest] = {}
-    for manifest in pruning.kept:
-        known = latest.get(manifest.phase)
-        if known is None or manifest.step > known.step:
-            latest[manifest.phase] = manifest
-    return tuple(
-        manifest
-        for manifest in pruning.kept
-        if manifest is not latest[manifest.phase]
-        and not is_before_cooldown(manifest, latest[manifest.phase])
-        and _optimizer_names(manifest)
-    )
+def _note_path(context: Context, run: RunState) -> Path:
+    return context.home / contract.RUNS_DIR / run.run_id / _NOTE_NAME
 
 
-def bucket_freed_bytes(pruning: Pruning) -> int:
-    dropped = (
-        file.size_bytes
-        for manifest in optimizers_to_drop(pruning)
-        for file in manifest.files
-        if file.kind == "optimizer"
-    )
-    return pruning.freed_bytes + sum(dropped)
-
-
-def prune_bucket(context: Context, run: RunState, found: BucketListing, pruning: Pruning) -> None:
-    """
-    Raises:
-        ConflictError: the run lives, or is somebody else's there.
-    """
-    if run.live:
-        raise ConflictError(f"{run.run_id} is running, and uses its slots again by itself")
-    bucket = bucket_at(context, found.place)
-    bucket.claim(run.run_id, context.ledger.ledger_id)
-    for manifest in optimizers_to_drop(pruning):
-        stored = found.stored(manifest)
-        if stored is not None:
-            bucket.delete(stored, _optimizer_names(manifest))
-    for manifest in pruning.checkpoints:
-        stored = found.stored(manifest)
-        if stored is not None:
-            bucket.delete(stored)
-    path = context.home / contract.RUNS_DIR / run.run_id / _NOTE_NAME
-    _note_down(path, run, pruning.kept)
-
-
-def describe_kept_in_bucket(found: BucketListing, pruning: Pruning) -> str:
-    size = sum(manifest.size_bytes for manifest in pruning.kept)
-    size -= bucket_freed_bytes(pruning) - pruning.freed_bytes
-    return f"{size / 1e6:,.1f} MB stay in {found.place}: {storage_rent(size, 24.0)} a day"
-
-
-def _optimizer_names(manifest: CheckpointManifest) -> tuple[str, ...]:
-    return tuple(file.name for file in manifest.files if file.kind == "optimizer")
-
-
-# -- bringing here ----------------------------------------------------------------------------
 def pull(
     context: Context,
     run: RunState,
@@ -234,7 +359,7 @@ def _relay(
     bucket = bucket_at(context, plan.spec.bucket)
     bucket.claim(run.run_id, context.ledger.ledger_id)
     shelf = bucket.checkpoints(run.run_id)
-    there = BucketListing(plan.spec.bucket, shelf).stored(manifest)
+    there = _stored_in(shelf, manifest)
     if there is not None:
         if there.manifest.val_bpb is None and manifest.val_bpb is not None:
             bucket.add_metric(there, manifest.val_bpb, manifest.step_losses)
@@ -250,202 +375,3 @@ def _relay(
     slot = free_slot(held, keep_best)
     folder = Path(context.files.folder_of(manifest))
     bucket.store(folder, manifest, slot, progress)
-
-
-# Where a run's checkpoints lie: this machine, its bucket, its pod with its disk or network
-# volume.
-#
-# Each is asked the same things in the same order, by ``fetch-best`` and ``prune``. A volume is
-# reached through a pod alone: while the run's own lives, or one that is rented for it.
-
-
-@dataclass(frozen=True)
-class Listing:
-    """A source's checkpoints: ``whole`` ones, and (where, why) of each ``half`` one.
-
-    ``trouble``: it could not be asked; ``missed`` says that to somebody who goes on without it.
-    """
-
-    whole: tuple[CheckpointManifest, ...] = ()
-    half: tuple[tuple[str, str], ...] = ()
-    trouble: TrmcloudError | None = None
-    missed: str = ""
-
-
-class CheckpointSource(Protocol):
-    """One place. ``name`` is its key in JSON, '' of this machine; ``place`` its words behind a
-    checkpoint. ``durable``: it outlives the run's pod."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def place(self) -> str: ...
-
-    @property
-    def durable(self) -> bool: ...
-
-    def list(self) -> Listing:
-        """Asked once; the same answer from then on."""
-
-    def fetch(
-        self, manifest: CheckpointManifest, names: Sequence[str], into: str, progress: Progress
-    ) -> None:
-        """Bring files of a checkpoint into a folder, resuming what is there, every hash verified;
-        the manifest is the caller's to write.
-
-        Raises:
-            CheckpointError: a file is missing, or not what its hash says. LinkError: out of reach.
-            DoesNotFit: too little room here.
-        """
-
-    def dropped(self, pruning: Pruning) -> tuple[CheckpointManifest, ...]:
-        """Of what stays, those that lose the optimizer's state by ``prune``."""
-
-    def freed_bytes(self, pruning: Pruning) -> int: ...
-
-    def prune(self, pruning: Pruning) -> None:
-        """
-        Raises:
-            LinkError: out of reach. ConflictError: the run is somebody else's there.
-        """
-
-    def daily_cost(self, pruning: Pruning) -> str:
-        """Describe the price by the day of the checkpoints that stay; empty where it costs
-        nothing."""
-
-
-def sources_of(context: Context, run: RunState) -> tuple[CheckpointSource, ...]:
-    """Those that the run has, in the order in which they are asked: what is here costs nothing, a
-    bucket's line is faster than a pod's."""
-    found: list[CheckpointSource] = [LocalSource(context, run)]
-    if run.bucket:
-        found.append(BucketSource(context, run))
-    generation = live_pod(run)
-    if generation is not None:
-        found.append(PodSource(context, run, generation))
-    return tuple(found)
-
-
-class LocalSource:
-    """The home of the run's driver."""
-
-    name, place, durable = "", "", True
-
-    def __init__(self, context: Context, run: RunState) -> None:
-        self._files, self._run = context.files, run
-
-    def list(self) -> Listing:
-        run_id = self._run.run_id
-        return Listing(tuple(self._files.manifests(run_id)), tuple(self._files.damaged(run_id)))
-
-    def fetch(
-        self, manifest: CheckpointManifest, names: Sequence[str], into: str, progress: Progress
-    ) -> None:
-        self._files.fetch(manifest, names, into, progress)
-
-    def dropped(self, pruning: Pruning) -> tuple[CheckpointManifest, ...]:
-        return ()
-
-    def freed_bytes(self, pruning: Pruning) -> int:
-        return pruning.freed_bytes
-
-    def prune(self, pruning: Pruning) -> None:
-        for manifest in pruning.checkpoints:
-            self._files.delete(manifest)
-
-    def daily_cost(self, pruning: Pruning) -> str:
-        return ""
-
-
-class PodSource:
-    """The run's rented pod while it lives: its own disk, or the network volume that it has."""
-
-    name, place, durable = "pod", " on its pod", False
-
-    def __init__(self, context: Context, run: RunState, generation: Generation) -> None:
-        self._context, self._run = context, run
-        self._pod_name = generation.pod_name
-        self._link = context.links[generation.provider]
-        self._listing: Listing | None = None
-
-    def list(self) -> Listing:
-        self._listing = self._listing or self._ask()
-        return self._listing
-
-    def _ask(self) -> Listing:
-        report = self._link.report(self._pod_name)
-        if report is None:
-            trouble = LinkError(
-                f"{self._run.run_id}'s pod does not answer now", next_step="try again later"
-            )
-            missed = "its pod does not answer now; this is what is here of its checkpoints"
-            return Listing(trouble=trouble, missed=missed)
-        found = []
-        for kept in report.kept:
-            with suppress(CheckpointError):  # pruned there meanwhile
-                found.append(self._link.manifest(self._pod_name, self._run.run_id, kept))
-        return Listing(tuple(found))
-
-    def fetch(
-        self, manifest: CheckpointManifest, names: Sequence[str], into: str, progress: Progress
-    ) -> None:
-        self._link.fetch(self._pod_name, self._run.run_id, manifest, names, into, progress)
-
-    def dropped(self, pruning: Pruning) -> tuple[CheckpointManifest, ...]:
-        return ()
-
-    def freed_bytes(self, pruning: Pruning) -> int:
-        return pruning.freed_bytes
-
-    def prune(self, pruning: Pruning) -> None:
-        for manifest in pruning.checkpoints:
-            self._link.delete(self._pod_name, self._run.run_id, manifest)
-
-    def daily_cost(self, pruning: Pruning) -> str:
-        return describe_kept_on_pod(self._context, self._run, pruning)
-
-
-class BucketSource:
-    """The run's bucket, with or without a pod."""
-
-    name, durable = "bucket", True
-
-    def __init__(self, context: Context, run: RunState) -> None:
-        self._context, self._run = context, run
-        self.place = f" in {run.bucket}"
-        self._found: BucketListing | None = None
-
-    def _asked(self) -> BucketListing:
-        self._found = self._found or list_bucket(self._context, self._run)
-        return self._found
-
-    def list(self) -> Listing:
-        found = self._asked()
-        missed = f"{found.trouble}; this is what is to be had without it"
-        return Listing(
-            tuple(one.manifest for one in found.shelf.whole),
-            found.shelf.half,
-            found.trouble,
-            missed if found.trouble is not None else "",
-        )
-
-    def fetch(
-        self, manifest: CheckpointManifest, names: Sequence[str], into: str, progress: Progress
-    ) -> None:
-        stored = self._asked().stored(manifest)
-        if stored is None:
-            raise CheckpointError(f"{manifest.label} is not in {self._run.bucket}")
-        bucket_at(self._context, self._run.bucket).fetch(stored, names, Path(into), progress)
-
-    def dropped(self, pruning: Pruning) -> tuple[CheckpointManifest, ...]:
-        return optimizers_to_drop(pruning)
-
-    def freed_bytes(self, pruning: Pruning) -> int:
-        return bucket_freed_bytes(pruning)
-
-    def prune(self, pruning: Pruning) -> None:
-        prune_bucket(self._context, self._run, self._asked(), pruning)
-
-    def daily_cost(self, pruning: Pruning) -> str:
-        return describe_kept_in_bucket(self._asked(), pruning)

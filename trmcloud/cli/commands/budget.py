@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import getpass
-import json
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from trmcloud.cli.views.streams import as_is
+from trmcloud.app import ledger_care
+from trmcloud.app.context import Context
+from trmcloud.cli import options
+from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.views.status import volume_lines
+from trmcloud.cli.views.text import pick, print_json, table
+from trmcloud.core.control.budget import Line
+from trmcloud.core.control.events import CapSet
+from trmcloud.core.errors import UsageError
+from trmcloud.core.money import Usd, parse_budget
+from trmcloud.wiring import build_context
 
-if TYPE_CHECKING:
-    from trmcloud.app.context import Context
-    from trmcloud.core.control.budget import Line
-    from trmcloud.core.money import Usd
-
-app = typer.Typer(
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Caps that every launch must fit: account, month, project.\n\n"
-    "Example: trmcloud budget set month 500",
+app = options.make_group(
+    "Caps that every launch must fit: account, month, project.",
+    "trmcloud budget set month 500",
 )
 
 _LEVEL = typer.Argument(help="account, month or project.")
@@ -40,10 +41,6 @@ def set_(
 
     Example: trmcloud budget set month 500
     """
-    from trmcloud.app import ledger_care
-    from trmcloud.core.errors import UsageError
-    from trmcloud.wiring import build_context
-
     context = build_context()
     line, cap = ledger_care.line_of(context, level, key), _amount(amount)
     if line.cap is not None and cap > line.cap:
@@ -64,9 +61,6 @@ def raise_(
 
     Example: trmcloud budget raise month 800
     """
-    from trmcloud.app import ledger_care
-    from trmcloud.wiring import build_context
-
     context = build_context()
     line, by = ledger_care.line_of(context, level, key), getpass.getuser()
     lower = f"trmcloud budget set {level} {amount}{_for(key)}"
@@ -74,21 +68,16 @@ def raise_(
 
 
 @app.command("show")
-def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def show(as_json: options.Json = False) -> None:
     """Show every level: cap, spent, reserved, left.
 
     Example: trmcloud budget show
     """
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.cli.views.status import volume_lines
-    from trmcloud.cli.views.text import table
-    from trmcloud.wiring import build_context
-
     context = build_context()
     catch_up(context)
     lines = context.ledger.read().lines_for(context.project, context.wall())
     if as_json:
-        print(json.dumps([_as_json(line) for line in lines], indent=1), file=as_is())
+        print_json([_as_json(line) for line in lines])
         return
     rows = [
         (
@@ -115,14 +104,11 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
 
 @app.command("history")
-def history(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def history(as_json: options.Json = False) -> None:
     """Show every change of a cap: when, what, by whom.
 
     Example: trmcloud budget history
     """
-    from trmcloud.core.control.events import CapSet
-    from trmcloud.wiring import build_context
-
     records = build_context().ledger.read().cap_history
     changes = [(record.at, record.event) for record in records if isinstance(record.event, CapSet)]
     if as_json:
@@ -136,7 +122,7 @@ def history(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
             }
             for at, event in changes
         ]
-        print(json.dumps(rows, indent=1), file=as_is())
+        print_json(rows)
         return
     if not changes:
         print("no cap was ever set · trmcloud budget set month 500")
@@ -148,9 +134,6 @@ def history(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _amount(text: str) -> Usd:
-    from trmcloud.core.errors import UsageError
-    from trmcloud.core.money import Usd, parse_budget
-
     try:
         return Usd(0) if text.strip() in ("0", "$0") else parse_budget(text)
     except ValueError as error:
@@ -162,22 +145,14 @@ def _for(key: str) -> str:
 
 
 def _tell(context: Context, line: Line) -> None:
-    from trmcloud.cli.catch_up import catch_up
-
     catch_up(context)
     print(f"{line.level} {line.key}".strip() + f" cap: {line.cap}")
 
 
 def _as_json(line: Line) -> dict[str, object]:
-    return {
-        "level": line.level,
-        "key": line.key,
-        "cap_usd": float(line.cap) if line.cap is not None else None,
-        "settled_usd": float(line.settled),
-        "reserved_usd": float(line.reserved),
-        "remaining_usd": float(line.remaining) if line.remaining is not None else None,
-        "strays_usd": float(line.strays),
-        "unproven_usd": float(line.unproven),
-        "volumes_usd": float(line.volumes),
-        "quarantined_usd": float(line.quarantined),
+    amounts = pick(line, "cap", "settled", "reserved", "remaining", "strays", "unproven", "volumes")
+    amounts |= pick(line, "quarantined")
+    return pick(line, "level", "key") | {
+        f"{name}_usd": float(amount) if amount is not None else None
+        for name, amount in amounts.items()
     }

@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 import getpass
-import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import Progress
-from trmcloud.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trmcloud.app.checkpoints.inventory import SourcePruning
-    from trmcloud.app.context import Context
-    from trmcloud.core.control.run_state import RunState
-    from trmcloud.ports.compute import VolumeSeen
+from trmcloud.app import short_rentals
+from trmcloud.app.checkpoints import fetching, inventory
+from trmcloud.app.checkpoints.inventory import SourcePruning
+from trmcloud.app.context import Context, UnreachableProvider, require_reach
+from trmcloud.app.launching import follow_or_drive
+from trmcloud.app.run_queries import mark_reported
+from trmcloud.cli import options
+from trmcloud.cli.catch_up import find_caught_up
+from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.views.launch import own_files
+from trmcloud.cli.views.metrics import score_rows
+from trmcloud.cli.views.run_bar import RunBar
+from trmcloud.cli.views.status import volume_lines
+from trmcloud.cli.views.text import Progress, duration, not_evaluated, print_json, table
+from trmcloud.core.catalog.providers import TRAITS, rentable
+from trmcloud.core.contract.command import RECIPE
+from trmcloud.core.control.events import VolumeDeleted
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import NotFoundError, UsageError
+from trmcloud.core.money import Usd, total
+from trmcloud.core.storage import price_per_hour, price_per_month
+from trmcloud.ports.compute import VolumeSeen
+from trmcloud.wiring import build_context, offers_for_errand
 
 
 def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState:
     """The run once its best and latest checkpoints are here; itself where they are already.
 
     Raises:
-        UsageError: it costs money, and nobody is there to agree.
+        UsageError: it costs money, and no user is there to agree.
     """
-    from trmcloud.app import short_rentals
-    from trmcloud.app.launching import follow_or_drive
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.cli.views.run_bar import RunBar
-    from trmcloud.cli.views.text import duration
-    from trmcloud.core.money import Usd
-    from trmcloud.wiring import offers_for_errand
-
     if not short_rentals.is_needed(context, run):
         return run
     if run.live:
@@ -56,7 +60,7 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
         f"({duration(candidate.hard_stop_s)})",
         file=sys.stderr,
     )
-    if not yes and not confirmed("  Proceed?", before="this rents a machine"):
+    if not yes and not is_confirmed("  Proceed?", before="this rents a machine"):
         raise UsageError("nothing was rented, nothing was fetched")
     with RunBar(context) as bar:
         state = short_rentals.carry_out(context, run, candidate, bar.watch)
@@ -67,10 +71,8 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
 
 
 def fetch_best(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
-    into: Annotated[
-        str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")
-    ] = "",
+    run: options.RunName = "",
+    into: options.Into = "",
     weights_only: Annotated[
         bool,
         typer.Option(
@@ -84,7 +86,7 @@ def fetch_best(
     yes: Annotated[
         bool, typer.Option("-y", "--yes", help="Rent a machine for it without asking.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Copy the best checkpoint (lowest validation bits per byte), verifying every hash. Where none
     was evaluated yet it is the latest.
@@ -94,19 +96,8 @@ def fetch_best(
 
     Example: trmcloud fetch-best r-1f3a9c --for-inference
     """
-    from trmcloud.app.checkpoints import fetching
-    from trmcloud.app.context import find_run
-    from trmcloud.app.run_queries import mark_reported
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.cli.views.launch import own_files
-    from trmcloud.cli.views.metrics import score_rows
-    from trmcloud.cli.views.text import not_evaluated
-    from trmcloud.core.contract.command import RECIPE
-    from trmcloud.wiring import build_context
-
-    context = build_context()
-    catch_up(context)
-    state = bring_from_volume(context, find_run(context, run or None), yes=yes)
+    context, state = find_caught_up(run)
+    state = bring_from_volume(context, state, yes=yes)
     found = fetching.find_best(
         context, state, phase=phase or None, step=step, weights_only=weights_only
     )
@@ -121,7 +112,7 @@ def fetch_best(
         context, state, found, folder, weights_only=weights_only, progress=progress
     )
     if as_json:
-        print(fetching.to_json(fetched), file=as_is())
+        print_json(fetched.to_json(), indent=None)
         return
     word = "already there, verified" if fetched.already_there else "fetched and verified"
     print(f"{state.run_id} {best.label}: {word}")
@@ -135,12 +126,12 @@ def fetch_best(
 
 
 def prune(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     keep_best: Annotated[
         int | None, typer.Option(help="How many best of each phase stay (default: the recipe's).")
     ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
 ) -> None:
     """Delete checkpoints, never the best of a phase nor its latest, nor, in the week after the run,
     what was saved before the cooldown of that; on a rented pod or in the run's bucket, there too.
@@ -148,27 +139,18 @@ def prune(
 
     Example: trmcloud prune r-1f3a9c --keep-best 1 -y
     """
-    from trmcloud.app.checkpoints import inventory
-    from trmcloud.app.context import find_run
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.core.errors import UsageError
-    from trmcloud.wiring import build_context
-
     if keep_best is not None and keep_best < 1:
         raise UsageError("--keep-best is at least 1: the best checkpoint is never deleted")
-    context = build_context()
-    catch_up(context)
-    planned = inventory.plan_pruning(context, find_run(context, run or None), keep_best)
+    planned = inventory.plan_pruning(*find_caught_up(run), keep_best)
     freed = sum(each.freed_bytes for each in planned)
     if as_json:
-        print(json.dumps(_as_json(planned, freed)), file=as_is())
+        print_json(_as_json(planned, freed), indent=None)
     else:
         for each in planned:
             _show(each)
     if all(each.empty for each in planned):
         return
-    if not yes and not confirmed("  Delete?"):
+    if not yes and not is_confirmed("  Delete?"):
         return
     inventory.prune(planned)
     if not as_json:
@@ -205,12 +187,11 @@ def _show(each: SourcePruning) -> None:
         print(f"  {cost}")
 
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    add_completion=False,
+app = options.make_group(
+    "Network volumes that this ledger made, and what they cost until they are deleted.",
+    "trmcloud volumes",
     invoke_without_command=True,
-    help="Network volumes that this ledger made, and what they cost until they are deleted.\n\n"
-    "Example: trmcloud volumes",
+    no_args_is_help=False,
 )
 
 _HOURS_PER_DAY = 24
@@ -219,15 +200,10 @@ _HOURS_PER_DAY = 24
 @app.callback()
 def show(
     typed: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     if typed.invoked_subcommand is not None:
         return
-    from trmcloud.cli.views.status import volume_lines
-    from trmcloud.cli.views.text import table
-    from trmcloud.core.money import total
-    from trmcloud.core.storage import price_per_hour, price_per_month
-    from trmcloud.wiring import build_context
 
     context = build_context()
     found = _there(context)
@@ -253,7 +229,7 @@ def show(
             }
             for provider, volume, day, month in priced
         ]
-        print(json.dumps(rows, indent=1), file=as_is())
+        print_json(rows)
         return
     if not found:
         print("this ledger has no network volumes: nothing is charged for any")
@@ -276,18 +252,12 @@ def delete(
     volume: Annotated[
         str, typer.Argument(help="Its id, or its data centre, as trmcloud volumes shows them.")
     ],
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: options.Yes = False,
 ) -> None:
     """Delete a network volume and everything on it.
 
     Example: trmcloud volumes delete 3k2j1h9g8f
     """
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.core.control.events import VolumeDeleted
-    from trmcloud.core.errors import NotFoundError
-    from trmcloud.core.storage import price_per_month
-    from trmcloud.wiring import build_context
-
     context = build_context()
     there = _there(context)
     found = next((row for row in there if volume in (row[1].volume_id, row[1].place)), None)
@@ -298,7 +268,7 @@ def delete(
     provider, own = found
     if not yes:
         what = f"{own.size_gb} GB in {own.place}, checkpoints and all"
-        if not confirmed(f"  Delete {own.volume_id} ({what})?"):
+        if not is_confirmed(f"  Delete {own.volume_id} ({what})?"):
             print("nothing was deleted")
             return
     compute = context.computes[provider]
@@ -317,9 +287,6 @@ def _there(context: Context) -> list[tuple[str, VolumeSeen]]:
     Raises:
         AuthError: there is no key.
     """
-    from trmcloud.app.context import UnreachableProvider, require_reach
-    from trmcloud.core.catalog.providers import TRAITS, rentable
-
     names = [name for name in rentable() if TRAITS[name].network_volumes]
     there = [name for name in names if not isinstance(context.computes[name], UnreachableProvider)]
     for name in there or names:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import sys
+import socket
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from trmcloud.app.context import Context
-    from trmcloud.core.control.run_state import RunState
+from trmcloud.app.boards import BoardFeed, need_metrics
+from trmcloud.app.checkpoints.sources import live_pod
+from trmcloud.app.context import Context, find_run
+from trmcloud.app.run_queries import is_driven
+from trmcloud.cli import options
+from trmcloud.cli.catch_up import catch_up, find_caught_up, look_again, tell
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import Dropped, UsageError
+from trmcloud.wiring import board_server, build_context, event_files, wandb_run
 
 _LOOK_S = 3.0
 
@@ -26,35 +33,20 @@ def tensorboard(
 
     Example: trmcloud tensorboard r-1f3a9c
     """
-    import importlib.util
-
-    from trmcloud.app.boards import need_metrics
-    from trmcloud.app.checkpoints.sources import live_pod
-    from trmcloud.app.context import find_run
-    from trmcloud.core.errors import MissingExtra
-    from trmcloud.wiring import build_context
-
     context = build_context()
     state = find_run(context, run)
     if live_pod(state) is not None:
+        _require_free(port)
         _from_pod(context, state, port)
         return
     need_metrics(context, state)
-    if importlib.util.find_spec("tensorboard") is None:
-        raise MissingExtra("trmcloud tensorboard", "tensorboard")
+    options.require_packages(("tensorboard",), "trmcloud tensorboard", "tensorboard")
+    _require_free(port)
     _from_here(context, state, port)
 
 
 def _from_here(context: Context, run: RunState, port: int) -> None:
     """Until Ctrl-C: what is logged meanwhile is shown, too."""
-    import tempfile
-
-    from trmcloud.app.boards import BoardFeed
-    from trmcloud.core.errors import UsageError
-    from trmcloud.wiring import board_server, event_files
-
-    if not _is_free(port):
-        raise UsageError(f"port {port} is in use on this machine", next_step="--port with another")
     with tempfile.TemporaryDirectory(prefix="trmcloud-board-") as folder:
         files = event_files(Path(folder))
         try:
@@ -70,14 +62,6 @@ def _from_here(context: Context, run: RunState, port: int) -> None:
 
 def _from_pod(context: Context, run: RunState, port: int) -> None:
     """Until the pod is gone; a connection that drops is made anew."""
-    from trmcloud.app.checkpoints.sources import live_pod
-    from trmcloud.app.context import find_run
-    from trmcloud.app.run_queries import is_driven
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.core.errors import Dropped, UsageError
-
-    if not _is_free(port):
-        raise UsageError(f"port {port} is in use on this machine", next_step="--port with another")
     said = ""
     while (pod := live_pod(run)) is not None:
         link = context.links[pod.provider]
@@ -102,20 +86,23 @@ def _say(text: str, said: str) -> str:
     return text
 
 
-def _is_free(port: int) -> bool:
-    import socket
-
+def _require_free(port: int) -> None:
+    """
+    Raises:
+        UsageError: another program listens at the port.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            return False
-    return True
+            raise UsageError(
+                f"port {port} is in use on this machine", next_step="--port with another"
+            ) from None
 
 
 def wandb(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     project: Annotated[
         str, typer.Option(help="W&B's project; the run's own otherwise.", envvar="WANDB_PROJECT")
     ] = "",
@@ -130,20 +117,8 @@ def wandb(
 
     Example: trmcloud wandb r-1f3a9c --project my-curves
     """
-    import importlib.util
-
-    from trmcloud.app.boards import BoardFeed, need_metrics
-    from trmcloud.app.context import find_run
-    from trmcloud.cli.catch_up import catch_up, look_again
-    from trmcloud.core.control.run_state import State
-    from trmcloud.core.errors import MissingExtra
-    from trmcloud.wiring import build_context, wandb_run
-
-    if importlib.util.find_spec("wandb") is None:
-        raise MissingExtra("trmcloud wandb", "wandb")
-    context = build_context()
-    catch_up(context)
-    state = find_run(context, run or None)
+    options.require_packages(("wandb",), "trmcloud wandb", "wandb")
+    context, state = find_caught_up(run)
     need_metrics(context, state)
     board, where = wandb_run(
         context.home, state, project=project or state.project, entity=entity or None
@@ -165,45 +140,25 @@ def wandb(
     print(f"{state.run_id}: {told:,} lines of metrics were told")
 
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_PACKAGES = ("starlette", "uvicorn")
-
-
 def ui(
     run: Annotated[str, typer.Argument(help="The run to show first; all of them otherwise.")] = "",
     host: Annotated[
         str, typer.Option(help="Address to listen at: whoever has the token may steer from there.")
-    ] = _LOOPBACK[0],
+    ] = options.LOOPBACK[0],
     port: Annotated[int, typer.Option(help="Port; 0: one that is free.", min=0, max=65535)] = 8765,
-    live: Annotated[
-        bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
-    ] = False,
+    live: options.Live = False,
 ) -> None:
     """Serve a page on this machine alone, until Ctrl-C: runs, money, curves, and buttons that land,
-    save, stop, fetch and raise. Its address holds the token without which nobody sees anything.
+    save, stop, fetch and raise. Its address holds a token, without which nothing is shown.
 
     Example: trmcloud ui
     """
-    import importlib.util
-
-    from trmcloud.core.errors import MissingExtra
-
-    if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
-        raise MissingExtra("trmcloud ui", "ui")
-    from trmcloud.app.context import find_run
-    from trmcloud.cli.catch_up import tell
+    options.require_packages(("starlette", "uvicorn"), "trmcloud ui", "ui")
     from trmcloud.cli.page.server import serve
-    from trmcloud.wiring import build_context
 
     context = build_context()
     context.ledger.read()  # one that cannot be used is told here, not on the page
     run_id = find_run(context, run).run_id if run else ""
-    if host not in _LOOPBACK:
-        print(
-            f"warning: {host} is reached from elsewhere, in plain text: whoever sees the token on "
-            "its way may steer every run",
-            file=sys.stderr,
-            flush=True,
-        )
+    options.warn_if_exposed(host, "whoever sees the token on its way may steer every run")
     tell(context)  # what is clicked is driven on from here
     serve(None, host, port, run_id=run_id, live=live)

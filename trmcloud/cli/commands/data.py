@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from trmcloud.cli.views.streams import as_is
+from trmcloud.app.data import check_folder, is_prepared, need_data_extra, resolve_source
+from trmcloud.app.preparing import pinned_source, ready_data
+from trmcloud.cli import options
+from trmcloud.cli.views.text import DataProgress, count, fields, print_json, table
+from trmcloud.core.catalog.datasets import DataSet
+from trmcloud.core.errors import DataError
+from trmcloud.core.spec.spec import DataSource
+from trmcloud.wiring import build_context
+from trmcloud.wiring_plans import build_planner, check_data_files, data_set, data_sets, recipes
 
-if TYPE_CHECKING:
-    from trmcloud.core.catalog.datasets import DataSet
-
-app = typer.Typer(
-    rich_markup_mode=None,
-    add_completion=False,
-    no_args_is_help=True,
-    help="Data sets by name: what there is, where it lies, and whether it can be had.\n\n"
-    "Example: trmcloud data list",
+app = options.make_group(
+    "Data sets by name: what there is, where it lies, and whether it can be had.",
+    "trmcloud data list",
 )
 
 Source = Annotated[
@@ -26,19 +28,16 @@ Source = Annotated[
 
 
 @app.command("list")
-def show_all(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def show_all(as_json: options.Json = False) -> None:
     """Every data set that goes by a name, and which recipes train on it.
 
     Example: trmcloud data list
     """
-    from trmcloud.cli.views.text import table
-    from trmcloud.wiring_plans import data_sets
-
     used = _used_by()
     sets = data_sets()
     if as_json:
         rows = [{**each.to_json(), "recipes": used.get(each.name, [])} for each in sets]
-        print(json.dumps(rows, indent=1), file=as_is())
+        print_json(rows)
         return
     header = ("name", "what it is", "size", "licence", "recipes")
     lines = [
@@ -58,19 +57,15 @@ def show_all(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
 @app.command("show")
 def show_one(
     name: Annotated[str, typer.Argument(help="A data set's name.", metavar="NAME")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Where a data set lies, in which files, under which licence.
 
     Example: trmcloud data show fineweb-edu
     """
-    from trmcloud.cli.views.text import fields
-    from trmcloud.core.spec.spec import DataSource
-    from trmcloud.wiring_plans import data_set
-
     found = data_set(name)
     if as_json:
-        print(json.dumps(found.to_json(), indent=1), file=as_is())
+        print_json(found.to_json())
         return
     rows = [
         ("name", found.name),
@@ -101,12 +96,6 @@ def get(
 
     Example: trmcloud data get gsm8k --recipe trm --tokens 100000
     """
-    from trmcloud.app.data import need_data_extra, resolve_source
-    from trmcloud.app.preparing import pinned_source, ready_data
-    from trmcloud.cli.views.text import DataProgress
-    from trmcloud.wiring import build_context
-    from trmcloud.wiring_plans import build_planner
-
     need_data_extra()
     inputs = build_planner().inputs
     wished = inputs.recipe(recipe)
@@ -132,12 +121,6 @@ def check(
 
     Example: trmcloud data check fineweb-edu
     """
-    from pathlib import Path
-
-    from trmcloud.app.data import check_folder, is_prepared, resolve_source
-    from trmcloud.core.errors import DataError
-    from trmcloud.wiring_plans import build_planner, check_data_files
-
     folder = Path(source).expanduser()
     if is_prepared(folder):
         results = check_folder(folder)
@@ -163,18 +146,11 @@ def size_of(data_set: DataSet) -> str:
     """``100.2B tokens, 182 GB``, as far as it is known."""
     words = []
     if data_set.tokens:
-        words.append(f"{_short(data_set.tokens)} tokens")
+        words.append(f"{count(data_set.tokens)} tokens")
     size = data_set.shard_count * data_set.shard_bytes
     if size:
         words.append(f"{size / 1e9:,.0f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB")
     return ", ".join(words) or "not known"
-
-
-def _short(number: int) -> str:
-    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if number >= size:
-            return f"{number / size:.1f}{unit}"
-    return str(number)
 
 
 def _layout_of(data_set: DataSet) -> str:
@@ -194,8 +170,6 @@ def _files_of(data_set: DataSet) -> str:
 
 def _used_by() -> dict[str, list[str]]:
     """The recipes that train on each data set where nothing else is said."""
-    from trmcloud.wiring_plans import recipes
-
     used: dict[str, list[str]] = {}
     for recipe in recipes():
         used.setdefault(str(recipe.shared.get("data", "")), []).append(recipe.name)

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
 
+from trmcloud.app.checkpoints import fetching
+from trmcloud.app.checkpoints.fetching import read_manifest, sound_file
 from trmcloud.app.context import Context, find_run
-from trmcloud.cli.views.streams import as_is
+from trmcloud.app.data import error_of, need_training_extra, prepared_from, resolve_source
+from trmcloud.app.pod_request import LaunchData, read_launch_note
+from trmcloud.app.preparing import pinned_source, ready_data
+from trmcloud.app.run_queries import mark_reported
+from trmcloud.cli import options
+from trmcloud.cli.catch_up import find_caught_up
+from trmcloud.cli.views.run import show_verdict
+from trmcloud.cli.views.text import DataProgress, print_json
+from trmcloud.core.contract.gate import judge
+from trmcloud.core.errors import DataError, NotFoundError, Outcome, UsageError
+from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.wiring import build_context, python_path
+from trmcloud.wiring_plans import build_planner
 
 # Running one of the trainer's own commands on a checkpoint: what ``sample``, ``eval`` and
 # ``serve`` share.
@@ -24,8 +38,6 @@ from trmcloud.cli.views.streams import as_is
 
 def checkpoint_folder(context: Context, named: str) -> str:
     """A checkpoint folder: the one named, or the best checkpoint of the run named (or newest)."""
-    from trmcloud.app.checkpoints import fetching
-
     folder = Path(named).expanduser() if named else None
     if folder is not None and folder.is_dir():
         fetching.read_manifest(folder)
@@ -47,9 +59,6 @@ def run_trainer_command(
     Raises:
         MissingExtra, DataError, CheckpointError
     """
-    from trmcloud.app.data import error_of, need_training_extra
-    from trmcloud.wiring import python_path
-
     need_training_extra()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path())}
     # What a model writes may hold any character; the terminal may not.
@@ -93,12 +102,12 @@ def _passed_on(process: subprocess.Popen[str], wanted: bool) -> Iterator[list[in
 
 
 def gate(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     phase: Annotated[str, typer.Option(help="fast or extreme; the first otherwise.")] = "",
     strict_guide: Annotated[
         bool, typer.Option("--strict-guide", help="The guide's bands block, too.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Judge a phase by its metrics: order of the steps, falling loss, finite gradients.
 
@@ -106,32 +115,20 @@ def gate(
 
     Example: trmcloud gate r-1f3a9c
     """
-    from trmcloud.app.context import find_run
-    from trmcloud.app.run_queries import mark_reported
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.cli.views.run import show_verdict
-    from trmcloud.core.contract.gate import judge
-    from trmcloud.core.errors import NotFoundError, Outcome
-    from trmcloud.wiring import build_context
-
-    context = build_context()
-    catch_up(context)
-    state = find_run(context, run or None)
+    context, state = find_caught_up(run)
     phases = [phase] if phase else list(context.files.phases(state.run_id))
     metrics = context.files.metrics(state.run_id, phases[0]) if phases else []
     if not metrics:
         raise NotFoundError(f"{state.run_id} has no metrics yet", next_step="trmcloud status")
     verdict = judge(phases[0], metrics, strict=strict_guide)
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "run": state.run_id,
-                    "reported_by": mark_reported(state, verdict).by,
-                    **verdict.to_json(),
-                }
-            ),
-            file=as_is(),
+        print_json(
+            {
+                "run": state.run_id,
+                "reported_by": mark_reported(state, verdict).by,
+                **verdict.to_json(),
+            },
+            indent=None,
         )
     else:
         print(state.run_id)
@@ -144,9 +141,7 @@ _TASKS = ("gsm8k",)
 
 
 def eval(
-    checkpoint: Annotated[
-        str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
-    ] = "",
+    checkpoint: options.Checkpoint = "",
     data: Annotated[
         str,
         typer.Option(
@@ -163,17 +158,12 @@ def eval(
     limit: Annotated[
         int, typer.Option(help="With --task: the first N questions (0: all).", min=0)
     ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Bits per byte and every supervision step's loss, beside what counting bytes alone gives.
 
     Example: trmcloud eval r-1f3a9c
     """
-    from pathlib import Path
-
-    from trmcloud.app.data import need_training_extra
-    from trmcloud.wiring import build_context
-
     _check(data, control, task, limit)
     context = build_context()
     need_training_extra()
@@ -195,10 +185,6 @@ def _check(data: str, control: str, task: str, limit: int) -> None:
     Raises:
         UsageError: options that do not go together, or a task that is not known.
     """
-    from pathlib import Path
-
-    from trmcloud.core.errors import UsageError
-
     if task and task not in _TASKS:
         raise UsageError(f"no task {task!r}", next_step=f"tasks: {', '.join(_TASKS)}")
     if task and control:
@@ -215,18 +201,6 @@ def _check(data: str, control: str, task: str, limit: int) -> None:
 def _prepared(context: Context, folder: Path, data: str) -> str:
     """The folder of prepared text to score on: the run's own, or ``data`` in the checkpoint's
     tokens."""
-    from dataclasses import replace
-    from pathlib import Path
-
-    from trmcloud.app.checkpoints.fetching import read_manifest, sound_file
-    from trmcloud.app.data import prepared_from, resolve_source
-    from trmcloud.app.pod_request import LaunchData, read_launch_note
-    from trmcloud.app.preparing import pinned_source, ready_data
-    from trmcloud.cli.views.text import DataProgress
-    from trmcloud.core.errors import DataError
-    from trmcloud.core.spec.settings import PhaseRecipe
-    from trmcloud.wiring_plans import build_planner
-
     manifest = read_manifest(folder)
     try:
         own = LaunchData.of_note(read_launch_note(context.home, manifest.run_id))
@@ -261,9 +235,7 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
 
 
 def sample(
-    checkpoint: Annotated[
-        str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
-    ] = "",
+    checkpoint: options.Checkpoint = "",
     prompt: Annotated[
         str, typer.Option(help="Text to go on from (default: a document's beginning).")
     ] = "",
@@ -279,9 +251,6 @@ def sample(
 
     Example: trmcloud sample r-1f3a9c --prompt "import "
     """
-    from trmcloud.core.errors import UsageError
-    from trmcloud.wiring import build_context
-
     if not 1 <= max_tokens <= 4096 or not 0 <= temperature <= 10 or top_k < 1:
         raise UsageError("--max-tokens 1–4096, --temperature 0–10, --top-k at least 1")
     if not 0 < top_p <= 1:
@@ -297,17 +266,11 @@ def sample(
     )
 
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_PACKAGES = ("pydantic", "starlette", "uvicorn")
-
-
 def serve(
-    checkpoint: Annotated[
-        str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
-    ] = "",
+    checkpoint: options.Checkpoint = "",
     host: Annotated[
         str, typer.Option(help="Address to listen at; any but loopback needs a token.")
-    ] = _LOOPBACK[0],
+    ] = options.LOOPBACK[0],
     port: Annotated[int, typer.Option(help="Port; 0: one that is free.", min=0, max=65535)] = 8000,
     batch: Annotated[
         int, typer.Option(help="Requests that share the model's passes.", min=1, max=256)
@@ -320,24 +283,10 @@ def serve(
 
     Example: trmcloud serve r-1f3a9c
     """
-    import importlib.util
-    import sys
-
-    from trmcloud.app.data import need_training_extra
-    from trmcloud.core.errors import MissingExtra
-    from trmcloud.wiring import build_context
-
     need_training_extra()
-    if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
-        raise MissingExtra("a server", "serve")
+    options.require_packages(("pydantic", "starlette", "uvicorn"), "a server", "serve")
     folder = checkpoint_folder(build_context(), checkpoint)
-    if host not in _LOOPBACK:
-        print(
-            f"warning: {host} is reached from elsewhere, in plain text: who sees the token on its "
-            "way can ask the model",
-            file=sys.stderr,
-            flush=True,
-        )
+    options.warn_if_exposed(host, "who sees the token on its way can ask the model")
     arguments = ["--checkpoint", folder, "--host", host, "--port", str(port)]
     arguments += ["--batch", str(batch), "--queue", str(queue), "--with-stdin"]
     run_trainer_command("model.serve", arguments, until_interrupted=True)

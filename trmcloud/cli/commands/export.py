@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -10,9 +9,16 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app.checkpoints import fetching
 from trmcloud.cli import options
-from trmcloud.cli.views.streams import as_is
+from trmcloud.cli.views.metrics import score_rows
+from trmcloud.cli.views.text import Progress, duration, not_evaluated, print_json
+from trmcloud.core.control.observation import ReportedValue
+from trmcloud.export import writing
+from trmcloud.export.adopt import find_folder, read_adopted_run
 from trmcloud.options import LaunchRequest
+from trmcloud.wiring import run_files, trainer_package
+from trmcloud.wiring_plans import build_planner, shipped_offers, task_names
 
 
 @options.with_options("export")
@@ -30,10 +36,6 @@ def export(
 
     Example: trmcloud export 8xA100 --phase fast --as sbatch --data /data/text
     """
-    from trmcloud.export import writing
-    from trmcloud.wiring import trainer_package
-    from trmcloud.wiring_plans import build_planner, shipped_offers, task_names
-
     planner, names = build_planner(), task_names()
     if request.hardware == "all" and form == writing.SKY:
         trm, now = planner.recipe("trm"), time.time()
@@ -58,29 +60,20 @@ def adopt(
     folder: Annotated[
         str, typer.Argument(help="The script's RUN_DIR, or the folder that holds it.")
     ] = ".",
-    into: Annotated[
-        str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")
-    ] = "",
+    into: options.Into = "",
     weights_only: Annotated[
         bool, typer.Option("--weights-only", help="Leave the optimizer's state behind.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Copy the best checkpoint of a script that `trmcloud export` wrote, verifying every hash, and
     say what the script's run cost by its own account.
 
     Example: trmcloud adopt ./trmcloud-run
     """
-    from trmcloud.app.checkpoints import fetching
-    from trmcloud.cli.views.metrics import score_rows
-    from trmcloud.cli.views.text import Progress, duration, not_evaluated
-    from trmcloud.core.control.observation import ReportedValue
-    from trmcloud.export import adopt
-    from trmcloud.wiring import run_files
-
-    root = adopt.find_folder(Path(folder).expanduser())
+    root = find_folder(Path(folder).expanduser())
     files = run_files(root)
-    found = adopt.read_adopted_run(root, files)
+    found = read_adopted_run(root, files)
     best = found.best
     if best.val_bpb is None:
         print(not_evaluated(best), file=sys.stderr)
@@ -89,10 +82,7 @@ def adopt(
         files.fetch, best, target, weights_only=weights_only, progress=Progress()
     )
     if as_json:
-        print(
-            json.dumps({**json.loads(fetching.to_json(fetched)), **found.to_json()}),
-            file=as_is(),
-        )
+        print_json({**fetched.to_json(), **found.to_json()}, indent=None)
         return
     ended = found.outcome.value if found.outcome is not None else "still running"
     why = f": {found.why}" if found.why else ""

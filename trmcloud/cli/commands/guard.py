@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.core.money import Usd
+from trmcloud.app.doctor import examine
+from trmcloud.app.home import home_dir
+from trmcloud.app.planning import load_plan
+from trmcloud.app.reap import last_visit
+from trmcloud.cli import options
+from trmcloud.cli.commands.evaluate import run_trainer_command
+from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.views.text import duration, print_json
+from trmcloud.core.errors import ProviderError, UsageError
+from trmcloud.core.money import Usd
+from trmcloud.wiring import account_checks, build_context, keys_unseen, python_path, reaper_timer
+from trmcloud.wiring_plans import known_offers, local_machine
 
 
 def doctor(
@@ -27,25 +35,20 @@ def doctor(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Measure this machine's GPUs, and nothing else.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Check what trmcloud needs here, each with its fix.
 
     Example: trmcloud doctor
     """
     if gpu:
-        from trmcloud.cli.commands.evaluate import run_trainer_command
-
         run_trainer_command("model.gpu", ["--json"] if as_json else [])
         return
-    from trmcloud.app.doctor import examine
-    from trmcloud.wiring import account_checks, build_context, python_path
-    from trmcloud.wiring_plans import known_offers, local_machine
 
     checks = account_checks(os.environ, _rates(plan) if plan else {}, bucket)
     findings = examine(build_context, local_machine, python_path, known_offers, checks)
     if as_json:
-        print(json.dumps([finding._asdict() for finding in findings], indent=1), file=as_is())
+        print_json([finding._asdict() for finding in findings])
     else:
         width = max(len(finding.name) for finding in findings)
         for finding in findings:
@@ -58,9 +61,6 @@ def doctor(
 
 def _rates(plan_id: str) -> dict[str, Usd]:
     """The dearest USD/h that the plan may rent at, by provider."""
-    from trmcloud.app.home import home_dir
-    from trmcloud.app.planning import load_plan
-
     plan = load_plan(home_dir(os.environ), plan_id, time.time())
     rates: dict[str, Usd] = {}
     for candidate in map(plan.candidate, plan.launchable):
@@ -69,12 +69,9 @@ def _rates(plan_id: str) -> dict[str, Usd]:
     return rates
 
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Let this machine end forgotten pods by itself, every few minutes.\n\n"
-    "Example: trmcloud guard install --every 5",
+app = options.make_group(
+    "Let this machine end forgotten pods by itself, every few minutes.",
+    "trmcloud guard install --every 5",
 )
 
 
@@ -82,19 +79,12 @@ app = typer.Typer(
 def install(
     every: Annotated[int, typer.Option(help="Minutes between visits.")] = 5,
     cron: Annotated[bool, typer.Option("--cron", help="cron, even where systemd is.")] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: options.Yes = False,
 ) -> None:
     """Show what would be written, then write it: a systemd user timer, or a line for cron.
 
     Example: trmcloud guard install --every 5
     """
-    import os
-    import shutil
-
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.core.errors import ProviderError, UsageError
-    from trmcloud.wiring import keys_unseen, reaper_timer
-
     command = shutil.which("trmcloud") or str(Path(sys.executable).parent / "trmcloud")
     timer = reaper_timer()
     planned = timer.plan(command, every_min=every, cron=cron)
@@ -118,7 +108,7 @@ def install(
     for path, text in planned.writes:
         print(f"{path}:")
         print("".join(f"  {line}\n" for line in text.splitlines()))
-    if not yes and not confirmed("Write this?"):
+    if not yes and not is_confirmed("Write this?"):
         return
     timer.install(planned)
     print(f"the reaper runs every {every} min ({planned.kind}); tried as the timer will start it")
@@ -132,10 +122,6 @@ def status() -> None:
 
     Example: trmcloud guard status
     """
-    from trmcloud.app.reap import last_visit
-    from trmcloud.cli.views.text import duration
-    from trmcloud.wiring import build_context, reaper_timer
-
     context, timer = build_context(), reaper_timer()
     kind = timer.installed()
     print(f"installed  {kind or 'no'}")
@@ -157,7 +143,5 @@ def remove() -> None:
 
     Example: trmcloud guard remove
     """
-    from trmcloud.wiring import reaper_timer
-
     kind = reaper_timer().remove()
     print(f"removed the {kind} guard" if kind else "there was no guard")

@@ -10,11 +10,29 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app import commands, launching, measurements, preparing
 from trmcloud.app.commands import CommandRequest
+from trmcloud.app.context import Context, find_run
+from trmcloud.app.data import need_training_extra
+from trmcloud.app.drive import RunDriver
+from trmcloud.app.launch_checks import check_bucket, check_capped, first_candidate
+from trmcloud.app.preparing import PreparedLaunch
 from trmcloud.cli import options
+from trmcloud.cli.catch_up import tell
+from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.views import run as run_view
+from trmcloud.cli.views.launch import show_plan, show_resume, tree_lines
+from trmcloud.cli.views.plan_explain import probe_lines
+from trmcloud.cli.views.reasons import tell_unreached
+from trmcloud.cli.views.run import carry
+from trmcloud.cli.views.text import DataProgress, Progress
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.events import FailureKind
-from trmcloud.core.errors import UsageError
+from trmcloud.core.errors import Outcome, UsageError
+from trmcloud.core.spec.settings import parse_setting
 from trmcloud.options import LaunchRequest, parse_money
+from trmcloud.wiring import build_context
+from trmcloud.wiring_plans import build_planner
 
 
 @options.with_options("launch")
@@ -33,19 +51,6 @@ def launch(
 
     Example: trmcloud launch local --recipe trm-tiny --rate 3.60 --budget 0.20
     """
-    from trmcloud.app import preparing
-    from trmcloud.app.launch_checks import check_capped
-    from trmcloud.app.launching import start
-    from trmcloud.cli.catch_up import tell
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.cli.views import run as run_view
-    from trmcloud.cli.views.launch import show_plan
-    from trmcloud.cli.views.reasons import tell_unreached
-    from trmcloud.cli.views.text import DataProgress, Progress
-    from trmcloud.core.errors import Outcome
-    from trmcloud.wiring import build_context
-    from trmcloud.wiring_plans import build_planner
-
     if as_json and not dry_run:
         raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
     context, planner = build_context(), build_planner()
@@ -58,20 +63,8 @@ def launch(
         return
     ready = preparing.prepare(context, planner, request, DataProgress())
     show_plan(context, ready.plan, verbose=verbose)
-    check_capped(context, ready.plan, confirmed=not yes)
-    if not yes and not confirmed("  Proceed?"):
-        print("nothing was started, nothing was spent")
+    if (driver := _start(context, request, ready, yes=yes)) is None:
         return
-    preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
-    driver = start(
-        context,
-        ready.plan,
-        data=ready.data,
-        initial_weights=ready.initial_weights,
-        detached=request.detach,
-    )
-    tell(context)
-    tell_unreached(context)
     code = run_view.carry(context, driver, detach=request.detach)
     run = driver.run()
     sold_out = any(action.failed_kind is FailureKind.NO_CAPACITY for action in run.actions.values())
@@ -83,7 +76,7 @@ def launch(
 @options.with_options("resume")
 def resume(
     request: LaunchRequest,
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     accept_change: Annotated[
         bool,
         typer.Option(
@@ -101,24 +94,13 @@ def resume(
 
     Example: trmcloud resume r-1f3a9c --budget 0.40
     """
-    from trmcloud.app.context import find_run
-    from trmcloud.app.data import need_training_extra
-    from trmcloud.app.launch_checks import check_bucket, first_candidate
-    from trmcloud.app.launching import resume
-    from trmcloud.cli.catch_up import tell
-    from trmcloud.cli.views.launch import show_resume
-    from trmcloud.cli.views.run import carry
-    from trmcloud.core.catalog.hardware import LOCAL
-    from trmcloud.core.spec.settings import parse_setting
-    from trmcloud.wiring import build_context
-
     context = build_context()
     before = find_run(context, run or None)
     plan = before.plan
     if first_candidate(plan).provider == LOCAL:
         need_training_extra()
     check_bucket(context, plan.spec)
-    driver = resume(
+    driver = launching.resume(
         context,
         run or None,
         cap=parse_money("--budget", request.budget),
@@ -150,19 +132,6 @@ def run(
 
     Example: trmcloud run local --rate 3.60 --budget 0.05 --checkpoints out -- python train.py
     """
-    from trmcloud.app import commands, measurements, preparing
-    from trmcloud.app.launch_checks import check_capped
-    from trmcloud.app.launching import start
-    from trmcloud.cli.catch_up import tell
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.cli.views import run as run_view
-    from trmcloud.cli.views.launch import show_plan, tree_lines
-    from trmcloud.cli.views.plan_explain import probe_lines
-    from trmcloud.cli.views.reasons import tell_unreached
-    from trmcloud.cli.views.text import Progress
-    from trmcloud.wiring import build_context
-    from trmcloud.wiring_plans import build_planner
-
     if as_json and not dry_run:
         raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
     root = Path.cwd()
@@ -179,15 +148,30 @@ def run(
     ready, tree = commands.prepare(context, planner, request, spec, root)
     show_plan(context, ready.plan, verbose=verbose)
     print("\n".join(tree_lines(tree, verbose=verbose)))
-    check_capped(context, ready.plan, confirmed=not yes)
-    if not yes and not confirmed("  Proceed?"):
-        print("nothing was started, nothing was spent")
+    if (driver := _start(context, request, ready, yes=yes)) is None:
         return
-    preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
-    driver = start(context, ready.plan, data=ready.data, detached=request.detach)
-    tell(context)
-    tell_unreached(context)
     code = run_view.carry(context, driver, detach=request.detach)
     if asked.probe and not request.detach:
         print("\n".join(probe_lines(measurements.probed_in(context, driver.run()), request.steps)))
     sys.exit(code)
+
+
+def _start(
+    context: Context, request: LaunchRequest, ready: PreparedLaunch, *, yes: bool
+) -> RunDriver | None:
+    """Ask, and reserve what was prepared; None where the user declines."""
+    check_capped(context, ready.plan, confirmed=not yes)
+    if not yes and not is_confirmed("  Proceed?"):
+        print("nothing was started, nothing was spent")
+        return None
+    preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
+    driver = launching.start(
+        context,
+        ready.plan,
+        data=ready.data,
+        initial_weights=ready.initial_weights,
+        detached=request.detach,
+    )
+    tell(context)
+    tell_unreached(context)
+    return driver

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import datetime as dt
 import getpass
-import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+import time
+from typing import Annotated
 
 import typer
 
-from trmcloud.cli.views.streams import as_is
+from trmcloud.app.ledger_care import restored_json, restored_lines
+from trmcloud.cli import options
+from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.views.reasons import hurt_line
+from trmcloud.cli.views.text import print_json, table
+from trmcloud.core.control.events import DamageSettled
+from trmcloud.core.control.ledger_facts import Quarantine
+from trmcloud.core.errors import LedgerDamaged, LedgerError, NotFoundError, UsageError
+from trmcloud.core.money import Usd, parse_budget
+from trmcloud.wiring import build_context, build_ledger
 
-if TYPE_CHECKING:
-    from trmcloud.core.control.ledger_facts import Quarantine
-
-app = typer.Typer(
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    add_completion=False,
-    help="The record of runs and money: check it, list its backups, restore one.\n\n"
-    "Example: trmcloud ledger check",
+app = options.make_group(
+    "The record of runs and money: check it, list its backups, restore one.",
+    "trmcloud ledger check",
 )
-
-_YES = typer.Option("-y", "--yes", help="Do not ask.")
-_JSON = typer.Option("--json", help="Print JSON.")
 
 
 @app.command("check")
-def check(as_json: Annotated[bool, _JSON] = False) -> None:
+def check(as_json: options.Json = False) -> None:
     """Read every record anew, and hold it to its hash. Nothing is changed.
 
     Exit code 7 where any is damaged.
 
     Example: trmcloud ledger check
     """
-    from trmcloud.wiring import build_ledger
-
     ledger, _ = build_ledger()
     lost = ledger.check()
     state, trouble = ledger.read(), ledger.backup_trouble()
@@ -52,7 +50,7 @@ def check(as_json: Annotated[bool, _JSON] = False) -> None:
             "quarantined": [_hurt_json(hurt) for hurt in state.quarantined.values()],
             "backup_trouble": trouble or None,
         }
-        print(json.dumps(words, indent=1), file=as_is())
+        print_json(words)
         sys.exit(7 if lost else 0)
     print(f"{state.ledger_id}: {count} records")
     for each in lost:
@@ -69,7 +67,7 @@ def check(as_json: Annotated[bool, _JSON] = False) -> None:
 @app.command("backups")
 def backups(
     make: Annotated[bool, typer.Option("--make", help="Make one now.")] = False,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: options.Json = False,
 ) -> None:
     """List the ledger's backups, the newest first, each read in full.
 
@@ -77,10 +75,6 @@ def backups(
 
     Example: trmcloud ledger backups
     """
-    from trmcloud.cli.views.text import table
-    from trmcloud.core.errors import LedgerError
-    from trmcloud.wiring import build_ledger
-
     ledger, _ = build_ledger()
     if make and ledger.back_up() is None:
         ledger.check()
@@ -100,7 +94,7 @@ def backups(
             }
             for each in found
         ]
-        print(json.dumps(rows, indent=1), file=as_is())
+        print_json(rows)
     elif not found:
         print("no backups yet: one is made for every pod and after every run that ends")
     else:
@@ -112,8 +106,8 @@ def backups(
 @app.command("restore")
 def restore(
     backup: Annotated[int, typer.Argument(help="A backup's number; the newest otherwise.")] = 0,
-    yes: Annotated[bool, _YES] = False,
-    as_json: Annotated[bool, _JSON] = False,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
 ) -> None:
     """Put damaged records back from backups, or a whole backup in the ledger's place.
 
@@ -125,13 +119,6 @@ def restore(
 
     Example: trmcloud ledger restore
     """
-    import time
-
-    from trmcloud.app.ledger_care import restored_json, restored_lines
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.core.errors import LedgerDamaged, NotFoundError, UsageError
-    from trmcloud.wiring import build_ledger
-
     ledger, home = build_ledger()
     why = "a person asked for it"
     if not backup:
@@ -151,7 +138,7 @@ def restore(
                 print(f"record {each.seq} was put back: its hash is that of the one written")
             if not left:
                 if as_json:
-                    print(json.dumps({"mended": [each.seq for each in mended]}), file=as_is())
+                    print_json({"mended": [each.seq for each in mended]}, indent=None)
                 return
             why = f"no backup has record {', '.join(str(each.seq) for each in left)}"
     usable = [each for each in ledger.backups() if not each.why and backup in (0, each.number)]
@@ -163,13 +150,13 @@ def restore(
         )
     chosen = usable[0]
     before = f"backup {chosen.number} ends with record {chosen.seq}, of {_when(chosen.at)} UTC"
-    if not yes and not confirmed(f"{before}: put it in the ledger's place?", before=before):
+    if not yes and not is_confirmed(f"{before}: put it in the ledger's place?", before=before):
         sys.exit(1)
     done = ledger.restore(time.time(), why, chosen.number)
     if done is None:
         raise NotFoundError("there is no whole backup", next_step="trmcloud ledger backups")
     if as_json:
-        print(json.dumps(restored_json(home, ledger.read(), done), indent=1), file=as_is())
+        print_json(restored_json(home, ledger.read(), done))
         return
     for line in restored_lines(home, ledger.read(), done):
         print(line)
@@ -184,11 +171,6 @@ def settle(
 
     Example: trmcloud ledger settle r-1f3a9c 7.25
     """
-    from trmcloud.core.control.events import DamageSettled
-    from trmcloud.core.errors import NotFoundError, UsageError
-    from trmcloud.core.money import Usd, parse_budget
-    from trmcloud.wiring import build_context
-
     try:
         cost = Usd(0) if amount.strip() in ("0", "$0") else parse_budget(amount)
     except ValueError as error:
@@ -202,14 +184,6 @@ def settle(
         )
     context.ledger.note(DamageSettled(name, cost, getpass.getuser()), context.wall())
     print(f"{name}: counted as {cost}")
-
-
-def hurt_line(hurt: Quarantine) -> str:
-    """A run in quarantine: what is known, what it counts as, what to type next."""
-    if hurt.settled is not None:
-        return f"{hurt.run_id}: {hurt.words}; settled by hand at {hurt.settled}"
-    most = "an amount that is not known" if hurt.most is None else f"{hurt.most} at most"
-    return f"{hurt.run_id}: {hurt.words}; it counts as {most} · trmcloud ledger restore"
 
 
 def _hurt_json(hurt: Quarantine) -> dict[str, object]:

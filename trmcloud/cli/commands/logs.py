@@ -6,16 +6,21 @@ import codecs
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from trmcloud.app.checkpoints.sources import live_pod
+from trmcloud.app.context import Context, find_run, require_reach
+from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
+from trmcloud.app.trainings import find_symptoms
+from trmcloud.cli import options
+from trmcloud.cli.catch_up import find_caught_up, look_again
+from trmcloud.cli.views.health import RecoveryNews, advice_text, evidence_text
 from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.app.context import Context
-    from trmcloud.cli.views.health import News
-    from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
+from trmcloud.wiring import build_context
 
 _CHUNK = 1 << 16
 _DATA_EVERY_S = 5.0
@@ -25,7 +30,7 @@ _GONE_AFTER_S = 20.0
 
 
 def logs(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as it grows.")] = False,
     phase: Annotated[str, typer.Option(help="fast or extreme; the last one otherwise.")] = "",
     lines: Annotated[int, typer.Option("-n", "--lines", help="Only the last N lines.")] = 0,
@@ -34,15 +39,7 @@ def logs(
 
     Example: trmcloud logs -f r-1f3a9c
     """
-    from trmcloud.app.context import find_run
-    from trmcloud.cli.catch_up import catch_up, look_again
-    from trmcloud.cli.views.health import News
-    from trmcloud.core.errors import NotFoundError
-    from trmcloud.wiring import build_context
-
-    context = build_context()
-    catch_up(context)
-    state = find_run(context, run or None)
+    context, state = find_caught_up(run)
     phases = [phase] if phase else list(context.files.phases(state.run_id))
     if not phases and not (follow and state.live):
         raise NotFoundError(f"{state.run_id} has no log yet", next_step="trmcloud status")
@@ -53,7 +50,7 @@ def logs(
         raise NotFoundError(f"{state.run_id} has no log of {phases[-1]}", where=str(log.path))
     if log is not None:
         log.print_new(lines)
-    mended, health = News(context), HealthLines(context)
+    mended, health = RecoveryNews(context), HealthLines(context)
     _tell_mended(mended, state)
     health.print_new(state)
     while follow:
@@ -77,17 +74,14 @@ def logs(
         look_again(context, state)
 
 
-def _tell_mended(news: News, run: RunState) -> None:
+def _tell_mended(news: RecoveryNews, run: RunState) -> None:
     """Print each recovery of a training to stderr."""
-    for what, done in news.of(run):
+    for what, done in news.of_run(run):
         print(f"{run.run_id}: mended: {what}\n  by: {done}", file=sys.stderr)
 
 
 def _why_no_more(context: Context, run: RunState) -> str:
     """Why a rented run's log will not grow any more; empty while it may."""
-    from trmcloud.app.run_queries import is_rented
-    from trmcloud.core.control.run_state import State
-
     generation = run.generation
     if generation is None or not is_rented(run):
         return ""
@@ -108,8 +102,6 @@ class DataLines:
         self._said = ""
 
     def print_new(self, run: RunState) -> None:
-        from trmcloud.app.run_queries import data_progress_text, last_beat, waits_for_data
-
         now = self._context.clock.now().boot
         if not run.live or now - self._said_at < _DATA_EVERY_S:
             return
@@ -130,9 +122,6 @@ class HealthLines:
         self._said: set[tuple[str, str]] = set()
 
     def print_new(self, run: RunState) -> None:
-        from trmcloud.app.trainings import find_symptoms
-        from trmcloud.cli.views.health import helps, seen
-
         now = self._context.clock.now().boot
         if run.live and now - self._looked_at < _HEALTH_EVERY_S:
             return
@@ -142,8 +131,10 @@ class HealthLines:
                 if (phase, finding.rule.value) in self._said:
                     continue
                 self._said.add((phase, finding.rule.value))
-                told = f"{run.run_id}: unwell: {phase} step {finding.step:,}: {seen(finding)}"
-                print(f"{told}\n  try: {helps(finding, run.run_id)}", file=sys.stderr)
+                told = (
+                    f"{run.run_id}: unwell: {phase} step {finding.step:,}: {evidence_text(finding)}"
+                )
+                print(f"{told}\n  try: {advice_text(finding, run.run_id)}", file=sys.stderr)
 
 
 class Log:
@@ -176,7 +167,7 @@ class Log:
 
 
 def ssh(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND...]", help="What to run there; a shell otherwise."),
@@ -190,12 +181,6 @@ def ssh(
 
     Example: trmcloud ssh r-1f3a9c -- nvidia-smi
     """
-    from trmcloud.app.checkpoints.sources import live_pod
-    from trmcloud.app.context import find_run, require_reach
-    from trmcloud.app.run_queries import is_rented
-    from trmcloud.core.errors import ConflictError, UsageError
-    from trmcloud.wiring import build_context
-
     context = build_context()
     state = find_run(context, run or None)
     if state.generation is not None and not is_rented(state):

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-import json
+import getpass
+import os
+import re
+import secrets
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
-from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.ports.notices import DeliveryResult, Destination
+from trmcloud.cli import options
+from trmcloud.cli.views.reasons import words_of
+from trmcloud.cli.views.text import duration, pick, print_json, table
+from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
+from trmcloud.core.contract.records import ContractError
+from trmcloud.core.errors import ConflictError, NotFoundError, NotifyError, UsageError
+from trmcloud.core.text import nearest, one_line
+from trmcloud.ports.notices import DeliveryResult, Destination
+from trmcloud.wiring import build_context, build_notifier, destinations_file, outbox_of, sender_of
 
 _WITHIN_S = 30.0
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Have somebody told when it matters: started, gate, cap, ended, trouble, lost, price,\n"
-    "orphan, reaper.\n\n"
-    "Example: trmcloud notify add webhook https://example.org/trmcloud",
+app = options.make_group(
+    "Have somebody told when it matters: started, gate, cap, ended, trouble, lost, price,\n"
+    "orphan, reaper.",
+    "trmcloud notify add webhook https://example.org/trmcloud",
 )
 
 
@@ -61,13 +69,6 @@ def add(
 
     Example: trmcloud notify add webhook https://example.org/trmcloud
     """
-    import time
-
-    from trmcloud.cli.views.reasons import words_of
-    from trmcloud.core.errors import ConflictError
-    from trmcloud.ports.notices import Destination
-    from trmcloud.wiring import build_context, build_notifier, destinations_file, sender_of
-
     where = _typed(where)
     _check(way, where, name or way, only or [], on_pod=on_pod, secret_from=secret_from)
     secret = _secret(secret_from) if way == "webhook" else ""
@@ -93,56 +94,54 @@ def add(
 
 
 @app.command("list")
-def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def show(as_json: options.Json = False) -> None:
     """Who is told, when that last worked, and what waits.
 
     Example: trmcloud notify list
     """
-    from trmcloud.cli.views.text import duration, table
-    from trmcloud.wiring import build_context, destinations_file, outbox_of
-
     destinations = destinations_file()[0]()
     context = build_context()
     outbox = outbox_of(context.home) if destinations else None
-    now, rows, data = context.wall(), [], []
     waiting = outbox.waiting() if outbox is not None else ()
+    data: list[dict[str, Any]] = []
     for each in destinations:
         mine = [one for one in waiting if one.destination == each.name]
         at, gave_up = outbox.last_told(each.name) if outbox is not None else (None, "")
-        why = next((one.why for one in reversed(mine) if one.why), "")
-        rows.append(
-            (
-                each.name,
-                each.way,
-                _shown(each),
-                _wanted(each) + (", pods tell it, too" if each.on_pod else ""),
-                "never" if at is None else f"{duration(now - at)} ago",
-                f"{len(mine)} wait" + (f": {why}" if why else "") if mine else "–",
-            )
-        )
         data.append(
             {
-                "name": each.name,
-                "way": each.way,
+                **pick(each, "name", "way"),
                 "where": _shown(each),
                 "only": list(each.only),
                 "on_pod": each.on_pod,
                 "last_told_at": at,
                 "waiting": len(mine),
-                "why": why,
+                "why": next((one.why for one in reversed(mine) if one.why), ""),
                 "gave_up": gave_up,
             }
         )
     if as_json:
-        print(json.dumps(data, indent=1), file=as_is())
-    elif not rows:
+        print_json(data)
+    elif not data:
         print("nobody is told · trmcloud notify add webhook URL")
     else:
         header = ("name", "way", "where", "told of", "last told", "waiting")
-        print("\n".join(table(header, rows)))
+        print("\n".join(table(header, [_row(told, context.wall()) for told in data])))
         for told in data:
             if told["gave_up"]:
                 print(f"{told['name']}: gave up telling {told['gave_up']}")
+
+
+def _row(told: Mapping[str, Any], now: float) -> tuple[str, ...]:
+    at, waiting, why = told["last_told_at"], told["waiting"], told["why"]
+    wanted = ", ".join(told["only"]) or "everything"
+    return (
+        told["name"],
+        told["way"],
+        told["where"],
+        wanted + (", pods tell it, too" if told["on_pod"] else ""),
+        "never" if at is None else f"{duration(now - at)} ago",
+        f"{waiting} wait" + (f": {why}" if why else "") if waiting else "–",
+    )
 
 
 @app.command("remove")
@@ -151,8 +150,6 @@ def remove(name: Annotated[str, typer.Argument(help="Which one.", metavar="NAME"
 
     Example: trmcloud notify remove webhook
     """
-    from trmcloud.wiring import build_context, destinations_file, outbox_of
-
     read, write = destinations_file()
     known = read()
     made = _named(known, name)
@@ -171,14 +168,6 @@ def try_out(
 
     Example: trmcloud notify test
     """
-    import secrets
-
-    from trmcloud.cli.views.reasons import words_of
-    from trmcloud.core.contract.notices import Notice, NoticeKind, body_of
-    from trmcloud.core.errors import NotFoundError, NotifyError
-    from trmcloud.core.text import one_line
-    from trmcloud.wiring import build_context, destinations_file, sender_of
-
     known = destinations_file()[0]()
     chosen = [_named(known, name)] if name else list(known)
     if not chosen:
@@ -198,10 +187,6 @@ def try_out(
 
 def _within(send: Any, notice_id: str, body: str) -> DeliveryResult:
     """Return the result of a send within a deadline: a receiver may drip its answer for ever."""
-    import threading
-
-    from trmcloud.ports.notices import DeliveryResult
-
     results: list[DeliveryResult] = []
     thread = threading.Thread(target=lambda: results.append(send(notice_id, body)), daemon=True)
     thread.start()
@@ -214,8 +199,6 @@ def _typed(where: str) -> str:
     if where != "-":
         return where
     if sys.stdin.isatty():
-        import getpass
-
         return getpass.getpass("URL: ").strip()
     return sys.stdin.readline().strip()
 
@@ -227,13 +210,6 @@ def _check(
     Raises:
         UsageError: this cannot be told anything.
     """
-    import re
-    from urllib.parse import urlsplit
-
-    from trmcloud.core.contract.notices import NoticeKind
-    from trmcloud.core.errors import UsageError
-    from trmcloud.core.text import nearest
-
     ways = ("webhook", "email", "ntfy", "slack", "discord")
     kinds = [kind.value for kind in NoticeKind if kind is not NoticeKind.TEST]
     if way not in ways:
@@ -269,12 +245,6 @@ def _check(
 
 
 def _secret(path: str) -> str:
-    import os
-
-    from trmcloud.core.contract.notices import headers_of, secret_of
-    from trmcloud.core.contract.records import ContractError
-    from trmcloud.core.errors import UsageError
-
     if not path:
         return secret_of(os.urandom(32))
     try:
@@ -291,8 +261,6 @@ def _secret(path: str) -> str:
 
 
 def _named(known: Sequence[Destination], name: str) -> Destination:
-    from trmcloud.core.errors import NotFoundError
-
     for each in known:
         if each.name == name:
             return each
@@ -304,8 +272,6 @@ def _named(known: Sequence[Destination], name: str) -> Destination:
 
 def _shown(destination: Destination) -> str:
     """Its host: the rest of an address may be a secret."""
-    from urllib.parse import urlsplit
-
     try:
         parts = urlsplit(destination.where)
         host, port = parts.hostname or "", parts.port

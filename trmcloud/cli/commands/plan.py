@@ -92,25 +92,14 @@ def _probe(planner: "Planner", spec: "RunSpec", where: str) -> None:
     import os
     import sys
 
-    from trmcloud.app.home import home_dir
-    from trmcloud.app.preparing import pinned_source
     from trmcloud.app.probe_local import Probe
     from trmcloud.cli.views.text import DataProgress
-    from trmcloud.core.spec.spec import DataSource
-    from trmcloud.wiring import build_context, python_path
+    from trmcloud.wiring import build_context
 
-    home, path = home_dir(os.environ), python_path()
-    probe = Probe(planner, spec, where)
-
-    def pin(source: DataSource) -> DataSource:
-        if source.data_set is None or not source.data_set.is_remote:
-            return source
-        return pinned_source(build_context(), planner.inputs, source, DataProgress())
-
-    data = probe.prepare(home, path, pin)
-    about = f"{probe.recipe} on {probe.machine}, {probe.processes} processes"
-    print(f"probing {about} …", file=sys.stderr)
-    found = probe.measure(home, data, path, os.environ)
+    probe = Probe(build_context(), planner, spec, where)
+    data = probe.prepare(DataProgress())
+    print(f"probing {probe.about} …", file=sys.stderr)
+    found = probe.measure(data, os.environ)
     print(
         f"{found.steps} steps: {found.step_s:.3f} s a step, expected {probe.expected_s:.3f} s",
         file=sys.stderr,

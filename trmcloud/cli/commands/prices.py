@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Annotated
 
 import typer
 
-from trmcloud.cli.views.streams import as_is
+from trmcloud.cli import options
+from trmcloud.cli.views.text import print_json
 from trmcloud.core.catalog.hardware import GPUS, find_gpu
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer, moves
 from trmcloud.core.money import Usd
+from trmcloud.core.spec.guides import SOURCE
+from trmcloud.wiring_plans import guides, known_offers, price_tables
 
 MOVES_SHOWN = 20
 """Moved prices that a refresh tells of; ``diff`` tells of all."""
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-    help="The table of offers that plans are made from.\n\nExample: trmcloud prices show H100-SXM",
+app = options.make_group(
+    "The table of offers that plans are made from.",
+    "trmcloud prices show H100-SXM",
 )
 
 
@@ -38,9 +38,9 @@ def list_offers(
         _print_guides()
         return
     now = time.time()
-    offers = [o for o in _load(now) if not provider or o.provider == provider]
+    offers = [o for o in known_offers(now) if not provider or o.provider == provider]
     if as_json:
-        print(json.dumps([_as_json(offer) for offer in offers], indent=1), file=as_is())
+        print_json([_as_json(offer) for offer in offers])
         return
     best: dict[tuple[str, int], Offer] = {}
     for offer in offers:
@@ -61,7 +61,7 @@ def show(sku: Annotated[str, typer.Argument(help="H100-SXM, RTX3090, …")]) -> 
     """
     gpu = find_gpu(sku)
     now = time.time()
-    offers = [offer for offer in _load(now) if offer.sku == gpu.sku]
+    offers = [offer for offer in known_offers(now) if offer.sku == gpu.sku]
     print(
         f"{gpu.sku}: {gpu.bf16_tflops:,.0f} dense bf16 TFLOP/s, {gpu.memory_gb:g} GB at"
         f" {gpu.memory_gb_s:,.0f} GB/s ({gpu.source})"
@@ -77,8 +77,6 @@ def refresh() -> None:
 
     Example: trmcloud prices refresh
     """
-    from trmcloud.wiring_plans import price_tables
-
     now, tables = time.time(), price_tables()
     before = tables.offers(now)
     outcome = tables.refresh(now)
@@ -97,8 +95,6 @@ def diff() -> None:
 
     Example: trmcloud prices diff
     """
-    from trmcloud.wiring_plans import price_tables
-
     now, tables = time.time(), price_tables()
     snapshots = tables.snapshots()
     if not snapshots:
@@ -107,12 +103,6 @@ def diff() -> None:
     before = tables.offers(now, upto=len(snapshots) - 1)
     print(f"{snapshots[-1].stem} against {snapshots[-2].stem if snapshots[1:] else 'shipped'}")
     _print_moves(before, tables.offers(now))
-
-
-def _load(now: float) -> list[Offer]:
-    from trmcloud.wiring_plans import known_offers
-
-    return known_offers(now)
 
 
 def _line(offer: Offer, now: float) -> str:
@@ -161,9 +151,6 @@ def _how_far(move: tuple[Offer, Usd | None]) -> tuple[bool, float]:
 
 
 def _print_guides() -> None:
-    from trmcloud.core.spec.guides import SOURCE
-    from trmcloud.wiring_plans import guides
-
     print(f"{SOURCE}; never planned with")
     for claim in (claim for guide in guides() for claim in guide.rows):
         low, high = claim.minutes

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.app.context import Context
+from trmcloud.app import ending
+from trmcloud.app.context import Context
+from trmcloud.app.ending import end_overdue
+from trmcloud.app.reap import end, look, note_visit
+from trmcloud.app.reconciling import reconcile
+from trmcloud.cli import options
+from trmcloud.cli.catch_up import GRACE_S, tell
+from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.views.reasons import did_line, reason_json, sentence, tell_troubles, trouble_code
+from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
+from trmcloud.cli.views.status import volume_lines
+from trmcloud.cli.views.text import print_json
+from trmcloud.core.control.bookkeeping import is_charge_pending
+from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
+from trmcloud.wiring import build_context
 
 GUARD_GRACE_S = 30.0
 """The time that the guard stays to send due notices."""
@@ -30,7 +40,7 @@ def reap(
         str,
         typer.Option(metavar="LEDGER_ID", help="End every pod whose name bears this ledger's id."),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
     guard_every: Annotated[
         int, typer.Option(help="Set by the guard: minutes between its visits.", hidden=True)
     ] = 0,
@@ -49,28 +59,12 @@ def reap(
 
     Example: trmcloud reap --yes
     """
-    from trmcloud.app import reap
-    from trmcloud.app.ending import end_overdue
-    from trmcloud.app.reconciling import reconcile
-    from trmcloud.cli.catch_up import GRACE_S, tell
-    from trmcloud.cli.views.reasons import (
-        did_line,
-        reason_json,
-        sentence,
-        tell_troubles,
-        trouble_code,
-    )
-    from trmcloud.cli.views.status import volume_lines
-    from trmcloud.core.control.bookkeeping import is_charge_pending
-    from trmcloud.core.errors import LedgerError, UsageError
-    from trmcloud.wiring import build_context
-
     context = build_context()
     if run or all_of:
         if (run and all_of) or accept_restored or as_json:
             raise UsageError("name a run or a ledger, and nothing beside it but --yes")
         sys.exit(_end_named(context, run, all_of, yes=yes))
-    # By its timer nobody waits for it, and it may be the only one who is awake.
+    # When its timer starts it no user waits for it, and no other process may be awake.
     tell(context, GUARD_GRACE_S if guard_every else GRACE_S)
     if accept_restored and not context.ledger.accept_restored(context.wall()):
         raise UsageError(
@@ -78,18 +72,18 @@ def reap(
             next_step="trmcloud reap --yes",
         )
     try:
-        found = reap.look(context)
+        found = look(context)
     except LedgerError:
         # What it cannot say of them, the pods' own names do.
         for provider, name in end_overdue(context) if yes else ():
             print(f"ended {name} on {provider}: its hard stop has passed")
         raise
-    did = reap.end(context, found) if yes else []
+    did = end(context, found) if yes else []
     if yes:
         did += reconcile(context)
         tell_troubles(context)
     if guard_every:
-        reap.note_visit(context, guard_every * 60.0, found)
+        note_visit(context, guard_every * 60.0, found)
     said = [did_line(each) for each in did]
     known = not is_charge_pending(context.ledger.read())
     if as_json:
@@ -99,7 +93,7 @@ def reap(
         ]
         unreachable = dict(found.unreachable)
         words = {"orphans": rows, "did": said, "unreachable": unreachable, "reconciled": known}
-        print(json.dumps(words), file=as_is())
+        print_json(words, indent=None)
     else:
         for provider, orphan in found.orphans if not yes else ():
             print(f"{orphan.pod.name} on {provider}: {sentence(orphan.reason)}")
@@ -122,12 +116,6 @@ def reap(
 
 def _end_named(context: Context, run: str, ledger_id: str, *, yes: bool) -> int:
     """End the pods of a run, or of a ledger, by their names; the exit code."""
-    from trmcloud.app import ending
-    from trmcloud.app.reconciling import reconcile
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
-    from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError
-
     if yes and run:
         ended = ending.end_run(context, run)
         tell_listed(ended.listed)
@@ -143,7 +131,7 @@ def _end_named(context: Context, run: str, ledger_id: str, *, yes: bool) -> int:
         if found.pods:
             count = len(found.pods)
             question = f"end {'this pod' if count == 1 else f'these {count} pods'} now?"
-            if not yes and not confirmed(question, before=f"{count} would be ended"):
+            if not yes and not is_confirmed(question, before=f"{count} would be ended"):
                 return 0
             ended = ending.end_run(context, run) if run else ending.end_all(context, found)
     if not found.pods and not (yes and run and ended.asked):

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections import Counter
 from typing import Annotated
 
 import typer
 
+from trmcloud.app import preparing
+from trmcloud.app.launch_checks import check_launchable, check_loss
+from trmcloud.app.launching import keep_launchable
 from trmcloud.cli import options
-from trmcloud.cli.views.streams import as_is
-from trmcloud.core.errors import UsageError
+from trmcloud.cli.views.launch import show_plan
+from trmcloud.cli.views.text import print_json
+from trmcloud.core.errors import NotSupported, UsageError
 from trmcloud.options import LaunchRequest
+from trmcloud.sim import rehearsal
+from trmcloud.sim.play import timeline
+from trmcloud.sim.rehearsal import Rehearsal, fault_names, spread
+from trmcloud.wiring import build_context
+from trmcloud.wiring_plans import build_planner, simulate_providers
 
 _MOST_RUNS = 100_000
 _LINES, _ALL_LINES = 40, 1_000_000
@@ -33,14 +42,6 @@ def rehearse(
 
     Example: trmcloud rehearse 8xH100 --budget 400 --runs 500
     """
-    from trmcloud.app import preparing
-    from trmcloud.app.launch_checks import check_launchable, check_loss
-    from trmcloud.app.launching import keep_launchable
-    from trmcloud.core.errors import NotSupported
-    from trmcloud.sim.rehearsal import fault_names, rehearse
-    from trmcloud.wiring import build_context
-    from trmcloud.wiring_plans import build_planner, simulate_providers
-
     if not 1 <= runs <= _MOST_RUNS:
         raise UsageError(f"--runs is from 1 to {_MOST_RUNS:,}, not {runs}")
     names = fault_names(faults)
@@ -54,13 +55,11 @@ def rehearse(
         refusal = str(error)
     carried = keep_launchable(context, plan)
     simulate_providers()
-    made = rehearse(carried, runs=runs, faults=names, seed=seed, detached=request.detach)
+    made = rehearsal.rehearse(carried, runs=runs, faults=names, seed=seed, detached=request.detach)
     if as_json:
-        print(json.dumps({**made.to_json(), "launch_refused": refusal}), file=as_is())
+        print_json({**made.to_json(), "launch_refused": refusal}, indent=None)
     else:
         if verbose:
-            from trmcloud.cli.views.launch import show_plan
-
             show_plan(context, made.plan, verbose=True)
         _show(made, detach=request.detach, most=_ALL_LINES if verbose else _LINES)
         if refusal:
@@ -69,11 +68,7 @@ def rehearse(
         sys.exit(1)
 
 
-def _show(made: object, *, detach: bool, most: int) -> None:
-    from trmcloud.sim.play import timeline
-    from trmcloud.sim.rehearsal import Rehearsal, spread
-
-    assert isinstance(made, Rehearsal)
+def _show(made: Rehearsal, *, detach: bool, most: int) -> None:
     candidate = made.plan.recommended
     assert candidate is not None
     print(f"One play of {candidate.hardware} at {candidate.provider}, seed {made.shown.seed}:")
@@ -106,6 +101,6 @@ def _show(made: object, *, detach: bool, most: int) -> None:
         print(f"  BROKEN      seed {play.seed}: {play.detail}")
 
 
-def _counts(counts: object, whole: int) -> str:
-    rows = counts.most_common()  # type: ignore[attr-defined]
+def _counts(counts: Counter[str], whole: int) -> str:
+    rows = counts.most_common()
     return ", ".join(f"{name} {number / max(1, whole):.0%}" for name, number in rows)

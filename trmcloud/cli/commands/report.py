@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import shlex
 import sys
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from trmcloud.app.context import Context, find_run
+from trmcloud.app.measurements import note_measured, speeds_of
+from trmcloud.app.receipts import receipt_of
+from trmcloud.app.run_facts import report_run
+from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli import options
+from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.views.html_page import page_of
+from trmcloud.cli.views.metrics import marked_words, score_cell, target_lines, verdict_of
+from trmcloud.cli.views.month import month_lines, month_page
+from trmcloud.cli.views.reasons import trouble_code
+from trmcloud.cli.views.status import volume_lines, volumes_json
 from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.app.context import Context
-    from trmcloud.core.control.report import RunReport
-    from trmcloud.core.control.run_state import RunState
+from trmcloud.cli.views.text import duration, on_volume, print_json, table
+from trmcloud.core.contract.command import RECIPE
+from trmcloud.core.control.budget import month_of
+from trmcloud.core.control.report import DRIFT_ALARM, PARTS, RunReport, month_to_json, report_month
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import ConflictError, UsageError
+from trmcloud.core.money import total
+from trmcloud.io.files import write_atomic
+from trmcloud.wiring import build_chain, build_context
 
 _COLUMNS = (
     "run", "hardware", "recipe", "state", "outcome", "budget_usd", "planned_usd", "accrued_usd",
@@ -36,7 +51,7 @@ def report(
         ),
     ] = "",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
     html: Annotated[
         str,
         typer.Option(
@@ -54,17 +69,6 @@ def report(
 
     Example: trmcloud report --csv
     """
-    from trmcloud.app.context import find_run
-    from trmcloud.app.measurements import note_measured, speeds_of
-    from trmcloud.app.run_facts import report_run
-    from trmcloud.app.run_queries import mark_reported
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.cli.views.metrics import target_lines, verdict_of
-    from trmcloud.cli.views.reasons import trouble_code
-    from trmcloud.cli.views.status import volume_lines, volumes_json
-    from trmcloud.core.errors import UsageError
-    from trmcloud.wiring import build_context
-
     if as_csv and (html or month):
         raise UsageError("--csv goes with neither --html nor --month")
     context = build_context()
@@ -93,10 +97,10 @@ def report(
             }
             for state, report in zip(states, reports, strict=True)
         ]
-        print(json.dumps(rows, indent=1), file=as_is())
+        print_json(rows)
     elif as_csv:
         writer = csv.writer(as_is())
-        writer.writerow((*_COLUMNS, *(f"{name}_s" for name in _parts()), "best_bpb", "sha256"))
+        writer.writerow((*_COLUMNS, *(f"{name}_s" for name in PARTS), "best_bpb", "sha256"))
         writer.writerows(_csv_row(report) for report in reports)
     else:
         _show(reports, verbose=verbose)
@@ -112,12 +116,6 @@ def report(
 
 
 def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool) -> None:
-    from importlib.metadata import version
-
-    from trmcloud.app.receipts import receipt_of
-    from trmcloud.cli.views.html_page import page_of
-    from trmcloud.wiring import build_chain
-
     made_by = f"trmcloud {version('trmcloud')}"
     receipt = receipt_of(context, build_chain(), run, made_by)
     size = _write(file, page_of(receipt))
@@ -131,13 +129,6 @@ def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool)
 
 
 def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> None:
-    from importlib.metadata import version
-
-    from trmcloud.cli.views.month import month_lines, month_page
-    from trmcloud.core.control.budget import month_of
-    from trmcloud.core.control.report import month_to_json, report_month
-    from trmcloud.core.errors import UsageError
-
     if month and not re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", month):
         raise UsageError(f"{month!r} is no month", next_step="trmcloud report 2026-11 --month")
     now = context.wall()
@@ -145,7 +136,7 @@ def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> No
     if html:
         size = _write(html, month_page(report, now, f"trmcloud {version('trmcloud')}"))
     if as_json:
-        print(json.dumps(month_to_json(report), indent=1), file=as_is())
+        print_json(month_to_json(report))
         return
     print("\n".join(month_lines(report)))
     if html:
@@ -157,9 +148,6 @@ def _write(file: str, text: str) -> int:
     Raises:
         ConflictError: it cannot be written.
     """
-    from trmcloud.core.errors import ConflictError
-    from trmcloud.io.files import write_atomic
-
     try:
         write_atomic(Path(file), text, durable=False)
     except OSError as error:
@@ -171,27 +159,15 @@ def _write(file: str, text: str) -> int:
     return len(text.encode())
 
 
-def _parts() -> tuple[str, ...]:
-    from trmcloud.core.control.report import PARTS
-
-    return PARTS
-
-
 def _csv_row(report: RunReport) -> list[object]:
     data = report.to_json()
-    seconds = [f"{report.seconds[name]:.3f}" for name in _parts()]
+    seconds = [f"{report.seconds[name]:.3f}" for name in PARTS]
     best = report.best
     found = [best.val_bpb, best.sha256] if best is not None else ["", ""]
     return [*(data[name] for name in _COLUMNS), *seconds, *found]
 
 
 def _show(reports: list[RunReport], *, verbose: bool) -> None:
-    from trmcloud.cli.views.metrics import marked_words
-    from trmcloud.cli.views.text import on_volume, table
-    from trmcloud.core.contract.command import RECIPE
-    from trmcloud.core.control.report import DRIFT_ALARM
-    from trmcloud.core.money import total
-
     if not reports:
         print("no runs yet")
         return
@@ -241,9 +217,6 @@ _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
 
 def _money_row(r: RunReport) -> tuple[str, ...]:
     """Return the row of a run's cost, and what that bought."""
-    from trmcloud.cli.views.metrics import score_cell
-    from trmcloud.core.contract.command import RECIPE
-
     best, per = score_cell(r.best_told), r.usd_per_centibpb
     if r.recipe == RECIPE:  # a hundredth of its own metric is worth nothing in particular
         best, per = score_cell(r.best_told, named=True), None
@@ -260,7 +233,6 @@ def _money_row(r: RunReport) -> tuple[str, ...]:
 
 def _predicted_row(r: RunReport) -> tuple[str, ...]:
     """Return the row of the plan's P50 beside the measured values."""
-    from trmcloud.cli.views.text import duration
 
     def count(value: float | None) -> str:
         return "–" if value is None else f"{value:,.0f}"
@@ -278,7 +250,6 @@ def _predicted_row(r: RunReport) -> tuple[str, ...]:
 
 def _time_row(r: RunReport) -> tuple[str, ...]:
     """Return the row of the time that it paid for, by use."""
-    from trmcloud.cli.views.text import duration
 
     def share(*names: str) -> str:
         part = sum(r.seconds[name] for name in names)
@@ -298,8 +269,6 @@ def _time_row(r: RunReport) -> tuple[str, ...]:
 def _data_line(report: RunReport, *, verbose: bool) -> str:
     """Describe the time that training waited for data that its machine made, and the planned time;
     where it did not wait, that is a detail."""
-    from trmcloud.cli.views.text import duration
-
     waited_s, planned_s = report.seconds["data"], report.planned_data_s
     if round(waited_s) < 1 and not (verbose and report.data_told):
         return ""

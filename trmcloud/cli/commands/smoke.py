@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from trmcloud.app.smoke import Smoke
+from trmcloud.app.smoke_watch import Step
 from trmcloud.cli import options
+from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.streams import outlive_the_reader
+from trmcloud.core.catalog.providers import find_traits
 from trmcloud.core.errors import UsageError
+from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
 from trmcloud.options import parse_money
-
-if TYPE_CHECKING:
-    from trmcloud.app.smoke_watch import Step
+from trmcloud.wiring import build_smoke
 
 LEAST_MINUTES, MOST_MINUTES = 0.25, 60.0
 
@@ -38,13 +42,6 @@ def smoke(
 
     Example: trmcloud smoke --provider runpod --max-usd 0.25
     """
-    from trmcloud.app.smoke import Smoke
-    from trmcloud.cli.confirm import confirmed
-    from trmcloud.cli.views.reasons import sentence
-    from trmcloud.core.catalog.providers import find_traits
-    from trmcloud.core.money import Usd
-    from trmcloud.wiring import build_smoke
-
     if minutes is None:
         traits = find_traits(provider)
         minutes = traits.smoke_minutes if traits is not None else 10.0
@@ -69,7 +66,7 @@ def smoke(
     )
     if ground.on_machine:
         print(f"on the machine: {one_line(ground.on_machine)}", flush=True)
-    if not yes and not confirmed("  Proceed?"):
+    if not yes and not is_confirmed("  Proceed?"):
         print("nothing was rented, nothing was spent")
         return
     outlive_the_reader()

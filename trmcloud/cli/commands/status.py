@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 def status(
     run: Annotated[str, typer.Argument(help="A run's id; all live ones otherwise.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Ended runs, too.")] = False,
-    live: Annotated[
-        bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    live: options.Live = False,
+    as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Show runs, their money against their cap, and every kill layer's state.
@@ -29,7 +27,7 @@ def status(
     """
     from trmcloud.app.context import find_run, is_quiet
     from trmcloud.cli.catch_up import catch_up, tell
-    from trmcloud.cli.views.reasons import trouble_code
+    from trmcloud.cli.views.reasons import did_line, hurt_line, trouble_code
     from trmcloud.core.catalog.providers import brokered
     from trmcloud.wiring import build_context
 
@@ -42,8 +40,6 @@ def status(
     else:
         did = catch_up(context)
     if not run and not as_json:
-        from trmcloud.cli.commands.ledger import hurt_line
-
         for hurt in context.ledger.read().quarantined.values():
             print(f"damaged: {hurt_line(hurt)}")
         if trouble := context.backup_trouble():
@@ -55,11 +51,8 @@ def status(
         runs = [r for r in known if r.live or everything] or known[-1:]
     code = trouble_code(context, run)
     if not as_json:
-        if did:
-            from trmcloud.cli.views.reasons import did_line
-
-            for each in did:
-                print(f"· {did_line(each)}")
+        for each in did:
+            print(f"· {did_line(each)}")
         if not runs:
             print("no runs yet · trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60")
             sys.exit(code)
@@ -80,24 +73,21 @@ def status(
 
 
 def attach(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
 ) -> None:
     """Watch a run as the command that launched it did, until it ends or you leave.
 
-    Where nobody drives it any more, this command does: it fetches checkpoints,
+    Where no command drives it any more, this one does: it fetches checkpoints,
     and ends the pod when its work is done. Ctrl-C leaves the run as it is. The
     exit code is the run's, also where it has ended already.
 
     Example: trmcloud attach r-1f3a9c
     """
-    from trmcloud.app.context import find_run, require_reach
-    from trmcloud.cli.catch_up import catch_up
+    from trmcloud.app.context import require_reach
+    from trmcloud.cli.catch_up import find_caught_up
     from trmcloud.cli.views.run import look_on
-    from trmcloud.wiring import build_context
 
-    context = build_context()
-    catch_up(context)
-    state = find_run(context, run or None)
+    context, state = find_caught_up(run)
     if state.live and state.generation is not None:
         require_reach(context, state.generation.provider)
     sys.exit(look_on(context, state.run_id))

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.app.checkpoints.saving import Place, SaveRequest
-    from trmcloud.app.context import Context
-    from trmcloud.core.control.run_state import RunState
-    from trmcloud.core.errors import TrmcloudError
+from trmcloud.app.checkpoints.inventory import HERE
+from trmcloud.app.checkpoints.saving import AwaitedSave, Place, SaveRequest, request_save
+from trmcloud.app.context import Context, find_run, require_reach
+from trmcloud.app.ending import end_run
+from trmcloud.app.launching import OnlyBillPending, follow_or_drive, request_stop
+from trmcloud.app.run_queries import mark_reported
+from trmcloud.cli import options
+from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.views.run import ending_code, outcome_of, show_end, tell_ending
+from trmcloud.cli.views.run_bar import RunBar
+from trmcloud.cli.views.text import bpb, fields, print_json
+from trmcloud.core.control.observation import BY_POD
+from trmcloud.core.control.reason import ReasonKind, make_reason
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import LedgerError, NotFoundError, Outcome, StaleEpoch, TrmcloudError
+from trmcloud.wiring import build_context
 
 
 def save(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Ask, and leave.")] = False,
     wait: Annotated[
         float, typer.Option("--wait", min=1.0, help="Seconds to wait for it, and for its copy.")
     ] = 300.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Make a checkpoint of a run that trains, now; it goes on.
 
@@ -32,12 +40,6 @@ def save(
 
     Example: trmcloud save r-1f3a9c
     """
-    from trmcloud.app.checkpoints.saving import AwaitedSave, request_save
-    from trmcloud.app.context import find_run, require_reach
-    from trmcloud.app.launching import follow_or_drive
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.wiring import build_context
-
     context = build_context()
     catch_up(context)
     asked = request_save(context, run or None, "trmcloud save")
@@ -55,28 +57,21 @@ def save(
 
 
 def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -> None:
-    from trmcloud.app.checkpoints.inventory import HERE
-    from trmcloud.app.run_queries import mark_reported
-    from trmcloud.cli.views.text import bpb, fields
-    from trmcloud.core.control.observation import BY_POD
-
     kept, is_here = place.kept, place.at.kind == HERE
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "run": asked.run_id,
-                    "checkpoint": place.label,
-                    "val_bpb": kept.val_bpb,
-                    "sha256": kept.sha256,
-                    "size_bytes": kept.size_bytes,
-                    "lies_in": place.words,
-                    "safe": is_here,
-                    "kept": place.final,
-                    "reported_by": mark_reported(state, kept).by,
-                }
-            ),
-            file=as_is(),
+        print_json(
+            {
+                "run": asked.run_id,
+                "checkpoint": place.label,
+                "val_bpb": kept.val_bpb,
+                "sha256": kept.sha256,
+                "size_bytes": kept.size_bytes,
+                "lies_in": place.words,
+                "safe": is_here,
+                "kept": place.final,
+                "reported_by": mark_reported(state, kept).by,
+            },
+            indent=None,
         )
         return
     metric = "not evaluated yet"
@@ -90,7 +85,7 @@ def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -
 
 
 def stop(
-    run: Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")] = "",
+    run: options.RunName = "",
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Ask, and leave.")] = False,
     now: Annotated[
         bool, typer.Option("--now", help="End its pod without landing: what is not saved is lost.")
@@ -102,9 +97,6 @@ def stop(
 
     Example: trmcloud stop r-1f3a9c
     """
-    from trmcloud.core.errors import LedgerError, NotFoundError, StaleEpoch
-    from trmcloud.wiring import build_context
-
     context = build_context()
     try:
         _stop(context, run, detach=detach, now=now)
@@ -121,14 +113,6 @@ def stop(
 
 
 def _stop(context: Context, run: str, *, detach: bool, now: bool) -> None:
-    from trmcloud.app.context import require_reach
-    from trmcloud.app.launching import OnlyBillPending, follow_or_drive, request_stop
-    from trmcloud.cli.catch_up import catch_up
-    from trmcloud.cli.views.run import outcome_of, show_end
-    from trmcloud.cli.views.run_bar import RunBar
-    from trmcloud.core.control.reason import ReasonKind, make_reason
-    from trmcloud.core.errors import Outcome
-
     if not now:
         catch_up(context)
     kind = ReasonKind.STOP_NOW if now else ReasonKind.STOP_COMMAND
@@ -151,9 +135,6 @@ def _stop(context: Context, run: str, *, detach: bool, now: bool) -> None:
 
 def _end_by_name(context: Context, run: str, error: TrmcloudError) -> None:
     """End the run's pods without the ledger; returns where none is listed."""
-    from trmcloud.app.ending import end_run
-    from trmcloud.cli.views.run import ending_code, tell_ending
-
     ended = end_run(context, run)
     if ended.asked or ended.failed or ended.listed.unreachable:
         tell_ending(run, ended, str(error))

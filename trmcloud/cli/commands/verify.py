@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from trmcloud.cli.views.streams import as_is
-
-if TYPE_CHECKING:
-    from trmcloud.app.receipts import Check
-    from trmcloud.core.control.receipt import Receipt
+from trmcloud.app.receipts import (
+    Check,
+    Verdict,
+    check_checkpoint,
+    check_contents,
+    check_ledger,
+    unchecked,
+)
+from trmcloud.cli import options
+from trmcloud.cli.views.html_page import instant, parts_of
+from trmcloud.cli.views.text import fields, print_json
+from trmcloud.core.contract.records import ContractError
+from trmcloud.core.control.receipt import MOST_BYTES, Receipt, read_receipt
+from trmcloud.core.control.receipt_page import PAGE_VERSION, is_page, json_is_exact, open_page
+from trmcloud.core.errors import NotFoundError, ReceiptError
+from trmcloud.core.money import Usd
+from trmcloud.core.text import one_line
+from trmcloud.wiring import chain_if_any, signature_check
 
 
 def verify(
@@ -26,7 +38,7 @@ def verify(
         str,
         typer.Option(help="Known signers, as ssh-keygen's allowed_signers.", metavar="FILE"),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Check that a receipt is what was written, that its figures follow from its records, and that
     a checkpoint is the one it names; by whom it was signed, if it was; and say what cannot be
@@ -34,16 +46,6 @@ def verify(
 
     Example: trmcloud verify receipt.html --against best
     """
-    from trmcloud.app.receipts import (
-        Verdict,
-        check_checkpoint,
-        check_contents,
-        check_ledger,
-        unchecked,
-    )
-    from trmcloud.core.errors import ReceiptError
-    from trmcloud.wiring import chain_if_any, signature_check
-
     path = Path(receipt)
     made, checks = _read(path)
     checks += check_contents(made)
@@ -63,7 +65,7 @@ def verify(
             "signed": signed and not broken,
             "checks": rows,
         }
-        print(json.dumps(told, indent=1), file=as_is())
+        print_json(told)
     else:
         _show(made, checks)
     sys.exit(ReceiptError.exit_code if broken else 0)
@@ -71,13 +73,6 @@ def verify(
 
 def _read(path: Path) -> tuple[Receipt, list[Check]]:
     """The receipt in a file, and whether the file is as it was written."""
-    from trmcloud.app.receipts import Check, Verdict
-    from trmcloud.cli.views.html_page import parts_of
-    from trmcloud.core.contract.records import ContractError
-    from trmcloud.core.control.receipt import MOST_BYTES, read_receipt
-    from trmcloud.core.control.receipt_page import PAGE_VERSION, is_page, json_is_exact, open_page
-    from trmcloud.core.errors import NotFoundError, ReceiptError
-
     try:
         with open(path, "rb") as file:
             content = file.read(2 * MOST_BYTES + 1)
@@ -123,8 +118,6 @@ def _read(path: Path) -> tuple[Receipt, list[Check]]:
 
 
 def _existing(signers: str) -> Path | None:
-    from trmcloud.core.errors import NotFoundError
-
     if not signers:
         return None
     path = Path(signers)
@@ -138,12 +131,6 @@ def _existing(signers: str) -> Path | None:
 
 
 def _show(made: Receipt, checks: list[Check]) -> None:
-    from trmcloud.app.receipts import Verdict
-    from trmcloud.cli.views.html_page import instant
-    from trmcloud.cli.views.text import fields
-    from trmcloud.core.money import Usd
-    from trmcloud.core.text import one_line
-
     marks = {Verdict.MATCHES: "✔", Verdict.SIGNED: "✔", Verdict.BROKEN: "✘", Verdict.OPEN: "–"}
     sums = made.account["money"]
     outcome = made.account["ended"]["outcome"] or made.account["state"]

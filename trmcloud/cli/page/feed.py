@@ -19,7 +19,8 @@ from trmcloud.app.curves import (
     Phase,
     curves_since,
     metrics_files,
-    samples,
+    metrics_paths,
+    sample_metrics,
 )
 from trmcloud.core.control.run_state import RunState
 
@@ -36,12 +37,12 @@ class Listener:
         self._waiting: asyncio.Queue[str] = asyncio.Queue()
 
     def put(self, message: str) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody listens
+        with suppress(RuntimeError):  # the loop is closed: the tab is gone
             self._loop.call_soon_threadsafe(self._put, message)
 
     def _put(self, message: str) -> None:
         if self._waiting.qsize() >= _MOST_WAITING:
-            # A tab that reads no more: what it missed it asks for anew, once it reads again.
+            # A tab that stopped reading asks for everything again once it reads.
             while not self._waiting.empty():
                 self._waiting.get_nowait()
             message = _message("anew", {})
@@ -60,31 +61,30 @@ class Feed:
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
         self._lock = threading.Lock()
-        self.somebody = threading.Event()
-        """Set while anybody listens."""
+        self.has_listeners = threading.Event()
 
     def listen(self, run_id: str) -> Listener:
         """To be called where an event loop runs."""
         made = Listener(run_id)
         with self._lock:
             self._listeners.add(made)
-            self.somebody.set()
+            self.has_listeners.set()
         return made
 
     def leave(self, listener: Listener) -> None:
         with self._lock:
             self._listeners.discard(listener)
             if not self._listeners:
-                self.somebody.clear()
+                self.has_listeners.clear()
 
     @property
     def watched(self) -> frozenset[str]:
-        """Runs whose own page somebody has open."""
+        """Runs whose own page is open."""
         with self._lock:
             return frozenset(each.run_id for each in self._listeners if each.run_id)
 
     def tell(self, kind: str, data: Any, run_id: str = "") -> None:
-        """Everybody, or whoever looks at one run."""
+        """Send news to all open pages, or to those of one run."""
         with self._lock:
             to = [each for each in self._listeners if run_id in ("", each.run_id)]
         if to:
@@ -105,7 +105,7 @@ _MOST_RUNS = 4
 _DRAWN_WITHIN_S = 1.0
 """After a sample was asked for: until then nothing else takes the interpreter from it."""
 _BREATH_S = 0.001
-"""After each slice of lines that is read, for whoever else wants the interpreter."""
+"""After each slice of lines that is read, for other threads."""
 
 
 class CurveStore:
@@ -130,7 +130,7 @@ class CurveStore:
                 work = threading.Thread(target=self._read_whole, args=(state.run_id, run))
                 work.daemon = True
                 work.start()
-        return samples(context, state)
+        return [sample_metrics(path, name) for name, path in metrics_paths(context, state).items()]
 
     def news(self, context: Context, state: RunState) -> Curves | None:
         """Return the news since the last call; None where all of it is to be asked for anew."""
@@ -138,10 +138,10 @@ class CurveStore:
         with run.lock:
             if run.reading or not run.noted:
                 return curves_since(state, [], {})
-            before = [file.phase for file in run.files]
+            before = run.phases
             run.begin_phases(context, state)
             run.read()
-            if [file.phase for file in run.files][: len(before)] != before:
+            if run.phases[: len(before)] != before:
                 run.note()
                 return None
             made = curves_since(state, run.phases, run.known)
@@ -188,15 +188,12 @@ class _Run:
 
     def begin_phases(self, context: Context, state: RunState) -> None:
         """A file for each phase that has begun since."""
-        found = metrics_files(context, state)
-        if len(found) > len(self.files):
-            self.files += found[len(self.files) :]
+        self.files += metrics_files(context, state)[len(self.files) :]
 
     def read(self) -> None:
         for file in self.files:
             if file.unread_bytes or not file.phase.whole or file.is_another:
-                for _ in file.read_on():
-                    pass
+                file.read_all()
 
     def note(self) -> None:
         self.noted = True

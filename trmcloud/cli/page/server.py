@@ -13,6 +13,8 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from trmcloud.api import Home
+from trmcloud.app.checkpoints.fetching import default_folder, find_best
 from trmcloud.app.context import find_run
 from trmcloud.app.steering import Foreseen
 from trmcloud.cli.page import shown
@@ -57,7 +60,7 @@ from trmcloud.io.web_guard import (
 from trmcloud.io.web_server import listening, silent_server
 from trmcloud.ports.machine import Progress
 
-# Who may ask: whoever knows the token, from this very page. Pure ASGI, in front of everything.
+# Who may ask: a browser that knows the token, from this very page. Pure ASGI, before the app.
 #
 # A browser sends requests for other sites' pages, too; so a request has to name this server as
 # its host (no other name can be made to point here), come from this origin, and carry the token
@@ -215,44 +218,33 @@ class Page:
                 f"it would spend {seen.at_most} at most by now, and {agreed} was agreed to",
                 next_step="look at the question again",
             )
-        return {"job": self.jobs.start(verb, run_id, self._work(home, seen))}
+        return {"job": self.jobs.start(verb, run_id, partial(self._work, home, seen))}
 
-    def _work(self, home: Home, seen: Foreseen) -> Callable[[Progress], str]:
+    def _work(self, home: Home, seen: Foreseen, progress: Progress) -> str:
+        """Do what was agreed to; return what came of it."""
         run_id = seen.run
-
-        def land(progress: Progress) -> str:
-            home.land(run_id)
-            return f"{run_id} was told to land"
-
-        def stop(progress: Progress) -> str:
-            home.stop(run_id)
-            return f"{run_id}'s pod is being ended"
-
-        def save(progress: Progress) -> str:
-            return f"{run_id} has saved; it lies {shown.lies(home.save(run_id))}"
-
-        def fetch(progress: Progress) -> str:
-            from trmcloud.app.checkpoints import fetching
-
-            context = home.context
-            if seen.rents:
-                made = home.fetch_best(run_id, rent=True, progress=progress)
-            else:
-                best = fetching.find_best(context, find_run(context, run_id)).manifest
-                into = fetching.default_folder(best, self._folder)
-                made = home.fetch_best(run_id, into=into, progress=progress)
-            return f"{made.checkpoint} lies in {made.folder}, verified: sha256 {made.sha256}"
-
-        def go_on(progress: Progress) -> str:
-            run = home.resume(run_id, cap=seen.cap)
-            if run.live:
-                threading.Thread(target=home.wait, args=(run_id,), daemon=True).start()
-                return f"{run_id} trains again, within {seen.cap} for the whole of it"
-            ended = run.outcome.value if run.outcome is not None else run.state
-            return f"{run_id} has ended again: {ended}"
-
-        works = {"land": land, "stop": stop, "save": save, "fetch": fetch, "raise": go_on}
-        return works[seen.verb]
+        match seen.verb:
+            case "land":
+                home.land(run_id)
+                return f"{run_id} was told to land"
+            case "stop":
+                home.stop(run_id)
+                return f"{run_id}'s pod is being ended"
+            case "save":
+                return f"{run_id} has saved; it lies {shown.lies(home.save(run_id))}"
+            case "fetch":
+                into = None
+                if not seen.rents:
+                    best = find_best(home.context, find_run(home.context, run_id)).manifest
+                    into = default_folder(best, self._folder)
+                made = home.fetch_best(run_id, into=into, rent=bool(seen.rents), progress=progress)
+                return f"{made.checkpoint} lies in {made.folder}, verified: sha256 {made.sha256}"
+        run = home.resume(run_id, cap=seen.cap)
+        if run.live:
+            threading.Thread(target=home.wait, args=(run_id,), daemon=True).start()
+            return f"{run_id} trains again, within {seen.cap} for the whole of it"
+        ended = run.outcome.value if run.outcome is not None else run.state
+        return f"{run_id} has ended again: {ended}"
 
     def raise_level(self, level: str, wish: dict[str, str]) -> dict[str, Any]:
         amount = _amount(wish.get("cap", ""))
@@ -289,14 +281,18 @@ def application(page: Page) -> Starlette:
         headers = {"Cache-Control": f"private, max-age={_KEPT_S}, immutable"}
         return Response(read[name], media_type=FILES[name], headers=headers)
 
-    async def runs(request: Request) -> Response:
-        return _json(await run_in_threadpool(page.all_runs))
+    def route(
+        path: str, ask: Callable[..., dict[str, Any]], method: str = "GET", status: int = 200
+    ) -> Route:
+        """Answer with the result of ``ask``, called with the path's parameters, and with the body
+        of a POST."""
 
-    async def run(request: Request) -> Response:
-        return _json(await run_in_threadpool(page.one_run, request.path_params["run"]))
+        async def answer(request: Request) -> Response:
+            wish = [await _wish(request)] if method == "POST" else []
+            told = await run_in_threadpool(ask, *request.path_params.values(), *wish)
+            return JSONResponse(told, status)
 
-    async def curves(request: Request) -> Response:
-        return _json(await run_in_threadpool(page.run_curves, request.path_params["run"]))
+        return Route(path, answer, methods=[method])
 
     async def stream(request: Request) -> Response:
         listener = page.feed.listen(request.query_params.get("run", ""))
@@ -315,27 +311,19 @@ def application(page: Page) -> Starlette:
     async def foreseen(request: Request) -> Response:
         asked = request.query_params
         about = request.path_params["run"], asked.get("verb", ""), asked.get("cap", "")
-        return _json(await run_in_threadpool(page.foreseen, *about))
-
-    async def do(request: Request) -> Response:
-        wish = await _wish(request)
-        return _json(await run_in_threadpool(page.do, request.path_params["run"], wish), 202)
-
-    async def level(request: Request) -> Response:
-        wish = await _wish(request)
-        return _json(await run_in_threadpool(page.raise_level, request.path_params["level"], wish))
+        return JSONResponse(await run_in_threadpool(page.foreseen, *about))
 
     return Starlette(
         routes=[
             Route("/", index),
             Route("/run/{run}", index),
             Route(served + "/{name:path}", static),
-            Route("/api/runs", runs),
-            Route("/api/runs/{run}", run),
-            Route("/api/runs/{run}/curves", curves),
+            route("/api/runs", page.all_runs),
+            route("/api/runs/{run}", page.one_run),
+            route("/api/runs/{run}/curves", page.run_curves),
             Route("/api/runs/{run}/foreseen", foreseen),
-            Route("/api/runs/{run}/do", do, methods=["POST"]),
-            Route("/api/budgets/{level}", level, methods=["POST"]),
+            route("/api/runs/{run}/do", page.do, "POST", 202),
+            route("/api/budgets/{level}", page.raise_level, "POST"),
             Route("/api/stream", stream),
         ],
         lifespan=lifespan,
@@ -379,15 +367,11 @@ async def _wish(request: Request) -> dict[str, str]:
     return wish
 
 
-def _json(content: Any, status: int = 200) -> Response:
-    return JSONResponse(content, status)
-
-
 async def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, TrmcloudError)
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 502)
     told = {"error": one_line(str(error)), "next": one_line(error.next_step)}
-    return _json(told, status)
+    return JSONResponse(told, status)
 
 
 async def _not_here(request: Request, error: Exception) -> Response:
@@ -398,7 +382,7 @@ async def _not_here(request: Request, error: Exception) -> Response:
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """A fault of ours: it ends this request alone."""
-    return _json({"error": f"unexpected {type(error).__name__}; the page stays"}, 500)
+    return JSONResponse({"error": f"unexpected {type(error).__name__}; the page stays"}, 500)
 
 
 _TOKEN_BYTES = 24
@@ -412,12 +396,8 @@ def page_of(home: Path | None, folder: Path, *, live: bool) -> Page:
         look=lambda: Home(home, unasked=rentable()),
         act=lambda: Home(home, unasked=left_alone),
         folder=folder,
-        version=_version(),
+        version=version("trmcloud"),
     )
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 def server(page: Page, token: str, host: str = LOOPBACK[0]) -> Any:
@@ -446,7 +426,7 @@ def serve(home: Path | None, host: str, port: int, *, run_id: str, live: bool) -
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.default_int_handler)
     with open_socket(host, port) as sock:
-        token, page = new_token(), page_of(home, Path.cwd(), live=live)
+        token, page = secrets.token_urlsafe(_TOKEN_BYTES), page_of(home, Path.cwd(), live=live)
         made = server(page, token, host)
         shown = (
             f"[{host}]" if ":" in host else socket.gethostname() if host in ANY_ADDRESS else host
@@ -459,12 +439,3 @@ def serve(home: Path | None, host: str, port: int, *, run_id: str, live: bool) -
     print("ended", flush=True)
     # What a click began may still wait for its run, which goes on without it.
     os._exit(0)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("trmcloud")
-    except PackageNotFoundError:
-        return "0"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.short_rentals import meaning_of
 from trmcloud.app.steering import Foreseen
 from trmcloud.app.trainings import recoveries_of
-from trmcloud.cli.views.health import done_about, happened, health_json, recovered_json
+from trmcloud.cli.views.health import recovered_json, remedy_text, trouble_text
 from trmcloud.cli.views.metrics import buys_words
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.status import volume_lines
-from trmcloud.cli.views.text import bpb, duration
+from trmcloud.cli.views.text import bpb, duration, pick
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
@@ -35,38 +35,23 @@ _MOST_MARKS = 400
 
 def run_json(run: Run) -> dict[str, Any]:
     """A row of the table of runs, and the head of a run's page."""
-    m = run.money
+    amounts = pick(run.money, "cap", "proven", "at_most", "reserved", "left", "rate")
     return {
         "id": run.id,
         "recipe": one_line(run.recipe),
-        "hardware": run.hardware,
-        "provider": run.provider,
         "project": one_line(run.project),
-        "state": run.state,
         "outcome": run.outcome.value if run.outcome is not None else None,
-        "live": run.live,
-        "landing": run.landing,
-        "driven": run.driven,
-        "created_at": run.created_at,
-        "money": {
-            "cap": money(m.cap),
-            "proven": money(m.proven),
-            "at_most": money(m.at_most),
-            "reserved": money(m.reserved),
-            "left": money(m.left),
-            "rate": money(m.rate) if m.rate is not None else None,
-        },
+        **pick(run, "hardware", "provider", "state", "live", "landing", "driven", "created_at"),
+        **pick(run, "lands_at", "killed_at", "unasked"),
+        "money": {name: money(amount) for name, amount in amounts.items()},
         "training": training_json(run.training) if run.training is not None else None,
         "layers": [
             {"name": x.name, "state": x.state, "detail": one_line(x.detail)} for x in run.layers
         ],
         "max_overspend": run.max_overspend.text if run.live else None,
-        "lands_at": run.lands_at,
-        "killed_at": run.killed_at,
         "why": one_line(sentence(run.reason)),
         "waits_for": one_line(sentence(run.waits_for)),
         "trouble": one_line(run.trouble),
-        "unasked": run.unasked,
     }
 
 
@@ -75,20 +60,14 @@ def training_json(training: Training) -> dict[str, Any]:
     told = ReportedValue(_finite(training.best_bpb), here=training.trained_here)
     is_scored = told.checked(lambda best: best is not None)
     return {
-        "phase": training.phase,
-        "state": training.state,
-        "step": training.step,
-        "steps": training.steps,
-        "at": training.at,
-        "tokens": training.tokens,
+        **pick(training, "phase", "state", "step", "steps", "at", "tokens"),
+        **pick(training, "best_step", "saved_step"),
         "loss": _finite(training.loss),
         "passes": [_finite(each) for each in training.passes],
         "bpb": bpb(_finite(training.val_bpb)),
         "best": told.as_reported(bpb) if is_scored else bpb(None),
         "reported_by": told.by,
         "by": "" if told.here else BY_POD,
-        "best_step": training.best_step,
-        "saved_step": training.saved_step,
         "tokens_per_s": _finite(training.tokens_per_s),
         "buys": buys_words(training.next_usd_buys, training.next_hour_buys),
     }
@@ -105,23 +84,13 @@ def whole_json(context: Context, state: RunState, run: Run) -> dict[str, Any]:
     return told
 
 
-def found_json(context: Context, state: RunState) -> list[dict[str, Any]]:
-    """Return its health findings; all its metrics are read for that."""
-    return health_json(context, state)
-
-
 def checkpoint_json(found: Checkpoint) -> dict[str, Any]:
     told = ReportedValue(found.val_bpb, here=found.trained_here)
     return {
-        "label": found.label,
-        "phase": found.phase,
-        "step": found.step,
+        **pick(found, "label", "phase", "step", "sha256", "best", "latest"),
         "bpb": "not evaluated" if found.val_bpb is None else told.as_reported(bpb),
-        "sha256": found.sha256,
         "mb": round(found.size_bytes / 1e6, 1),
-        "best": found.best,
         "best_words": told.as_pods(lambda _: "best") if found.best else "",
-        "latest": found.latest,
         "places": [{"kind": place.kind, "where": _where(place)} for place in found.places],
     }
 
@@ -147,86 +116,76 @@ def line_json(line: Line) -> dict[str, Any]:
     """A budget. ``share`` is what of it is spent or held."""
     held = line.settled + line.reserved
     return {
-        "level": line.level,
-        "key": line.key,
+        **pick(line, "level", "key"),
         "name": one_line(f"{line.level} {line.key}".strip()),
-        "cap": money(line.cap) if line.cap is not None else None,
+        "cap": money(line.cap),
         "settled": money(line.settled),
         "reserved": money(line.reserved),
-        "left": money(line.remaining) if line.remaining is not None else None,
+        "left": money(line.remaining),
         "unproven": money(line.unproven),
         "share": held.micros / line.cap.micros if line.cap else None,
     }
 
 
-def money(amount: Usd) -> dict[str, Any]:
+def money(amount: Usd | None) -> dict[str, Any] | None:
     """As a screen shows it, and as a bar is drawn by it."""
-    return {"text": str(amount), "usd": float(amount)}
+    return {"text": str(amount), "usd": float(amount)} if amount is not None else None
 
 
-# -- what a click would do -------------------------------------------------------------------------
-
-
-_TITLES: Mapping[str, str] = {
-    "land": "Land this run",
-    "save": "Save a checkpoint now",
-    "stop": "Stop this run at once",
-    "fetch": "Fetch the best checkpoint",
-    "raise": "Go on with a larger budget",
-}
+# -- the effect of a click -------------------------------------------------------------------------
 
 
 def foreseen_json(seen: Foreseen, folder: str) -> dict[str, Any]:
     """A question that names the dollars. ``folder`` is where a checkpoint would be copied to."""
+    title, button, lines = _question(seen, folder)
     return {
         "verb": seen.verb,
-        "title": _TITLES[seen.verb],
+        "title": title,
         "refused": one_line(seen.refused),
-        "lines": [one_line(line) for line in _lines(seen, folder)] if not seen.refused else [],
-        "button": _button(seen),
+        "lines": [one_line(line) for line in lines] if not seen.refused else [],
+        "button": button,
         "at_most": seen.at_most.plain(),
         "cap": seen.cap.plain(),
     }
 
 
-def _lines(seen: Foreseen, folder: str) -> list[str]:
-    spends, within = f"It spends {seen.at_most} more at most", f"of the run's {seen.cap}"
+def _question(seen: Foreseen, folder: str) -> tuple[str, str, list[str]]:
+    """Return a verb's title, the words on its button, and what it does and costs."""
     takes = f"within {duration(seen.seconds)}"
+    spends = f"It spends {seen.at_most} more at most of the run's {seen.cap}, {takes}."
     gives = f"At least {seen.freed} of what is reserved is given back."
-    if seen.verb == "land":
-        told = ["It ends its step, saves, evaluates; then its pod is ended."]
-        return [*told, f"{spends} {within}, {takes}.", *([gives] if seen.freed else [])]
-    if seen.verb == "stop":
-        unsaved = f"{seen.lost_steps:,} steps since its last checkpoint, worth {seen.lost}, "
-        lost = unsaved + "are lost." if seen.lost_steps else "No step is lost."
-        told = ["Its pod is ended without landing.", lost]
-        return [*told, f"{spends} {within}, {takes}.", *([gives] if seen.freed else [])]
-    if seen.verb == "save":
-        return [f"Saving and evaluating costs {seen.at_most} at most, {within}; then it goes on."]
-    if seen.verb == "fetch":
-        what = f"{seen.what} is copied" if seen.what else "Its best checkpoint is copied"
-        told = [f"{what} below {folder}, every hash verified."]
-        if seen.rents:
-            return [*told, f"A {seen.rents} is rented to bring it: {seen.at_most} at most."]
-        return [*told, f"It costs {ZERO}: nothing is rented for it."]
-    return [
+    ends = [spends, gives] if seen.freed else [spends]
+    match seen.verb:
+        case "land":
+            told = "It ends its step, saves, evaluates; then its pod is ended."
+            return "Land this run", f"Land it, {seen.at_most} at most", [told, *ends]
+        case "stop":
+            lost = "No step is lost."
+            if seen.lost_steps:
+                lost = f"{seen.lost_steps:,} steps since its last checkpoint, worth {seen.lost}, "
+                lost += "are lost."
+            lines = ["Its pod is ended without landing.", lost, *ends]
+            return "Stop this run at once", f"Stop it now, {seen.at_most} at most", lines
+        case "save":
+            told = f"Saving and evaluating costs {seen.at_most} at most, {takes}; then it goes on."
+            return "Save a checkpoint now", f"Save now, {seen.at_most} at most", [told]
+        case "fetch":
+            costs = f"It costs {ZERO}: nothing is rented for it."
+            if seen.rents:
+                costs = f"A {seen.rents} is rented to bring it: {seen.at_most} at most."
+            what = seen.what or "Its best checkpoint"
+            lines = [f"{what} is copied below {folder}, every hash verified.", costs]
+            button = f"Fetch it, {seen.at_most}" + (" at most" if seen.rents else "")
+            return "Fetch the best checkpoint", button, lines
+    lines = [
         "It goes on from its last checkpoint, while this page's server runs or another command "
         "drives it; its pod ends by itself.",
         f"Its whole budget is {seen.cap} then: {seen.at_most} more at most.",
     ]
+    return "Go on with a larger budget", f"Go on, {seen.at_most} more at most", lines
 
 
-def _button(seen: Foreseen) -> str:
-    return {
-        "land": f"Land it, {seen.at_most} at most",
-        "save": f"Save now, {seen.at_most} at most",
-        "stop": f"Stop it now, {seen.at_most} at most",
-        "fetch": f"Fetch it, {seen.at_most}" + (" at most" if seen.rents else ""),
-        "raise": f"Go on, {seen.at_most} more at most",
-    }[seen.verb]
-
-
-# -- curves, and what is marked on them ------------------------------------------------------------
+# -- curves, and the marks on them -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -281,7 +240,7 @@ def _marks(context: Context, state: RunState, phases: Sequence[Phase]) -> list[M
         for phase, step, at in saves
     ]
     for row in recoveries_of(context, state):
-        told = f"{happened(row)}; {done_about(row)}"
+        told = f"{trouble_text(row)}; {remedy_text(row)}"
         step = begins.get(row.phase, 0) + row.recovery.step
         marks.append(Mark("recovery", row.recovery.at, told, step))
     rates: dict[int, Usd] = {}
@@ -350,12 +309,7 @@ def _gate_json(phase: str, data: Any) -> dict[str, Any]:
         "phase": one_line(phase),
         "passed": verdict.passed,
         "checks": [
-            {
-                "name": one_line(check.name),
-                "passed": check.passed,
-                "blocking": check.blocking,
-                "detail": one_line(check.detail),
-            }
+            vars(check) | {"name": one_line(check.name), "detail": one_line(check.detail)}
             for check in verdict.checks
         ],
     }

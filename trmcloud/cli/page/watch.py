@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.api import Home
-from trmcloud.app.context import unreached_providers
 from trmcloud.app.run_facts import training_of
 from trmcloud.app.run_queries import is_driven
 from trmcloud.cli.page import shown
 from trmcloud.cli.page.feed import CurveStore, Feed
+from trmcloud.cli.views.health import health_json
+from trmcloud.cli.views.reasons import trouble_lines, unreached_lines
 from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, TrmcloudError
@@ -103,7 +104,7 @@ class Jobs:
 # What has changed since the last look: heartbeats and curves many times a second, by the files'
 # own dates; money, kill layers and pods as often as a small share of one core allows.
 #
-# Nobody's page open, nothing is looked at: ``trmcloud guard`` is what looks after runs unseen.
+# While no page is open, nothing is looked at: ``trmcloud guard`` looks after runs then.
 
 TICK_S = 0.25
 _OF_A_CORE = 40
@@ -136,7 +137,7 @@ class Beats:
     changed: Callable[[Sequence[str]], None]
     _ledger: _Stamp | None = None
     _states: dict[str, RunState] = field(default_factory=dict)
-    _seen: dict[str, _Stamp] = field(default_factory=dict)
+    _seen: dict[str, _Stamp | tuple[_Stamp | None, ...]] = field(default_factory=dict)
 
     def tick(self) -> None:
         """
@@ -179,12 +180,7 @@ class Beats:
         """Curves of a run that is looked at, where its metrics have grown."""
         folder = Path(self.home.context.files.folder(state.run_id))
         stamps = [_stamp(str(folder / phase / METRICS_NAME)) for phase in PHASE_NAMES]
-        key = f"{state.run_id}/metrics"
-        stamp = (
-            sum(each[0] for each in stamps if each is not None),
-            sum(each[1] for each in stamps if each is not None),
-            sum(each[2] for each in stamps if each is not None),
-        )
+        key, stamp = f"{state.run_id}/metrics", tuple(stamps)
         if stamp == self._seen.get(key):
             return
         self._seen[key] = stamp
@@ -234,7 +230,7 @@ class Looks:
         return max(spent * _OF_A_CORE, min(self.now() - began, 1.0)) if spent > 1e-4 else 0.01
 
     def _catch_up(self) -> bool:
-        """Runs that nobody drives are brought up to date, as any command would."""
+        """Bring runs without a driver up to date, as any command would."""
         now = self.now()
         if now < self._catch_up_at:
             return False
@@ -254,14 +250,7 @@ class Looks:
 
     def _tell_trouble(self) -> None:
         context = self.home.context
-        told = [
-            f"{provider} was not looked at: {why}" for provider, why in unreached_providers(context)
-        ]
-        for run_id, error in context.troubles.items():
-            known = isinstance(error, TrmcloudError)
-            what = str(error) if known else f"unexpected {type(error).__name__}: {error}"
-            told.append(f"{run_id} could not be brought up to date: {what}")
-        text = one_line("; ".join(told))
+        text = "; ".join([*unreached_lines(context), *trouble_lines(context)])
         if text != self._trouble:
             self._trouble = text
             self.feed.tell("trouble", {"text": text})
@@ -315,7 +304,7 @@ class Looks:
             busy = self.busy()
             state = next((each for each in self.home.states() if each.run_id == name), None)
             if state is not None:
-                self.feed.tell("health", shown.found_json(self.home.context, state), name)
+                self.feed.tell("health", health_json(self.home.context, state), name)
             spent = self.busy() - busy
             self._health[name] = self.now() + max(_HEALTH_EVERY_S, spent * _OF_A_CORE)
             return True
@@ -323,7 +312,7 @@ class Looks:
 
 
 class Watch:
-    """Both looks, each in a thread of its own, while anybody listens."""
+    """Both looks, each in a thread of its own, while a page is open."""
 
     def __init__(self, feed: Feed, curves: CurveStore, open_home: Callable[[], Home]) -> None:
         self._feed, self._curves, self._open_home = feed, curves, open_home
@@ -346,14 +335,14 @@ class Watch:
 
     def end(self) -> None:
         self._over.set()
-        self._feed.somebody.set()
+        self._feed.has_listeners.set()
         for thread in self._threads:
             thread.join(timeout=1.0)
 
     def _carry(self, work: Callable[[], float]) -> None:
         told = ""
         while not self._over.is_set():
-            self._feed.somebody.wait()
+            self._feed.has_listeners.wait()
             try:
                 rest_s, trouble = work(), ""
             except TrmcloudError as error:  # a ledger that is being written, above all

@@ -45,7 +45,7 @@ def line_chart(
     x_title: str,
     x_from: float | None = None,
 ) -> str:
-    """The chart, from ``x_from`` on; its classes are named in the style of whoever shows it. Empty
+    """The chart, from ``x_from`` on; its classes are named in the page's style. Empty
     where there is nothing to draw."""
     drawn = [each for each in series if each.points]
     if not drawn:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trmcloud.app.context import Context
 from trmcloud.app.trainings import RecoveryRow, find_symptoms, formats_of, recoveries_of
-from trmcloud.cli.views.text import duration
+from trmcloud.cli.views.text import duration, pick
 from trmcloud.core.contract.recovery import AGAIN, RATE, SKIPPED, SPARE
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.health import (
@@ -101,21 +101,28 @@ WORDS: Mapping[Rule, tuple[str, str]] = {
         "twice the batch with half the accumulation: fewer, larger passes are faster",
     ),
 }
-_SHARES = ("refinement", "share", "mfu", "busy")
-_TIMES = ("step_s", "planned_s")
-_SHORT_TIMES = ("pass_s", "usual_s")
-_COUNTS = ("number", "best_step", "gpu", "rank", "accumulation")
-_GIGABYTES = ("used_gb", "total_gb")
-_CLOCKS = ("clock", "usual")
+_FORMATS: Mapping[str, Callable[[float], str]] = {
+    **dict.fromkeys(("refinement", "share", "mfu", "busy"), "{:.1%}".format),
+    **dict.fromkeys(("number", "best_step", "gpu", "rank", "accumulation"), "{:,.0f}".format),
+    **dict.fromkeys(("used_gb", "total_gb"), "{:.1f} GB".format),
+    **dict.fromkeys(("clock", "usual"), "{:,.0f} MHz".format),
+    **dict.fromkeys(("step_s", "planned_s"), lambda s: f"{s:.2f} s" if s < 60 else duration(s)),
+    **dict.fromkeys(
+        ("pass_s", "usual_s"), lambda s: f"{s * 1e3:.1f} ms" if s < 1 else f"{s:.2f} s"
+    ),
+    "spikes": lambda count: "1 spike" if count == 1 else f"{count:.0f} spikes",
+}
 
 
-def seen(finding: Finding) -> str:
+def evidence_text(finding: Finding) -> str:
     """Return a finding's evidence in words."""
-    shown = {name: _shown(name, value) for name, value in finding.facts.items()}
+    shown = {
+        name: _FORMATS.get(name, "{:.3f}".format)(value) for name, value in finding.facts.items()
+    }
     return WORDS[finding.rule][0].format(**shown)
 
 
-def helps(finding: Finding, run_id: str) -> str:
+def advice_text(finding: Finding, run_id: str) -> str:
     """Return the advice for a finding."""
     return WORDS[finding.rule][1].format(run=run_id)
 
@@ -125,8 +132,8 @@ def health_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
     rows = []
     for phase, found in find_symptoms(context, run).items():
         for finding in found:
-            rows.append(("unwell", f"{phase} step {finding.step:,}: {seen(finding)}"))
-            rows.append(("  try", helps(finding, run.run_id)))
+            rows.append(("unwell", f"{phase} step {finding.step:,}: {evidence_text(finding)}"))
+            rows.append(("  try", advice_text(finding, run.run_id)))
     return rows
 
 
@@ -137,30 +144,12 @@ def health_json(context: Context, run: RunState) -> list[dict[str, Any]]:
             "rule": finding.rule.value,
             "step": finding.step,
             "facts": dict(finding.facts),
-            "text": seen(finding),
-            "next": helps(finding, run.run_id),
+            "text": evidence_text(finding),
+            "next": advice_text(finding, run.run_id),
         }
         for phase, found in find_symptoms(context, run).items()
         for finding in found
     ]
-
-
-def _shown(name: str, value: float) -> str:
-    if name in _SHARES:
-        return f"{value:.1%}"
-    if name in _TIMES:
-        return f"{value:.2f} s" if value < 60 else duration(value)
-    if name in _SHORT_TIMES:
-        return f"{value * 1e3:.1f} ms" if value < 1 else f"{value:.2f} s"
-    if name in _COUNTS:
-        return f"{value:,.0f}"
-    if name in _GIGABYTES:
-        return f"{value:.1f} GB"
-    if name in _CLOCKS:
-        return f"{value:,.0f} MHz"
-    if name == "spikes":
-        return "1 spike" if value == 1 else f"{value:.0f} spikes"
-    return f"{value:.3f}"
 
 
 _HAPPENED: Mapping[str, str] = {
@@ -180,7 +169,7 @@ _WORDS: Mapping[str, str] = {
 _SHORT_WHY = 120
 
 
-def happened(row: RecoveryRow) -> str:
+def trouble_text(row: RecoveryRow) -> str:
     """``fast step 40: ran out of memory (CUDA out of memory)``."""
     made = row.recovery
     where = f"{one_line(row.phase)} step {made.step:,}"
@@ -197,7 +186,7 @@ def happened(row: RecoveryRow) -> str:
     return f"{where}: {what}{times}" + (f" ({why})" if why else "")
 
 
-def done_about(row: RecoveryRow) -> str:
+def remedy_text(row: RecoveryRow) -> str:
     """``started again with batch 2 × accumulation 4``."""
     made = row.recovery
     if made.rung == SKIPPED:
@@ -208,7 +197,7 @@ def done_about(row: RecoveryRow) -> str:
     return f"started again with {_changes(made.changed)}{named}"
 
 
-def lost(row: RecoveryRow) -> str:
+def loss_text(row: RecoveryRow) -> str:
     """``12 steps · 34 s · $0.0012 lost``."""
     made = row.recovery
     steps = "1 step" if made.lost_steps == 1 else f"{made.lost_steps:,} steps"
@@ -219,20 +208,20 @@ def recovered_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
     """Two rows for each thing that was mended."""
     rows = []
     for each in recoveries_of(context, run):
-        rows.append(("mended", happened(each)))
-        rows.append(("  by", f"{done_about(each)} · {lost(each)}"))
+        rows.append(("mended", trouble_text(each)))
+        rows.append(("  by", f"{remedy_text(each)} · {loss_text(each)}"))
     return rows
 
 
-class News:
-    """Rows that were not told yet; of steps that are left out the first alone, since the log itself
-    has each of them."""
+class RecoveryNews:
+    """Recoveries that were not shown yet; of steps that are left out the first alone, since the log
+    itself has each of them."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._said: set[tuple[int, str, str, str, int]] = set()
 
-    def of(self, run: RunState) -> list[tuple[str, str]]:
+    def of_run(self, run: RunState) -> list[tuple[str, str]]:
         """(what happened, what was done about it and what it cost) of each."""
         news = []
         for each in recoveries_of(self._context, run):
@@ -241,7 +230,7 @@ class News:
             key = (each.generation, each.phase, made.what, f"{made.rung} {made.changed}", number)
             if key not in self._said:
                 self._said.add(key)
-                news.append((happened(each), f"{done_about(each)} · {lost(each)}"))
+                news.append((trouble_text(each), f"{remedy_text(each)} · {loss_text(each)}"))
         return news
 
 
@@ -250,16 +239,12 @@ def recovered_json(context: Context, run: RunState) -> list[dict[str, Any]]:
         {
             "generation": each.generation,
             "phase": each.phase,
-            "step": each.recovery.step,
-            "at": each.recovery.at,
-            "what": each.recovery.what,
-            "rung": each.recovery.rung,
+            **pick(each.recovery, "step", "at", "what", "rung"),
             "changed": dict(each.recovery.changed),
-            "times": each.recovery.times,
-            "lost_steps": each.recovery.lost_steps,
+            **pick(each.recovery, "times", "lost_steps"),
             "lost_seconds": each.recovery.lost_s,
             "lost_usd": float(each.lost),
-            "text": f"{happened(each)}; {done_about(each)}",
+            "text": f"{trouble_text(each)}; {remedy_text(each)}",
         }
         for each in recoveries_of(context, run)
     ]

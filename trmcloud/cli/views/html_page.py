@@ -63,7 +63,7 @@ def head_of(title: str, style: str = STYLE) -> str:
 
 
 def words(text: object) -> str:
-    """Anybody's words, as HTML that is nothing but words."""
+    """Return any text as HTML without markup."""
     return escape(one_line(str(text)), quote=True)
 
 
@@ -131,7 +131,7 @@ def parts_of(receipt: Receipt) -> list[tuple[str, str]]:
     """(name, HTML) of each part of a receipt's page."""
     account = receipt.account
     parts = [
-        ("head", _head(receipt.run_id)),
+        ("head", head_of(f"Receipt of {receipt.run_id}")),
         ("summary", _summary(receipt, account)),
         ("asked", _section("asked", "Asked", _asked(account))),
         ("planned", _section("planned", "Planned", _planned(account["planned"]))),
@@ -145,10 +145,6 @@ def parts_of(receipt: Receipt) -> list[tuple[str, str]]:
         ("check", _section("check", "To check it", _check(receipt))),
     ]
     return [(name, text) for name, text in parts if text]
-
-
-def _head(run_id: str) -> str:
-    return head_of(f"Receipt of {run_id}")
 
 
 def _section(name: str, title: str, body: str) -> str:
@@ -395,15 +391,12 @@ def _mended(receipt: Receipt) -> str:
 
 
 def _checkpoints(account: Mapping[str, Any]) -> str:
-    best = _named(account, "best")
-    latest = _named(account, "latest")
-    parts = []
-    for name, made in (("best", best), ("latest", latest)):
-        if made is None or (name == "latest" and best is not None
-                            and made["checkpoint"] == best["checkpoint"]):  # fmt: skip
-            continue
-        both = "best and latest" if made is best and best == latest else name
-        parts.append(named_rows(_hashes(both, made, _by(account))))
+    best, latest = _named(account, "best"), _named(account, "latest")
+    both = best is not None and best == latest
+    chosen = [("best and latest" if both else "best", best)]
+    if best is None or latest is None or latest["checkpoint"] != best["checkpoint"]:
+        chosen.append(("latest", latest))
+    parts = [named_rows(_hashes(name, made, _by(account))) for name, made in chosen if made]
     rows = [
         (words(each["checkpoint"]), bpb(each["val_bpb"]), f"{each['size_bytes'] / 1e6:,.1f} MB",
          f"<code>{words(each['weights_sha256'])}</code>")
@@ -423,13 +416,8 @@ def _hashes(name: str, made: Mapping[str, Any], by: str) -> list[tuple[str, str]
         *((file, f"<code>{words(known)}</code>") for file, known in made["files"].items()),
         ("data", f"<code>{words(made['data_sha256'])}</code>"),
         ("tokenizer", f"<code>{words(made['tokenizer_sha256'])}</code>"),
-    ]
-    rows += [
         ("code", f"<code>{words(about['code_sha256'])}</code>"),
-        (
-            "packages",
-            f"<code>{words(about['packages_sha256'])}</code>",
-        ),
+        ("packages", f"<code>{words(about['packages_sha256'])}</code>"),
     ]
     if made["provenance"]:
         told = f"Python {about.get('python', '?')}, torch {about.get('torch', '?')}"

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 
 from trmcloud.app.checkpoints.fetching import FetchedCheckpoint, OwnNames, under_own_names
 from trmcloud.app.checkpoints.opening import Effect, worst
 from trmcloud.app.context import Context
+from trmcloud.app.run_facts import report_run
+from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree
-from trmcloud.cli.views.plan import age_days, limit_rows, told_reasons
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields
+from trmcloud.cli.views.plan import age_days, limit_rows, reasons_to_show
+from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields, print_json
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered
 from trmcloud.core.contract.command import NO_SIGNAL, Command
-from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan, plan_to_json
 from trmcloud.core.spec.settings import CommandSettings
 from trmcloud.core.text import one_line
-
-# What a person can do about a pod by its provider's own client, and what of their account it
-# holds.
 
 
 def plan_credential_rows(context: Context, plan: Plan) -> list[tuple[str, str]]:
@@ -62,19 +58,16 @@ def show_plan(
 ) -> None:
     """The very plan that will run; with ``verbose`` every limit and switch, "off" included."""
     if as_json:
-        print(json.dumps(plan_to_json(plan), indent=1), file=as_is())
+        print_json(plan_to_json(plan))
         return
     print("\n".join(fields(plan_rows(context, plan, verbose=verbose), indent="  ")))
     chosen = plan.recommended
-    for reason in told_reasons(chosen.reasons, verbose=verbose) if chosen is not None else ():
+    for reason in reasons_to_show(chosen.reasons, verbose=verbose) if chosen is not None else ():
         print(f"  · {reason}")
 
 
 def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = False) -> None:
     """Print the hardware, checkpoint and rest of the cap with which an ended run continues."""
-    from trmcloud.app.run_facts import report_run
-    from trmcloud.app.run_queries import mark_reported
-
     report = report_run(context, run)
     latest = report.latest
     begins = "what lies on its network volume" if report.on_volume else "the beginning"
@@ -85,7 +78,13 @@ def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = 
     told = dict(plan_rows(context, plan, verbose=verbose))
     rows = [("hardware", told.pop("hardware", report.hardware)), ("goes on from", begins)]
     if latest is not None and report.before_cooldown is not None:
-        rows.append(("has cooled", _if_topped_up(latest, report.before_cooldown)))
+        before = report.before_cooldown
+        told_of = (
+            f"since step {before.step:,}: given more than a cooldown takes, it trains on from "
+            f"{before.label}, at the full rate; what steps {before.step + 1:,} to {latest.step:,} "
+            f"have read is read again from step {latest.step + 1:,} on"
+        )
+        rows.append(("has cooled", told_of))
     rows += resumed_rows(run)
     if "rate" in told:
         rows.append(("rate", told.pop("rate")))
@@ -94,14 +93,6 @@ def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = 
     for name in ("plan", "cap", "stops", *plan.spec.phases):
         told.pop(name, None)  # of the launch; a resume has another length
     print("\n".join(fields([*rows, *told.items()], indent="  ")))
-
-
-def _if_topped_up(latest: CheckpointManifest, before: CheckpointManifest) -> str:
-    return (
-        f"since step {before.step:,}: given more than a cooldown takes, it trains on from "
-        f"{before.label}, at the full rate; what steps {before.step + 1:,} to {latest.step:,} have "
-        f"read is read again from step {latest.step + 1:,} on"
-    )
 
 
 def resumed_rows(run: RunState) -> list[tuple[str, str]]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from trmcloud.app.context import Context
-from trmcloud.app.run_facts import report_run
+from trmcloud.app.run_facts import gains_of, report_run
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.trainings import TargetResult, judge_target
 from trmcloud.cli.views.text import bpb, losses
 from trmcloud.core.contract.command import Command
-from trmcloud.core.contract.gate import gain_per_usd, gain_soon
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.observation import BY_POD, MARK, ReportedValue
@@ -80,7 +79,7 @@ def number(value: float | None) -> str:
 
 
 def steps_words(beat: Heartbeat, of: str = "/") -> str:
-    """``120/3,000``; ``120`` where nobody knows how many there are."""
+    """``120/3,000``; ``120`` where their number is not known."""
     return f"{beat.step:,}{of}{beat.steps:,}" if beat.steps else f"{beat.step:,}"
 
 
@@ -137,7 +136,7 @@ def _value(manifest: CheckpointManifest) -> str:
 def next_buys(run: RunState, beat: Heartbeat) -> str:
     """``next $1 buys 0.012 bpb``; of an hour where nothing is paid; empty while nothing is known,
     and once it cools down."""
-    return buys_words(*_gains(run, beat))
+    return buys_words(*gains_of(run, beat))
 
 
 def buys_words(usd: float | None, hour: float | None) -> str:
@@ -149,17 +148,8 @@ def buys_words(usd: float | None, hour: float | None) -> str:
 
 
 def worth_json(run: RunState, beat: Heartbeat | None) -> dict[str, Any]:
-    usd, hour = _gains(run, beat) if beat is not None else (None, None)
+    usd, hour = gains_of(run, beat) if beat is not None else (None, None)
     return {"next_usd_buys_bpb": usd, "next_hour_buys_bpb": hour}
-
-
-def _gains(run: RunState, beat: Heartbeat) -> tuple[float | None, float | None]:
-    """(bits per byte a dollar, an hour)"""
-    curve, left = beat.curve, beat.steps - beat.step
-    if curve is None or beat.state == "ended":
-        return None, None
-    rate = float(run.generation.rate) if run.generation is not None else 0.0
-    return gain_per_usd(curve, left, rate), gain_soon(curve, left)
 
 
 _WORDS = {True: "passed", False: "FAILED", None: "not judged"}
@@ -171,16 +161,12 @@ def verdict_of(run: RunState, report: RunReport) -> TargetResult | None:
 
 def target_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
     made = verdict_of(run, report_run(context, run))
-    return (
-        []
-        if made is None
-        else [("verdict", text) for text in target_lines(mark_reported(run, made))]
-    )
+    lines = target_lines(mark_reported(run, made)) if made is not None else []
+    return [("verdict", text) for text in lines]
 
 
 def target_lines(told: ReportedValue[TargetResult]) -> list[str]:
-    """The verdict, whose word it rests on, and why the promise could not be kept where it was
-    not."""
+    """Return the verdict and its source, and the reasons where the promise was not kept."""
     said = told.as_reported(_words)
     return [one_line(said), *told.checked(lambda made: [] if made.passed else made.target.why_not)]
 

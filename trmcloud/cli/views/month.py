@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import time
 from collections.abc import Sequence
 
@@ -122,8 +123,6 @@ def _plot(report: MonthReport) -> str:
 
 
 def _bounds(month: str) -> tuple[float, float]:
-    import calendar
-
     year, number = int(month[:4]), int(month[5:])
     begins = calendar.timegm((year, number, 1, 0, 0, 0))
     after = (year + 1, 1) if number == 12 else (year, number + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from trmcloud.app.planning import OwnHardware
-from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.streams import columns as columns_here
+from trmcloud.cli.views.text import count, print_json
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import FRESH_DAYS
 from trmcloud.core.money import ZERO, Usd, cost
@@ -42,7 +41,7 @@ def limit_rows(plan: Plan, *, verbose: bool) -> list[tuple[str, str]]:
     return [row for row in limits if row[1] != "off"] + ([("off", off)] if off else [])
 
 
-def told_reasons(reasons: tuple[Remark, ...], *, verbose: bool) -> list[str]:
+def reasons_to_show(reasons: tuple[Remark, ...], *, verbose: bool) -> list[str]:
     """Why a candidate is planned as it is; the kind of offer is a detail."""
     return [text for about, text in reasons if verbose or about is not RemarkTopic.OFFER]
 
@@ -149,7 +148,7 @@ def show(
 ) -> None:
     """``more``: lines below it; ``more_json``: the same beside a plan's own keys."""
     if as_json:
-        print(json.dumps({**plan_to_json(plan), **more_json}, indent=1), file=as_is())
+        print_json({**plan_to_json(plan), **more_json})
         return
     columns = columns_here() if sys.stdout.isatty() else PIPE_COLUMNS
     lines = render(plan, columns=columns, everything=everything, verbose=verbose)
@@ -207,10 +206,6 @@ def nearest(plan: Plan) -> list[Candidate]:
     return order[:3]
 
 
-def _hours_cell(candidate: Candidate) -> str:
-    return f"{_short(candidate.hours.p50)} h"
-
-
 def hours_text(interval: Interval) -> str:
     return f"{_short(interval.p50)} ({_short(interval.p10)}–{_short(interval.p90)})"
 
@@ -231,11 +226,9 @@ def fits_text(candidate: Candidate) -> str:
 
 def _headline(plan: Plan) -> str:
     spec = plan.spec
-    tokens = 0
-    if plan.candidates:
-        first = plan.recommended or plan.candidates[0]
-        tokens = sum(phase.tokens for phase in first.phases)
-    parts = [spec.recipe, " + ".join(spec.phases), f"{_count(tokens)} tokens"]
+    first = plan.recommended or next(iter(plan.candidates), None)
+    tokens = sum(phase.tokens for phase in first.phases) if first is not None else 0
+    parts = [spec.recipe, " + ".join(spec.phases), f"{count(tokens)} tokens"]
     parts.append(f"budget {spec.budget}" if spec.budget is not None else "no budget")
     if spec.fills:
         parts.append("filled")
@@ -333,7 +326,9 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
     if chosen is None:
         lines = ["No plan fits these limits; closest:"]
         for candidate in nearest(plan):
-            lines.append(f"  {candidate.hardware}, {candidate.cost_p50}, {_hours_cell(candidate)}")
+            lines.append(
+                f"  {candidate.hardware}, {candidate.cost_p50}, {_short(candidate.hours.p50)} h"
+            )
             lines += [
                 f"    {text}" for about, text in candidate.reasons if about is RemarkTopic.NEED
             ]
@@ -348,7 +343,7 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
         lines.append(
             f"  no price younger than {FRESH_DAYS} days fits: trmcloud prices refresh reads today's"
         )
-    lines += [f"  {reason}" for reason in told_reasons(chosen.reasons, verbose=verbose)]
+    lines += [f"  {reason}" for reason in reasons_to_show(chosen.reasons, verbose=verbose)]
     lines.append(
         f"  lands {_clock(chosen.soft_stop_s)} after start, hard stop {_clock(chosen.hard_stop_s)},"
         f" at most {chosen.worst_case}"
@@ -374,13 +369,6 @@ def _short(number: float) -> str:
 
 def _dollars(amount: Usd) -> str:
     return f"${float(amount):,.0f}" if amount >= Usd(100) else str(amount)
-
-
-def _count(number: int) -> str:
-    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if number >= size:
-            return f"{number / size:.1f}{unit}"
-    return str(number)
 
 
 def own_lines(own: OwnHardware) -> list[str]:

@@ -30,7 +30,6 @@ from trmcloud.core.planner.speed import predict_phase, rented_machine, steps_bet
 from trmcloud.core.spec.guides import BatchRow
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
 from trmcloud.core.spec.settings import PhaseRecipe, rate_for
-from trmcloud.core.spec.work import Work
 from trmcloud.core.values import replace
 
 HOUR_S = 3600.0
@@ -86,11 +85,13 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
     work = s.work()
     per_step = s.tokens_per_step(c.world_size)
     gflop = work.train_flops / 1e9
+    matmul_mflop = (work.matmul_flops + work.head_flops) / 2e6
+    in_matmuls = f"6 × {matmul_mflop:,.0f}M in matmuls + attention"
     lines = [
         f"{phase.name}: {s.steps:,} steps",
         _line("tokens per step", f"{s.batch} × {s.accumulation} × {c.world_size} × {s.sequence}",
               f"{per_step:,}"),
-        _line("FLOPs per token", s.flops_formula or _flops_text(work), f"{gflop:,.2f} GFLOP"),
+        _line("FLOPs per token", s.flops_formula or in_matmuls, f"{gflop:,.2f} GFLOP"),
         _line("FLOPs per step", f"{per_step:,} × {gflop:,.2f} GFLOP",
               f"{per_step * gflop / 1e6:,.2f} PFLOP"),
     ]  # fmt: skip
@@ -125,11 +126,8 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
         ]  # fmt: skip
         if abs(scale - 1) > 0.001:
             lines.append(_line("probe or spot", "measured ÷ predicted", f"× {scale:.3f}"))
-        mfu = (
-            per_step
-            * work.train_flops
-            / (phase.step_s.p50 * c.world_size * gpu.peak_flops(s.dtype))
-        )
+        possible = phase.step_s.p50 * c.world_size * gpu.peak_flops(s.dtype)
+        mfu = per_step * work.train_flops / possible
         lines.append(_line("step", f"{mfu:.1%} MFU on the dense peak", f"{phase.step_s.p50:.3f} s"))
     else:
         lines.append(_line("step", "FLOPs ÷ nominal peak × MFU", f"{phase.step_s.p50:.3f} s"))
@@ -163,10 +161,6 @@ def _recompute_text(s: PhaseRecipe) -> str:
     if s.batch * s.sequence * s.vocab_size > MAX_LOGITS:
         parts.append("the head in pieces")
     return ", ".join(parts) or "off"
-
-
-def _flops_text(work: Work) -> str:
-    return f"6 × {(work.matmul_flops + work.head_flops) / 2e6:,.0f}M in matmuls + attention"
 
 
 def _money(c: Candidate, plan: Plan) -> list[str]:

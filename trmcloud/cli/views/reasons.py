@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trmcloud.app.context import Context, unreached_providers
 from trmcloud.cli.views.text import bpb, duration
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.control.observation import BY_POD, POD
@@ -15,8 +16,8 @@ from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
-    from trmcloud.app.context import Context
     from trmcloud.app.reap import Did
+    from trmcloud.core.control.ledger_facts import Quarantine
 
 _Kind = ReasonKind
 SENTENCES: Mapping[ReasonKind, str] = {
@@ -84,7 +85,7 @@ FOLLOWS: Mapping[ReasonKind, str] = {
 
 
 def sentence(reason: Reason | None) -> str:
-    """The reason in words, which may be somebody else's; empty for none."""
+    """Return the reason as a sentence, which may quote a pod or a provider; empty for none."""
     if reason is None:
         return ""
     words = {name: _words(name, fact) for name, fact in reason.facts.items()}
@@ -119,7 +120,6 @@ def _words(name: str, fact: Fact) -> str:
     return str(fact)
 
 
-_Notice = NoticeKind
 _WHAT = {
     "out_of_memory": "ran out of memory",
     "non_finite": "its loss or gradients were not finite",
@@ -133,137 +133,96 @@ _WHAT = {
 
 def words_of(notice: Notice) -> Mapping[str, str]:
     """``title`` and ``text`` of a notice; whatever a pod said is one line of plain text."""
-    title, text = _WORDS[notice.kind](notice, notice.facts)
+    title, text = _title_and_text(notice)
     return {"title": one_line(title)[:120], "text": one_line(text)[:600]}
 
 
-def _by(facts: Mapping[str, Any]) -> str:
-    return f" {BY_POD}" if facts.get("reported_by") == POD else ""
-
-
-def _started(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
+def _title_and_text(notice: Notice) -> tuple[str, str]:
     run = notice.run_id
-    return f"{run} has started", f"{facts['phase']} is trained{_by(facts)}. trmcloud status {run}"
+    facts: Mapping[str, Any] = notice.facts
+    by = f" {BY_POD}" if facts.get("reported_by") == POD else ""
+    status = f"trmcloud status {run}"
+    match notice.kind:
+        case NoticeKind.STARTED:
+            return f"{run} has started", f"{facts['phase']} is trained{by}. {status}"
+        case NoticeKind.GATE:
+            told = "passed" if facts["passed"] else "FAILED"
+            text = f"The gate after {facts['phase']} {told}{by}. trmcloud gate {run}"
+            return f"{run}: gate {told}", text
+        case NoticeKind.CAP:
+            name = f"{facts['level']} {facts['key']}".strip()
+            text = f"{_spent(facts)} by our clock. trmcloud budget show"
+            return f"{facts['percent']} % of the {name} cap is spent", text
+        case NoticeKind.ENDED:
+            outcome = str(facts["outcome"])
+            known = {each.value: MEANINGS.get(each, "") for each in Outcome}
+            words = [known[outcome]] if known.get(outcome) else []
+            if "spent_usd" in facts:
+                words.append(f"{_spent(facts)} by our clock")
+            if "step" in facts:
+                metric = bpb(facts.get("val_bpb"))
+                words.append(f"{facts['phase']} step {facts['step']:,}, bpb {metric}{by}")
+            return f"{run}: {outcome}", f"{'; '.join(words)}. {status}"
+        case NoticeKind.TROUBLE:
+            what = str(facts["what"])
+            where = f"{facts['phase']} step {facts['step']:,}: " if "phase" in facts else ""
+            short = what.replace("_", " ")
+            told = f"{where}{_WHAT.get(what, short)}"
+            if not facts["mended"]:
+                return f"{run}: {short}", f"{told}{by}. {status}"
+            now = f"now with {facts['changed']}" if facts["changed"] else "from its last checkpoint"
+            lost = f"{facts['lost_steps']:,} steps and {duration(facts['lost_s'])} lost"
+            return f"{run}: mended, {short}", f"{told}; goes on {now}, {lost}{by}. {status}"
+        case NoticeKind.LOST:
+            text = f"{facts['pod']} at {facts['provider']} ended without a word; {_spent(facts)}"
+            return f"{run}: its pod is lost", f"{text} by our clock. trmcloud resume {run}"
+        case NoticeKind.PRICE:
+            planned, billed = (Usd(facts[f"{x}_usd_per_hour"]) for x in ("planned", "billed"))
+            now = f" with {facts['hardware']}" if "hardware" in facts else ""
+            text = f"{billed}/h{now}, planned at {planned}/h; the cap stays. {status}"
+            return f"{run}: its price changed", text
+        case NoticeKind.ORPHAN:
+            text = f"{facts['pod']} at {facts['provider']} is no run's, and may have cost "
+            text += f"{Usd(facts['at_most_usd'])}; it is ended. trmcloud reap --yes"
+            return "an orphaned pod was found", text
+        case NoticeKind.REAPER:
+            text = f"It should come by every {duration(facts['every_s'])}, and last did "
+            text += f"{duration(facts['silent_s'])} ago, while something is rented. "
+            return f"the reaper on {facts['machine']} is silent", f"{text}trmcloud guard status"
+        case NoticeKind.TEST:
+            return "trmcloud: a test", "If you read this, it works. trmcloud notify list"
 
 
-def _gate(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
-    run = notice.run_id
-    told = "passed" if facts["passed"] else "FAILED"
-    return (
-        f"{run}: gate {told}",
-        f"The gate after {facts['phase']} {told}{_by(facts)}. trmcloud gate {run}",
-    )
+def _spent(facts: Mapping[str, Any]) -> str:
+    return f"{Usd(facts['spent_usd'])} of {Usd(facts['cap_usd'])}"
 
 
-def _cap(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
-    name = f"{facts['level']} {facts['key']}".strip()
-    spent, cap = Usd(facts["spent_usd"]), Usd(facts["cap_usd"])
-    return (
-        f"{facts['percent']} % of the {name} cap is spent",
-        f"{spent} of {cap} by our clock. trmcloud budget show",
-    )
-
-
-def _ended(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
-    run, outcome = notice.run_id, str(facts["outcome"])
-    known = {each.value: each for each in Outcome}
-    meant = MEANINGS.get(known[outcome], "") if outcome in known else ""
-    told = [meant] if meant else []
-    if "spent_usd" in facts:
-        told.append(f"{Usd(facts['spent_usd'])} of {Usd(facts['cap_usd'])} by our clock")
-    if "step" in facts:
-        told.append(
-            f"{facts['phase']} step {facts['step']:,}, bpb {bpb(facts.get('val_bpb'))}{_by(facts)}"
-        )
-    return f"{run}: {outcome}", f"{'; '.join(told)}. trmcloud status {run}"
-
-
-def _trouble(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
-    run, what = notice.run_id, str(facts["what"])
-    where = f"{facts['phase']} step {facts['step']:,}: " if "phase" in facts else ""
-    told = _WHAT.get(what, what.replace("_", " "))
-    if not facts["mended"]:
-        text = f"{where}{told}{_by(facts)}. trmcloud status {run}"
-        return f"{run}: {what.replace('_', ' ')}", text
-    by = f"now with {facts['changed']}" if facts["changed"] else "from its last checkpoint"
-    lost = f"{facts['lost_steps']:,} steps and {duration(facts['lost_s'])} lost"
-    return (
-        f"{run}: mended, {what.replace('_', ' ')}",
-        f"{where}{told}; goes on {by}, {lost}{_by(facts)}. trmcloud status {run}",
-    )
-
-
-def _lost(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
-    run = notice.run_id
-    spent = f"{Usd(facts['spent_usd'])} of {Usd(facts['cap_usd'])}"
-    return (
-        f"{run}: its pod is lost",
-        f"{facts['pod']} at {facts['provider']} ended without a word; {spent} by our clock. "
-        f"trmcloud resume {run}",
-    )
-
-
-def _price(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
-    planned, billed = Usd(facts["planned_usd_per_hour"]), Usd(facts["billed_usd_per_hour"])
-    now = f" with {facts['hardware']}" if "hardware" in facts else ""
-    return (
-        f"{notice.run_id}: its price changed",
-        f"{billed}/h{now}, planned at {planned}/h; the cap stays. trmcloud status {notice.run_id}",
-    )
-
-
-def _orphan(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
-    return (
-        "an orphaned pod was found",
-        f"{facts['pod']} at {facts['provider']} is no run's, and may have cost "
-        f"{Usd(facts['at_most_usd'])}; it is ended. trmcloud reap --yes",
-    )
-
-
-def _reaper(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
-    silent, every = duration(facts["silent_s"]), duration(facts["every_s"])
-    return (
-        f"the reaper on {facts['machine']} is silent",
-        f"It should come by every {every}, and last did {silent} ago, while something is rented. "
-        "trmcloud guard status",
-    )
-
-
-def _test(notice: Notice, facts: Mapping[str, Any]) -> tuple[str, str]:
-    return "trmcloud: a test", "If you read this, it works. trmcloud notify list"
-
-
-_WORDS = {
-    _Notice.STARTED: _started,
-    _Notice.GATE: _gate,
-    _Notice.CAP: _cap,
-    _Notice.ENDED: _ended,
-    _Notice.TROUBLE: _trouble,
-    _Notice.LOST: _lost,
-    _Notice.PRICE: _price,
-    _Notice.ORPHAN: _orphan,
-    _Notice.REAPER: _reaper,
-    _Notice.TEST: _test,
-}
-
-
-def tell_unreached(context: Context) -> None:
-    """Providers that gave no list: what they rent to us goes on, unseen from here."""
-    from trmcloud.app.context import unreached_providers
-
-    for provider, why in unreached_providers(context):
-        print(one_line(f"{provider} was not looked at: {why}"), file=sys.stderr, flush=True)
-
-
-def tell_troubles(context: Context) -> None:
+def trouble_lines(context: Context) -> list[str]:
+    """A line for each run that could not be brought up to date by the last ``reconcile``."""
+    lines = []
     for run_id, error in context.troubles.items():
         known = isinstance(error, TrmcloudError)
         what = str(error) if known else f"unexpected {type(error).__name__}: {error}"
-        print(
-            one_line(f"{run_id} could not be brought up to date: {what}"),
-            file=sys.stderr,
-            flush=True,
-        )
+        lines.append(one_line(f"{run_id} could not be brought up to date: {what}"))
+    return lines
+
+
+def unreached_lines(context: Context) -> list[str]:
+    """A line for each provider that gave no list: what it rents to us continues, unseen."""
+    return [
+        one_line(f"{provider} was not looked at: {why}")
+        for provider, why in unreached_providers(context)
+    ]
+
+
+def tell_unreached(context: Context) -> None:
+    for line in unreached_lines(context):
+        print(line, file=sys.stderr, flush=True)
+
+
+def tell_troubles(context: Context) -> None:
+    for line in trouble_lines(context):
+        print(line, file=sys.stderr, flush=True)
 
 
 def trouble_code(context: Context, run_id: str = "") -> int:
@@ -271,3 +230,11 @@ def trouble_code(context: Context, run_id: str = "") -> int:
     was brought up to date."""
     troubles = [e for name, e in context.troubles.items() if run_id in ("", name)]
     return max((int(getattr(error, "exit_code", 1)) for error in troubles), default=0)
+
+
+def hurt_line(hurt: Quarantine) -> str:
+    """A run in quarantine: what is known, what it counts as, what to type next."""
+    if hurt.settled is not None:
+        return f"{hurt.run_id}: {hurt.words}; settled by hand at {hurt.settled}"
+    most = "an amount that is not known" if hurt.most is None else f"{hurt.most} at most"
+    return f"{hurt.run_id}: {hurt.words}; it counts as {most} · trmcloud ledger restore"

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.launching import OnlyBillPending, follow_or_drive, foreseen_closing, request_stop
+from trmcloud.app.ending import NamedPodsEnded, PodListing
+from trmcloud.app.launching import (
+    OnlyBillPending,
+    follow_or_drive,
+    foreseen_closing,
+    has_begun,
+    request_stop,
+)
+from trmcloud.app.measurements import note_measured, note_probed
 from trmcloud.app.run_queries import mark_reported, reported_uploads
 from trmcloud.app.short_rentals import meaning_of, never_heard
+from trmcloud.cli.views.health import health_rows, recovered_rows
+from trmcloud.cli.views.metrics import target_rows
 from trmcloud.cli.views.reasons import sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
@@ -20,13 +30,10 @@ from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
 from trmcloud.core.text import one_line
-
-if TYPE_CHECKING:
-    from trmcloud.app.ending import NamedPodsEnded, PodListing
 
 
 def tell_listed(found: PodListing) -> None:
@@ -74,7 +81,7 @@ RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNREPORTED)
 def carry(context: Context, driver: RunDriver, *, detach: bool) -> int:
     """Drive a run in the foreground until its pod is gone, or in ``-d`` until it runs; exit code.
 
-    A bill that is late keeps nobody here: whatever command comes next settles it.
+    It does not wait for a late bill: the next command settles that.
     """
     run = driver.run()
     outlive_the_reader()
@@ -85,7 +92,7 @@ def carry(context: Context, driver: RunDriver, *, detach: bool) -> int:
     over = OnlyBillPending(context)
 
     def done(state: RunState) -> bool:
-        return over(state) or (detach and _training_has_begun(state))
+        return over(state) or (detach and has_begun(state))
 
     with RunBar(context) as bar:
         try:
@@ -113,7 +120,7 @@ def _goes_on(run: RunState) -> None:
 
 def look_on(context: Context, run_id: str) -> int:
     """Show a run that another command may drive, until nothing is left of it but its bill; exit
-    code. Where nobody drives it, it is driven meanwhile. Ctrl-C leaves it as it is."""
+    code. Where no command drives it, this one does. Ctrl-C leaves it as it is."""
     outlive_the_reader()
     tell_troubles(context)
     over = OnlyBillPending(context)
@@ -147,16 +154,10 @@ def show_end(context: Context, run: RunState) -> int:
         print(f"  why: {one_line(told)}")
     for phase, gate in run.gates.items():
         show_verdict(phase, mark_reported(run, gate.verdict))
-    from trmcloud.cli.views.health import (
-        health_rows,  # with statistics, which nothing else needs
-        recovered_rows,
-    )
-    from trmcloud.cli.views.metrics import target_rows
 
     told_rows = recovered_rows(context, run) + health_rows(context, run)
     for label, text in told_rows + target_rows(context, run):
         print(f"  {label}: {text}")
-    from trmcloud.app.measurements import note_measured, note_probed
 
     with suppress(OSError):  # what it measured is lost then, and nothing else
         note_measured(context, run)
@@ -232,7 +233,3 @@ def _interrupted(
         return driver.until(over, bar.watch)
     except KeyboardInterrupt:
         return driver.run()
-
-
-def _training_has_begun(run: RunState) -> bool:
-    return run.trains or run.state is State.ENDING or not run.live

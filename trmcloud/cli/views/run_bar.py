@@ -28,7 +28,7 @@ from trmcloud.app.run_queries import (
     waits_for,
     waits_for_data,
 )
-from trmcloud.cli.views.health import News
+from trmcloud.cli.views.health import RecoveryNews
 from trmcloud.cli.views.launch import lines_of
 from trmcloud.cli.views.metrics import (
     best_words,
@@ -134,7 +134,7 @@ class Speed:
         return words
 
 
-def carried(errands: Sequence[Errand], speed: Speed, now: float) -> tuple[str, list[str]]:
+def transfer_lines(errands: Sequence[Errand], speed: Speed, now: float) -> tuple[str, list[str]]:
     """(what is said of files being sent, a line for each checkpoint being pulled)."""
     sending, pulling = "", []
     for errand in errands:
@@ -205,9 +205,9 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._trouble_at: float | None = None
         self._trouble_said = ""
         self._unforeseen = self._unlisted_said = False
-        self._boot_said = self._bucket_said = ""
+        self._told: dict[str, str] = {}
         self._by_hand_of = ""
-        self._news = News(context)
+        self._news = RecoveryNews(context)
         self._waits: tuple[Reason | None, float] = (None, 0.0)
 
     def __enter__(self) -> RunBar:
@@ -228,7 +228,7 @@ class RunBar(AbstractContextManager["RunBar"]):
     def watch(self, run: RunState) -> None:
         now = self._context.wall()
         report, beat = last_report(self._context, run), last_beat(self._context, run)
-        sending, pulling = carried(errands(self._context, run), self._speed, now)
+        sending, pulling = transfer_lines(errands(self._context, run), self._speed, now)
         stage = stage_of(run, beat, report, self._stage, pulls=bool(pulling))
         self._tell_refused(run)
         if stage and stage != self._stage:
@@ -237,8 +237,11 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._tell_by_hand(run)
         self._tell_unforeseen(run)
         self._tell_trouble(run, now)
-        self._tell_boot(run)
-        self._tell_bucket(run)
+        boot, bucket = boot_trouble(self._context, run), bucket_trouble(self._context, run)
+        self._tell_once("boot", boot, f"  the provider's log of the pod: {boot}")
+        self._tell_once("bucket", bucket, f"  {bucket}; it is tried again")
+        if not bucket:
+            self._told.pop("bucket", None)
         self._tell_waiting(run, now)
         self._tell_pulled(run)
         self._tell_mended(run)
@@ -300,21 +303,15 @@ class RunBar(AbstractContextManager["RunBar"]):
 
     def _tell_mended(self, run: RunState) -> None:
         """Print recoveries of the training, which continued by itself."""
-        for what, done in self._news.of(run):
+        for what, done in self._news.of_run(run):
             self._print(f"  {what}")
             self._print(f"    {done}")
 
-    def _tell_boot(self, run: RunState) -> None:
-        trouble = boot_trouble(self._context, run)
-        if trouble and trouble != self._boot_said:
-            self._print(f"  the provider's log of the pod: {trouble}")
-            self._boot_said = trouble
-
-    def _tell_bucket(self, run: RunState) -> None:
-        trouble = bucket_trouble(self._context, run)
-        if trouble and trouble != self._bucket_said:
-            self._print(f"  {trouble}; it is tried again")
-        self._bucket_said = trouble
+    def _tell_once(self, kind: str, trouble: str, line: str) -> None:
+        """Print a trouble of a kind unless it is the one that was printed last."""
+        if trouble and trouble != self._told.get(kind):
+            self._print(line)
+            self._told[kind] = trouble
 
     def _tell_trouble(self, run: RunState, now: float) -> None:
         trouble = link_trouble(self._context, run)
@@ -394,15 +391,12 @@ class RunBar(AbstractContextManager["RunBar"]):
 
             took, spent = duration(now - self._stage_at), spent_so_far(run, now)
             words = (f"{self._stage}… {took}", f"{spent} of {run.cap}", doing)
-            self._update(
-                Group(_shown(" · ".join(filter(None, words))), *_lines(pulling)), lasting=False
-            )
+            line = _shown(" · ".join(filter(None, words)))
+            self._update(Group(line, *_lines(pulling)), lasting=False)
         elif (doing or pulling) and now - self._said_at >= _PLAIN_EVERY_S:
             self._said_at = now
-            print(
-                one_line("  " + " · ".join(filter(None, (self._stage, doing, *pulling)))),
-                flush=True,
-            )
+            told = " · ".join(filter(None, (self._stage, doing, *pulling)))
+            print(one_line(f"  {told}"), flush=True)
 
     def _show(self, run: RunState, beat: Heartbeat, now: float, pulling: list[str]) -> None:
         if sys.stdout.isatty():
@@ -437,9 +431,8 @@ class RunBar(AbstractContextManager["RunBar"]):
         from rich.live import Live
 
         if self._live is None:
-            console = Console(file=drawn_on(sys.stdout))
             self._live = Live(
-                console=console,
+                console=Console(file=drawn_on(sys.stdout)),
                 refresh_per_second=4,
                 redirect_stdout=False,
                 redirect_stderr=False,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of
@@ -20,6 +19,14 @@ from trmcloud.app.run_queries import (
     waits_for,
 )
 from trmcloud.app.short_rentals import meaning_of
+from trmcloud.cli.views.health import (
+    format_rows,
+    formats_json,
+    health_json,
+    health_rows,
+    recovered_json,
+    recovered_rows,
+)
 from trmcloud.cli.views.launch import resumed_rows, run_credential_rows
 from trmcloud.cli.views.metrics import (
     marked_words,
@@ -30,21 +37,18 @@ from trmcloud.cli.views.metrics import (
     worth_json,
 )
 from trmcloud.cli.views.reasons import reason_json, sentence
+from trmcloud.cli.views.run import RESUMABLE, show_verdict
 from trmcloud.cli.views.run_bar import waiting_words
-from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, on_volume, table
+from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, on_volume, print_json, table
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.ledger_facts import due_volumes, holds
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.ledger_facts import Hold, due_volumes, holds
 from trmcloud.core.control.observation import MARK
 from trmcloud.core.control.report import Spending
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd, total
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP
-
-if TYPE_CHECKING:
-    from trmcloud.core.control.budget import LedgerState
-    from trmcloud.core.control.ledger_facts import Hold
 
 _THEN = {
     KEEP: "then it goes on, beyond every budget",
@@ -143,7 +147,7 @@ def _via(run: RunState) -> str:
 
 
 def show_json(context: Context, runs: Sequence[RunState]) -> None:
-    print(json.dumps([_as_json(context, run) for run in runs], indent=1), file=as_is())
+    print_json([_as_json(context, run) for run in runs])
 
 
 def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
@@ -180,7 +184,6 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows += training_rows(run.spec.command, mark_reported(run, beat))
         if run.live and (buys := next_buys(run, beat)):
             rows.append(("pays", buys))
-    from trmcloud.cli.views.health import format_rows, health_rows, recovered_rows
 
     rows += format_rows(context, run)
     rows += recovered_rows(context, run)
@@ -215,7 +218,6 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     for label, why in context.files.damaged(run.run_id):
         rows.append(("damaged", f"{label}: {why}"))
     print("\n".join(fields(rows)))
-    from trmcloud.cli.views.run import show_verdict
 
     for phase, judged in run.gates.items():
         show_verdict(phase, mark_reported(run, judged.verdict))
@@ -225,8 +227,6 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
 
 def _next_commands(run: RunState, *, has_checkpoint: bool) -> str:
     """Return the next command to type about a run."""
-    from trmcloud.cli.views.run import RESUMABLE
-
     if run.live:
         return f"trmcloud logs -f {run.run_id} · save {run.run_id} · stop {run.run_id}"
     verbs = ["fetch-best"] if has_checkpoint and not run.fetched else []
@@ -295,8 +295,6 @@ def _spent(spent: Spending) -> str:
 
 
 def _as_json(context: Context, run: RunState) -> dict[str, Any]:
-    from trmcloud.cli.views.health import formats_json, health_json, recovered_json
-
     guards = guards_of(context, run)
     beat = guards.beat
     data = report_run(context, run).to_json()
@@ -311,15 +309,7 @@ def _as_json(context: Context, run: RunState) -> dict[str, Any]:
     data["val_bpb"] = beat.val_bpb if beat is not None else None
     data["reported_by"] = mark_reported(run, beat).by if beat is not None else None
     data.update(worth_json(run, beat))
-    data["kill_layers"] = [
-        {
-            "name": layer.name,
-            "state": layer.state,
-            "detail": layer.detail,
-            "heard_at": layer.heard_at,
-        }
-        for layer in guards.layers
-    ]
+    data["kill_layers"] = [dict(vars(layer)) for layer in guards.layers]
     bound = guards.overshoot.amount
     waiting, trouble = waits_for(context, run), link_trouble(context, run)
     data.update(reason_json(run.reason))

@@ -140,7 +140,7 @@ class Plain:
     stores say is in most of it. Only what we draw ourselves is written to ``stream`` directly.
 
     On a terminal lines that are wider than it are wrapped, and what matters is coloured.
-    ``outlives``: once nobody reads it any more, what is written is lost, and is no error.
+    ``outlives``: once its reader has left, what is written is lost, and is no error.
     """
 
     def __init__(self, stream: TextIO, *, as_is: bool = False) -> None:
@@ -178,7 +178,7 @@ class Plain:
 
 
 def as_is() -> TextIO:
-    """stdout for what is data or somebody's log: cleaned like all else, and never wrapped."""
+    """stdout for data or another program's log: cleaned like all else, and never wrapped."""
     stream: Any = sys.stdout
     if not isinstance(stream, Plain):
         return sys.stdout
@@ -211,7 +211,7 @@ def forgive_streams() -> None:
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed by whoever started us
+        if stream is None:  # closed by the parent process
             stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="trmcloud")
@@ -220,7 +220,7 @@ def forgive_streams() -> None:
 
 
 def outlive_the_reader() -> None:
-    """Let this command go on though whoever read what it says has left: it has more to do."""
+    """Let this command finish its work though the reader of its output has left."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, Plain):
             stream.outlives = True

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
-from trmcloud.cli.views.streams import columns, draw, padded, width
+from trmcloud.cli.views.streams import as_is, columns, draw, padded, width
+from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.text import one_line
-
-if TYPE_CHECKING:
-    from trmcloud.core.contract.manifest import CheckpointManifest
 
 CHECKPOINTS = "checkpoints in"
 """The name of the row that says where a run's checkpoints are stored."""
@@ -79,6 +78,16 @@ def fields(rows: Sequence[tuple[str, str]], indent: str = "") -> list[str]:
     """A line for each named value, one below the other."""
     most = max(len(name) for name, _ in rows)
     return [f"{indent}{name:<{most}}  {one_line(text)}" for name, text in rows]
+
+
+def print_json(data: object, *, indent: int | None = 1) -> None:
+    """Print ``data`` as JSON, and nothing else."""
+    print(json.dumps(data, indent=indent), file=as_is())
+
+
+def pick(record: object, *names: str) -> dict[str, Any]:
+    """Return these fields of a record, for JSON that names them alike."""
+    return {name: getattr(record, name) for name in names}
 
 
 def not_evaluated(latest: CheckpointManifest) -> str:
