@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import Enum
-from typing import Any
+from typing import Any, get_args
 
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract.bucket import CachedFile
@@ -471,17 +471,7 @@ LedgerEvent = CapSet | LayerVerified | LedgerRestored | Note
 """Events of the whole ledger: they belong to no run."""
 Event = RunEvent | LedgerEvent
 
-EVENT_TYPES: Mapping[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        RunPlanned, Reserved, PodIntended, ActionStarted, ActionFinished, ActionFailed, PodUp,
-        PodNotMade, PodMissed, PodFound, AgentUp, PhaseEnded, GateJudged, StopRequested,
-        SaveRequested, ResultKnown, PodGone, Settled, Billed, LateReport,
-        Closed, Reopened, PlanRevised, Pulled, Fetched, BucketSwept, CapSet, LayerVerified,
-        StrayCharged, StrayBilled, VolumeDeleted, TokensPinned, DataPinned, LedgerRestored,
-        LedgerReconciled, DamageSettled,
-    )
-}  # fmt: skip
+EVENT_TYPES: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 @dataclass(frozen=True)
@@ -497,20 +487,11 @@ class Record:
 
 
 def stamp_events(events: Iterable[RunEvent], now: Instant) -> list[RunEvent]:
-    """Those that bound a pod's life, or its absence, bear what both clocks said: how long it lived,
-    or was missing, must not hang on one that somebody may set meanwhile."""
+    """Add both clocks' readings to events that bound a pod's life or its absence: how long it
+    lived, or was missing, must not depend on a clock that can be set meanwhile."""
     return [
         replace(event, boot=now.boot, boot_id=now.boot_id)
         if isinstance(event, (PodIntended, PodMissed, PodGone))
         else event
         for event in events
     ]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A record that could not be understood; kept, so that nothing is silently lost."""
-
-    seq: int
-    why: str
-    payload: Mapping[str, Any] = field(default_factory=dict)

@@ -357,10 +357,7 @@ def _planned(run: RunState) -> dict[str, Any]:
     if chosen is None:
         return made
     return made | {
-        "hardware": chosen.hardware,
-        "sku": chosen.sku,
-        "provider": chosen.provider,
-        "region": chosen.region,
+        **{name: getattr(chosen, name) for name in ("hardware", "sku", "provider", "region")},
         "rate_usd_per_hour": chosen.rate.plain(),
         "most_rate_usd_per_hour": chosen.reserved_rate.plain(),
         "cost_usd": {"p50": chosen.cost_p50.plain(), "p90": chosen.cost_p90.plain()},
@@ -460,9 +457,7 @@ def _moment(run: RunState, record: ev.Record) -> dict[str, Any]:
 
 def _drawn(run: RunState, point: Point) -> dict[str, Any]:
     return {
-        "phase": point.phase,
-        "kind": point.kind,
-        "step": point.step,
+        **{name: getattr(point, name) for name in ("phase", "kind", "step")},
         "hours": round(hours_at(run, point.at), 6),
         "usd": spent_at(run, point.at).plain(),
         "value": point.value,
