@@ -14,7 +14,7 @@ from trmcloud.core.money import Usd, affordable_seconds, cost
 from trmcloud.core.planner.estimates import HOUR_S, Estimates, landing_point
 from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.planner.speed import why_untrained
-from trmcloud.core.spec.plan import Candidate, Interval, Remark, RemarkTopic
+from trmcloud.core.spec.plan import Candidate, Remark, RemarkTopic
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.storage import HOURS_PER_MONTH, pod_disks_price, price_per_hour, work_gb
 
@@ -145,7 +145,7 @@ def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Ca
     rent = cost(row.most, billed_s)
     seconds = outlook.seconds
     if spec.fills or spec.command is not None:
-        seconds = Interval(*(min(part, hard_s) for part in (seconds.p10, seconds.p50, seconds.p90)))
+        seconds = seconds.each(lambda part: min(part, hard_s))
     return Candidate(
         id=name,
         hardware=outlook.hardware,

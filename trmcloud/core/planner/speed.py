@@ -201,11 +201,7 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
     one_save = save_s(settings, machine)
     every = steps_between_saves(settings, step.p50)
     # Where the one before is still being written, a save waits for it.
-    waits = Interval(
-        max(0.0, one_save.p10 - every * step.p50),
-        max(0.0, one_save.p50 - every * step.p50),
-        max(0.0, one_save.p90 - every * step.p50),
-    )
+    waits = one_save.each(lambda seconds: max(0.0, seconds - every * step.p50))
     return PhaseTime(
         step=step,
         training=step.scaled(settings.steps),
