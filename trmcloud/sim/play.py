@@ -74,7 +74,7 @@ def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = 
         # A machine that slept on may have let the world come far beyond that moment.
         world.queue.run_until(world.queue.now + _LONGEST_S, check.accrue, check.look, over)
     if check.violation is None:
-        check.finish(healed=True)
+        check.finish()
         story.judge()
     return _played(world, scenario, check)
 

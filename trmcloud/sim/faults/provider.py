@@ -148,7 +148,8 @@ def _broke(arms: Arms) -> None:
     def broke() -> None:
         for account in arms.world.accounts.values():
             if account.habits.prepaid and account.living:
-                account.out_of_money()
+                for rented in list(account.living):
+                    account.host_lost(rented, "provider's $0 rule")
                 arms.world.observed(arms.number)
 
     if any(account.habits.prepaid for account in arms.world.accounts.values()):

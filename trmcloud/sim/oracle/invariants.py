@@ -76,7 +76,7 @@ class Invariants:
         for account in self.world.accounts.values():
             for rented in account.living:
                 if now > rented.land_by:
-                    self._landing(rented, since, now)
+                    self._landing(rented, now)
                 if (
                     now > rented.due_at
                     or rented.unowned_at is not None
@@ -147,7 +147,7 @@ class Invariants:
             more = rented.rate_micros - rented.agreed_micros
             rented.dear_micros += max(0.0, min(now, acts_at) - since) * more / 3600
 
-    def _landing(self, rented: RentedMachine, since: float, now: float) -> None:
+    def _landing(self, rented: RentedMachine, now: float) -> None:
         """A pod that must be ended early, since its budget was cut, its agent is done or never
         came: overdue while a controller could have seen to it."""
         self.truth.calls.left_alone(rented)
@@ -201,11 +201,8 @@ class Invariants:
         if self.forgotten:
             return
         twins = [r for r in rented.account.living if r.run_id == run_id and r is not rented]
-        excused = (
-            rented.surplus
-            or rented.came_too_late
-            or any(self.names[twin.name] > 1 for twin in twins)
-        )
+        excused = rented.surplus or rented.came_too_late
+        excused = excused or any(self.names[twin.name] > 1 for twin in twins)
         if twins and not excused and not STOPPED & self.world.fired.keys():
             self.fail("I5", f"{rented.pod_id} is made while {twins[0].pod_id} lives")
         if run is None or all(g.pod_name != name for g in run.generations):
@@ -250,19 +247,19 @@ class Invariants:
             return
         if generation.open and generation.pod_id == rented.pod_id:
             self.truth.calls.ends(process, rented, run, slept=slept)
-        if process.named == run.run_id:
-            return
-        if slept:
+        if process.named == run.run_id or slept:
             return
         if run.stop is not None and run.stop.at_once:
             return  # a person said so: what is not saved is lost
+        if rented.rate_micros > rented.agreed_micros:
+            return
+        if now >= generation.hard_stop_at - CLOCK_OFF_S:
+            return
         healthy = (
             generation.open
             and generation.pod_id in (None, rented.pod_id)
             and run.stop is None
             and run.result is None
-            and rented.rate_micros <= rented.agreed_micros
-            and now < generation.hard_stop_at - CLOCK_OFF_S
             and (rented.pod.report is not None and run.state is State.RUNNING)
         )
         if healthy:
@@ -272,21 +269,14 @@ class Invariants:
             rented.pod.lease.hold
             and run.state is State.ENDING
             and generation.pod_id == rented.pod_id
-            and now < generation.hard_stop_at - CLOCK_OFF_S
-            and rented.rate_micros <= rented.agreed_micros
             and rented.pod.running
             and heard
             and not self.world.knobs.pod_disk_full
         ):
             self.duties.uploads.released(rented)
         if run.stop is not None and run.stop_at is not None and run.state is State.RUNNING:
-            hasty = (
-                run.stop_at <= now < run.stop_at + rented.landing_s / 2
-                and now < generation.hard_stop_at - CLOCK_OFF_S
-                and rented.rate_micros <= rented.agreed_micros
-                and rented.pod_id == generation.pod_id
-            )
-            if hasty:
+            hasty = run.stop_at <= now < run.stop_at + rented.landing_s / 2
+            if hasty and rented.pod_id == generation.pod_id:
                 self.fail("needless kill", f"{rented.pod_id} was landing")
 
     def cap_set(self, cap: Usd) -> None:
@@ -309,7 +299,7 @@ class Invariants:
         if not self.forgotten:
             self.truth.appended(process, run_id, events)
 
-    def written(self, process: Process, what: str, epoch: int | None, run_id: str) -> None:
+    def written(self, what: str, epoch: int | None, run_id: str) -> None:
         if epoch is not None:
             newest = self.epochs.get(run_id, 0)
             if what in ("open", "reopen", "take_over"):
@@ -324,7 +314,7 @@ class Invariants:
 
     # -- at the end ---------------------------------------------------------------------------
 
-    def finish(self, *, healed: bool) -> None:
+    def finish(self) -> None:
         """Judge what must hold once the faults have stopped and everything has had its time."""
         world, now = self.world, self.world.queue.now
         ledger = world.ledger.read()

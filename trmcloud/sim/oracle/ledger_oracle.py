@@ -328,7 +328,7 @@ class CallJudge:
         self.refusal: Exception | None = None
         """The last answer for which a command was right to refuse."""
 
-    def asked_for(self, process: Process, request: PodRequest) -> None:
+    def asked_for(self, request: PodRequest) -> None:
         """A create call reaches the provider."""
         lease, run_id = request.lease, request.lease.run_id
         if self.world.check.forgotten:
@@ -354,7 +354,7 @@ class CallJudge:
         if allowed_s > share_s + 60.0 or (lasts_s > 2 * TOO_FEW_S and allowed_s < share_s / 3):
             self.fail("wasteful", f"of {lasts_s:.0f} s the first phase gets {allowed_s:.0f}")
 
-    def sent(self, process: Process, request: PodRequest) -> None:
+    def sent(self, request: PodRequest) -> None:
         """A create goes out: whoever slept since it was decided on does not send it any more, since
         its run may be closed by now and its money free."""
         run = self.world.ledger.read().runs.get(request.lease.run_id)

@@ -17,11 +17,11 @@ from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import is_charge_pending
 from trmcloud.core.control.budget import LedgerState, month_of
 from trmcloud.core.control.ledger_facts import Hold, holds
-from trmcloud.core.control.ledger_facts import holds as held_by
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
 from trmcloud.sim.world.facts import KeptVolume
-from trmcloud.sim.world.protocols import Account, Process, RentedMachine, World
+from trmcloud.sim.world.protocols import Account, RentedMachine, World
 
 
 @dataclass
@@ -73,30 +73,23 @@ class MoneyJudge:
         run = ledger.runs[run_id]
         month = month_of(run.reserved_at)
         sums = {("account", ""): 0, ("month", month): 0, ("project", run.project): 0}
-        for other in ledger.runs.values():
-            held = other.settled.micros + other.reserved.micros
-            sums["account", ""] += held
-            if other.reserved_at and month_of(other.reserved_at) == month:
-                sums["month", month] += held
-            if other.project == run.project:
-                sums["project", run.project] += held
-        for stray in ledger.strays.values():
-            sums["account", ""] += stray.cost.micros
-            if month_of(stray.at) == month:
-                sums["month", month] += stray.cost.micros
-            owner = ledger.runs.get(stray.run_id)
+
+        def add(amount: Usd, at: float, owner: RunState | None) -> None:
+            sums["account", ""] += amount.micros
+            if at and month_of(at) == month:
+                sums["month", month] += amount.micros
             if owner is not None and owner.project == run.project:
-                sums["project", run.project] += stray.cost.micros
-        strays = total(stray.cost for stray in ledger.strays_of(run_id))
-        kept = ZERO
+                sums["project", run.project] += amount.micros
+
+        for other in ledger.runs.values():
+            add(other.settled + other.reserved, other.reserved_at, other)
+        for stray in ledger.strays.values():
+            add(stray.cost, stray.at, ledger.runs.get(stray.run_id))
+        kept, strays = ZERO, total(stray.cost for stray in ledger.strays_of(run_id))
         for hold in holds(ledger):
-            sums["account", ""] += hold.amount.micros
-            other = ledger.runs[hold.run_id]
-            if other.reserved_at and month_of(other.reserved_at) == month:
-                sums["month", month] += hold.amount.micros
-            if other.project == run.project:
-                sums["project", run.project] += hold.amount.micros
-            if hold.run_id == run_id:
+            owner = ledger.runs[hold.run_id]
+            add(hold.amount, owner.reserved_at, owner)
+            if owner is run:
                 kept += hold.amount
         if run.settled + run.reserved + strays + kept > run.cap:
             self.fail("I1", f"{run_id} holds more than its budget")
@@ -137,7 +130,7 @@ class VolumeJudge:
     def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
 
-    def deleted(self, account: Account, volume: KeptVolume, process: Process) -> None:
+    def deleted(self, account: Account, volume: KeptVolume) -> None:
         """I3: only once its day has come, by its truth, for every run that used it, with no live
         one there, and as each had agreed."""
         ledger, now = self.world.ledger.read(), self.world.queue.now
@@ -172,7 +165,7 @@ class VolumeJudge:
     def _held(self, ledger: LedgerState, account: Account, volume: KeptVolume, now: float) -> None:
         mine = [
             hold
-            for hold in held_by(ledger)
+            for hold in holds(ledger)
             if (hold.provider, hold.place) == (account.habits.provider, volume.place)
             # One of no days at all, for a pod that was never had, ends as its volume is made.
             and hold.until > volume.created_at - _SLACK_S

@@ -208,6 +208,10 @@ class Account:
         """Those of that name, the first one first: a provider may make two of one."""
         return self._named.get(name, ())
 
+    def find(self, name: str) -> RentedMachine | None:
+        """The pod of that id, or the first of that name."""
+        return self.pods.get(name) or next(iter(self.named(name)), None)
+
     # -- ending -------------------------------------------------------------------------------
 
     def honors_delete(self, rented: protocols.RentedMachine) -> bool:
@@ -310,7 +314,3 @@ class Account:
             rented.pod.stop()
             rented.ended_by = by
             self.end(rented, by)
-
-    def out_of_money(self) -> None:
-        for rented in list(self.living):
-            self.host_lost(rented, "provider's $0 rule")

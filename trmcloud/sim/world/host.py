@@ -197,7 +197,6 @@ class SimHost:
         self._pod.world.say(f"{self._pod.rented.pod_id} agent: {text}")
 
 
-_ANY_SIZE: Mapping[str, int] = {}
 _LOOK_S = 0.5
 _UPLOAD_S = (2.0, 25.0)
 _TELL_EVERY_S = 60.0
@@ -299,10 +298,6 @@ class SimUploader:
             self._account = Uploads(uploaded, given_up, moved, fetched=True)
         return until, self._account
 
-    def ends_at(self) -> float | None:
-        """When the upload in progress will be through, if nothing else happens."""
-        return self._upload.ends_at if self._upload is not None else None
-
     def advance(self, now: float) -> None:
         """Up to ``now``: finish what is through, begin what is due."""
         grants = self.grants
@@ -317,10 +312,8 @@ class SimUploader:
                 self._finish(upload)
             if self._free_at > now or not self._begin(now):
                 return
-            world.queue.after(max(0.0, self._doing_left_s(now)), self._pod.wake)
-
-    def _doing_left_s(self, now: float) -> float:
-        return self._upload.ends_at - now if self._upload is not None else 0.0
+            begun_s = self._upload.ends_at - now if self._upload is not None else 0.0
+            world.queue.after(max(0.0, begun_s), self._pod.wake)
 
     def _hindered(self, upload: _Upload, now: float) -> bool:
         """While the store or the pod's network is down nothing arrives."""
@@ -328,8 +321,6 @@ class SimUploader:
         down_until = max(knobs.bucket_down_until, knobs.pod_api_down_until)
         if self.grants is not None and now > self.grants.until:
             down_until = float("inf")
-        if upload.ends_at > down_until - 1.0 and now >= down_until:
-            return False
         if now >= down_until:
             return False
         if knobs.bucket_down_until > now:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import (
@@ -53,6 +53,7 @@ def _listed(rented: RentedMachine, status: PodStatus, ended_at: float | None) ->
     return known
 
 
+SOLD_OUT = "there are no longer any instances available"
 BOOT_LINE = "error creating container: layer does not exist"
 
 
@@ -64,19 +65,19 @@ class SimCompute(Compute):
 
     def create(self, request: PodRequest) -> str:
         account, knobs, world = self._account, self._account.world.knobs, self._account.world
-        world.check.truth.calls.asked_for(self._process, request)
+        world.check.truth.calls.asked_for(request)
         self._process.cross("create.before")
         request.require_wanted()
-        self._gate("create")
+        self._gate()
         account.ensure_volume(request)
         if knobs.no_capacity_until > world.queue.now:
             world.observed("28")
-            raise NoCapacity("there are no longer any instances available")
-        world.check.truth.calls.sent(self._process, request)
+            raise NoCapacity(SOLD_OUT)
+        world.check.truth.calls.sent(request)
         mood = knobs.next_creates.pop(0) if knobs.next_creates and account.lags else ""
         if mood == "sold out":
             world.observed("28")
-            raise NoCapacity("there are no longer any instances available")
+            raise NoCapacity(SOLD_OUT)
         if mood == "sold out later":
             world.observed("28")
             pod_id = account.seek(request)
@@ -109,7 +110,7 @@ class SimCompute(Compute):
     def list_pods(self) -> Sequence[PodSeen]:
         account, world, process = self._account, self._account.world, self._process
         process.cross("list")
-        self._gate("list")
+        self._gate()
         now, knobs, lags = world.queue.now, world.knobs, account.lags
         lists_gone, driver = account.habits.lists_gone, process.driver
         seen = list(self._sought()) if account.sought else []
@@ -161,16 +162,14 @@ class SimCompute(Compute):
         self._process.cross("terminate.before")
         # What was decided before it slept in the midst of the call cannot be taken back.
         slept = account.world.queue.now > asked_at
-        self._gate("terminate")
+        self._gate()
         sought = account.sought.get(pod_id)
         if sought is not None:
             taken = sought.goes_on(account.world.queue.now)
             sought.called_off = sought.called_off or taken
             self._process.cross("terminate.after")
             return taken
-        rented = account.pods.get(pod_id)
-        if rented is None:
-            rented = next(iter(account.named(pod_id)), None)
+        rented = account.find(pod_id)
         if rented is not None and account.world.queue.now < rented.visible_at:
             if account.world.knobs.list_omits_s:
                 account.world.observed("21")
@@ -189,14 +188,12 @@ class SimCompute(Compute):
     def bill(self, pod_id: str) -> Bill | None:
         account, world = self._account, self._account.world
         self._process.cross("bill")
-        self._gate("bill")
+        self._gate()
         now = world.queue.now
         sought = account.sought.get(pod_id)
         if sought is not None:
             return Bill(pod_id, ZERO, final=not sought.goes_on(now))
-        rented = account.pods.get(pod_id)
-        if rented is None:
-            rented = next(iter(account.named(pod_id)), None)
+        rented = account.find(pod_id)
         if rented is None:
             return None
         amount = rented.micros(now) + rented.storage_micros
@@ -216,7 +213,7 @@ class SimCompute(Compute):
         if world.queue.now < rented.boot_failed_at:
             return BootTrouble("error pulling image, trying again")
         try:
-            self._gate("list")
+            self._gate()
         except ProviderError:
             return None
         world.observed("79")
@@ -224,7 +221,7 @@ class SimCompute(Compute):
 
     def kept_volumes(self) -> Sequence[VolumeSeen]:
         self._process.cross("volumes")
-        self._gate("list")
+        self._gate()
         there = (v for v in self._account.volumes if v.ended_at is None)
         return [VolumeSeen(volume.volume_id, volume.place, volume.size_gb) for volume in there]
 
@@ -233,17 +230,17 @@ class SimCompute(Compute):
         asked_at = world.queue.now
         self._process.cross("delete-volume.before")
         slept = world.queue.now > asked_at  # see ``terminate``
-        self._gate("terminate")
+        self._gate()
         for volume in account.volumes:
             if volume.volume_id == volume_id and volume.ended_at is None:
                 if not slept:
-                    world.check.volumes.deleted(account, volume, self._process)
+                    world.check.volumes.deleted(account, volume)
                 volume.ended_at = world.queue.now
                 world.say(f"{volume_id} is deleted")
         self._process.cross("delete-volume.after")
 
-    def _gate(self, verb: str) -> None:
-        self._account.world.gate(self._process, verb)
+    def _gate(self) -> None:
+        self._account.world.gate(self._process)
 
 
 class SimLink(PodLink):
@@ -290,20 +287,21 @@ class SimLink(PodLink):
         return report
 
     def stage(self, pod_name: str, items: Sequence[StageItem], progress: Progress) -> None:
-        pod = self._reached(pod_name)
-        if pod.world.knobs.pod_disk_full:
-            pod.world.observed("47")
-            raise LinkError("no room on the pod's disk")
+        pod = self._writable(pod_name)
         pod.staged = True
         pod.wake()
 
     def grant(self, pod_name: str, text: str) -> None:
+        pod = self._writable(pod_name)
+        pod.uploader.give(load_grants(text))
+        pod.wake()
+
+    def _writable(self, pod_name: str) -> SimPod:
         pod = self._reached(pod_name)
         if pod.world.knobs.pod_disk_full:
             pod.world.observed("47")
             raise LinkError("no room on the pod's disk")
-        pod.uploader.give(load_grants(text))
-        pod.wake()
+        return pod
 
     def manifest(
         self, pod_name: str, run_id: str, kept: contract.KeptCheckpoint
@@ -396,8 +394,11 @@ class SimBucket:
             self._world.check.truth.calls.refusal = error
             raise
 
-    def claim(self, run_id: str, ledger_id: str) -> None:
+    def _pass(self, *args: Any, **more: Any) -> None:
+        """Nothing is simulated of a call but whether the bucket answers it."""
         self._gate()
+
+    claim = fetch = add_metric = delete = send = store = _pass
 
     def grant(self, request: GrantRequest) -> Grants:
         self._gate()
@@ -445,41 +446,8 @@ class SimBucket:
         self._gate()
         return self._world.files.last_word(run_id, generation)
 
-    def fetch(
-        self,
-        stored: StoredCheckpoint,
-        names: Sequence[str],
-        target: Path,
-        progress: Callable[[int, int], None],
-    ) -> None:
-        self._gate()
-
-    def add_metric(
-        self, stored: StoredCheckpoint, val_bpb: float, step_losses: Sequence[float]
-    ) -> None:
-        self._gate()
-
-    def delete(self, stored: StoredCheckpoint, names: Sequence[str] = ()) -> None:
-        self._gate()
-
-    def send(self, item: StageItem, progress: Callable[[int, int], None]) -> None:
-        self._gate()
-
-    def store(
-        self,
-        folder: Path,
-        manifest: CheckpointManifest,
-        slot: str,
-        progress: Callable[[int, int], None],
-    ) -> None:
-        self._gate()
-
 
 _SHORTEST_S, _LONGEST_S = 2.0, 90.0
-
-
-def _unheard(done: int, total: int) -> None:
-    """Nobody watches a simulated copy."""
 
 
 class SimWorkers:
@@ -510,7 +478,7 @@ class SimWorkers:
         def carry() -> None:
             process.cross("work.mid")
             try:
-                work(_unheard)
+                work(lambda done, total: None)
                 error[0] = None
             except TrmcloudError as problem:
                 error[0] = problem

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from trmcloud.core.errors import ProviderError, TrmcloudError
+from trmcloud.core.values import replace
 from trmcloud.ports.compute import Compute, PodLink
 from trmcloud.sim.world import protocols
 from trmcloud.sim.world.account import Account, RentedMachine
@@ -131,24 +132,21 @@ class SimWorld:
         if not process.alive:
             raise ProcessKilled
 
-    def gate(self, process: Process, verb: str) -> None:
+    def gate(self, process: Process) -> None:
         """Let a call to the provider through, or raise its error."""
         knobs, now = self.knobs, self.queue.now
         if not process.machine.online:
             self.felt_any("offline")
             raise ProviderError("the provider's name cannot be resolved")
-        if now < knobs.key_revoked_until:
-            self.observed("27")
-            raise ProviderError("401: the key is not valid")
-        if now < knobs.throttled_until:
-            self.observed("23")
-            raise ProviderError("429: too many requests")
-        if now < knobs.outage_until:
-            self.observed(knobs.outage_fault)
-            raise ProviderError("503 from the provider")
-        if now < knobs.garbage_until:
-            self.observed("26")
-            raise ProviderError("the answer is no JSON")
+        for until, fault, answer in (
+            (knobs.key_revoked_until, "27", "401: the key is not valid"),
+            (knobs.throttled_until, "23", "429: too many requests"),
+            (knobs.outage_until, knobs.outage_fault, "503 from the provider"),
+            (knobs.garbage_until, "26", "the answer is no JSON"),
+        ):
+            if now < until:
+                self.observed(fault)
+                raise ProviderError(answer)
 
     @property
     def ledger_readable(self) -> bool:
@@ -184,18 +182,13 @@ class SimWorld:
 
     # -- training -----------------------------------------------------------------------------
 
-    def shape_of(self, run_id: str, phase: str, rented: protocols.RentedMachine) -> Shape:
-        shape = self.truths[run_id].shapes[phase]
-        factor = 1.0
-        if self.knobs.slow_factor != 1.0:
-            factor *= self.knobs.slow_factor
+    def shape_of(self, run_id: str, phase: str) -> Shape:
+        shape, factor = self.truths[run_id].shapes[phase], self.knobs.slow_factor
+        if factor != 1.0:
             self.observed("62")
         if self.knobs.wrong_gpus:
             factor *= 2.0
-        if factor == 1.0:
-            return shape
-        values = {**shape.__dict__, "step_s": shape.step_s * factor}
-        return Shape(**values)
+        return shape if factor == 1.0 else replace(shape, step_s=shape.step_s * factor)
 
     def memory_share(self, run_id: str, trainer: SimTrainer | None) -> float | None:
         """Return the share of a GPU's memory in use, a while into the training of a phase that has
