@@ -42,7 +42,6 @@ from trmcloud.core.planner.candidates import (
     kill_latency_s,
     make_candidate,
     seconds_allowed,
-    storage_of,
     with_break_even,
 )
 from trmcloud.core.planner.command_outlook import CommandProbe, command_outlook
@@ -262,7 +261,7 @@ def _filled(
     source: DataSource | None,
 ) -> RankedOffer:
     """``row`` with the last phase as long as its money and time."""
-    allowed_s = seconds_allowed(row.most, row.offer, row.outlook, spec, now)
+    allowed_s = seconds_allowed(row, spec, now)
     if not row.useful or math.isinf(allowed_s):
         return row
     steps = max(1, last_phase_steps(row.outlook, allowed_s))
@@ -271,20 +270,20 @@ def _filled(
         fitted=row.outlook.fitted, tokens_available=tokens_available, source=source,
         spot=row.offer.spot, last_steps=steps,
     )  # fmt: skip
-    return row._replace(outlook=outlook)
+    return row.with_outlook(outlook)
 
 
 def _lasting(
     row: RankedOffer, spec: RunSpec, now: float, probed: CommandProbe | None
 ) -> RankedOffer:
     """``row`` with its command running for as long as there are money and time."""
-    allowed_s = seconds_allowed(row.most, row.offer, row.outlook, spec, now)
+    allowed_s = seconds_allowed(row, spec, now)
     if not row.useful or spec.hours is not None or math.isinf(allowed_s):
         return row
     until_s = allowed_s - row.outlook.landing_s
     sent_bytes = round(row.outlook.sent_gb * 1e9)
     outlook = command_outlook(spec, row.outlook.machine, probed, until_s, sent_bytes)
-    return row._replace(outlook=outlook)
+    return row.with_outlook(outlook)
 
 
 def _usable(
@@ -338,7 +337,7 @@ def _refuse_budget(
     row = min(ranked, key=lambda r: r.most.micros * r.outlook.useful_s)
     overhead = cost(row.most, row.outlook.overhead_p90_s)
     least_s = row.outlook.useful_s + kill_latency_s(row.offer.provider)
-    least = cost(row.most, least_s) + storage_of(row.outlook, row.offer.provider).cost(least_s)
+    least = cost(row.most, least_s) + row.storage.cost(least_s)
     assert spec.budget is not None
     what = (
         f"{spec.budget} does not buy one useful step on {request.text}: boot, environment and"

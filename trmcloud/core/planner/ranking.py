@@ -11,11 +11,10 @@ from trmcloud.core.catalog.offers import ANYWHERE, DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.catalog.providers import TRAITS, brokered, is_brokered, max_nodes
 from trmcloud.core.planner.candidates import (
     RankedOffer,
-    after_s,
+    Storage,
     is_reachable,
-    kept_micros_per_hour,
     kill_latency_s,
-    storage_micros_per_hour,
+    storage_of,
 )
 from trmcloud.core.planner.command_outlook import CommandProbe, command_outlook
 from trmcloud.core.planner.estimates import (
@@ -177,7 +176,7 @@ def rank(
             outlooks[key[:3]] = outlook
             group = groups[key] = _group(outlook, offer, spec, now)
         chosen.append(group)
-        _, storage, useful_most, within_most, a, b, c, d, fill, _ = group
+        _, _, storage, useful_most, within_most, a, b, c, d, fill, _ = group
         old = offer.priced_at < fresh_since and not offer.own
         simple = offer.newer is None and not old
         hourly = storage + (offer.rate.micros if simple else offer.planned_micros(now))
@@ -202,12 +201,12 @@ def rank(
     orders.sort()
     ranked = []
     for place, _, _, position in _keep(orders, chosen):
-        offer, outlook = offers[position], chosen[position].outlook
+        offer, outlook, storage_there = offers[position], *chosen[position][:2]
         over = place >= _OVER if spec.fills else bool(place & _OVER)
         useful = place < _UNUSABLE or not outlook.fits
         rate = offer.planned_rate(now)
         billed = offer.most_rate(now) or rate
-        ranked.append(RankedOffer(offer, rate, billed, outlook, not over, useful))
+        ranked.append(RankedOffer(offer, rate, billed, outlook, not over, useful, storage_there))
     return ranked
 
 
@@ -236,13 +235,14 @@ class _Group(NamedTuple):
     """The common part of all offers of one (SKU, count, way to rent): judging one is a few
     multiplications.
 
-    ``storage`` is micro-dollars per hour; an hour may cost at most ``useful_most`` to buy a start,
-    a step and a checkpoint, and ``within_most`` for P90 to keep all limits; the objective's keys
-    are a + b·hourly and c + d·hourly.
+    ``storage_micros`` is what storage costs an hour; an hour may cost at most ``useful_most`` to
+    buy a start, a step and a checkpoint, and ``within_most`` for P90 to keep all limits; the
+    objective's keys are a + b·hourly and c + d·hourly.
     """
 
     outlook: Estimates
-    storage: int
+    storage: Storage
+    storage_micros: int
     useful_most: float
     within_most: float
     a: float
@@ -255,8 +255,8 @@ class _Group(NamedTuple):
 
 
 def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Group:
-    storage = storage_micros_per_hour(outlook, offer.provider)
-    after = float(kept_micros_per_hour(outlook, offer.provider) * after_s(outlook) / HOUR_S)
+    storage = storage_of(outlook, offer.provider)
+    after = storage.kept.micros * storage.kept_s / HOUR_S
     room = math.inf if spec.budget is None else spec.budget.micros - after
     until_s = math.inf if spec.deadline_at is None else spec.deadline_at - now
     latency_s = kill_latency_s(offer.provider)
@@ -273,6 +273,7 @@ def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Grou
     return _Group(
         outlook,
         storage,
+        storage.hourly.micros,
         useful_most if outlook.fits and outlook.useful_s <= until_s else -1.0,
         within_most if p90_s <= until_s else -1.0,
         *keys,

@@ -374,12 +374,16 @@ def _changed(
 def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
     texts = row["reasons"]
     abouts = row.get("reasons_about") or [RemarkTopic.OTHER.value] * len(texts)
-    costs = {f"cost_{p}": Usd.from_micros(round(row["cost_usd"][p] * 1e6)) for p in _PERCENTILES}
-    return Candidate(
+    values: dict[str, Any] = {
         **{name: row[name] for name in _FIELDS},
+        **{name: row[name] for name in _LATER_COUNTS if name in row},
         **{name: Usd(row[f"{name}_usd"]) for name in _AMOUNTS},
+        **{name: Usd(row.get(f"{name}_usd", "0")) for name in _LATER_AMOUNTS},
+        **{f"cost_{p}": Usd.from_micros(round(row["cost_usd"][p] * 1e6)) for p in _PERCENTILES},
         **{name: Interval.from_json(row[name]) for name in _INTERVALS},
-        **costs,
+    }
+    return Candidate(
+        **values,
         phases=tuple(
             PhasePlan(
                 **{name: phase[name] for name in _PHASE_FIELDS},
@@ -393,8 +397,6 @@ def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
         reasons=tuple(Remark(RemarkTopic(a), text) for a, text in zip(abouts, texts, strict=True)),
         planned_rate=Usd(row["planned_rate_usd"]),
         most_rate=Usd(row.get("most_rate_usd", row["planned_rate_usd"])),
-        **{name: Usd(row.get(f"{name}_usd", "0")) for name in _LATER_AMOUNTS},
-        **{name: row[name] for name in _LATER_COUNTS if name in row},
     )
 
 
