@@ -130,23 +130,27 @@ _Order = tuple[int, float, float, int]
 _UNUSABLE, _OVER, _OLD, _UNREACHABLE = 8, 4, 2, 1
 
 
-def rank(
-    offers: Sequence[Offer],
-    recipe: Recipe,
-    spec: RunSpec,
-    now: float,
-    local: LocalMachine | None,
-    tokens_available: int | None,
-    measured: Sequence[MeasuredSpeed],
-    source: DataSource | None = None,
-    probed: CommandProbe | None = None,
-) -> list[RankedOffer]:
+class PlanningInputs(NamedTuple):
+    """What a plan is made from beside its offers: see ``planning.make_plan``."""
+
+    spec: RunSpec
+    recipe: Recipe
+    now: float
+    local: LocalMachine | None
+    tokens_available: int | None
+    measured: Sequence[MeasuredSpeed]
+    source: DataSource | None
+    probed: CommandProbe | None
+
+
+def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
     """The offers worth keeping, best first: of every hardware the best, then second ones, …
 
     Usable ones come before unusable ones, those within budget and deadline before the others, fresh
     quotes before old ones, and those that can be launched on before those that cannot; then the
     objective decides. It counts what an offer is planned at; limits, the most it may be billed at.
     """
+    spec, recipe, now, local, tokens_available, measured, source, probed = given
     nodes = spec.nodes
     groups: dict[tuple[str, int, bool, bool, bool, int], _Group] = {}
     outlooks: dict[tuple[str, int, bool], Estimates] = {}

@@ -9,7 +9,7 @@ from typing import Any
 from trmcloud.core.contract.phase_account import CLIMBS
 from trmcloud.core.contract.recovery import LADDER, LAST_RUNGS, NEEDED, PRESET, RATE
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.settings import CommandSettings, PhaseRecipe, check_foreign
+from trmcloud.core.spec.settings import RATES, CommandSettings, PhaseRecipe, check_foreign
 from trmcloud.core.values import replace
 
 # Which settings decide what a training is: it is not gone on with under others of these, unless
@@ -79,8 +79,6 @@ def with_overrides(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> Phase
 
 
 # A phase's settings as recovery may change them, and as it has changed them. Pure.
-
-_RATES = ("matrix_lr", "embedding_lr", "head_lr")
 
 
 def recoverable(
@@ -160,7 +158,7 @@ def apply_overrides(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> Phas
     rate = values.pop(RATE, 1.0)
     values |= settings.implied(values)
     if rate != 1.0:
-        values |= {key: getattr(settings, key) * rate for key in _RATES}
+        values |= {key: getattr(settings, key) * rate for key in RATES}
     changed = replace(settings, **values)
     changed.check()
     return changed
