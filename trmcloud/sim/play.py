@@ -45,7 +45,7 @@ class PlayResult:
     ended_by: tuple[str, ...]
     saved: tuple[int, ...]
     """The last step of which each run has a whole checkpoint."""
-    told: tuple[TimelineEntry, ...]
+    timeline: tuple[TimelineEntry, ...]
 
 
 def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = None) -> PlayResult:
@@ -94,8 +94,8 @@ def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResul
         whole = [c.manifest.step for c in world.files.checkpoints.get(run.run_id, ()) if c.whole]
         saved.append(max(whole, default=0))
     digest = hashlib.sha256()
-    for told in world.told:
-        digest.update(f"{told.at:.6f} {told.text}\n".encode())
+    for entry in world.timeline:
+        digest.update(f"{entry.at:.6f} {entry.text}\n".encode())
     for record in world.ledger.records():
         digest.update(f"{record.seq} {record.at:.6f} {type(record.event).__name__}\n".encode())
     digest.update(repr((runs, saved)).encode())
@@ -115,7 +115,7 @@ def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResul
         runs=tuple(runs),
         ended_by=tuple(ended),
         saved=tuple(saved),
-        told=tuple(world.told),
+        timeline=tuple(world.timeline),
     )
 
 
@@ -178,9 +178,9 @@ def _smaller(scenario: Scenario) -> list[Scenario]:
     return made
 
 
-def timeline(told: tuple[TimelineEntry, ...], *, most: int = _SHOWN) -> str:
+def timeline(entries: tuple[TimelineEntry, ...], *, most: int = _SHOWN) -> str:
     """``0 h 12 min 03.4 s  what happened``, one line each; the middle left out where it is long."""
-    lines = [f"{_clock(line.at - START_AT)}  {line.text}" for line in told]
+    lines = [f"{_clock(line.at - START_AT)}  {line.text}" for line in entries]
     if len(lines) > most:
         half = most // 2
         left_out = len(lines) - 2 * half

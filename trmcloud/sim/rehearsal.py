@@ -63,7 +63,7 @@ class Rehearsal:
             "violations": [
                 {"seed": p.seed, "what": p.violation, "detail": p.detail} for p in self.violations
             ],
-            "timeline": [{"at_s": line.at, "what": line.text} for line in self.shown.told],
+            "timeline": [{"at_s": line.at, "what": line.text} for line in self.shown.timeline],
         }
 
 

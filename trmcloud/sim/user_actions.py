@@ -52,7 +52,7 @@ class UserActions:
         world, scenario = self.world, self.scenario
         if scenario.account_cap is not None:
             world.ledger.set_cap(ev.CapSet("account", "", scenario.account_cap), world.queue.now)
-            world.check.cap_set(scenario.account_cap)
+            world.check.on_cap_set(scenario.account_cap)
         if scenario.foreign:
             self._foreign_pods()
         for wish in scenario.wishes:
@@ -235,7 +235,7 @@ class UserActions:
             return False
         if bookkeeping.orphans_awaiting_bill(ledger) or bookkeeping.is_charge_pending(ledger):
             return False
-        if not world.check.forgotten and world.check.oversize.owed():
+        if not world.check.forgotten and world.check.oversize.is_owed():
             return False
         return all(rented.pod_id in world.check.foreign for rented in world.living())
 

@@ -127,7 +127,7 @@ def gate(
             json.dumps(
                 {
                     "run": state.run_id,
-                    "reported_by": mark_reported(state, verdict).by,
+                    "reported_by": mark_reported(state, verdict).source,
                     **verdict.to_json(),
                 }
             ),

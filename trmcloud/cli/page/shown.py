@@ -85,7 +85,7 @@ def training_json(training: Training) -> dict[str, Any]:
         "passes": [_finite(each) for each in training.passes],
         "bpb": bpb(_finite(training.val_bpb)),
         "best": told.as_reported(bpb) if is_scored else bpb(None),
-        "reported_by": told.by,
+        "reported_by": told.source,
         "by": "" if told.here else BY_POD,
         "best_step": training.best_step,
         "saved_step": training.saved_step,

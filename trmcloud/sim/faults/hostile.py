@@ -395,7 +395,7 @@ def _store(arms: Arms, rented: RentedMachine, size_bytes: int) -> None:
     world, run_id = arms.world, rented.run_id
     if world.queue.now < world.knobs.bucket_down_until:
         return
-    world.check.oversize.put(run_id, f"{run_id}/{rented.name}/manifest.json", size_bytes)
+    world.check.oversize.on_put(run_id, f"{run_id}/{rented.name}/manifest.json", size_bytes)
     world.say(f"{size_bytes / 1e9:.1f} GB are stored that nobody granted")
 
 

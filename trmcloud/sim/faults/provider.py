@@ -245,7 +245,7 @@ def _cap_cut(arms: Arms) -> None:
         held = sum(r.settled.micros + r.reserved.micros for r in ledger.read().runs.values())
         cap = Usd.from_micros(int(held * arms.rng.random()))
         ledger.set_cap(ev.CapSet("account", "", cap, "user"), arms.world.queue.now)
-        arms.world.check.cap_set(cap)
+        arms.world.check.on_cap_set(cap)
         if held:
             arms.world.observed(arms.number)
 
@@ -263,7 +263,7 @@ def _cap_raised(arms: Arms) -> None:
         if cap is not None:
             more = Usd.from_micros(int(cap.micros * arms.rng.uniform(1.0, 1.5)))
             ledger.set_cap(ev.CapSet("account", "", more, "user"), arms.world.queue.now)
-            arms.world.check.cap_set(more)
+            arms.world.check.on_cap_set(more)
 
     arms.trap(arms.rng.choice(("open.before", "reopen.before")), "raise", then=raised)
 

@@ -107,7 +107,7 @@ def _save_asked(arms: Arms) -> None:
             try:
                 request_save(process.world, wish.run_id, "user")
                 world.observed(arms.number)
-                world.check.duties.save_wished(wish.run_id)
+                world.check.duties.on_save_request(wish.run_id)
             except (ConflictError, NotFoundError, NotSupported):
                 pass  # it trains not, or not yet
 

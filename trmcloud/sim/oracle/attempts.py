@@ -68,11 +68,11 @@ class AttemptJudge:
         self._tries: dict[tuple[Pod, str], PhaseTries] = {}
         self._no_longer_pay: set[tuple[Pod, str]] = set()
 
-    def restarted(self, pod: Pod) -> None:
+    def on_restart(self, pod: Pod) -> None:
         for key in [key for key in self._tries if key[0] is pod]:
             del self._tries[key]
 
-    def spawned(self, pod: Pod, trainer: SimTrainer) -> None:
+    def on_spawn(self, pod: Pod, trainer: SimTrainer) -> None:
         now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
         self._not_finished(pod, phase)
         tries = self._tries.setdefault((pod, phase), PhaseTries())
@@ -220,7 +220,7 @@ class AttemptJudge:
         if phase in finished_on(run, run.generation):
             self.fail("wasteful", f"{phase} is trained again, and the ledger knows it finished")
 
-    def no_longer_pays(self, pod: Pod, trainer: SimTrainer) -> None:
+    def on_finish_request(self, pod: Pod, trainer: SimTrainer) -> None:
         """The agent tells its trainer to come to an end: not one that still pays, by the truth."""
         now, shape = self.world.queue.now, trainer.shape
         rules = next(p.stop for p in pod.lease.phases if p.name == shape.phase)
@@ -281,7 +281,7 @@ class AttemptJudge:
         if could and not ordered:
             self.fail("wasteful", f"{pod.rented.pod_id}'s trainer goes on, and no longer pays")
 
-    def done(self, pod: Pod, report: contract.AgentReport) -> None:
+    def on_result(self, pod: Pod, report: contract.AgentReport) -> None:
         """The agent has said its last word: not before it has tried what could help."""
         self._landed(pod, report)
         last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)

@@ -229,7 +229,7 @@ class AgentLives:
         self._since: dict[Pod, float] = {}
         self._agents: dict[Pod, int] = {}
 
-    def agent_started(self, pod: Pod) -> None:
+    def on_agent_start(self, pod: Pod) -> None:
         self._since[pod] = self.world.queue.now
         self._agents[pod] = self._agents.get(pod, 0) + 1
 

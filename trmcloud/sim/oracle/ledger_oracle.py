@@ -43,7 +43,7 @@ class LedgerOracle:
 
     # -- events -------------------------------------------------------------------------------
 
-    def appended(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
+    def on_append(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
         run = self.world.ledger.read().runs[run_id]
         for event in events:
             judge = _JUDGES.get(type(event))
@@ -162,13 +162,17 @@ class LedgerOracle:
     def _phase_ended(self, process: Process, run: RunState, event: ev.PhaseEnded) -> None:
         rented = self._pod_of(run.generation)
         said = event.phase, event.outcome, event.step
-        if rented is not None and not any(t.pod.said.phase(*said) for t in self._namesakes(rented)):
+        if rented is not None and not any(
+            t.pod.said.has_phase(*said) for t in self._namesakes(rented)
+        ):
             self.fail("I4", f"{rented.pod_id} never said that {event.phase} {event.outcome}")
 
     def _gate(self, process: Process, run: RunState, event: ev.GateJudged) -> None:
         rented = self._pod_of(run.generation)
         said = event.phase, event.passed
-        if rented is not None and not any(t.pod.said.gate(*said) for t in self._namesakes(rented)):
+        if rented is not None and not any(
+            t.pod.said.has_gate(*said) for t in self._namesakes(rented)
+        ):
             self.fail("I4", f"{rented.pod_id} never judged {event.phase} so")
 
     def _result(self, process: Process, run: RunState, event: ev.ResultKnown) -> None:
@@ -328,7 +332,7 @@ class CallJudge:
         self.refusal: Exception | None = None
         """The last answer for which a command was right to refuse."""
 
-    def asked_for(self, request: PodRequest) -> None:
+    def on_create_call(self, request: PodRequest) -> None:
         """A create call reaches the provider."""
         lease, run_id = request.lease, request.lease.run_id
         if self.world.check.forgotten:
@@ -354,7 +358,7 @@ class CallJudge:
         if allowed_s > share_s + 60.0 or (lasts_s > 2 * TOO_FEW_S and allowed_s < share_s / 3):
             self.fail("wasteful", f"of {lasts_s:.0f} s the first phase gets {allowed_s:.0f}")
 
-    def sent(self, request: PodRequest) -> None:
+    def on_create_sent(self, request: PodRequest) -> None:
         """A create goes out: whoever slept since it was decided on does not send it any more, since
         its run may be closed by now and its money free."""
         run = self.world.ledger.read().runs.get(request.lease.run_id)
@@ -364,7 +368,9 @@ class CallJudge:
         if generation.pod_name != request.name or not generation.open:
             self.fail("I5", f"{request.name} is asked for, and was given up long ago")
 
-    def ends(self, process: Process, rented: RentedMachine, run: RunState, *, slept: bool) -> None:
+    def on_end_call(
+        self, process: Process, rented: RentedMachine, run: RunState, *, slept: bool
+    ) -> None:
         """A controller asks for the end of a pod that ``run`` owns."""
         if self.may_end.get(process) == run.run_id:
             return
@@ -407,7 +413,7 @@ class CallJudge:
         tried = run.generation is not None and bool(run.tries(run.generation, TERMINATE))
         return tried or idle or not mine or self.undecidable.odd(process)
 
-    def left_alone(self, rented: RentedMachine) -> None:
+    def on_idle_pod(self, rented: RentedMachine) -> None:
         """A pod lives whose work is done: a controller that is up must have tried to end it."""
         run = self.world.ledger.read().runs.get(rented.run_id)
         generation = run.generation if run is not None else None
@@ -423,13 +429,13 @@ class CallJudge:
         if late_s > RETRY_S and not run.tries(generation, TERMINATE):
             self.fail("wasteful", f"{rented.pod_id} is done, and for {late_s:.0f} s nobody ends it")
 
-    def escaped(self, process: Process, error: Exception) -> None:
+    def on_error(self, process: Process, error: Exception) -> None:
         """A provider's error has ended a whole command: nothing that came after it was done."""
         if error is self.refusal:
             return
         self.fail("I7", f"{process.kind} was ended by a provider's answer: {error}")
 
-    def left(self, process: Process, known: RunState | None) -> None:
+    def on_leave(self, process: Process, known: RunState | None) -> None:
         """A driver's command ends since its ledger cannot be used. ``known``: its run after its
         last whole step. Where its pod lives and can be listed, it was to stay until the hard stop:
         nobody else may be there to end it."""
@@ -452,7 +458,7 @@ class CallJudge:
             if mine and process.machine.now().wall < generation.hard_stop_at:
                 self.fail("I2", f"{rented.pod_id} lives, and its driver leaves without a ledger")
 
-    def taken_over(self, process: Process, run_id: str) -> None:
+    def on_take_over(self, process: Process, run_id: str) -> None:
         """Somebody becomes a run's driver; by a command, only where nobody drives it."""
         if process.kind == "launch" or self.undecidable.woken or self.undecidable.clocks_moved:
             return

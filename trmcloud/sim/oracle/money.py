@@ -49,7 +49,7 @@ class MoneyJudge:
             if rented.run_id == run_id and rented.pod_id not in self.world.check.foreign
         ]
 
-    def billed(self, run_id: str, now: float) -> None:
+    def judge_bill(self, run_id: str, now: float) -> None:
         """I1: the run's bill ≤ its budget + one billing quantum + rate × exposed."""
         run = self.world.ledger.read().runs.get(run_id)
         if run is None or self.world.check.forgotten:
@@ -67,7 +67,7 @@ class MoneyJudge:
             if over > ceil(exposed):
                 self.fail("I1", f"{run_id} is billed {bill / 1e6:.6f} of {run.cap}")
 
-    def reserved(self, run_id: str) -> None:
+    def judge_reservation(self, run_id: str) -> None:
         """I1: settled + reserved ≤ budget at every level, summed here and not by the budget."""
         ledger = self.world.ledger.read()
         run = ledger.runs[run_id]
@@ -98,7 +98,7 @@ class MoneyJudge:
             if cap is not None and held > cap.micros:
                 self.fail("I1", f"{level} {key} holds {held / 1e6} of {cap}")
 
-    def settled(self, run_id: str) -> None:
+    def judge_settlement(self, run_id: str) -> None:
         """I4: what the ledger settled is what the provider bills, ± one quantum for each pod."""
         if self.world.check.forgotten:
             return
@@ -130,7 +130,7 @@ class VolumeJudge:
     def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
 
-    def deleted(self, account: Account, volume: KeptVolume) -> None:
+    def on_delete(self, account: Account, volume: KeptVolume) -> None:
         """I3: only once its day has come, by its truth, for every run that used it, with no live
         one there, and as each had agreed."""
         ledger, now = self.world.ledger.read(), self.world.queue.now
@@ -228,20 +228,20 @@ class OrphanJudge:
         """Pods charged less than they had cost: when that was noted, and how much less. Who had
         slept since it saw them knows no better, and has to make it good at once."""
 
-    def appended(self, events: Sequence[ev.RunEvent]) -> None:
+    def on_append(self, events: Sequence[ev.RunEvent]) -> None:
         self._made_good()
         for event in events:
             reserves = isinstance(event, ev.Reserved) and self.restored_at is not None
             if reserves and is_charge_pending(self.world.ledger.read()):
                 self.fail("I1", "money is reserved before a restored ledger is reconciled")
 
-    def unwritten(self, event: ev.Note) -> None:
+    def on_unwritten(self, event: ev.Note) -> None:
         """A ledger that cannot be written keeps no pod alive: what it has cost may be known to
         nobody, where that was the last that was seen of it."""
         if isinstance(event, ev.StrayCharged):
             self._unwritten.add(event.pod_id)
 
-    def ended(self, rented: RentedMachine) -> None:
+    def on_end_call(self, rented: RentedMachine) -> None:
         """A controller asks for a pod's end: by its name alone, where nothing can be written."""
         if not self.world.ledger_writable:
             self._unwritten.add(rented.pod_id)
@@ -257,7 +257,7 @@ class OrphanJudge:
         ]
         return any(run_id in ledger.seen().quarantined for run_id in owners)
 
-    def noted(self, event: ev.Note) -> None:
+    def on_note(self, event: ev.Note) -> None:
         self._made_good(event)
         if isinstance(event, ev.LedgerReconciled):
             self._reconciled()

@@ -139,7 +139,7 @@ class Account:
         if world.knobs.list_omits_s and self.lags:
             rented.visible_at = now + world.knobs.list_omits_s
         self._add(rented)
-        world.check.pod_made(rented)
+        world.check.on_pod_made(rented)
         world.say(f"{pod_id} is made as {request.name}")
         rented.boots_after_s = rng.uniform(*self.habits.boot_s)
         if world.knobs.boots_failing and self.habits.shows_boot_log:
@@ -291,7 +291,7 @@ class Account:
                 # A pod nobody asked for has a disk nobody reserved for.
                 rented.exposed_micros += world.knobs.storage_tail_micros
         world.say(f"{rented.pod_id} is gone ({by})")
-        world.check.pod_ended(rented)
+        world.check.on_pod_end(rented)
         world.wake()
 
     def end_from_inside(self, rented: RentedMachine) -> None:

@@ -129,7 +129,7 @@ class Process:
         except TrmcloudError as error:
             self.sim.say(f"{self.kind} {self.who.pid}: {type(error).__name__} {error}")
             if isinstance(error, ProviderError):
-                self.sim.check.truth.calls.escaped(self, error)
+                self.sim.check.truth.calls.on_error(self, error)
             return error
         finally:
             self.busy = False
@@ -142,7 +142,7 @@ class Process:
             if not isinstance(error, TrmcloudError):
                 raise error
             if isinstance(error, ProviderError):
-                self.sim.check.truth.calls.escaped(self, error)
+                self.sim.check.truth.calls.on_error(self, error)
 
     def drive(self, driver: RunDriver) -> None:
         self.driver = driver
@@ -210,7 +210,7 @@ class Process:
             self.sim.note_error(got)
             if locked:
                 if not isinstance(got, StaleEpoch):
-                    self.sim.check.truth.calls.left(self, self._last)
+                    self.sim.check.truth.calls.on_leave(self, self._last)
                 self.kill()
             else:
                 self.soon(_SLOW_S)
@@ -354,7 +354,7 @@ class LedgerView:
 
     def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
         self._may_write()
-        self._process.sim.check.truth.calls.taken_over(self._process, run_id)
+        self._process.sim.check.truth.calls.on_take_over(self._process, run_id)
         epoch = self._ledger.take_over(run_id, who, at)
         self._written("take_over", epoch, run_id)
         return epoch
@@ -394,10 +394,10 @@ class LedgerView:
         try:
             self._may_write()
         except LedgerError:
-            self._process.sim.check.strays.unwritten(event)
+            self._process.sim.check.strays.on_unwritten(event)
             raise
         self._ledger.note(event, at)
-        self._process.sim.check.strays.noted(event)
+        self._process.sim.check.strays.on_note(event)
         self._written(name)
 
     def accept_restored(self, at: float) -> bool:
@@ -418,6 +418,6 @@ class LedgerView:
     ) -> None:
         check = self._process.sim.check
         if events:
-            check.appended(self._process, run_id, events)
-        check.written(name, epoch, run_id)
+            check.on_append(self._process, run_id, events)
+        check.on_write(name, epoch, run_id)
         self._process.cross(f"{name}.after")

@@ -185,8 +185,8 @@ class PodWords:
             if phase.gate is not None:
                 self._gates.add((phase.name, phase.gate.passed))
 
-    def phase(self, name: str, outcome: str, step: int | None) -> bool:
+    def has_phase(self, name: str, outcome: str, step: int | None) -> bool:
         return (name, outcome, step) in self._phases
 
-    def gate(self, name: str, passed: bool) -> bool:
+    def has_gate(self, name: str, passed: bool) -> bool:
         return (name, passed) in self._gates

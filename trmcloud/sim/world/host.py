@@ -134,7 +134,7 @@ class SimHost:
         now = self._pod.world.queue.now
         for running in self._pod.trainers_alive:
             if running.pid == trainer.pid:
-                self._pod.world.check.duties.told(self._pod)
+                self._pod.world.check.duties.on_land_request(self._pod)
                 running.tell(now)
 
     def ask_to_save(self, trainer: Trainer, beat: Heartbeat) -> None:
@@ -147,14 +147,14 @@ class SimHost:
         pod, now = self._pod, self._pod.world.queue.now
         for running in pod.trainers_alive:
             if running.pid == trainer.pid:
-                pod.world.check.duties.attempts.no_longer_pays(pod, running)
+                pod.world.check.duties.attempts.on_finish_request(pod, running)
                 running.finish(now)
                 pod.world.queue.after(0.1, pod.wake)
 
     def kill_trainer(self) -> None:
         pod = self._pod
         for trainer in pod.trainers_alive:
-            pod.world.check.duties.killed(pod, trainer)
+            pod.world.check.duties.on_kill(pod, trainer)
             trainer.kill(pod.world.queue.now)
         pod.save_now()
         pod.trainers_alive.clear()
@@ -178,7 +178,7 @@ class SimHost:
         return self._pod.uploader.uploads(self._pod.world.queue.now)
 
     def told(self) -> str:
-        return self._pod.uploader.told
+        return self._pod.uploader.reported_result
 
     def guarded(self) -> bool:
         return self._pod.guard is not None and not self._pod.guard_stopped
@@ -233,7 +233,7 @@ class SimUploader:
         self._upload: _Upload | None = None
         self._free_at = 0.0
         self._moved_boot = 0.0
-        self.told = ""
+        self.reported_result = ""
         """The result that the report in the bucket bears."""
         self._told_at = -_TELL_EVERY_S
         self._telling = Entry(0.0, None)
@@ -263,7 +263,7 @@ class SimUploader:
         if self.grants is None:
             return
         now = self._pod.world.queue.now
-        if report.result is not None and report.result != self.told:
+        if report.result is not None and report.result != self.reported_result:
             self._telling.cancel()
             self._telling = self._pod.world.queue.after(_TELL_S, self._tell_result)
         elif now - self._told_at >= _TELL_EVERY_S:
@@ -285,7 +285,7 @@ class SimUploader:
         if now < max(world.knobs.bucket_down_until, world.knobs.pod_api_down_until):
             return False
         world.files.words[(self._pod.lease.run_id, name.generation)] = report
-        self._told_at, self.told = now, report.result or ""
+        self._told_at, self.reported_result = now, report.result or ""
         return True
 
     def uploads(self, now: float) -> tuple[float | None, Uploads]:
@@ -356,7 +356,7 @@ class SimUploader:
             return True
         slot = free_slot(slots, self.grants.phases[chosen.phase].keep_best)
         slots[slot] = self._account = None
-        world.check.duties.uploads.writes_over(pod, chosen.phase, slot)
+        world.check.duties.uploads.on_overwrite(pod, chosen.phase, slot)
         world.files.overwrite(pod.lease.run_id, chosen.phase, slot)
         self._upload = _Upload(chosen, slot, now + _LOOK_S + world.rng.uniform(*_UPLOAD_S))
         return True
@@ -367,6 +367,6 @@ class SimUploader:
         # The trainer may have pruned it meanwhile: its files were held open.
         self._slots[upload.kept.phase][upload.slot] = upload.kept
         pod.world.files.store(pod.lease.run_id, upload.kept, upload.slot)
-        pod.world.check.duties.uploads.stored(pod, upload.kept)
+        pod.world.check.duties.uploads.on_stored(pod, upload.kept)
         self.moved_at = upload.ends_at
         self._moved_boot, self._account = upload.ends_at - pod.machine.boot_at, None

@@ -94,7 +94,7 @@ class SimPod:
         self.world.say(f"{self.rented.pod_id} boots")
         self.booted_at = self.world.queue.now
         self.guard = Watchdog(SimHost(self))
-        self.world.check.duties.booted(self)
+        self.world.check.duties.on_boot(self)
         self.look_guard()
         if "watchdog" in self.world.off:
             # Dead as soon as it has started the agent.
@@ -116,7 +116,7 @@ class SimPod:
         """The entry command has ended, so the provider starts it again; billing goes on."""
         self.stop()
         self.report = self.durable_report
-        self.world.check.duties.restarted(self, wiped=wiped)
+        self.world.check.duties.on_restart(self, wiped=wiped)
         if wiped:
             self.report = self.durable_report = None
             self.agent_done = False  # the note of its end has gone with the rest
@@ -169,7 +169,7 @@ class SimPod:
         )
         if act == Watchdog.END:
             self.world.say(f"{self.rented.pod_id} watchdog ends it: {guard.why}")
-            self.world.check.duties.guard_ends(self, guard.why)
+            self.world.check.duties.on_watchdog_end(self, guard.why)
             self.rented.ended_by = "agent" if guard.why == WORK_DONE else "watchdog"
             self.agent, self.agent_stopped = None, False
             self._agent_event.cancel()
@@ -212,7 +212,7 @@ class SimPod:
             self.agent = None
             return
         self.had_agent = True
-        self.world.check.duties.agent_started(self, self.agent)
+        self.world.check.duties.on_agent_start(self, self.agent)
         self._tick_after(TICK_S)
 
     def kill_agent(self) -> None:
@@ -280,7 +280,7 @@ class SimPod:
             if agent.report.result is not None:
                 agent.write_report(force=True)
                 self.world.say(f"{self.rented.pod_id} agent is done: {agent.report.result}")
-                self.world.check.duties.done(self, agent.report)
+                self.world.check.duties.on_result(self, agent.report)
                 self.agent_done = True
                 if not agent.lease.hold:
                     grace_s = traits_of(self.rented.account.habits.provider).end_grace_s
@@ -293,7 +293,7 @@ class SimPod:
             self.agent = None
             self._guard_after(0.25)
             return
-        self.world.check.duties.ticked(self)
+        self.world.check.duties.on_tick(self)
         changed = before.phases is not agent.report.phases and before.phases != agent.report.phases
         if changed:
             self.world.wake()
@@ -353,7 +353,7 @@ class SimPod:
             self.trainer = SimCommand(command, shape, **about)
             start_habit(self, self.trainer)
         self.trainers_alive.append(self.trainer)
-        self.world.check.duties.spawned(self, self.trainer, left_s)
+        self.world.check.duties.on_spawn(self, self.trainer, left_s)
         self.world.say(f"{self.rented.pod_id} {phase} attempt {attempt} from step {from_step}")
         return self._pids
 
@@ -475,7 +475,7 @@ class OtherMachines:
         self._head_lost_at = now
         self._pod.world.queue.after(HEAD_LOOK_EVERY_S, self._look_for_head)
         check = self._pod.world.check
-        ends = partial(check.head_was_lost, self._pod.rented)
+        ends = partial(check.on_head_lost, self._pod.rented)
         self._pod.world.queue.at(now + check.head_lost_s, ends)
 
     def _look_for_head(self) -> None:

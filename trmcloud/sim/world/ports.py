@@ -65,7 +65,7 @@ class SimCompute(Compute):
 
     def create(self, request: PodRequest) -> str:
         account, knobs, world = self._account, self._account.world.knobs, self._account.world
-        world.check.truth.calls.asked_for(request)
+        world.check.truth.calls.on_create_call(request)
         self._process.cross("create.before")
         request.require_wanted()
         self._gate()
@@ -73,7 +73,7 @@ class SimCompute(Compute):
         if knobs.no_capacity_until > world.queue.now:
             world.observed("28")
             raise NoCapacity(SOLD_OUT)
-        world.check.truth.calls.sent(request)
+        world.check.truth.calls.on_create_sent(request)
         mood = knobs.next_creates.pop(0) if knobs.next_creates and account.lags else ""
         if mood == "sold out":
             world.observed("28")
@@ -175,7 +175,7 @@ class SimCompute(Compute):
                 account.world.observed("21")
             rented = None
         if rented is not None:
-            account.world.check.terminated(rented, self._process, slept=slept)
+            account.world.check.on_end_call(rented, self._process, slept=slept)
             account.refuse(rented)
             by = "reap" if self._process.kind == "reap" else "controller"
             account.delete(rented, by)
@@ -234,7 +234,7 @@ class SimCompute(Compute):
         for volume in account.volumes:
             if volume.volume_id == volume_id and volume.ended_at is None:
                 if not slept:
-                    world.check.volumes.deleted(account, volume)
+                    world.check.volumes.on_delete(account, volume)
                 volume.ended_at = world.queue.now
                 world.say(f"{volume_id} is deleted")
         self._process.cross("delete-volume.after")
@@ -362,7 +362,7 @@ class SimLink(PodLink):
         if pod.orders is None or orders.epoch >= pod.orders.epoch:
             pod.orders = orders
             if orders.land:
-                pod.world.check.duties.ordered(pod)
+                pod.world.check.duties.on_orders(pod)
             pod.wake()
 
 
@@ -432,7 +432,7 @@ class SimBucket:
 
     def oversized(self, run_id: str, file_bytes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
         self._gate()
-        found = self._world.check.oversize.there(run_id)
+        found = self._world.check.oversize.stored_for(run_id)
         if found:
             self._world.observed("74")
         return tuple((each.key, each.size_bytes) for each in found)
@@ -440,7 +440,7 @@ class SimBucket:
     def drop(self, keys: Sequence[str]) -> None:
         self._gate()
         for key in keys:
-            self._world.check.oversize.dropped(self._process, key)
+            self._world.check.oversize.on_delete(self._process, key)
 
     def last_report(self, run_id: str, generation: int) -> bytes | None:
         self._gate()

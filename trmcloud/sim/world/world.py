@@ -50,7 +50,7 @@ class SimWorld:
         self.commands: list[tuple[Pod, SimCommand]] = []
         """Of users' own: each attempt, and where it was started."""
         self.notes: dict[str, Mapping[str, Any]] = {}
-        self.told: list[TimelineEntry] = []
+        self.timeline: list[TimelineEntry] = []
         self.fired: dict[str, int] = {}
         self.observed_faults: dict[str, int] = {}
         self.errors: list[str] = []
@@ -62,7 +62,7 @@ class SimWorld:
     # -- telling ------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        self.told.append(TimelineEntry(self.queue.now, text))
+        self.timeline.append(TimelineEntry(self.queue.now, text))
 
     def fire(self, fault: str, text: str) -> None:
         """A fault strikes; it counts only once something feels it."""
