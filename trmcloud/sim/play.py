@@ -21,8 +21,7 @@ HOUR_S = 3600.0
 _HEAL_AFTER_S = 4 * HOUR_S
 _LONGEST_S = 3 * 24 * HOUR_S
 _MOST_EVENTS = 60_000
-"""Three days in which a run is looked at every few seconds, by its driver and by whoever came back,
-and no more."""
+"""Three days of looks at a run every few seconds, by its driver and a second process."""
 
 
 @dataclass(frozen=True)

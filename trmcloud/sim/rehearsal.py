@@ -21,7 +21,7 @@ from trmcloud.sim.world.trainer import Shape
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """N plays of one plan. ``shown`` is the one whose timeline is told."""
+    """N plays of one plan. ``shown`` is the one whose timeline is shown."""
 
     plan: Plan
     plays: tuple[PlayResult, ...]

@@ -117,7 +117,7 @@ class UserActions:
             return
 
         def stop(process: Process) -> None:
-            """As the command does: ask, then drive the run to its end where nobody does."""
+            """As the command does: ask, then drive the run to its end where it has no driver."""
             world = process.world
             use_case.request_stop(world, wish.run_id, make_reason(ReasonKind.STOP_COMMAND))
             if not is_driven(world, world.ledger.driver(wish.run_id)):
@@ -139,7 +139,7 @@ class UserActions:
             )
 
     def _look(self) -> None:
-        """The user types a command: whatever nobody drives is brought up to date."""
+        """The user types a command: runs without a driver are brought up to date."""
         if self.done() and all(w.run_id in self.runs() for w in self.scenario.wishes):
             return
         self._user(lambda p: reconcile(p.world))

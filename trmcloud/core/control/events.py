@@ -211,7 +211,7 @@ class StopRequested:
 
 @dataclass(frozen=True)
 class SaveRequested:
-    """A checkpoint is asked for, now, of the pod that trains: the run goes on."""
+    """A checkpoint is asked for, now, of the pod that trains: the run continues."""
 
     generation: int
     by: str
@@ -282,7 +282,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Reopened:
-    """A closed run goes on, within ``cap`` for the whole of it.
+    """A closed run continues, within ``cap`` for the whole of it.
 
     ``errand``: a candidate's JSON, for a machine that trains nothing and from which what an earlier
     one left is brought home; the run keeps its outcome.
@@ -355,7 +355,7 @@ class LayerVerified:
 @dataclass(frozen=True)
 class StrayCharged:
     """A pod of ours that nothing here owns was found, and is charged with the most that it can
-    have cost: made at ``since`` (epoch s) or later. Again, with more, while it goes on living.
+    have cost: made at ``since`` (epoch s) or later. Again, with more, while it lives.
     Ledger-wide; ``run_id`` is the run that it was made for, where this ledger knows it."""
 
     provider: str

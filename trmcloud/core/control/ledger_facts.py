@@ -123,7 +123,7 @@ class LedgerFacts:
 # A volume is the ledger's own, one for each provider and data centre, and is billed by the hour
 # until it is deleted. A run that keeps its checkpoints there reserves that rent, from its own
 # reservation on, until a stated day. After that the reaper deletes it if every run that used it
-# agreed to that; else it goes on beyond every budget, which is said wherever money is shown.
+# agreed to that; else its rent continues beyond every budget, which is shown beside all money.
 
 ERRAND = "fetch"
 """The prefix of candidates' ids that are rented to fetch checkpoints."""

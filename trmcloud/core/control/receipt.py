@@ -203,7 +203,7 @@ def manifests_of(sources: Sources) -> list[CheckpointManifest]:
 # follows from them. Pure.
 #
 # ``sources`` are what was written while the run went on. ``account`` follows from them alone, so
-# that whoever has a receipt can reckon it again. Each part has a hash, and the whole one more,
+# that it can be computed again from a receipt. Each part has a hash, and the whole one more,
 # the seal.
 
 RECEIPT_VERSION = 1

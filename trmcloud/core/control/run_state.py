@@ -273,8 +273,8 @@ class RunState:
 
     @property
     def trains(self) -> bool:
-        """Whether its pod needs nobody here any more to train: code and data are on it, and it may
-        upload where it is to."""
+        """Whether its pod trains without this machine: code and data are on it, and it may upload
+        where it is to."""
         generation = self.generation
         if self.state is not State.RUNNING or generation is None:
             return False

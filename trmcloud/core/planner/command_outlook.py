@@ -25,7 +25,7 @@ from trmcloud.core.spec.settings import CommandSettings
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
 
-# What can be said of a command before it has run: start-up, landing, room. Nothing of its pace.
+# Predictions for a command that has not run: start-up, landing, room. Its pace is unknown.
 
 LEAST_USEFUL_S = 1.0
 """A command that is to be stopped before it has begun is not started."""

@@ -57,7 +57,7 @@ measured here, 2026-11-22."""
 GENERATE_BYTES_PER_CPU_S = 4.0e6
 """Text by a formula, and its characters' ids: nominal."""
 IMPORT_S = 8.0
-"""Of the trainer's start, what goes on while it could not have used data yet."""
+"""The part of the trainer's start in which it needs no data yet."""
 
 _NOTHING = Interval(0.0, 0.0, 0.0)
 _TOLD_FROM_S = 0.5

@@ -30,7 +30,7 @@ from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.storage import prices_of
 
-# What to say where nobody offers what was asked for: the nearest that is offered.
+# The nearest offer, for the message that the one asked for does not exist.
 
 _Test = Callable[[Offer], bool]
 
@@ -120,7 +120,7 @@ def _typed(spec: RunSpec, offer: Offer, nodes: int) -> str:
     )
 
 
-# Which offers are worth showing: judged as plain numbers, thousands in a few milliseconds.
+# Ranking: offers are judged as plain numbers, thousands in a few milliseconds.
 
 KEPT_CANDIDATES = 40
 

@@ -1,4 +1,4 @@
-"""Changes of a phase's settings: by recovery, and by a person who goes on. Pure."""
+"""Changes of a phase's settings: by recovery, and by a user who resumes a run. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import RATES, CommandSettings, PhaseRecipe, check_foreign
 from trmcloud.core.values import replace
 
-# Which settings decide what a training is: it is not gone on with under others of these, unless
-# somebody accepts that. Trainer and launch judge by the same list. Pure.
+# Settings that decide what is trained: a resume with other values of these needs the user's
+# consent. Trainer and launch judge by the same list. Pure.
 
 _DECISIVE = (
     "family", "depth", "width", "head_dim", "vocab_size", "sequence", "seed", "rows",
@@ -28,7 +28,7 @@ SEQUENCES = "sequences a step"
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that a checkpoint was trained with, and what it is to go on with."""
+    """A setting that differs between a checkpoint and the training that resumes it."""
 
     name: str
     before: Any

@@ -420,7 +420,7 @@ class CommandSettings(PhaseRecipe):
 class Families(Mapping[str, type[PhaseRecipe]]):
     """The families of models by name, each as the class of its settings.
 
-    Whoever starts a process provides them (``wiring`` here, the trainer on its machine), before any
+    The start of a process provides them (``wiring`` here, the trainer on its machine), before any
     settings are read.
     """
 

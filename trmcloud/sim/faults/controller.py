@@ -57,7 +57,7 @@ def _asleep(arms: Arms) -> None:
 
 
 def _take_over(arms: Arms, machine: Machine) -> bool:
-    """Another controller seizes a live run; whoever drove it does not know."""
+    """Another controller seizes a live run; its driver does not know."""
     world = arms.world
     live = [run for run in world.ledger.read().runs.values() if run.live]
     if not live:
@@ -145,7 +145,7 @@ def _stopped(arms: Arms) -> None:
 
 
 def _zombie(arms: Arms) -> None:
-    """61: a controller stops in mid-call, another takes over, and the first one goes on."""
+    """61: a controller stops in mid-call, another takes over, and the first one resumes."""
 
     def seize() -> None:
         _take_over(arms, arms.world.server)

@@ -56,7 +56,7 @@ def _link_down(low_s: float, high_s: float, text: str) -> Fault:
 
 
 def _partitioned(arms: Arms) -> None:
-    """The guard hears nobody, and nobody hears it."""
+    """The guard is cut off from everything."""
     seconds = arms.rng.uniform(300, 14400)
     at = arms.some_time(0.02, 1.05)
     arms.for_a_while("link_down_until", at, seconds, "the pod is cut off")
@@ -96,7 +96,7 @@ def _ill_until(kind: str, *rooms: float) -> Fault:
 
 
 def _save_asked(arms: Arms) -> None:
-    """No fault, but a wish at an odd time: a user asks for a checkpoint, and the run goes on."""
+    """No fault, but a wish at an odd time: a user asks for a checkpoint, and the run continues."""
     wish = arms.rng.choice(arms.scenario.wishes)
 
     def ask() -> None:

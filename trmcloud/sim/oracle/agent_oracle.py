@@ -81,7 +81,7 @@ class AgentOracle:
             self.world.queue.at(trainer.frozen_at + self._patience_s(pod, trainer), look)
 
     def on_kill(self, pod: Pod, trainer: SimTrainer) -> None:
-        """The agent kills a trainer: not one that works, unless nobody wrote down that it does."""
+        """The agent kills a trainer: not one that works, unless no record says so."""
         now = self.world.queue.now
         noted = pod.trainer_note is not None and pod.trainer_note.pid == trainer.pid
         ill = trainer.ill is not None and (

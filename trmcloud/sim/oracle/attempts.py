@@ -19,7 +19,7 @@ from trmcloud.sim.world.protocols import Pod, World
 from trmcloud.sim.world.trainer import Shape, SimTrainer
 
 _TOLD_S = 120.0
-"""A trainer that no longer pays by its newest evaluation is told by then."""
+"""A trainer that no longer pays by its newest evaluation has had its signal by then."""
 _STILL_PAYS = 2.0
 _MOST_MENDED = {"out_of_memory": 6, "non_finite": 3}
 """Other settings that a simulated phase can be tried with: its micro-batch halved three times,
@@ -152,7 +152,7 @@ class AttemptJudge:
             self.fail("wasteful", f"{phase} climbs for the {tries.climbs}th time")
 
     def _landed(self, pod: Pod, report: contract.AgentReport) -> None:
-        """Judge that one which was told to land without an order, before its time, goes on."""
+        """Judge that a trainer which was told to land early, without an order, is started again."""
         last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)
         if last is None or last.outcome != "landed_signal" or pod in self._lives.restarted:
             return

@@ -32,7 +32,7 @@ class Exposure:
         self.world = world
         self.able: dict[str, float] = {}
         """By run: since when a controller drives it that is up, heard, and has the right time;
-        under ``ANY_RUN``, since when there is one for pods that nobody owns."""
+        under ``ANY_RUN``, since when there is one for pods without an owner."""
         self.ending: dict[str, float] = {}
         """Likewise, whether or not anything can be written: at its hard stop a pod is ended all the
         same."""
@@ -71,7 +71,7 @@ class Exposure:
                     drives.add(driver.run_id)
         if drives:
             drives.add(ANY_RUN)
-        # Of a run whose records are damaged nothing can be written, whoever drives it.
+        # Of a run whose records are damaged nothing can be written by any driver.
         hurt = self.world.ledger.seen().quarantined.keys()
         if hurt or self._hurt:
             for run_id in {*hurt, *self._hurt}:
@@ -106,11 +106,11 @@ class Exposure:
             # Where a wrong clock granted the lease, controllers believe in a later hard stop.
             if abs(rented.granted_ahead_s) > CLOCK_OFF_S and owned:
                 able_since = None
-            # Nobody can tell which of two is the run's before its driver has.
+            # Which of two is the run's is unknown before its driver has chosen.
             untold = not owned and rented.may_be_owned
             if able_since is not None and not untold:
                 able_at = min(able_at, max(able_since, seen_at) + REACTION_S)
-            # One that is alive and stuck still counts as the run's driver: nobody takes over.
+            # One that is alive and stuck still counts as the run's driver: no other takes over.
             stuck = rented.run_id in self._stuck or abs(rented.granted_ahead_s) > CLOCK_OFF_S
             reap_since = self._reap_ending_since if owned else self._reap_since
             if reap_since is not None and not (owned and stuck) and not untold:

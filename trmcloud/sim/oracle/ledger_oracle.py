@@ -74,7 +74,7 @@ class LedgerOracle:
             self.fail("I5", f"{event.pod_name} does not say when it must be gone")
         candidate = self.world.truths[run.run_id].plan.candidate(event.candidate_id)
         assert run.generation is not None
-        # By the clock that it was decided by: whoever was stopped there may wake to another one.
+        # By the clock of the decision: a process that was stopped there may wake to another one.
         lasts_s = event.hard_stop_at - run.generation.intended_at
         if lasts_s <= _SECOND_S:
             return  # nothing will be asked for: its soft stop has passed
@@ -263,9 +263,9 @@ class LedgerOracle:
         )
         able_since = self.world.check.exposure.able.get(run.run_id)
         if able_since is None or able_since > rented.ended_at:
-            return  # nobody saw when it went
+            return  # no controller saw when it went
         if run.generation is None or (run.generation.up_at or inf) > rented.ended_at:
-            return  # nobody saw it alive
+            return  # no controller saw it alive
         if event.outcome == Outcome.KILLED.value and early_s > TOO_FEW_S and not wrong:
             self.fail("I4", f"{run.run_id} was not killed: {early_s:.0f} s were left")
 
@@ -359,7 +359,7 @@ class CallJudge:
             self.fail("wasteful", f"of {lasts_s:.0f} s the first phase gets {allowed_s:.0f}")
 
     def on_create_sent(self, request: PodRequest) -> None:
-        """A create goes out: whoever slept since it was decided on does not send it any more, since
+        """A create goes out: a process that slept since its decision sends it no more, since
         its run may be closed by now and its money free."""
         run = self.world.ledger.read().runs.get(request.lease.run_id)
         generation = run.generation if run is not None else None
@@ -459,7 +459,7 @@ class CallJudge:
                 self.fail("I2", f"{rented.pod_id} lives, and its driver leaves without a ledger")
 
     def on_take_over(self, process: Process, run_id: str) -> None:
-        """Somebody becomes a run's driver; by a command, only where nobody drives it."""
+        """A process becomes a run's driver; by a command, only where there is none."""
         if process.kind == "launch" or self.undecidable.woken or self.undecidable.clocks_moved:
             return
         driver = self.world.ledger.driver(run_id)

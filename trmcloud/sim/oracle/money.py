@@ -172,7 +172,7 @@ class VolumeJudge:
             and (volume.ended_at is None or hold.since < volume.ended_at)
         ]
         until = min(self._day(ledger, account, volume), now)
-        # Whoever made it smaller pays at a lower rate than whoever made it.
+        # A run that asked for less pays a lower rate than the volume's maker.
         least = min((hold.rate.micros for hold in mine), default=volume.rate_micros)
         cost = volume.micros(until) * least // volume.rate_micros
         held = sum(hold.accrued(now).micros for hold in mine)
@@ -236,8 +236,8 @@ class OrphanJudge:
                 self.fail("I1", "money is reserved before a restored ledger is reconciled")
 
     def on_unwritten(self, event: ev.Note) -> None:
-        """A ledger that cannot be written keeps no pod alive: what it has cost may be known to
-        nobody, where that was the last that was seen of it."""
+        """A ledger that cannot be written keeps no pod alive: what it has cost may be
+        unknown, where that was the last that was seen of it."""
         if isinstance(event, ev.StrayCharged):
             self._unwritten.add(event.pod_id)
 

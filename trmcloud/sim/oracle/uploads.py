@@ -149,7 +149,7 @@ class UploadJudge:
         ended = run is None or run.stop is not None or any(
             action.verb == TERMINATE for action in run.actions.values()
         )  # fmt: skip
-        # One that came too late is nobody's: it is to be ended, not supplied.
+        # One that came too late has no owner: it is to be ended, not supplied.
         here = run.generation if run is not None else None
         superseded = here is not None and here.pod_name != pod.name
         # A link leads to a name: of two that bear it the other one may be spoken to.
@@ -211,7 +211,7 @@ _SLACK_S = 900.0
 
 @dataclass
 class OversizedObject:
-    """One object, stored at true epoch second ``at`` by whoever had its signed request."""
+    """One object, stored at true epoch second ``at`` with a signed request."""
 
     run_id: str
     key: str
@@ -272,7 +272,7 @@ class OversizeJudge:
                 self.fail("I7", f"{left[0].key} was not granted, and is still there")
             if not mine or any(each.deleted_at is None for each in mine):
                 continue
-            # One that was replaced under its own key is found by nobody.
+            # One that was replaced under its own key cannot be found.
             last = {each.key: each for each in mine}.values()
             cost = sum(each.micros(each.at, each.deleted_at or now) for each in last)
             begun = min(g.intended_at for g in run.generations) - _SLACK_S

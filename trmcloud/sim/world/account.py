@@ -288,7 +288,7 @@ class Account:
             rented.storage_micros += world.knobs.storage_tail_micros
             world.observed("32")
             if rented.unowned_at is not None:
-                # A pod nobody asked for has a disk nobody reserved for.
+                # A stray pod has a disk that no run reserved.
                 rented.exposed_micros += world.knobs.storage_tail_micros
         world.say(f"{rented.pod_id} is gone ({by})")
         world.check.on_pod_end(rented)

@@ -203,8 +203,7 @@ class Process:
         if not self.alive:
             return
         if isinstance(got, TrmcloudError):
-            # What it saw and could not put on record, since it is fenced or its ledger cannot be
-            # written, is known to nobody; so is what one saw that is killed.
+            # What it saw and could not record, since it is fenced or has no ledger, is lost.
             # The command ends with one line of error; the run waits for the next command.
             locked = isinstance(got, LedgerError)
             self.sim.note_error(got)

@@ -1,7 +1,7 @@
 """A simulated pod's agent thinks with this: files that are crash-consistent records, processes that
 are arithmetic, and the process that uploads.
 
-Like the trainer the uploader is arithmetic: whoever looks brings it up to that instant. It picks,
+Like the trainer the uploader is arithmetic: each look brings it up to that instant. It picks,
 slots and supersedes with the very functions of ``core.bucket`` that the real one uses.
 """
 

@@ -447,7 +447,7 @@ class SimCommand(SimTrainer):
         self.swept_at: float | None = None
         """When somebody else than its watcher killed all its processes."""
         self.disk_full_at = inf
-        # Dice of its own: the world's go on as without it.
+        # Dice of its own: the world's are not changed by it.
         self._dice = random.Random(f"{run_id} {attempt} {command.words[0]}")
         self._needs_s = command.grace_s * self._dice.uniform(0.1, _SLOWEST)
         self._watcher_dies_s = (
@@ -505,7 +505,7 @@ class SimCommand(SimTrainer):
         self.scored_at = self.ends_at
         self.watcher_died = dies < self.ends_at
         if self.watcher_died:
-            # Nobody is told, and nothing is taken: the command's own processes go on.
+            # No signal is sent and nothing is copied: the command's own processes live on.
             self.ends_at, self.outcome, self.saves_last = dies, "lost", False
 
     def _leaves_at(self) -> float:

@@ -85,7 +85,7 @@ class SimWorld:
     # -- processes ----------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something changed: whoever looks often will see it soon."""
+        """Something changed: processes that look often will see it soon."""
         if self._waking:
             return
         self._waking = True
