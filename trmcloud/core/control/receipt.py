@@ -339,7 +339,7 @@ def account_of(run_id: str, sources: Sources, made_at: float) -> dict[str, Any]:
         "ended": _ended(run, records),
         "phases": [codec.to_json(account) for account in run.phase_accounts],
         "gates": {name: dict(judged.verdict) for name, judged in run.gates.items()},
-        "timeline": [_moment(run, record) for record in records if _is_told(record)],
+        "timeline": [_moment(run, record) for record in records if isinstance(record.event, _TOLD)],
         "curves": [_drawn(run, point) for point in sources.curves],
         "checkpoints": _checkpoints(manifests),
     }
@@ -434,10 +434,6 @@ _TOLD = (
     ev.StopRequested, ev.SaveRequested, ev.ResultKnown, ev.PodGone, ev.Settled, ev.Billed,
     ev.PlanRevised, ev.Reopened, ev.Fetched, ev.Closed, ev.PodMissed, ev.PodFound, ev.StrayCharged,
 )  # fmt: skip
-
-
-def _is_told(record: ev.Record) -> bool:
-    return isinstance(record.event, _TOLD)
 
 
 def _moment(run: RunState, record: ev.Record) -> dict[str, Any]:

@@ -69,9 +69,7 @@ def _take_over(arms: Arms, machine: Machine) -> bool:
         epoch = process.world.ledger.take_over(run.run_id, process.who, process.world.wall())
         process.drive(RunDriver(process.world, run.run_id, epoch))
 
-    process.do(seize)
-    if process.alive and process.driver is None:
-        process.kill()
+    process.do_and_drive(seize)
     return process.alive
 
 
@@ -214,10 +212,7 @@ def _ended_by_name(arms: Arms) -> None:
 def _to_be_ended(world: SimWorld, run_id: str) -> list[RentedMachine]:
     """The run's pods that a person who names it can end: their provider lists them and answers."""
     knobs, now = world.knobs, world.queue.now
-    deaf_until = (
-        knobs.outage_until, knobs.throttled_until, knobs.garbage_until, knobs.key_revoked_until,
-    )  # fmt: skip
-    if now < max(deaf_until) or not (world.laptop.online and world.laptop.awake):
+    if now < knobs.deaf_until or not (world.laptop.online and world.laptop.awake):
         return []
     if knobs.list_flickers or world.check.forgotten or world.armed:
         return []

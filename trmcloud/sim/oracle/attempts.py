@@ -9,6 +9,7 @@ from functools import partial
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.gate import StopRules, why_stop
+from trmcloud.core.contract.phase_account import lease_of
 from trmcloud.core.contract.pod_contract import PhaseState
 from trmcloud.core.contract.trainer_contract import RETRYABLE
 from trmcloud.core.control.pod_facts import finished_on
@@ -91,7 +92,9 @@ class AttemptJudge:
             self.fail("wasteful", f"{phase} is tried again after {tries.fruitless} fruitless tries")
         tries.last = trainer
         self._must_end(pod, trainer)
-        self._must_climb(pod, trainer)
+        sampled_at = trainer.trains_at + SAMPLED_S
+        look = partial(self._not_climbed, pod, trainer, sampled_at)
+        self.world.queue.at(sampled_at + _CLIMBED_S, look)
 
     def _overridden(
         self, pod: Pod, tries: PhaseTries, trainer: SimTrainer, now: float, *, forgetful: bool
@@ -183,13 +186,8 @@ class AttemptJudge:
         steps_s = (shape.steps - trainer.step(now)) * shape.step_s
         return min(trainer.turns_at - now, soft_at - now, steps_s)
 
-    def _must_climb(self, pod: Pod, trainer: SimTrainer) -> None:
-        """With much to train and memory to spare it is told so once its counters are known."""
-        sampled_at = trainer.trains_at + SAMPLED_S
-        look = partial(self._not_climbed, pod, trainer, sampled_at)
-        self.world.queue.at(sampled_at + _CLIMBED_S, look)
-
     def _not_climbed(self, pod: Pod, trainer: SimTrainer, since: float) -> None:
+        """With much to train and memory to spare it climbs once its counters are known."""
         tries = self._tries.get((pod, trainer.shape.phase))
         could = (
             pod.running
@@ -223,7 +221,7 @@ class AttemptJudge:
     def on_finish_request(self, pod: Pod, trainer: SimTrainer) -> None:
         """The agent tells its trainer to come to an end: not one that still pays, by the truth."""
         now, shape = self.world.queue.now, trainer.shape
-        rules = next(p.stop for p in pod.lease.phases if p.name == shape.phase)
+        rules = lease_of(pod.lease, shape.phase).stop
         number = trainer.step(now) // shape.eval_every
         bpbs = [shape.bpb_at(at * shape.eval_every) for at in range(1, number + 1)]
         spent = bool(bpbs) and len(bpbs) - 1 - bpbs.index(min(bpbs)) >= rules.patience > 0
@@ -248,7 +246,7 @@ class AttemptJudge:
 
     def _must_end(self, pod: Pod, trainer: SimTrainer) -> None:
         """When the first evaluation is there by which its rule holds, it is told."""
-        rules = next(p.stop for p in pod.lease.phases if p.name == trainer.shape.phase)
+        rules = lease_of(pod.lease, trainer.shape.phase).stop
         if not trainer.tells_worth:
             return
         shape, number = trainer.shape, trainer.from_step // trainer.shape.eval_every + 1
@@ -301,10 +299,7 @@ class AttemptJudge:
             tries.fruitless = 0
         soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
         left_s = soft_at - now - self._lives.early_s(pod)
-        orders = pod.orders is not None and pod.orders.land
-        if (
-            tries.fruitless <= lease.max_restarts
-            and left_s > lease.min_useful_s + 60
-            and not orders
-        ):
+        ordered = pod.orders is not None and pod.orders.land
+        useful = tries.fruitless <= lease.max_restarts and left_s > lease.min_useful_s + 60
+        if useful and not ordered:
             self.fail("wasteful", f"{last.name} crashed and was not tried again")

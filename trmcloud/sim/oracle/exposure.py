@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf
 
 from trmcloud.core.catalog.providers import TRAITS
-from trmcloud.sim.world.protocols import Pod, Process, RentedMachine, World
+from trmcloud.sim.world.protocols import Pod, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 REACTION_S = 120.0
@@ -46,12 +46,7 @@ class Exposure:
     def look(self, now: float) -> None:
         """Something happened: who can act from now on?"""
         knobs = self.world.knobs
-        heard = (
-            now >= knobs.outage_until
-            and now >= knobs.throttled_until
-            and now >= knobs.key_revoked_until
-            and now >= knobs.garbage_until
-        )
+        heard = now >= knobs.deaf_until
         # A copy of the ledger that was restored says what is no longer true, until it is accepted.
         ends = heard and not self.world.ledger.is_older
         writes = heard and self.world.ledger_writable
@@ -119,6 +114,7 @@ class Exposure:
                     due = min(due, rented.unowned_at)
                 wait = self.reap_every_s + REACTION_S
                 able_at = min(able_at, max(reap_since, seen_at, due) + wait)
+            by_api = rented.account.habits.self_ends == "api"
             if self._guard_could(rented):
                 able_at = min(
                     able_at,
@@ -126,7 +122,9 @@ class Exposure:
                         rented.due_at + self.late_s(rented),
                         rented.undeletable_until,
                         rented.pod.stopped_until,
-                        self._pod_heard_from(rented),
+                        # Its own call to the provider gets through since then.
+                        self.world.knobs.pod_api_down_until if by_api else 0.0,
+                        self.world.knobs.outage_until if by_api else 0.0,
                     )
                     + GUARD_REACTION_S,
                 )
@@ -172,12 +170,6 @@ class Exposure:
             since = min(since, max(pod.booted_at, pod.stopped_until))
         return since
 
-    def _pod_heard_from(self, rented: RentedMachine) -> float:
-        """Since when a pod's own call to the provider would get through."""
-        if rented.account.habits.self_ends != "api":
-            return 0.0
-        return max(self.world.knobs.pod_api_down_until, self.world.knobs.outage_until)
-
 
 def _since(since: dict[str, float], those: set[str], now: float) -> None:
     """Keep since when each of ``those`` is one of them."""
@@ -215,8 +207,9 @@ class Uncertainty:
         """Whether some controller may have gone on in the middle of a call."""
         return bool(STOPPED & self._world.fired.keys())
 
-    def odd(self, process: Process) -> bool:
-        """Whether this controller's time is not to be trusted."""
+    @property
+    def is_time_odd(self) -> bool:
+        """Whether a controller's time is not to be trusted."""
         return self.woken or self.clocks_moved
 
 

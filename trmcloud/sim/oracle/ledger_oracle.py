@@ -108,12 +108,12 @@ class LedgerOracle:
             same = before is process and process.driver is not None
             # One that could not write meanwhile stayed, and had no right to before the hard stop.
             at = max(at, self.world.check.exposure.able.get(run.run_id, now))
-            if same and now - at > RETRY_S and not self.undecidable.odd(process):
+            if same and now - at > RETRY_S and not self.undecidable.is_time_odd:
                 self.fail("wasteful", f"{now - at:.0f} s between two tries to end {key[0]}'s pod")
             self._ends[key] = (process, now)
         elif run.stop_at is not None and run.state is State.RUNNING:
             dear = rented is None or rented.rate_micros > rented.agreed_micros
-            if dear or self.undecidable.odd(process):
+            if dear or self.undecidable.is_time_odd:
                 return
             if run.stop is not None and run.stop.at_once:
                 return  # a person said so: what is not saved is lost
@@ -138,7 +138,7 @@ class LedgerOracle:
         before, at = self._refused.pop(run.run_id, (None, 0.0))
         late_s = self.world.queue.now - at
         same = before is process and process.driver is not None
-        if same and late_s > RETRY_S and not self.undecidable.odd(process):
+        if same and late_s > RETRY_S and not self.undecidable.is_time_odd:
             self.fail("wasteful", f"{run.run_id} was refused a pod and waited {late_s:.0f} s")
         for account in self.world.accounts.values():
             if generation.pod_name in account.coming and not self.undecidable.clocks_moved:
@@ -147,7 +147,7 @@ class LedgerOracle:
             if (
                 sought is not None
                 and sought.goes_on(self.world.queue.now)
-                and not self.undecidable.odd(process)
+                and not self.undecidable.is_time_odd
             ):
                 self.fail("I5", f"{generation.pod_name} is given up, and is still looked for")
             for rented in account.pods.values():
@@ -213,7 +213,7 @@ class LedgerOracle:
         if word is None or word.result is None or run.result is not None:
             return
         refused_at, now = process.bucket_refused_at, self.world.queue.now
-        if (refused_at is not None and now - refused_at < RETRY_S) or self.undecidable.odd(process):
+        if (refused_at is not None and now - refused_at < RETRY_S) or self.undecidable.is_time_odd:
             return
         self.fail("I4", f"{run.run_id} is settled, and its {word.result} in the bucket not heard")
 
@@ -257,7 +257,7 @@ class LedgerOracle:
             return
         early_s = rented.due_at - rented.ended_at
         wrong = (
-            self.undecidable.odd(process)
+            self.undecidable.is_time_odd
             or "19" in self.world.fired
             or abs(rented.granted_ahead_s) > CLOCK_OFF_S
         )
@@ -411,7 +411,7 @@ class CallJudge:
         able_since = self.world.check.exposure.able.get(run.run_id)
         idle = able_since is None or self.world.queue.now - able_since < latency_s
         tried = run.generation is not None and bool(run.tries(run.generation, TERMINATE))
-        return tried or idle or not mine or self.undecidable.odd(process)
+        return tried or idle or not mine or self.undecidable.is_time_odd
 
     def on_idle_pod(self, rented: RentedMachine) -> None:
         """A pod lives whose work is done: a controller that is up must have tried to end it."""
@@ -451,7 +451,7 @@ class CallJudge:
         if known.generation.pod_name != generation.pod_name or not generation.open:
             return
         odd = self.world.check.forgotten or self.undecidable.clocks_moved
-        if odd or self.undecidable.odd(process) or self.world.knobs.list_flickers:
+        if odd or self.undecidable.is_time_odd or self.world.knobs.list_flickers:
             return
         for rented in self.world.living():
             mine = rented.pod_id == generation.pod_id and now >= rented.visible_at

@@ -246,17 +246,6 @@ class OrphanJudge:
         if not self.world.ledger_writable:
             self._unwritten.add(rented.pod_id)
 
-    def _is_unread(self, pod_id: str) -> bool:
-        """Whether a run whose records are damaged owns this pod. Its bill changes no money: the
-        fold leaves it out as soon as the run can be read."""
-        ledger = self.world.ledger
-        owners = [
-            run.run_id
-            for run in ledger.read().runs.values()
-            if any(g.pod_id == pod_id for g in run.generations)
-        ]
-        return any(run_id in ledger.seen().quarantined for run_id in owners)
-
     def on_note(self, event: ev.Note) -> None:
         self._made_good(event)
         if isinstance(event, ev.LedgerReconciled):
@@ -264,20 +253,24 @@ class OrphanJudge:
             return
         if isinstance(event, ev.VolumeDeleted | ev.TokensPinned | ev.DataPinned | ev.DamageSettled):
             return
-        if self._is_sought(event.provider, event.pod_id):
+        account = self.world.accounts.get(event.provider)
+        if account is not None and event.pod_id in account.sought:
             # It is listed as being made, and nobody can know that none will be found: it is
             # charged like any other, and billed nothing.
             if isinstance(event, ev.StrayBilled) and event.amount:
                 self.fail("I4", f"{event.pod_id} was never made, and is billed {event.amount}")
             return
-        rented = self._find(event.provider, event.pod_id)
+        rented = account.pods.get(event.pod_id) if account is not None else None
         if rented is None or rented.pod_id in self.world.check.foreign:
             self.fail("I4", f"{event.pod_id} is charged, and is none of ours")
             return
-        generations = (g for r in self.world.ledger.read().runs.values() for g in r.generations)
-        if isinstance(event, ev.StrayBilled) and self._is_unread(event.pod_id):
-            return  # a stray that its run came to own, which cannot be read for now
-        if any(g.pod_id == event.pod_id for g in generations):
+        runs, damaged = self.world.ledger.read().runs, self.world.ledger.seen().quarantined
+        owners = [r for r in runs.values() if any(g.pod_id == event.pod_id for g in r.generations)]
+        if isinstance(event, ev.StrayBilled) and any(r.run_id in damaged for r in owners):
+            # A stray that its run came to own, whose records are damaged. Its bill changes no
+            # money: the fold leaves it out as soon as the run can be read.
+            return
+        if owners:
             self.fail("I4", f"{event.pod_id} is charged to its run and once more")
         bill = rented.micros(self.world.queue.now) + rented.storage_micros
         quantum = ceil(2.0 * rented.hourly_micros / 3600) + 2
@@ -316,28 +309,17 @@ class OrphanJudge:
                     continue
                 stray = ledger.strays.get((account.habits.provider, rented.pod_id))
                 if stray is None:
-                    if rented.pod_id not in self._unwritten and not self._forgotten(rented):
+                    if rented.pod_id not in self._unwritten and not self._is_forgotten(rented):
                         self.fail("I4", f"{rented.pod_id} was ended, and nobody is charged for it")
                     continue
                 bill = rented.micros(now) + rented.storage_micros
-                if stray.billed is None and self._bill_is_late(rented, now):
+                bill_at = (rented.ended_at or now) + self.world.knobs.bill_lag_s
+                if stray.billed is None and now < bill_at + _NEXT_LOOK_S:
                     continue  # until then it stands at the most that it can have cost
                 if stray.billed is None or abs(stray.billed.micros - bill) > 2:
                     self.fail("I4", f"{rented.pod_id} stands at {stray.cost}, billed {bill / 1e6}")
 
-    def _bill_is_late(self, rented: RentedMachine, now: float) -> bool:
-        """Whether the world ends before the provider's final bill is out."""
-        return now < (rented.ended_at or now) + self.world.knobs.bill_lag_s + _NEXT_LOOK_S
-
-    def _is_sought(self, provider: str, pod_id: str) -> bool:
-        account = self.world.accounts.get(provider)
-        return account is not None and pod_id in account.sought
-
-    def _forgotten(self, rented: RentedMachine) -> bool:
+    def _is_forgotten(self, rented: RentedMachine) -> bool:
         """Whether it was ended before an older copy of the ledger was restored."""
         ended_at = min(rented.deleted_at, rented.ended_at or rented.deleted_at)
         return self.restored_at is not None and ended_at <= self.restored_at
-
-    def _find(self, provider: str, pod_id: str) -> RentedMachine | None:
-        account = self.world.accounts.get(provider)
-        return account.pods.get(pod_id) if account is not None else None

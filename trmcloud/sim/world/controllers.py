@@ -135,6 +135,13 @@ class Process:
             self.busy = False
         return None
 
+    def do_and_drive(self, act: Callable[[], object]) -> object:
+        """Run ``act``, which makes it a run's driver; else the process ends."""
+        done = self.do(act)
+        if self.alive and self.driver is None:
+            self.kill()
+        return done
+
     def _judge_troubles(self) -> None:
         """Judge the troubles of single runs, which kept nothing else from being done."""
         for run_id, error in self.world.troubles.items():

@@ -67,6 +67,12 @@ class Knobs:
     outage_fault: str = "24"
 
     @property
+    def deaf_until(self) -> float:
+        """Until when no provider answers a controller."""
+        outage, throttled = self.outage_until, self.throttled_until
+        return max(outage, throttled, self.key_revoked_until, self.garbage_until)
+
+    @property
     def unheard(self) -> bool:
         """Whether what a pod says need not be what its agent has said."""
         return self.garbled_reports or bool(self.lies)
