@@ -91,10 +91,7 @@ class Place:
         return self.key("runs", run_id, *parts)
 
     def __str__(self) -> str:
-        return SCHEME + self.key_in_bucket()
-
-    def key_in_bucket(self) -> str:
-        return f"{self.bucket}/{self.prefix}" if self.prefix else self.bucket
+        return SCHEME + self.bucket + (f"/{self.prefix}" if self.prefix else "")
 
 
 def parse_place(text: str) -> Place:

@@ -170,7 +170,9 @@ def estimate_data(
         return first_s, late_s
 
     p10, p50, p90 = (waits(each) for each in (line.p10, line.p50, line.p90))
-    whole = needs(most)
+    whole, tokens_bytes = needs(most), 0
+    if data_set.is_remote and data_set.layout != "gpt2":
+        tokens_bytes = data_set.disk_bytes(most) - data_set.download_bytes(most)
     return DataEstimate(
         where,
         Interval(sum(p10), sum(p50), sum(p90)),
@@ -179,7 +181,7 @@ def estimate_data(
         download_bytes=whole.download_bytes,
         text_bytes=_text_bytes(data_set, data_set.shards_for(most)),
         disk_bytes=data_set.disk_bytes(most),
-        tokens_bytes=_tokens_bytes(data_set, most),
+        tokens_bytes=tokens_bytes,
         make_s=whole.made_after_s(line.p50),
     )
 
@@ -209,12 +211,6 @@ def _download_bytes(data_set: DataSet, shards: int) -> int:
 
 def _text_bytes(data_set: DataSet, shards: int) -> int:
     return 0 if data_set.layout == "gpt2" else shards * data_set.shard_text_bytes
-
-
-def _tokens_bytes(data_set: DataSet, tokens: int) -> int:
-    if not data_set.is_remote or data_set.layout == "gpt2":
-        return 0
-    return data_set.disk_bytes(tokens) - data_set.download_bytes(tokens)
 
 
 def _time(seconds: float) -> str:

@@ -362,7 +362,12 @@ class PhaseRecipe(UpdateKeys):
             )
         self.check_shape(where)
         check_update(self, where)
-        _check_float8(self, where)
+        if self.float8 != "any" and self.dtype not in (AUTO, FLOAT8):
+            raise UsageError(
+                f"float8={self.float8} says who takes float8's products, and dtype is {self.dtype}",
+                where=where,
+                next_step="--set dtype=float8, or dtype=auto",
+            )
         self.check_rows(where)
         _check_characters(self, where)
         if not 0 < self.validation_fraction < 1:
@@ -563,15 +568,6 @@ _KINDS = {
     "bool": "true or false",
     "str": "text",
 }
-
-
-def _check_float8(recipe: PhaseRecipe, where: str) -> None:
-    if recipe.float8 != "any" and recipe.dtype not in (AUTO, FLOAT8):
-        raise UsageError(
-            f"float8={recipe.float8} says who takes float8's products, and dtype is {recipe.dtype}",
-            where=where,
-            next_step="--set dtype=float8, or dtype=auto",
-        )
 
 
 def _check_characters(recipe: PhaseRecipe, where: str) -> None:
