@@ -19,7 +19,7 @@ from trmcloud.core.values import replace
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import Scenario, draw
-from trmcloud.sim.world.protocols import Pod
+from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.trainer import Habit, SimCommand
 from trmcloud.sim.world.world import SimWorld
 

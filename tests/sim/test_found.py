@@ -27,9 +27,9 @@ from trmcloud.sim.faults.table import arm_all
 from trmcloud.sim.oracle.invariants import Invariants
 from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario, draw
+from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.facts import Trap, Truth
-from trmcloud.sim.world.pod import SimPod
 from trmcloud.sim.world.trainer import Shape
 from trmcloud.sim.world.world import SimWorld
 
@@ -225,7 +225,7 @@ def test_an_agent_that_is_done_is_not_started_again_on_a_full_disk() -> None:
     assert ended == Watchdog.END
 
 
-def pod_at_work() -> tuple[SimWorld, SimPod]:
+def pod_at_work() -> tuple[SimWorld, Pod]:
     """A pod of its own world whose trainer has been at work for ten minutes."""
     wish = replace(world().wishes[0], run_id="r-1")
     made = SimWorld(random.Random(1), ("runpod",))

@@ -24,8 +24,8 @@ from trmcloud.pod.agent.watchdog import HARD_STOP
 from trmcloud.sim.oracle.attempts import AttemptJudge
 from trmcloud.sim.oracle.exposure import AgentLives
 from trmcloud.sim.oracle.uploads import UploadJudge
+from trmcloud.sim.world.account import Pod, RentedMachine, World
 from trmcloud.sim.world.facts import PodWords
-from trmcloud.sim.world.protocols import Pod, RentedMachine, World
 from trmcloud.sim.world.trainer import SimTrainer
 
 _LAYER_S = 15.0

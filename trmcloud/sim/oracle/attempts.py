@@ -15,8 +15,8 @@ from trmcloud.core.contract.trainer_contract import RETRYABLE
 from trmcloud.core.control.pod_facts import finished_on
 from trmcloud.core.errors import Outcome
 from trmcloud.sim.oracle.exposure import AgentLives
+from trmcloud.sim.world.account import Pod, World
 from trmcloud.sim.world.pod import SAMPLED_S
-from trmcloud.sim.world.protocols import Pod, World
 from trmcloud.sim.world.trainer import Shape, SimTrainer
 
 _TOLD_S = 120.0

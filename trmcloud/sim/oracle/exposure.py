@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf
 
 from trmcloud.core.catalog.providers import TRAITS
-from trmcloud.sim.world.protocols import Pod, RentedMachine, World
+from trmcloud.sim.world.account import Pod, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 REACTION_S = 120.0

@@ -24,8 +24,8 @@ from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, STOPPED, Expos
 from trmcloud.sim.oracle.ledger_oracle import LedgerOracle
 from trmcloud.sim.oracle.money import MoneyJudge, OrphanJudge, VolumeJudge
 from trmcloud.sim.oracle.uploads import OversizeJudge
+from trmcloud.sim.world.account import Process, RentedMachine, World
 from trmcloud.sim.world.facts import Violation
-from trmcloud.sim.world.protocols import Process, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 ORPHAN_S = 180.0

@@ -24,7 +24,7 @@ from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
-from trmcloud.sim.world.protocols import Process, RentedMachine, World
+from trmcloud.sim.world.account import Process, RentedMachine, World
 
 _SECOND_S = 1.5
 

@@ -20,8 +20,8 @@ from trmcloud.core.control.ledger_facts import Hold, holds
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
+from trmcloud.sim.world.account import Account, RentedMachine, World
 from trmcloud.sim.world.facts import KeptVolume
-from trmcloud.sim.world.protocols import Account, RentedMachine, World
 
 
 @dataclass

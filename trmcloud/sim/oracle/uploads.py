@@ -16,7 +16,7 @@ from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.errors import Outcome
 from trmcloud.sim.oracle.exposure import AgentLives
-from trmcloud.sim.world.protocols import Pod, Process, RentedMachine, World
+from trmcloud.sim.world.account import Pod, Process, RentedMachine, World
 from trmcloud.sim.world.store import Checkpoint
 
 _ACTS_S = 15.0

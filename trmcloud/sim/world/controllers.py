@@ -31,10 +31,10 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId, Driver
+from trmcloud.sim.world.account import RentedMachine, World
 from trmcloud.sim.world.clocks import Entry, Machine
 from trmcloud.sim.world.ledger_memory import MemoryLedger
-from trmcloud.sim.world.ports import SimBucket, SimWorkers
-from trmcloud.sim.world.protocols import RentedMachine, World
+from trmcloud.sim.world.ports import SimBucket, SimCompute, SimLink, SimWorkers
 
 _HELD_LONG_S = 600.0
 _HOME = Path("/sim")
@@ -72,8 +72,8 @@ class Process:
             home=_HOME,
             clock=machine,
             ledger=LedgerView(self),
-            computes=world.computes_of(self),
-            links=world.links_of(self),
+            computes={name: SimCompute(each, self) for name, each in world.accounts.items()},
+            links={name: SimLink(each, self) for name, each in world.accounts.items()},
             files=world.files,
             who=self.who,
             is_alive=self._is_alive,

@@ -29,8 +29,8 @@ from trmcloud.core.contract.pod_contract import (
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote
+from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.clocks import Entry
-from trmcloud.sim.world.protocols import Pod
 
 _BETWEEN_LOOKS_S = 0.1
 

@@ -23,10 +23,10 @@ from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.nodes import HEAD_LOOK_EVERY_S, HEAD_LOST_S, HeadWatch
 from trmcloud.pod.agent.watchdog import WORK_DONE, Watchdog
+from trmcloud.sim.world.account import RentedMachine, Uploader, World
 from trmcloud.sim.world.clocks import Entry, Machine
 from trmcloud.sim.world.facts import PodWords
 from trmcloud.sim.world.host import SimHost, SimUploader
-from trmcloud.sim.world.protocols import RentedMachine, Uploader, World
 from trmcloud.sim.world.store import Checkpoint
 from trmcloud.sim.world.trainer import Habit, SimCommand, SimTrainer
 

@@ -32,9 +32,7 @@ from trmcloud.core.values import replace
 from trmcloud.ports.bucket import BucketCheckpoints, GrantRequest, StoredCheckpoint
 from trmcloud.ports.compute import Compute, PodLink, PodRequest, StageItem, VolumeSeen
 from trmcloud.ports.machine import Progress, WorkDone
-from trmcloud.sim.world.account import Account, RentedMachine
-from trmcloud.sim.world.pod import SimPod
-from trmcloud.sim.world.protocols import Process, World
+from trmcloud.sim.world.account import Account, Pod, Process, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 
@@ -249,7 +247,7 @@ class SimLink(PodLink):
     def __init__(self, account: Account, process: Process) -> None:
         self._account, self._process = account, process
 
-    def _pod(self, pod_name: str) -> SimPod | None:
+    def _pod(self, pod_name: str) -> Pod | None:
         world = self._account.world
         found = next(iter(self._account.named(pod_name)), None)
         if found is None:
@@ -296,7 +294,7 @@ class SimLink(PodLink):
         pod.uploader.give(load_grants(text))
         pod.wake()
 
-    def _writable(self, pod_name: str) -> SimPod:
+    def _writable(self, pod_name: str) -> Pod:
         pod = self._reached(pod_name)
         if pod.world.knobs.pod_disk_full:
             pod.world.observed("47")
@@ -335,7 +333,7 @@ class SimLink(PodLink):
         """Folders beside the home are not simulated: the copy succeeds or is cut off."""
         self._copied(pod_name)
 
-    def _copied(self, pod_name: str) -> SimPod:
+    def _copied(self, pod_name: str) -> Pod:
         """The pod, from which a copy got through.
 
         Raises:
@@ -348,7 +346,7 @@ class SimLink(PodLink):
             raise LinkError("the copy was cut off")
         return pod
 
-    def _reached(self, pod_name: str) -> SimPod:
+    def _reached(self, pod_name: str) -> Pod:
         pod = self._pod(pod_name)
         if pod is None or not pod.running:
             raise LinkError("the pod cannot be reached")

@@ -11,18 +11,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from trmcloud.core.contract.pod_contract import Lease
 from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.values import replace
-from trmcloud.ports.compute import Compute, PodLink
-from trmcloud.sim.world import protocols
-from trmcloud.sim.world.account import Account, RentedMachine
+from trmcloud.sim.world.account import Account, Judge, Pod, Process, RentedMachine
 from trmcloud.sim.world.clocks import EventQueue, Machine
 from trmcloud.sim.world.controllers import ProcessKilled
 from trmcloud.sim.world.facts import START_AT, Knobs, TimelineEntry, Trap, Truth
 from trmcloud.sim.world.ledger_memory import MemoryLedger
-from trmcloud.sim.world.pod import SAMPLED_S
-from trmcloud.sim.world.ports import SimCompute, SimLink
-from trmcloud.sim.world.protocols import Judge, Pod, Process
+from trmcloud.sim.world.pod import SAMPLED_S, SimPod
 from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
 from trmcloud.sim.world.trainer import Illness, Shape, SimCommand, SimTrainer, asks_for
@@ -92,12 +89,6 @@ class SimWorld:
         for process in self.processes:
             process.wake()
         self._waking = False
-
-    def computes_of(self, process: Process) -> dict[str, Compute]:
-        return {name: SimCompute(account, process) for name, account in self.accounts.items()}
-
-    def links_of(self, process: Process) -> dict[str, PodLink]:
-        return {name: SimLink(account, process) for name, account in self.accounts.items()}
 
     def crossing(self, process: Process, point: str) -> None:
         for trap in self.armed:
@@ -180,6 +171,9 @@ class SimWorld:
     def living(self) -> list[RentedMachine]:
         return [rented for account in self.accounts.values() for rented in account.living]
 
+    def make_pod(self, rented: RentedMachine, lease: Lease) -> Pod:
+        return SimPod(self, rented, lease)
+
     # -- training -----------------------------------------------------------------------------
 
     def shape_of(self, run_id: str, phase: str) -> Shape:
@@ -211,7 +205,7 @@ class SimWorld:
         return random.Random(f"memory {run_id} {phase}").uniform(0.2, 0.7)
 
     def next_illness(
-        self, rented: protocols.RentedMachine, phase: str, overrides: Mapping[str, Any]
+        self, rented: RentedMachine, phase: str, overrides: Mapping[str, Any]
     ) -> Illness | None:
         if "trainer" in self.off:
             return Illness("deaf", 0.0, "")
@@ -229,9 +223,7 @@ class SimWorld:
         self.observed(ill.fault)
         return ill
 
-    def save_checkpoint(
-        self, rented: protocols.RentedMachine, trainer: SimTrainer, step: int
-    ) -> None:
+    def save_checkpoint(self, rented: RentedMachine, trainer: SimTrainer, step: int) -> None:
         """Bring the checkpoints of ``trainer`` up to now: ``step`` is the newest it has saved."""
         phase, run_id = trainer.shape.phase, trainer.run_id
         if not rented.account.habits.disk_survives:
@@ -243,9 +235,7 @@ class SimWorld:
             if not made.evaluated and trainer.is_scored(made.manifest.step, self.queue.now):
                 self._score(made, rented, trainer)
 
-    def _score(
-        self, made: Checkpoint, rented: protocols.RentedMachine, trainer: SimTrainer
-    ) -> None:
+    def _score(self, made: Checkpoint, rented: RentedMachine, trainer: SimTrainer) -> None:
         bpb: float | None = trainer.shape.bpb_at(made.manifest.step)
         if self.knobs.nan_scores:
             bpb = None
@@ -254,9 +244,7 @@ class SimWorld:
             made.pod_id = rented.pod_id  # if it was given it, it has a copy of its own
         made.score(bpb)
 
-    def _new_checkpoint(
-        self, rented: protocols.RentedMachine, trainer: SimTrainer, step: int
-    ) -> Checkpoint:
+    def _new_checkpoint(self, rented: RentedMachine, trainer: SimTrainer, step: int) -> Checkpoint:
         run_id, shape, now = trainer.run_id, trainer.shape, self.queue.now
         since = shape.cooldown_from(step)
         manifest = make_manifest(run_id, shape.phase, step, now, None, self.files.made, since)
@@ -273,11 +261,11 @@ class SimWorld:
         self.files.add(run_id, made)
         return made
 
-    def _on_own_disk(self, rented: protocols.RentedMachine) -> bool:
+    def _on_own_disk(self, rented: RentedMachine) -> bool:
         lease = rented.pod.lease
         return lease.hold or lease.uploads or not self._on_volume(rented)
 
-    def _on_volume(self, rented: protocols.RentedMachine) -> bool:
+    def _on_volume(self, rented: RentedMachine) -> bool:
         """Whether checkpoints lie on what outlives the pod."""
         local = rented.account.habits.self_ends == "exit"
         return local or self.truths[rented.run_id].plan.spec.volume
