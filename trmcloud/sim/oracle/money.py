@@ -251,7 +251,7 @@ class OrphanJudge:
         if isinstance(event, ev.LedgerReconciled):
             self._reconciled()
             return
-        if isinstance(event, ev.VolumeDeleted | ev.TokensPinned | ev.DataPinned | ev.DamageSettled):
+        if not isinstance(event, ev.StrayCharged | ev.StrayBilled):
             return
         account = self.world.accounts.get(event.provider)
         if account is not None and event.pod_id in account.sought:
