@@ -37,8 +37,7 @@ class TrainRow:
     """Of each rank's own forward passes; empty where there is one alone."""
     finite: bool
     span: tuple[float | None, float | None]
-    """The range of times in which masks are drawn. Losses under different ones are not alike.
-    """
+    """The range of times in which masks are drawn. Losses under different ones are not alike."""
     plan: float | None
     """The shares of the plan and of the execution in the loss, where there are such."""
     execution: float | None
