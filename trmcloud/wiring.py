@@ -174,7 +174,7 @@ _Adapter = TypeVar("_Adapter")
 
 class LazyAdapters(Mapping[str, _Adapter | UnreachableProvider]):
     """Adapters by provider, each made when it is first asked for: most commands need one of them.
-    Where one cannot be made, ``OutOfReach`` says why to whoever asks it, and the others work."""
+    One that cannot be made raises its reason when it is asked; the others work."""
 
     def __init__(self, providers: Providers, make: Callable[[Provider, str], _Adapter]) -> None:
         self._providers, self._make = providers, make
@@ -352,8 +352,7 @@ def build_notifier(context: Context, words: Words) -> Notifier | None:
     """Return the sender of this home's notices to their destinations. Its ledger is its own:
     another thread's to read.
 
-    None where nobody is to be told, or where that cannot be read, which a command that is about
-    something else is not held up by.
+    None where there is no destination, or the list cannot be read: that stops no command.
     """
     if not (context.home / "notify.json").exists():
         return None

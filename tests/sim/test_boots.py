@@ -10,9 +10,8 @@ from tests.sim.test_found import held, pods_made, world
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.oracle.agent_oracle import NEXT_WITHIN_S, BootJudge
 from trmcloud.sim.play import play
-from trmcloud.sim.world.account import BOOT_LOG_S
+from trmcloud.sim.world.account import BOOT_LOG_S, RentedMachine
 from trmcloud.sim.world.pod import SimPod
-from trmcloud.sim.world.protocols import RentedMachine
 
 
 def test_a_boot_that_fails_by_its_log_is_ended_within_a_minute(

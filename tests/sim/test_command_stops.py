@@ -19,7 +19,7 @@ from trmcloud.core.values import replace
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import Scenario, draw
-from trmcloud.sim.world.protocols import Pod
+from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.trainer import Habit, SimCommand
 from trmcloud.sim.world.world import SimWorld
 
@@ -81,7 +81,7 @@ def test_a_stop_honours_the_deadline(habit: Habit) -> None:
         if not world.commands:
             continue  # nothing could be rented
         played_worlds += 1
-        story = "\n".join(f"{told.at:.1f} {told.text}" for told in played.told)
+        story = "\n".join(f"{told.at:.1f} {told.text}" for told in played.timeline)
         assert not played.violation, f"seed {scenario.seed}: {played.detail}\n{story}"
         for pod, command in world.commands:
             why = why_late(pod, command)

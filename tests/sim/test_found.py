@@ -27,9 +27,9 @@ from trmcloud.sim.faults.table import arm_all
 from trmcloud.sim.oracle.invariants import Invariants
 from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario, draw
+from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.facts import Trap, Truth
-from trmcloud.sim.world.pod import SimPod
 from trmcloud.sim.world.trainer import Shape
 from trmcloud.sim.world.world import SimWorld
 
@@ -69,7 +69,7 @@ def held(scenario: Scenario) -> PlayResult:
 
 
 def pods_made(played: PlayResult) -> int:
-    return sum(" is made as " in line.text for line in played.told)
+    return sum(" is made as " in line.text for line in played.timeline)
 
 
 def test_commands_that_look_once_each_settle_a_run() -> None:
@@ -114,7 +114,7 @@ def test_a_pod_whose_clock_is_behind_is_sent_again_what_it_lost(bucket: bool) ->
     )
     played = play(scenario, wipe)
     assert played.violation == "", played.detail
-    assert sum(" attempt 1 " in t.text and "from step" in t.text for t in played.told) >= 2
+    assert sum(" attempt 1 " in t.text and "from step" in t.text for t in played.timeline) >= 2
 
 
 def test_an_end_is_not_asked_for_by_one_that_slept_since_it_was_decided_on() -> None:
@@ -144,7 +144,7 @@ def test_an_end_is_not_asked_for_by_one_that_slept_since_it_was_decided_on() -> 
 
     played = play(world(reaper="none", looks_every_s=1e7, off=frozenset()), deaf)
     assert played.violation == "", played.detail
-    told = [line.text for line in played.told]
+    told = [line.text for line in played.timeline]
     woke = next(n for n, text in enumerate(told) if text == "launch 1 goes on")
     assert "StaleEpoch" in told[woke + 1]
     assert any("agent is done: finished" in text for text in told[woke:])
@@ -173,7 +173,7 @@ def test_a_clock_that_is_set_back_puts_no_look_off() -> None:
     played = play(scenario, set_back)
     assert played.violation == "", played.detail
     made_at, gone_at = (
-        next(t.at for t in played.told if text in t.text)
+        next(t.at for t in played.timeline if text in t.text)
         for text in ("runpod-2 is made", "runpod-2 is deleted by controller")
     )
     assert gone_at - made_at < 120.0
@@ -187,7 +187,7 @@ def test_a_guard_that_is_killed_at_its_work_is_started_again_and_goes_on() -> No
         (wish,) = scenario.wishes
         wish = replace(wish, detached=True, fetch_after_s=0.0)
         played = held(replace(scenario, wishes=(wish,)))
-        killed |= {" ".join(t.text.split()[-3:]) for t in played.told if "FAULT 75" in t.text}
+        killed |= {" ".join(t.text.split()[-3:]) for t in played.timeline if "FAULT 75" in t.text}
     assert len(killed) >= 5, killed
 
 
@@ -225,7 +225,7 @@ def test_an_agent_that_is_done_is_not_started_again_on_a_full_disk() -> None:
     assert ended == Watchdog.END
 
 
-def pod_at_work() -> tuple[SimWorld, SimPod]:
+def pod_at_work() -> tuple[SimWorld, Pod]:
     """A pod of its own world whose trainer has been at work for ten minutes."""
     wish = replace(world().wishes[0], run_id="r-1")
     made = SimWorld(random.Random(1), ("runpod",))
@@ -327,7 +327,7 @@ def test_a_controller_tells_a_pod_that_lost_its_disk_what_it_had_finished() -> N
 
     played = play(scenario, wipe)
     assert played.violation == "", played.detail
-    starts = [line.text for line in played.told if " attempt 1 from step 0" in line.text]
+    starts = [line.text for line in played.timeline if " attempt 1 from step 0" in line.text]
     assert [text.split()[1] for text in starts] == ["fast", "extreme", "extreme"]
 
 
@@ -340,7 +340,7 @@ def test_an_agent_killed_before_it_reports_a_phases_end_does_not_train_it_again(
     made.queue.run_until(trainer.ends_at - 0.1, lambda: None, lambda: None)
     pod.trap("report")
     made.queue.run_until(made.queue.now + 60.0, lambda: None, lambda: None)
-    assert any(line.text.endswith("agent is killed") for line in made.told)
+    assert any(line.text.endswith("agent is killed") for line in made.timeline)
     assert pod.trainer is trainer
     assert pod.report is not None
     assert (pod.report.phases[0].outcome, pod.report.result) == ("finished", "finished")

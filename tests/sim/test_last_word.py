@@ -11,12 +11,12 @@ from trmcloud.core.contract.bucket import Grants, PhaseSlots
 from trmcloud.core.contract.bucket_layout import slots_of
 from trmcloud.core.contract.pod_contract import Orders
 from trmcloud.pod.agent.loop import LAST_REPORT_S
-from trmcloud.sim.world.pod import SimPod
+from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.world import SimWorld
 
 
 @pytest.fixture
-def at_work() -> tuple[SimWorld, SimPod]:
+def at_work() -> tuple[SimWorld, Pod]:
     """A pod that may upload, ten minutes after its trainer began."""
     made, pod = pod_at_work()
     pod.lease = replace(pod.lease, epoch=2, uploads=True)
@@ -31,12 +31,12 @@ def run_for(made: SimWorld, seconds: float) -> None:
     made.queue.run_until(made.queue.now + seconds, lambda: None, lambda: None)
 
 
-def land(pod: SimPod) -> None:
+def land(pod: Pod) -> None:
     pod.orders = Orders(epoch=2, land=True)
     pod.wake()
 
 
-def ended_after_s(made: SimWorld, pod: SimPod) -> float:
+def ended_after_s(made: SimWorld, pod: Pod) -> float:
     """From the agent's result to the pod's end, as far as it is asked for within an hour."""
     began = made.queue.now
     while pod.report is None or pod.report.result is None:
@@ -50,7 +50,7 @@ def ended_after_s(made: SimWorld, pod: SimPod) -> float:
 
 
 def test_a_pod_stays_until_its_last_report_is_in_the_bucket(
-    at_work: tuple[SimWorld, SimPod],
+    at_work: tuple[SimWorld, Pod],
 ) -> None:
     made, pod = at_work
     assert made.files.words["r-1", 1].result is None, "it tells while it works, too"
@@ -59,7 +59,7 @@ def test_a_pod_stays_until_its_last_report_is_in_the_bucket(
     assert made.files.words["r-1", 1].result == "stopped"
 
 
-def test_a_store_that_does_not_answer_does_not_hold_it(at_work: tuple[SimWorld, SimPod]) -> None:
+def test_a_store_that_does_not_answer_does_not_hold_it(at_work: tuple[SimWorld, Pod]) -> None:
     made, pod = at_work
     land(pod)
     while pod.report is None or not pod.report.phases[0].outcome:

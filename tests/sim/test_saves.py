@@ -9,14 +9,14 @@ import pytest
 from tests.sim.test_found import SHAPE, pod_at_work
 from tests.sim.test_last_word import run_for
 from trmcloud.core.contract.pod_contract import KeptCheckpoint, Orders, SaveAnswers
-from trmcloud.sim.world.pod import SimPod
+from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
 from trmcloud.sim.world.trainer import Illness, SimTrainer
 from trmcloud.sim.world.world import SimWorld
 
 
 @pytest.fixture
-def at_work() -> tuple[SimWorld, SimPod]:
+def at_work() -> tuple[SimWorld, Pod]:
     return pod_at_work()
 
 
@@ -64,7 +64,7 @@ def test_a_save_that_is_asked_for_delays_the_steps_after_it_and_loses_none() -> 
 
 
 def test_a_trainer_that_ends_while_its_agent_looks_is_closed_at_the_next_look(
-    at_work: tuple[SimWorld, SimPod], monkeypatch: pytest.MonkeyPatch
+    at_work: tuple[SimWorld, Pod], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To look a second time found neither a process nor an outcome: every phase was called
     finished, and what the last one had saved was not waited for."""
@@ -97,7 +97,7 @@ def test_asked_while_it_is_at_a_save_it_saves_again_after_the_next_step(share: f
     assert made.saved_step(second + 1e-3) == (made.saved_step(first + 1e-3) or 0) + 1
 
 
-def test_a_pod_that_is_asked_saves_answers_and_goes_on(at_work: tuple[SimWorld, SimPod]) -> None:
+def test_a_pod_that_is_asked_saves_answers_and_goes_on(at_work: tuple[SimWorld, Pod]) -> None:
     world, pod = at_work
     assert pod.report is not None
     assert pod.report.saves == SaveAnswers()
@@ -120,7 +120,7 @@ def test_a_pod_that_is_asked_saves_answers_and_goes_on(at_work: tuple[SimWorld, 
 
 
 def test_an_agent_that_is_killed_while_it_waits_for_a_save_asks_again_at_most_once(
-    at_work: tuple[SimWorld, SimPod],
+    at_work: tuple[SimWorld, Pod],
 ) -> None:
     world, pod = at_work
     pod.orders = Orders(epoch=1, save=1)

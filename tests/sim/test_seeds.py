@@ -27,7 +27,7 @@ def test_no_invariant_breaks(offset: int) -> None:
         played = play(scenario, arm_all)
         if played.violation:
             smaller, shown = shrink(scenario)
-            story = timeline(shown.told)
+            story = timeline(shown.timeline)
             told = f"seed {seed}, faults {smaller.faults}: {shown.detail}"
             keep_it = KEEP_IT.format(seed=seed, faults=len(NAMES))
             pytest.fail(f"{told}{keep_it}\n{story}")

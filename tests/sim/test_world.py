@@ -97,7 +97,7 @@ def test_a_broken_world_is_shrunk_to_a_short_story(monkeypatch: pytest.MonkeyPat
         pytest.fail("reservations beyond every cap went unnoticed")
     smaller, played = shrink(scenario)
     assert len(smaller.faults) <= 3
-    story = timeline(played.told)
+    story = timeline(played.timeline)
     assert "VIOLATION" in story
     assert len(story.splitlines()) <= 61
 
@@ -235,7 +235,7 @@ def test_volumes_are_made_billed_and_deleted_in_some_worlds() -> None:
     told = Counter(
         line.text.rpartition(" ")[2]
         for seed in range(60)
-        for line in play(draw(seed, NAMES), arm_all).told
+        for line in play(draw(seed, NAMES), arm_all).timeline
         if line.text.startswith("volume-")
     )
     assert told["made"] > told["deleted"] > 0

@@ -7,24 +7,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from trmcloud.app.context import Context
 from trmcloud.app.home import make_home
-from trmcloud.app.run_queries import last_report
-from trmcloud.app.trainings import planned_phases, recoveries_of
 from trmcloud.core.catalog.hardware import GPUS, LOCAL, Gpu
 from trmcloud.core.contract.command import MEASURED, MeasuredSteps
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuWindow, window_from
 from trmcloud.core.contract.records import ContractError, finite, record_of
-from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.planner.command_outlook import MEMORY_ROOM, CommandProbe
 from trmcloud.core.planner.roofline import MeasuredSpeed
 from trmcloud.core.planner.speed import rented_machine, step_seconds
 from trmcloud.core.spec.plan import Candidate, PhasePlan
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import write_atomic
+
+if TYPE_CHECKING:
+    from trmcloud.app.context import Context
+    from trmcloud.core.control.run_state import RunState
+
+# A plan reads the probes alone: what reads runs is imported where it is used, for that takes 40 ms
+# of the 180 that a plan's imports took.
 
 # Probes: what steps really took on a machine, kept to replace the planner's prior.
 
@@ -98,6 +101,8 @@ class Speeds(NamedTuple):
 
 def pace_of(context: Context, run: RunState) -> Pace | None:
     """Of the last phase of which enough was logged; None where there is none."""
+    from trmcloud.app.trainings import planned_phases
+
     for phase in reversed(planned_phases(run)):
         seconds = _seconds(context.files.metrics(run.run_id, phase.name))
         if len(seconds) >= LEAST_ROWS:
@@ -129,6 +134,9 @@ def note_measured(context: Context, run: RunState) -> None:
 
 
 def measured_in(context: Context, run: RunState) -> MeasuredSpeed | None:
+    from trmcloud.app.trainings import recoveries_of
+    from trmcloud.core.control.run_state import State
+
     candidate = _candidate(run)
     if run.state is not State.CLOSED or candidate is None:
         return None
@@ -192,6 +200,8 @@ class KeptProbe:
 def probed_in(context: Context, run: RunState) -> CommandProbe | None:
     """Return the measurements of ``run``'s command; None where it was no probe, or saw too few
     steps."""
+    from trmcloud.app.run_queries import last_report
+
     command, candidate = run.spec.command, run.chosen
     if command is None or not command.probe_steps or candidate is None:
         return None

@@ -37,8 +37,7 @@ class TrainRow:
     """Of each rank's own forward passes; empty where there is one alone."""
     finite: bool
     span: tuple[float | None, float | None]
-    """The range of times in which masks are drawn. Losses under different ones are not alike.
-    Losses under different ones are not alike."""
+    """The range of times in which masks are drawn. Losses under different ones are not alike."""
     plan: float | None
     """The shares of the plan and of the execution in the loss, where there are such."""
     execution: float | None
@@ -54,7 +53,7 @@ class EvalRow:
 
 
 def read_rows(lines: Iterable[Mapping[str, Any]]) -> tuple[list[TrainRow], list[EvalRow]]:
-    """Logged steps and evaluations in their order: of a step that is told twice the later word."""
+    """Logged steps and evaluations in their order; of a step that is logged twice, the later."""
     trained: list[TrainRow] = []
     evaluated: list[EvalRow] = []
     for line in lines:

@@ -206,8 +206,6 @@ def silent_server(application: Any, *, leave_within_s: int, requests: int = 0) -
     """uvicorn's server of an ASGI application; ``run(sockets=[one])`` serves until it has to end,
     and gives requests under way so many seconds. Its connections are bounded in number and time;
     ``requests`` is how many may be under way at once where that is more than usual."""
-    import uvicorn
-
     return BoundedServer(
         uvicorn.Config(
             application,

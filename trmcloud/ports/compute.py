@@ -77,7 +77,7 @@ class PodLink(ABC):
     ) -> None:
         """Bring files of a checkpoint to where this machine keeps the run's, every hash verified.
 
-        Goes on with what an interrupted call left; the manifest is written last.
+        Resumes what an interrupted call left; the manifest is written last.
 
         Raises:
             CheckpointError: a file is missing, a link, too large, or not what its hash says.
@@ -145,7 +145,7 @@ class PodLink(ABC):
         self, pod_name: str, command: Sequence[str] = (), *, terminal: bool = True
     ) -> Sequence[str]:
         """The words of a program that logs in there, by the key that is pinned, and runs
-        ``command``; a shell where that is empty. It is for whoever sits at this ``terminal``.
+        ``command``; a shell where that is empty. It is for the user at this ``terminal``.
 
         Raises:
             LinkError: the pod has no address now.

@@ -161,7 +161,7 @@ class Ledger(Protocol):
         """
 
     def accept_restored(self, at: float) -> bool:
-        """Go on from an older copy of this ledger; nothing is reserved until it is reconciled.
+        """Accept an older copy of this ledger; nothing is reserved until it is reconciled.
 
         False where it is no older copy: nothing was written.
         """

@@ -32,7 +32,7 @@ class Board(Protocol):
     def close(self) -> None: ...
 
 
-# Who is told, by which way, and where what is to be told waits until it was.
+# Destinations of notifications, the ways to them, and the queue of what is to be sent.
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ HOUR_S = 3600.0
 _HEAL_AFTER_S = 4 * HOUR_S
 _LONGEST_S = 3 * 24 * HOUR_S
 _MOST_EVENTS = 60_000
-"""Three days in which a run is looked at every few seconds, by its driver and by whoever came back,
-and no more."""
+"""Three days of looks at a run every few seconds, by its driver and a second process."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class PlayResult:
     ended_by: tuple[str, ...]
     saved: tuple[int, ...]
     """The last step of which each run has a whole checkpoint."""
-    told: tuple[TimelineEntry, ...]
+    timeline: tuple[TimelineEntry, ...]
 
 
 def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = None) -> PlayResult:
@@ -74,7 +73,7 @@ def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = 
         # A machine that slept on may have let the world come far beyond that moment.
         world.queue.run_until(world.queue.now + _LONGEST_S, check.accrue, check.look, over)
     if check.violation is None:
-        check.finish(healed=True)
+        check.finish()
         story.judge()
     return _played(world, scenario, check)
 
@@ -94,8 +93,8 @@ def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResul
         whole = [c.manifest.step for c in world.files.checkpoints.get(run.run_id, ()) if c.whole]
         saved.append(max(whole, default=0))
     digest = hashlib.sha256()
-    for told in world.told:
-        digest.update(f"{told.at:.6f} {told.text}\n".encode())
+    for entry in world.timeline:
+        digest.update(f"{entry.at:.6f} {entry.text}\n".encode())
     for record in world.ledger.records():
         digest.update(f"{record.seq} {record.at:.6f} {type(record.event).__name__}\n".encode())
     digest.update(repr((runs, saved)).encode())
@@ -115,7 +114,7 @@ def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResul
         runs=tuple(runs),
         ended_by=tuple(ended),
         saved=tuple(saved),
-        told=tuple(world.told),
+        timeline=tuple(world.timeline),
     )
 
 
@@ -178,9 +177,9 @@ def _smaller(scenario: Scenario) -> list[Scenario]:
     return made
 
 
-def timeline(told: tuple[TimelineEntry, ...], *, most: int = _SHOWN) -> str:
+def timeline(entries: tuple[TimelineEntry, ...], *, most: int = _SHOWN) -> str:
     """``0 h 12 min 03.4 s  what happened``, one line each; the middle left out where it is long."""
-    lines = [f"{_clock(line.at - START_AT)}  {line.text}" for line in told]
+    lines = [f"{_clock(line.at - START_AT)}  {line.text}" for line in entries]
     if len(lines) > most:
         half = most // 2
         left_out = len(lines) - 2 * half

@@ -21,7 +21,7 @@ from trmcloud.sim.world.trainer import Shape
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """N plays of one plan. ``shown`` is the one whose timeline is told."""
+    """N plays of one plan. ``shown`` is the one whose timeline is shown."""
 
     plan: Plan
     plays: tuple[PlayResult, ...]
@@ -63,7 +63,7 @@ class Rehearsal:
             "violations": [
                 {"seed": p.seed, "what": p.violation, "detail": p.detail} for p in self.violations
             ],
-            "timeline": [{"at_s": line.at, "what": line.text} for line in self.shown.told],
+            "timeline": [{"at_s": line.at, "what": line.text} for line in self.shown.timeline],
         }
 
 

@@ -81,16 +81,12 @@ OFF = (
 _OFF_SHARE = 0.15
 
 
-def _drawn_from() -> list[str]:
-    """Rented ones first, each as often as its share says."""
-    there = sorted(PROFILES.values(), key=lambda profile: profile.provider == LOCAL)
-    return [profile.provider for profile in there for _ in range(profile.shares)]
-
-
 def draw(seed: int, fault_names: tuple[str, ...], *, most_faults: int = 7) -> Scenario:
     """The scenario of ``seed``. A tenth of all seeds are healthy."""
     rng = random.Random(seed * 2 + 1)
-    provider = rng.choice(_drawn_from())
+    # Rented ones first, each as often as its share says.
+    there = sorted(PROFILES.values(), key=lambda profile: profile.provider == LOCAL)
+    provider = rng.choice([each.provider for each in there for _ in range(each.shares)])
     wishes = [_wish(rng, 0, provider, at_s=rng.uniform(0, 60))]
     if rng.random() < 0.3:
         wishes.append(_wish(rng, 1, provider, at_s=rng.uniform(60, 4 * HOUR_S)))

@@ -52,7 +52,7 @@ class UserActions:
         world, scenario = self.world, self.scenario
         if scenario.account_cap is not None:
             world.ledger.set_cap(ev.CapSet("account", "", scenario.account_cap), world.queue.now)
-            world.check.cap_set(scenario.account_cap)
+            world.check.on_cap_set(scenario.account_cap)
         if scenario.foreign:
             self._foreign_pods()
         for wish in scenario.wishes:
@@ -86,9 +86,7 @@ class UserActions:
 
     def _launch(self, wish: Wish) -> None:
         process = Process(self.world, self.world.laptop, "launch", wish.project)
-        process.do(partial(self._start, process, wish))
-        if process.alive and process.driver is None:
-            process.kill()
+        process.do_and_drive(partial(self._start, process, wish))
 
     def _start(self, process: Process, wish: Wish) -> None:
         """As the command does, once its plan is checked and its data ready."""
@@ -103,9 +101,6 @@ class UserActions:
     def _user(self, act: Callable[[Process], object]) -> object:
         """One command, from start to end."""
         process = Process(self.world, self.world.laptop, "user")
-        if not process.up:
-            process.kill()
-            return None
         got = process.do(lambda: act(process))
         if process.driver is None:
             process.kill()
@@ -117,29 +112,29 @@ class UserActions:
             return
 
         def stop(process: Process) -> None:
-            """As the command does: ask, then drive the run to its end where nobody does."""
+            """As the command does: ask, then drive the run to its end where it has no driver."""
             world = process.world
-            use_case.request_stop(world, wish.run_id, make_reason(ReasonKind.STOP_COMMAND))
+            ask(process)
             if not is_driven(world, world.ledger.driver(wish.run_id)):
                 epoch = world.ledger.take_over(wish.run_id, world.who, world.wall())
                 process.drive(RunDriver(world, wish.run_id, epoch))
 
+        def ask(process: Process) -> None:
+            reason = make_reason(ReasonKind.STOP_COMMAND)
+            use_case.request_stop(process.world, wish.run_id, reason)
+
+        def stop_again() -> None:
+            """Nothing seems to happen, so the user says it again."""
+            run = self.runs().get(wish.run_id)
+            if run is not None and run.live:
+                self._user(ask)
+
         self._user(stop)
-        self.world.queue.after(_IMPATIENT_S, partial(self._stop_again, wish))
+        self.world.queue.after(_IMPATIENT_S, stop_again)
         self.world.wake()
 
-    def _stop_again(self, wish: Wish) -> None:
-        """Nothing seems to happen, so the user says it again."""
-        run = self.runs().get(wish.run_id)
-        if run is not None and run.live:
-            self._user(
-                lambda p: use_case.request_stop(
-                    p.world, wish.run_id, make_reason(ReasonKind.STOP_COMMAND)
-                )
-            )
-
     def _look(self) -> None:
-        """The user types a command: whatever nobody drives is brought up to date."""
+        """The user types a command: runs without a driver are brought up to date."""
         if self.done() and all(w.run_id in self.runs() for w in self.scenario.wishes):
             return
         self._user(lambda p: reconcile(p.world))
@@ -164,16 +159,12 @@ class UserActions:
             process.kill()  # a ledger restored from a backup has forgotten it
             return
         left = (self.world.ledger.read().line("run", run.run_id).remaining or ZERO).micros
-        said = process.do(resume)
-        enough = left > run.cap.micros * _LEAST_LEFT and self._only_its_own_budget()
+        said = process.do_and_drive(resume)
+        only_budget = self.scenario.account_cap is None and "41" not in self.world.fired
+        enough = left > run.cap.micros * _LEAST_LEFT and only_budget
         enough = enough and not bookkeeping.is_charge_pending(self.world.ledger.read())
         if isinstance(said, BudgetRefused) and enough:
             self.world.check.fail("wasteful", f"{wish.run_id} may not use what it has left")
-        if process.alive and process.driver is None:
-            process.kill()
-
-    def _only_its_own_budget(self) -> bool:
-        return self.scenario.account_cap is None and "41" not in self.world.fired
 
     def _fetch(self, wish: Wish) -> None:
         self._user(lambda p: self._fetch_best(p, wish))
@@ -236,7 +227,7 @@ class UserActions:
             return False
         if bookkeeping.orphans_awaiting_bill(ledger) or bookkeeping.is_charge_pending(ledger):
             return False
-        if not world.check.forgotten and world.check.oversize.owed():
+        if not world.check.forgotten and world.check.oversize.is_owed():
             return False
         return all(rented.pod_id in world.check.foreign for rented in world.living())
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.core.manifests import manifest
 from trmcloud.adapters.files import load_recipe
-from trmcloud.app import measurements, trainings
+from trmcloud.app import measurements, run_queries, trainings
 from trmcloud.app.commands import spec_to_run
 from trmcloud.app.context import Context
 from trmcloud.app.measurements import (
@@ -183,7 +183,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     window = GpuWindow(20, 60.0, (GpuCounters(90.0, 30e9 / 2**20, 8e4, 1500.0),))
     notes = {GPU_NOTE: window.to_text()}
     monkeypatch.setattr(
-        measurements, "last_report", lambda context, run: SimpleNamespace(notes=notes)
+        run_queries, "last_report", lambda context, run: SimpleNamespace(notes=notes)
     )
     return notes
 
@@ -281,7 +281,7 @@ def context_in(home: Path, logged: list[dict[str, Any]]) -> Context:
 @pytest.fixture(autouse=True)
 def nothing_mended(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     rows: list[Any] = []
-    monkeypatch.setattr(measurements, "recoveries_of", lambda context, run: rows)
+    monkeypatch.setattr(trainings, "recoveries_of", lambda context, run: rows)
     return rows
 
 

@@ -501,7 +501,7 @@ def test_every_kind_of_event_can_be_read_back() -> None:
     assert {kind.__name__: kind for kind in EVERY_KIND} == dict(ev.EVENT_TYPES)
 
 
-EVERY_KIND = (*ev.RunEvent.__args__, *ev.LedgerEvent.__args__)
+EVERY_KIND = tuple(ev.EVENT_TYPES.values())
 
 
 # -- A value class of ours against the same one of the standard library -------------------------

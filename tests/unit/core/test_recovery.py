@@ -174,7 +174,7 @@ def test_one_of_several_machines_is_not_started_again_with_other_settings() -> N
 
 def test_the_money_and_orders_come_before_another_try() -> None:
     last = ended("out_of_memory")
-    assert after(last, TRIED_LEASE, hard_left_s=0.0).result == "killed"  # type: ignore[union-attr]
+    assert after(last, TRIED_LEASE, hard_left_s=0.0).result == "killed"  # type: ignore[attr-defined]
     stopped = after(last, TRIED_LEASE, land_ordered=True, land_reason="asked to")
     assert stopped == EndPod("stopped", "asked to")
     late = after(last, TRIED_LEASE, soft_left_s=TRIED_LEASE.min_useful_s)

@@ -38,7 +38,7 @@ from trmcloud.core.spec.plan import Interval, RecordedPlan
 # A run is a fold of its events: the table is complete, and nothing illegal leaves a trace.
 
 
-KINDS = list(ev.RunEvent.__args__)
+KINDS = ev.RunEvent.__subclasses__()
 
 
 def sample(kind: type[Any], generation: int = 1) -> Any:

@@ -26,7 +26,7 @@ from trmcloud.core.catalog.hardware import (
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.planner.candidates import kept_micros_per_hour
+from trmcloud.core.planner.candidates import storage_of
 from trmcloud.core.planner.estimates import (
     CPU_SHARE,
     IMPORT_S,
@@ -393,9 +393,8 @@ def test_what_a_bucket_keeps_of_tokens_is_paid_for(trm: Recipe) -> None:
     spec = RunSpec("trm", ("fast",), "8xH100", bucket="s3://b/p")
     found = outlook_on(trm, spec, EIGHT, source=source_of("fineweb-edu"))
     assert found.tokens_gb > 0.1
-    assert kept_micros_per_hour(found, "runpod") > kept_micros_per_hour(
-        found._replace(data=None), "runpod"
-    )
+    without = found._replace(data=None)
+    assert storage_of(found, "runpod").kept > storage_of(without, "runpod").kept
 
 
 def test_a_tokenizer_that_is_given_is_not_waited_for() -> None:

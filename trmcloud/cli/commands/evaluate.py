@@ -125,7 +125,7 @@ def gate(
         print_json(
             {
                 "run": state.run_id,
-                "reported_by": mark_reported(state, verdict).by,
+                "reported_by": mark_reported(state, verdict).source,
                 **verdict.to_json(),
             },
             indent=None,

@@ -74,7 +74,7 @@ def _show(made: Rehearsal, *, detach: bool, most: int) -> None:
     print(f"One play of {candidate.hardware} at {candidate.provider}, seed {made.shown.seed}:")
     how = "left alone once it trains" if detach else "launched and watched from here"
     print(f"  ({how}; checkpoints: {made.plan.survives})")
-    print(timeline(made.shown.told, most=most))
+    print(timeline(made.shown.timeline, most=most))
     print()
     money = spread(made.spent)
     cap = made.plan.cap

@@ -69,7 +69,7 @@ def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -
                 "lies_in": place.words,
                 "safe": is_here,
                 "kept": place.final,
-                "reported_by": mark_reported(state, kept).by,
+                "reported_by": mark_reported(state, kept).source,
             },
             indent=None,
         )

@@ -66,7 +66,7 @@ def training_json(training: Training) -> dict[str, Any]:
         "passes": [_finite(each) for each in training.passes],
         "bpb": bpb(_finite(training.val_bpb)),
         "best": told.as_reported(bpb) if is_scored else bpb(None),
-        "reported_by": told.by,
+        "reported_by": told.source,
         "by": "" if told.here else BY_POD,
         "tokens_per_s": _finite(training.tokens_per_s),
         "buys": buys_words(training.next_usd_buys, training.next_hour_buys),

@@ -307,7 +307,7 @@ def _as_json(context: Context, run: RunState) -> dict[str, Any]:
     data["volumes"] = volumes_json(context.ledger.read(), context.wall(), run.run_id)
     data["step"] = beat.step if beat is not None else None
     data["val_bpb"] = beat.val_bpb if beat is not None else None
-    data["reported_by"] = mark_reported(run, beat).by if beat is not None else None
+    data["reported_by"] = mark_reported(run, beat).source if beat is not None else None
     data.update(worth_json(run, beat))
     data["kill_layers"] = [dict(vars(layer)) for layer in guards.layers]
     bound = guards.overshoot.amount

@@ -91,7 +91,7 @@ class Offer(NamedTuple):
 
     def most_rate(self, now: float) -> Usd | None:
         """USD/h that the provider may bill, as far as quotes can tell: a spot price may rise to the
-        one on demand, since no maximum of ours is sent to anybody. None where that is not known."""
+        one on demand, since no maximum of ours is sent. None where that is not known."""
         planned = self.planned_rate(now)
         if not self.spot:
             return planned
@@ -364,7 +364,7 @@ _Key = tuple[str, str, bool, str, float, int]
 """Provider, GPU, spot, note, when it was quoted, GPUs: what thousands of offers are few of."""
 _KEY = attrgetter("provider", "sku", "spot", "note", "priced_at", "gpus")
 _TOLD = Offer._fields.index("newer")
-"""Of an Offer: where that begins which is told here."""
+"""The index in an Offer of the first field that is filled in here."""
 
 
 class _Ask(NamedTuple):
@@ -424,7 +424,7 @@ def _asks(
 
 
 def _age(asks: dict[_Thing, list[_Ask]], newest: Mapping[_Thing, float], now: float) -> None:
-    """The newest word may be old itself: nobody knows what came after it."""
+    """Add the margin for its age to each newest quote: later ones are not known."""
     for thing, known in asks.items():
         asks[thing] = [
             ask._replace(micros=aged(ask.micros, now - ask.priced_at))

@@ -256,10 +256,6 @@ class Uploads:
     trouble: str = ""
 
 
-def dump_uploads(uploads: Uploads) -> str:
-    return json.dumps(asdict(uploads), sort_keys=True)
-
-
 def load_uploads(text: str) -> Uploads:
     """
     Raises:

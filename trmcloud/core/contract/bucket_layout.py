@@ -18,10 +18,7 @@ from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError, load
 from trmcloud.core.errors import UsageError
 from trmcloud.core.values import dataclass
 
-# What a bucket costs, how fast it is, and for how long it grants: all that plans and budgets
-# need.
-#
-# By itself, so that they are made without the rest of the contract.
+# Prices, speeds and grants of a bucket: all that plans and budgets need.
 
 AFTER_HARD_STOP_S = 60.0
 """Grants end so long after it. A pod's clock may be slow, and its last answer late; nothing runs
@@ -34,7 +31,7 @@ BUCKET_MICROS_PER_GB_MONTH = 23_000
 """S3 Standard, us-east-1, first 50 TB: $0.023 per GB and month, read 2026-11-21."""
 BUCKET_PRICE_AS_OF = "2026-11-21"
 
-# Where what a run stores lies in a bucket, and how a file is cut into objects. Pure.
+# Object names of a run in a bucket, and how a file is cut into objects. Pure.
 #
 #     <prefix>/runs/<run id>/owner.json                              whose run this is
 #     <prefix>/runs/<run id>/<phase>/g<n>-slot-<m>/<file>            manifest.json last
@@ -94,10 +91,7 @@ class Place:
         return self.key("runs", run_id, *parts)
 
     def __str__(self) -> str:
-        return SCHEME + self.key_in_bucket()
-
-    def key_in_bucket(self) -> str:
-        return f"{self.bucket}/{self.prefix}" if self.prefix else self.bucket
+        return SCHEME + self.bucket + (f"/{self.prefix}" if self.prefix else "")
 
 
 def parse_place(text: str) -> Place:
@@ -183,7 +177,7 @@ def piece_sizes(file_bytes: int) -> tuple[int, ...]:
 def puts_in_slot(file_bytes: int, shards: int = 0) -> tuple[tuple[str, int | None], ...]:
     """(name, exact length) of every object that may be written in a slot, for files up to
     ``file_bytes``, and for ``shards`` of them, of which each holds its share. None: its length is
-    known to nobody before it is there."""
+    not known before it is there."""
     puts: list[tuple[str, int | None]] = []
     for name, most in CHECKPOINT_NAMES.items():
         puts += _puts_of(name, most, file_bytes)

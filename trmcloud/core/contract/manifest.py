@@ -79,7 +79,6 @@ MANIFEST_VERSION = 1
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_FILES = MAX_ITEMS
 MAX_FILE_BYTES = 1 << 42
-BEST_METRIC = "val_bpb"
 PROVENANCE = "provenance"
 """The key in ``extra`` of what a checkpoint was trained with, as its trainer says: ``python``,
 ``torch``, and the SHA-256 of its own sources and of the list of packages that were installed."""

@@ -1,6 +1,6 @@
-"""Notices to the user, and their derivation from an agent's report. Pure. Pure.
+"""Notices to the user, and their derivation from an agent's report. Pure.
 
-The same fact has the same id whoever tells it, controller, reaper or the agent on its pod, and
+The same fact has the same id, be it told by controller, reaper or the agent on its pod, and
 however often: a receiver that keeps the ids it has seen drops what comes twice.
 """
 

@@ -337,7 +337,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class Staged:
-    """``staged.json``, written last by whoever sent the files: all that it names is whole.
+    """``staged.json``, written last by the sender of the files: all that it names is whole.
 
     ``code`` is the folder to import the trainer from; ``data`` are folders of prepared data and
     of weights to start from. Absolute paths.

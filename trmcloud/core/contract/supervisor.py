@@ -68,8 +68,12 @@ class TrainerView:
     """Seconds since an upload last got on, or since there was something to upload."""
 
 
+class Act:
+    """The agent's next act."""
+
+
 @dataclass(frozen=True)
-class StartPhase:
+class StartPhase(Act):
     phase: str
     attempt: int
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -77,24 +81,24 @@ class StartPhase:
 
 
 @dataclass(frozen=True)
-class LandTrainer:
+class LandTrainer(Act):
     reason: str
 
 
 @dataclass(frozen=True)
-class SaveNow:
+class SaveNow(Act):
     """The trainer is told to save, and to go on."""
 
 
 @dataclass(frozen=True)
-class FinishTrainer:
+class FinishTrainer(Act):
     """It no longer pays: the trainer is told to cool down, and to come to an end."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class ClimbTrainer:
+class ClimbTrainer(Act):
     """Memory is to spare: the trainer is told to land, and goes on with the micro-batch of
     ``level``."""
 
@@ -102,17 +106,17 @@ class ClimbTrainer:
 
 
 @dataclass(frozen=True)
-class KillTrainer:
+class KillTrainer(Act):
     reason: str
 
 
 @dataclass(frozen=True)
-class JudgeGate:
+class JudgeGate(Act):
     phase: str
 
 
 @dataclass(frozen=True)
-class EndPod:
+class EndPod(Act):
     """Nothing more will happen here; ``result`` is an ``Outcome``."""
 
     result: str
@@ -120,27 +124,13 @@ class EndPod:
 
 
 @dataclass(frozen=True)
-class AwaitUploads:
+class AwaitUploads(Act):
     """Its work is done, and what came of it is still on its way to where it survives."""
 
 
 @dataclass(frozen=True)
-class Wait:
-    pass
-
-
-Act = (
-    StartPhase
-    | LandTrainer
-    | SaveNow
-    | FinishTrainer
-    | ClimbTrainer
-    | KillTrainer
-    | JudgeGate
-    | EndPod
-    | AwaitUploads
-    | Wait
-)
+class Wait(Act):
+    """Nothing is to be done now."""
 
 
 def supervise(lease: Lease, phases: tuple[PhaseReport, ...], trainer: TrainerView) -> Act:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
-from typing import get_args
 
 from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.contract.bucket import CachedFile
@@ -104,7 +103,6 @@ def unaccepted_exposure(
 # midnight is not held against two months.
 
 LEVELS = ("account", "month", "project", "run")
-_OF_THE_LEDGER = frozenset(get_args(ev.LedgerEvent))
 
 
 @lru_cache(maxsize=4096)
@@ -271,7 +269,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     quarantined, unread = dict(ledger.quarantined), ledger.unread
     for record in records:
         event = record.event
-        if type(event) not in _OF_THE_LEDGER:
+        if not isinstance(event, ev.LedgerEvent):
             _of_a_run(runs, strays, record)
         elif isinstance(event, ev.CapSet):
             history.append(record)

@@ -78,8 +78,24 @@ class FailureKind(str, Enum):
 # later version; money in them is a string, so that JSON cannot bend it.
 
 
+class Event:
+    """A fact that a ledger keeps."""
+
+
+class RunEvent(Event):
+    """An event of one run."""
+
+
+class LedgerEvent(Event):
+    """An event of the whole ledger: it belongs to no run."""
+
+
+class Note(LedgerEvent):
+    """An event of the whole ledger that any process may record."""
+
+
 @dataclass(frozen=True)
-class RunPlanned:
+class RunPlanned(RunEvent):
     """A plan was accepted; ``plan`` is its JSON, ``cap`` the most the whole run may cost."""
 
     plan: Mapping[str, Any]
@@ -89,14 +105,14 @@ class RunPlanned:
 
 
 @dataclass(frozen=True)
-class Reserved:
+class Reserved(RunEvent):
     """``amount`` is held for the next generation, until it is settled."""
 
     amount: Usd
 
 
 @dataclass(frozen=True)
-class PodIntended:
+class PodIntended(RunEvent):
     """About to ask a provider for a pod. Written before asking, so that no pod is ever unknown."""
 
     generation: int
@@ -112,13 +128,13 @@ class PodIntended:
 
 
 @dataclass(frozen=True)
-class ActionStarted:
+class ActionStarted(RunEvent):
     action_id: str
     verb: str
 
 
 @dataclass(frozen=True)
-class ActionFinished:
+class ActionFinished(RunEvent):
     """``taken``: whether the provider said that it does what it was asked to; ``detail``: what it
     answered to a create; ``reason``: why a pod was told to land or to end."""
 
@@ -130,7 +146,7 @@ class ActionFinished:
 
 
 @dataclass(frozen=True)
-class ActionFailed:
+class ActionFailed(RunEvent):
     action_id: str
     verb: str
     kind: FailureKind
@@ -138,7 +154,7 @@ class ActionFailed:
 
 
 @dataclass(frozen=True)
-class PodUp:
+class PodUp(RunEvent):
     """The pod stands in the provider's list; ``rate`` is what the provider says it bills."""
 
     generation: int
@@ -147,7 +163,7 @@ class PodUp:
 
 
 @dataclass(frozen=True)
-class PodNotMade:
+class PodNotMade(RunEvent):
     """No pod of this generation exists or will: a refusal, absence proven by listing, or the word
     of a provider that took the create, may have listed the pod, and then had none to give."""
 
@@ -156,7 +172,7 @@ class PodNotMade:
 
 
 @dataclass(frozen=True)
-class PodMissed:
+class PodMissed(RunEvent):
     """A fresh list did not hold the pod, which proves nothing until it has lasted."""
 
     generation: int
@@ -166,19 +182,19 @@ class PodMissed:
 
 
 @dataclass(frozen=True)
-class PodFound:
+class PodFound(RunEvent):
     """A pod that was missed stands in the list again."""
 
     generation: int
 
 
 @dataclass(frozen=True)
-class AgentUp:
+class AgentUp(RunEvent):
     generation: int
 
 
 @dataclass(frozen=True)
-class PhaseEnded:
+class PhaseEnded(RunEvent):
     """One phase's account, from the agent's report."""
 
     generation: int
@@ -191,7 +207,7 @@ class PhaseEnded:
 
 
 @dataclass(frozen=True)
-class GateJudged:
+class GateJudged(RunEvent):
     generation: int
     phase: str
     passed: bool
@@ -199,7 +215,7 @@ class GateJudged:
 
 
 @dataclass(frozen=True)
-class StopRequested:
+class StopRequested(RunEvent):
     by: str
     reason: Reason
 
@@ -210,15 +226,15 @@ class StopRequested:
 
 
 @dataclass(frozen=True)
-class SaveRequested:
-    """A checkpoint is asked for, now, of the pod that trains: the run goes on."""
+class SaveRequested(RunEvent):
+    """A checkpoint is asked for, now, of the pod that trains: the run continues."""
 
     generation: int
     by: str
 
 
 @dataclass(frozen=True)
-class ResultKnown:
+class ResultKnown(RunEvent):
     """The run's result, in ``run_state.Outcome``'s words, before its pod is gone."""
 
     result: str
@@ -226,7 +242,7 @@ class ResultKnown:
 
 
 @dataclass(frozen=True)
-class LateReport:
+class LateReport(RunEvent):
     """The result of a machine's work, read after its end from its volume."""
 
     generation: int
@@ -235,7 +251,7 @@ class LateReport:
 
 
 @dataclass(frozen=True)
-class PodGone:
+class PodGone(RunEvent):
     """Proven: the pod no longer exists, and cost nothing after ``ended_at``."""
 
     generation: int
@@ -246,7 +262,7 @@ class PodGone:
 
 
 @dataclass(frozen=True)
-class Settled:
+class Settled(RunEvent):
     """The generation's cost; the reservation is released. ``billed`` is the provider's own final
     figure, None while there is none: ``amount`` is then an estimate, until ``Billed``."""
 
@@ -256,7 +272,7 @@ class Settled:
 
 
 @dataclass(frozen=True)
-class Billed:
+class Billed(RunEvent):
     """The provider's final figure for a generation that was settled at an estimate."""
 
     generation: int
@@ -264,7 +280,7 @@ class Billed:
 
 
 @dataclass(frozen=True)
-class BucketSwept:
+class BucketSwept(RunEvent):
     """No pod up to ``generation`` can upload any more. In the bucket, beyond all that they were
     granted, were ``size_bytes``, which are deleted next; what was found since the generation before
     has cost ``amount`` at most. 0: nothing of it is left."""
@@ -275,14 +291,14 @@ class BucketSwept:
 
 
 @dataclass(frozen=True)
-class Closed:
+class Closed(RunEvent):
     outcome: str
     reason: Reason | None = None
 
 
 @dataclass(frozen=True)
-class Reopened:
-    """A closed run goes on, within ``cap`` for the whole of it.
+class Reopened(RunEvent):
+    """A closed run continues, within ``cap`` for the whole of it.
 
     ``errand``: a candidate's JSON, for a machine that trains nothing and from which what an earlier
     one left is brought home; the run keeps its outcome.
@@ -301,7 +317,7 @@ class Reopened:
 
 
 @dataclass(frozen=True)
-class PlanRevised:
+class PlanRevised(RunEvent):
     """A later candidate or another price, never above the reservation."""
 
     candidate_id: str
@@ -309,7 +325,7 @@ class PlanRevised:
 
 
 @dataclass(frozen=True)
-class Pulled:
+class Pulled(RunEvent):
     """A checkpoint was copied from its pod to where the run's files are kept, hashes verified.
 
     ``val_bpb``: its metric, None where it had none then. Once that is added on its pod the
@@ -324,7 +340,7 @@ class Pulled:
 
 
 @dataclass(frozen=True)
-class Fetched:
+class Fetched(RunEvent):
     """A checkpoint was copied here and every hash verified."""
 
     phase: str
@@ -334,7 +350,7 @@ class Fetched:
 
 
 @dataclass(frozen=True)
-class CapSet:
+class CapSet(LedgerEvent):
     """A budget level's cap was set or, with None, removed. Ledger-wide: it belongs to no run."""
 
     level: str
@@ -344,7 +360,7 @@ class CapSet:
 
 
 @dataclass(frozen=True)
-class LayerVerified:
+class LayerVerified(LedgerEvent):
     """A kill layer of this account was seen to work: ``how`` says by what. Ledger-wide."""
 
     provider: str
@@ -353,9 +369,9 @@ class LayerVerified:
 
 
 @dataclass(frozen=True)
-class StrayCharged:
+class StrayCharged(Note):
     """A pod of ours that nothing here owns was found, and is charged with the most that it can
-    have cost: made at ``since`` (epoch s) or later. Again, with more, while it goes on living.
+    have cost: made at ``since`` (epoch s) or later. Again, with more, while it lives.
     Ledger-wide; ``run_id`` is the run that it was made for, where this ledger knows it."""
 
     provider: str
@@ -367,7 +383,7 @@ class StrayCharged:
 
 
 @dataclass(frozen=True)
-class StrayBilled:
+class StrayBilled(Note):
     """The provider's final figure for such a pod."""
 
     provider: str
@@ -376,7 +392,7 @@ class StrayBilled:
 
 
 @dataclass(frozen=True)
-class VolumeDeleted:
+class VolumeDeleted(Note):
     """The ledger's network volume in ``place`` was deleted: its rent ended. ``by``: at whose word.
     Ledger-wide."""
 
@@ -386,7 +402,7 @@ class VolumeDeleted:
 
 
 @dataclass(frozen=True)
-class TokensPinned:
+class TokensPinned(Note):
     """Files of a token cache in ``bucket`` below ``key`` were first seen: later pods are given
     these hashes, and no others. Ledger-wide."""
 
@@ -396,7 +412,7 @@ class TokensPinned:
 
 
 @dataclass(frozen=True)
-class DataPinned:
+class DataPinned(Note):
     """A data set's files are those of ``revision`` of its host's repository, which ``branch``
     pointed to; ``hashes`` is the SHA-256 of their published hashes, empty where none are
     published. Ledger-wide."""
@@ -409,19 +425,19 @@ class DataPinned:
 
 
 @dataclass(frozen=True)
-class LedgerRestored:
+class LedgerRestored(LedgerEvent):
     """An older copy of this ledger was accepted, which knows nothing after ``since`` (epoch s)."""
 
     since: float
 
 
 @dataclass(frozen=True)
-class LedgerReconciled:
+class LedgerReconciled(Note):
     """Every provider was asked since, and what the older copy had forgotten is charged."""
 
 
 @dataclass(frozen=True)
-class DamageSettled:
+class DamageSettled(Note):
     """A user's word on what damaged records stand for: ``of`` is a run, or ``#12`` for record 12 of
     the whole ledger; ``amount`` counts as spent from now on. Ledger-wide."""
 
@@ -430,58 +446,12 @@ class DamageSettled:
     by: str = ""
 
 
-RunEvent = (
-    RunPlanned
-    | Reserved
-    | PodIntended
-    | ActionStarted
-    | ActionFinished
-    | ActionFailed
-    | PodUp
-    | PodNotMade
-    | PodMissed
-    | PodFound
-    | AgentUp
-    | PhaseEnded
-    | GateJudged
-    | StopRequested
-    | SaveRequested
-    | ResultKnown
-    | PodGone
-    | Settled
-    | Billed
-    | LateReport
-    | Closed
-    | Reopened
-    | PlanRevised
-    | Pulled
-    | Fetched
-    | BucketSwept
-)
-Note = (
-    StrayCharged
-    | StrayBilled
-    | VolumeDeleted
-    | TokensPinned
-    | DataPinned
-    | LedgerReconciled
-    | DamageSettled
-)
-LedgerEvent = CapSet | LayerVerified | LedgerRestored | Note
-"""Events of the whole ledger: they belong to no run."""
-Event = RunEvent | LedgerEvent
-
 EVENT_TYPES: Mapping[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (
-        RunPlanned, Reserved, PodIntended, ActionStarted, ActionFinished, ActionFailed, PodUp,
-        PodNotMade, PodMissed, PodFound, AgentUp, PhaseEnded, GateJudged, StopRequested,
-        SaveRequested, ResultKnown, PodGone, Settled, Billed, LateReport,
-        Closed, Reopened, PlanRevised, Pulled, Fetched, BucketSwept, CapSet, LayerVerified,
-        StrayCharged, StrayBilled, VolumeDeleted, TokensPinned, DataPinned, LedgerRestored,
-        LedgerReconciled, DamageSettled,
-    )
-}  # fmt: skip
+    for base in (RunEvent, LedgerEvent, Note)
+    for kind in base.__subclasses__()
+    if kind is not Note
+}
 
 
 @dataclass(frozen=True)
@@ -497,20 +467,11 @@ class Record:
 
 
 def stamp_events(events: Iterable[RunEvent], now: Instant) -> list[RunEvent]:
-    """Those that bound a pod's life, or its absence, bear what both clocks said: how long it lived,
-    or was missing, must not hang on one that somebody may set meanwhile."""
+    """Add both clocks' readings to events that bound a pod's life or its absence: how long it
+    lived, or was missing, must not depend on a clock that can be set meanwhile."""
     return [
         replace(event, boot=now.boot, boot_id=now.boot_id)
         if isinstance(event, (PodIntended, PodMissed, PodGone))
         else event
         for event in events
     ]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A record that could not be understood; kept, so that nothing is silently lost."""
-
-    seq: int
-    why: str
-    payload: Mapping[str, Any] = field(default_factory=dict)

@@ -123,7 +123,7 @@ class LedgerFacts:
 # A volume is the ledger's own, one for each provider and data centre, and is billed by the hour
 # until it is deleted. A run that keeps its checkpoints there reserves that rent, from its own
 # reservation on, until a stated day. After that the reaper deletes it if every run that used it
-# agreed to that; else it goes on beyond every budget, which is said wherever money is shown.
+# agreed to that; else its rent continues beyond every budget, which is shown beside all money.
 
 ERRAND = "fetch"
 """The prefix of candidates' ids that are rented to fetch checkpoints."""
@@ -279,7 +279,7 @@ def _ended_at(run: RunState, generation: Generation) -> float | None:
     """When its reservation was given up: from then on the rent is held apart."""
     if generation.not_made is not None:
         # A volume is made before its pod is asked for, and stays where none is had.
-        return generation.intended_at if _was_asked_for(run, generation) else None
+        return generation.intended_at if run.tries(generation) else None
     if generation.settled is None or generation.ended_at is None:
         return None
     missed_at, gone_at = generation.missed_at, generation.gone_at
@@ -287,10 +287,6 @@ def _ended_at(run: RunState, generation: Generation) -> float | None:
         return generation.ended_at
     # From lists that lacked it, which they may have done for as long as it was allowed to live.
     return max(generation.ended_at, min(gone_at, generation.hard_stop_at))
-
-
-def _was_asked_for(run: RunState, generation: Generation) -> bool:
-    return bool(run.tries(generation))
 
 
 def _is_fetched(run: RunState) -> bool:

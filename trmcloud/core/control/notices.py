@@ -33,12 +33,12 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass
 
 SHARES = (95, 80, 50)
-"""Percent of a cap at which somebody is told, the highest first: who hears of 95 % has no use for
-50 %."""
+"""Percent of a cap at which a notification is sent, the highest first: after 95 % there is none
+of 50 %."""
 MISSED_VISITS = 3
 """A reaper that has missed so many of its rounds is silent."""
 MOST_TROUBLES = 24
-"""Of one machine: its agent's report may be anybody's, and must not flood who is told."""
+"""Of one machine: its agent's report may be hostile, and must not flood a destination."""
 
 
 @dataclass(frozen=True)

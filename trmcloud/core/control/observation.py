@@ -54,13 +54,13 @@ class ReportedValue(Generic[T]):
         return said if self.here else f"{PODS} {said}"
 
     @property
-    def by(self) -> str | None:
+    def source(self) -> str | None:
         """The source of the figure, for programs; None where this machine measured it."""
         return None if self.here else POD
 
-    def checked(self, by: Callable[[T], R]) -> R:
-        """The result of ``by``, which holds the value against bytes on this machine."""
-        return by(self._told)
+    def checked(self, judge: Callable[[T], R]) -> R:
+        """The result of ``judge``, which holds the value against bytes on this machine."""
+        return judge(self._told)
 
     def __str__(self) -> str:
         return "(a pod's report)"

@@ -155,7 +155,7 @@ def failed_late(
     return refused if pod.rate else (*refused, ev.PodNotMade(generation.number, why))
 
 
-# Conversion of an agent's report of phases and of the end into facts for the ledger. Pure. Pure.
+# Conversion of an agent's report of phases and of the end into facts for the ledger. Pure.
 
 
 def phases_ended(

@@ -203,7 +203,7 @@ def manifests_of(sources: Sources) -> list[CheckpointManifest]:
 # follows from them. Pure.
 #
 # ``sources`` are what was written while the run went on. ``account`` follows from them alone, so
-# that whoever has a receipt can reckon it again. Each part has a hash, and the whole one more,
+# that it can be computed again from a receipt. Each part has a hash, and the whole one more,
 # the seal.
 
 RECEIPT_VERSION = 1
@@ -339,7 +339,7 @@ def account_of(run_id: str, sources: Sources, made_at: float) -> dict[str, Any]:
         "ended": _ended(run, records),
         "phases": [codec.to_json(account) for account in run.phase_accounts],
         "gates": {name: dict(judged.verdict) for name, judged in run.gates.items()},
-        "timeline": [_moment(run, record) for record in records if _is_told(record)],
+        "timeline": [_moment(run, record) for record in records if isinstance(record.event, _TOLD)],
         "curves": [_drawn(run, point) for point in sources.curves],
         "checkpoints": _checkpoints(manifests),
     }
@@ -357,10 +357,7 @@ def _planned(run: RunState) -> dict[str, Any]:
     if chosen is None:
         return made
     return made | {
-        "hardware": chosen.hardware,
-        "sku": chosen.sku,
-        "provider": chosen.provider,
-        "region": chosen.region,
+        **{name: getattr(chosen, name) for name in ("hardware", "sku", "provider", "region")},
         "rate_usd_per_hour": chosen.rate.plain(),
         "most_rate_usd_per_hour": chosen.reserved_rate.plain(),
         "cost_usd": {"p50": chosen.cost_p50.plain(), "p90": chosen.cost_p90.plain()},
@@ -439,10 +436,6 @@ _TOLD = (
 )  # fmt: skip
 
 
-def _is_told(record: ev.Record) -> bool:
-    return isinstance(record.event, _TOLD)
-
-
 def _moment(run: RunState, record: ev.Record) -> dict[str, Any]:
     event = record.event
     made = {
@@ -460,9 +453,7 @@ def _moment(run: RunState, record: ev.Record) -> dict[str, Any]:
 
 def _drawn(run: RunState, point: Point) -> dict[str, Any]:
     return {
-        "phase": point.phase,
-        "kind": point.kind,
-        "step": point.step,
+        **{name: getattr(point, name) for name in ("phase", "kind", "step")},
         "hours": round(hours_at(run, point.at), 6),
         "usd": spent_at(run, point.at).plain(),
         "value": point.value,

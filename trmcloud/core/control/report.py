@@ -117,17 +117,8 @@ class RunReport:
         best = self.best
         return {
             "run": self.run_id,
-            "hardware": self.hardware,
-            "recipe": self.recipe,
-            "state": self.state,
-            "outcome": self.outcome,
-            "created_at": self.created_at,
-            "budget_usd": float(self.budget),
-            "planned_usd": float(self.planned),
-            "accrued_usd": float(self.accrued),
-            "at_most_usd": float(self.at_most),
-            "billed_usd": None if self.billed is None else float(self.billed),
-            "reserved_usd": float(self.reserved),
+            **{name: getattr(self, name) for name in _AS_IS},
+            **{f"{name}_usd": _number(getattr(self, name)) for name in _AMOUNTS},
             "drift": self.drift,
             "paid_seconds": self.paid_s,
             "planned_hours": self.planned_hours,
@@ -155,6 +146,10 @@ class RunReport:
             "on_volume": self.on_volume,
             "usd_per_centibpb": self.usd_per_centibpb,
         }
+
+
+_AS_IS = ("hardware", "recipe", "state", "outcome", "created_at")
+_AMOUNTS = ("budget", "planned", "accrued", "at_most", "billed", "reserved")
 
 
 def report_on(
@@ -217,10 +212,7 @@ def report_on(
         steps_done=max((m.step for m in every), default=0),
         bucket=f"{run.bucket}/runs/{run.run_id}" if run.bucket else "",
         on_volume=run.spec.volume and any(g.agent_at is not None for g in made),
-        planned_data_s=sum(
-            phase.parts_s.get("data", 0.0)
-            for phase in (chosen.phases if chosen is not None else ())
-        ),
+        planned_data_s=sum(p.parts_s.get("data", 0.0) for p in (chosen.phases if chosen else ())),
         data_told=data_told,
         planned_hours=chosen.hours.p50 if chosen is not None else None,
         planned_tokens_per_s=tokens_per_s[0] if tokens_per_s else None,
@@ -379,7 +371,11 @@ class _Item:
 
 def report_month(ledger: LedgerState, month: str) -> MonthReport:
     """The report on ``month`` (``2026-11``)."""
-    mine = [run for run in ledger.runs.values() if _counts(run, month)]
+    mine = [
+        run
+        for run in ledger.runs.values()
+        if run.state is not State.NEW and run.reserved_at and month_of(run.reserved_at) == month
+    ]
     items = [item for run in mine for item in _items_of(run)]
     items += _of_volumes(ledger, {run.run_id for run in mine})
     items += _of_strays(ledger, month)
@@ -397,10 +393,6 @@ def report_month(ledger: LedgerState, month: str) -> MonthReport:
         runs=tuple(run.run_id for run in mine),
         grown=_grown(items),
     )
-
-
-def _counts(run: RunState, month: str) -> bool:
-    return run.state is not State.NEW and run.reserved_at > 0 and month_of(run.reserved_at) == month
 
 
 def _items_of(run: RunState) -> Iterable[_Item]:
@@ -499,27 +491,23 @@ def month_to_json(report: MonthReport) -> Mapping[str, object]:
             "unproven_usd": float(budget.unproven),
         }
 
-    def shares(rows: Iterable[Share]) -> list[dict[str, object]]:
-        return [
-            {
-                "name": row.name,
-                "runs": row.runs,
-                "spent_usd": float(row.spent),
-                "reserved_usd": float(row.reserved),
-                "unproven_usd": float(row.at_most),
-                "cap_usd": _number(row.cap),
-                "left_usd": _number(row.left),
-            }
-            for row in rows
-        ]
+    def share(row: Share) -> dict[str, object]:
+        return {
+            "name": row.name,
+            "runs": row.runs,
+            "spent_usd": float(row.spent),
+            "reserved_usd": float(row.reserved),
+            "unproven_usd": float(row.at_most),
+            "cap_usd": _number(row.cap),
+            "left_usd": _number(row.left),
+        }
 
+    lists = {"projects": report.projects, "providers": report.providers, "kinds": report.kinds}
     return {
         "month": report.month,
         "budget": line(report.line),
         "account": line(report.account),
-        "projects": shares(report.projects),
-        "providers": shares(report.providers),
-        "kinds": shares(report.kinds),
+        **{name: [share(row) for row in rows] for name, rows in lists.items()},
         "runs": list(report.runs),
         "grown": [{"at": at, "spent_usd": float(spent)} for at, spent in report.grown],
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from enum import Enum
 from functools import cached_property
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from trmcloud.core.spec.plan import Candidate, Plan, RecordedPlan
     from trmcloud.core.spec.spec import RunSpec
 
-# A run's life: its states, what is known in them, and the one table of transitions; see
-# ``run_fold`` for what each event changes.
+# A run's states, the record of a run in them, and the one table of transitions.
 
 
 class State(str, Enum):
@@ -57,22 +56,19 @@ TRANSITIONS: Mapping[tuple[State, type[Any]], State] = {
     (State.SETTLED, ev.Closed): State.CLOSED,
     (State.CLOSED, ev.Reopened): State.SETTLED,
 }
+_OPEN = frozenset(State) - {State.NEW, State.CLOSED}
+_WITH_POD = frozenset({State.RENTING, State.BOOTING, State.RUNNING, State.ENDING})
+_REPORTED = frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED})
 #: Events that are recorded in the states named and change none of them.
 STAYING: Mapping[type[Any], frozenset[State]] = {
-    ev.ActionStarted: frozenset(State) - {State.NEW, State.CLOSED},
-    ev.ActionFinished: frozenset(State) - {State.NEW, State.CLOSED},
-    ev.ActionFailed: frozenset(State) - {State.NEW, State.CLOSED},
-    ev.StopRequested: frozenset(State) - {State.NEW, State.CLOSED},
+    **dict.fromkeys((ev.ActionStarted, ev.ActionFinished, ev.ActionFailed), _OPEN),
+    ev.StopRequested: _OPEN,
     ev.SaveRequested: frozenset({State.RUNNING}),
     ev.PlanRevised: frozenset({State.RESERVED}),
-    ev.PodMissed: frozenset({State.RENTING, State.BOOTING, State.RUNNING, State.ENDING}),
-    ev.PodFound: frozenset({State.RENTING, State.BOOTING, State.RUNNING, State.ENDING}),
-    ev.PhaseEnded: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
-    ev.GateJudged: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
+    **dict.fromkeys((ev.PodMissed, ev.PodFound), _WITH_POD),
+    **dict.fromkeys((ev.PhaseEnded, ev.GateJudged, ev.Pulled, ev.LateReport), _REPORTED),
     ev.ResultKnown: frozenset({State.SETTLING}),
-    ev.Pulled: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
     ev.Fetched: frozenset(State) - {State.NEW},
-    ev.LateReport: frozenset({State.RUNNING, State.ENDING, State.SETTLING, State.SETTLED}),
     ev.Billed: frozenset(State) - {State.NEW, State.PLANNED},
     ev.BucketSwept: frozenset({State.CLOSED}),
 }
@@ -277,8 +273,8 @@ class RunState:
 
     @property
     def trains(self) -> bool:
-        """Whether its pod needs nobody here any more to train: code and data are on it, and it may
-        upload where it is to."""
+        """Whether its pod trains without this machine: code and data are on it, and it may upload
+        where it is to."""
         generation = self.generation
         if self.state is not State.RUNNING or generation is None:
             return False
@@ -370,16 +366,8 @@ def _intended(run: RunState, event: ev.PodIntended, at: float) -> RunState:
     return replace(run, generations=(*run.generations, made), candidate_id=event.candidate_id)
 
 
-def _action_started(run: RunState, event: ev.ActionStarted, at: float) -> RunState:
-    key = _key(run, event.action_id)
-    return _with_action(run, key, ActionState(event.verb, started_at=at))
-
-
 def _action_finished(run: RunState, event: ev.ActionFinished, at: float) -> RunState:
-    key = _key(run, event.action_id)
-    before = run.actions.get(key) or ActionState(event.verb, started_at=at)
-    ended = replace(before, ended_at=at, taken=event.taken, reason=event.reason)
-    done = _with_action(run, key, ended)
+    done = _with_action(run, event, at, ended_at=at, taken=event.taken, reason=event.reason)
     generation = done.generation
     if event.verb == STAGE and generation is not None and generation.open:
         return _on_generation(done, generation.number, staged_at=at)
@@ -387,54 +375,34 @@ def _action_finished(run: RunState, event: ev.ActionFinished, at: float) -> RunS
 
 
 def _action_failed(run: RunState, event: ev.ActionFailed, at: float) -> RunState:
-    key = _key(run, event.action_id)
-    before = run.actions.get(key) or ActionState(event.verb, started_at=at)
-    failed = replace(before, ended_at=at, failed_kind=event.kind, error=event.error)
-    return _with_action(run, key, failed)
+    return _with_action(run, event, at, ended_at=at, failed_kind=event.kind, error=event.error)
 
 
-def _key(run: RunState, text: str) -> ActionKey:
+def _with_action(
+    run: RunState,
+    event: ev.ActionStarted | ev.ActionFinished | ev.ActionFailed,
+    at: float,
+    **changes: Any,
+) -> RunState:
+    """Record a try's start, or ``changes`` of the known try."""
     try:
-        return ActionKey.parse(text)
+        key = ActionKey.parse(event.action_id)
     except ValueError:
-        raise IllegalTransition(f"{text!r:.200} is no action of {run.run_id}") from None
-
-
-def _with_action(run: RunState, key: ActionKey, action: ActionState) -> RunState:
+        why = f"{event.action_id!r:.200} is no action of {run.run_id}"
+        raise IllegalTransition(why) from None
+    known = run.actions.get(key) if changes else None
+    action = replace(known or ActionState(event.verb, started_at=at), **changes)
     return replace(run, actions={**run.actions, key: action})
 
 
 def _pod_up(run: RunState, event: ev.PodUp, at: float) -> RunState:
-    return _on_generation(
-        run,
-        event.generation,
-        pod_id=event.pod_id,
-        up_at=at,
-        billed_rate=event.rate,
-        missed_at=None,
-    )
-
-
-def _pod_not_made(run: RunState, event: ev.PodNotMade, at: float) -> RunState:
-    return _on_generation(run, event.generation, not_made=event.reason)
+    up = {"pod_id": event.pod_id, "up_at": at, "billed_rate": event.rate}
+    return _on_generation(run, event.generation, **up, missed_at=None)
 
 
 def _pod_missed(run: RunState, event: ev.PodMissed, at: float) -> RunState:
-    return _on_generation(
-        run,
-        event.generation,
-        missed_at=at,
-        missed_boot=event.boot,
-        missed_boot_id=event.boot_id,
-    )
-
-
-def _pod_found(run: RunState, event: ev.PodFound, at: float) -> RunState:
-    return _on_generation(run, event.generation, missed_at=None)
-
-
-def _agent_up(run: RunState, event: ev.AgentUp, at: float) -> RunState:
-    return _on_generation(run, event.generation, agent_at=at)
+    missed = {"missed_at": at, "missed_boot": event.boot, "missed_boot_id": event.boot_id}
+    return _on_generation(run, event.generation, **missed)
 
 
 def _pod_gone(run: RunState, event: ev.PodGone, at: float) -> RunState:
@@ -481,15 +449,8 @@ def _on_generation(run: RunState, number: int, **changes: Any) -> RunState:
 
 
 def _phase_ended(run: RunState, event: ev.PhaseEnded, at: float) -> RunState:
-    return replace(
-        run,
-        phases={**run.phases, event.phase: event},
-        phase_accounts=(*run.phase_accounts, event),
-    )
-
-
-def _gate_judged(run: RunState, event: ev.GateJudged, at: float) -> RunState:
-    return replace(run, gates={**run.gates, event.phase: event})
+    accounts = (*run.phase_accounts, event)
+    return replace(run, phases={**run.phases, event.phase: event}, phase_accounts=accounts)
 
 
 def _stop_requested(run: RunState, event: ev.StopRequested, at: float) -> RunState:
@@ -561,43 +522,31 @@ def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
     )
 
 
-def _plan_revised(run: RunState, event: ev.PlanRevised, at: float) -> RunState:
-    return replace(run, candidate_id=event.candidate_id)
-
-
-def _pulled(run: RunState, event: ev.Pulled, at: float) -> RunState:
-    return replace(run, pulled={**run.pulled, (event.phase, event.step): event})
-
-
-def _fetched(run: RunState, event: ev.Fetched, at: float) -> RunState:
-    return replace(run, fetched=(*run.fetched, event))
-
-
-_CHANGES: Mapping[type[Any], Any] = {
+_CHANGES: Mapping[type[Any], Callable[[RunState, Any, float], RunState]] = {
     ev.RunPlanned: _planned,
     ev.Reserved: _reserved,
     ev.PodIntended: _intended,
-    ev.ActionStarted: _action_started,
+    ev.ActionStarted: _with_action,
     ev.ActionFinished: _action_finished,
     ev.ActionFailed: _action_failed,
     ev.PodUp: _pod_up,
-    ev.PodNotMade: _pod_not_made,
+    ev.PodNotMade: lambda run, e, at: _on_generation(run, e.generation, not_made=e.reason),
     ev.PodMissed: _pod_missed,
-    ev.PodFound: _pod_found,
-    ev.AgentUp: _agent_up,
+    ev.PodFound: lambda run, e, at: _on_generation(run, e.generation, missed_at=None),
+    ev.AgentUp: lambda run, e, at: _on_generation(run, e.generation, agent_at=at),
     ev.PodGone: _pod_gone,
     ev.Settled: _settled,
     ev.Billed: _billed,
     ev.PhaseEnded: _phase_ended,
-    ev.GateJudged: _gate_judged,
+    ev.GateJudged: lambda run, e, at: replace(run, gates={**run.gates, e.phase: e}),
     ev.StopRequested: _stop_requested,
     ev.SaveRequested: _save_requested,
     ev.ResultKnown: _result_known,
     ev.LateReport: _late_report,
     ev.Closed: _closed,
     ev.Reopened: _reopened,
-    ev.PlanRevised: _plan_revised,
-    ev.Pulled: _pulled,
-    ev.Fetched: _fetched,
+    ev.PlanRevised: lambda run, e, at: replace(run, candidate_id=e.candidate_id),
+    ev.Pulled: lambda run, e, at: replace(run, pulled={**run.pulled, (e.phase, e.step): e}),
+    ev.Fetched: lambda run, e, at: replace(run, fetched=(*run.fetched, e)),
     ev.BucketSwept: _bucket_swept,
 }

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from trmcloud.core.catalog.offers import DAY_S, Offer, age_margin_percent
 from trmcloud.core.catalog.providers import TRAITS, in_no_catalogue
 from trmcloud.core.contract.bucket_layout import BUCKET_MICROS_PER_GB_MONTH
-from trmcloud.core.money import Usd, affordable_seconds, cost
+from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.planner.estimates import HOUR_S, Estimates, landing_point
 from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.planner.speed import why_untrained
-from trmcloud.core.spec.plan import Candidate, Interval, Remark, RemarkTopic
+from trmcloud.core.spec.plan import Candidate, Remark, RemarkTopic
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.storage import HOURS_PER_MONTH, pod_disks_price, price_per_hour, work_gb
 
@@ -32,6 +32,31 @@ _ROUNDING = Usd.from_micros(4)
 """Rent and storage are each rounded up by themselves."""
 
 
+class Storage(NamedTuple):
+    """The storage of one outlook at one provider, with its price."""
+
+    work_gb: int
+    """Of the work disk, or of the network volume in its place, that one machine is given."""
+    disks: Usd
+    """USD/h of a running pod's own disks, which come on top of its rate."""
+    kept: Usd
+    """USD/h of checkpoints and tokens that outlive the pod, in a bucket or on a network volume;
+    where neither is rented, those kept are priced as on a volume."""
+    kept_s: float
+    """The time after the run for which its reservation pays that."""
+
+    @property
+    def hourly(self) -> Usd:
+        return self.disks + self.kept
+
+    @property
+    def after(self) -> Usd:
+        return cost(self.kept, self.kept_s)
+
+    def cost(self, seconds: float) -> Usd:
+        return cost(self.hourly, seconds) + self.after
+
+
 class RankedOffer(NamedTuple):
     """An offer with its outlook, judged."""
 
@@ -45,6 +70,10 @@ class RankedOffer(NamedTuple):
     """P90 and the landing reserve fit budget and deadline."""
     useful: bool
     """It buys at least start-up, one step and a checkpoint."""
+    storage: Storage
+
+    def with_outlook(self, outlook: Estimates) -> RankedOffer:
+        return self._replace(outlook=outlook, storage=storage_of(outlook, self.offer.provider))
 
 
 def kill_latency_s(provider: str) -> float:
@@ -61,76 +90,32 @@ def is_reachable(provider: str) -> bool:
     return provider in TRAITS and TRAITS[provider].can_be_named
 
 
-def kept_micros_per_hour(outlook: Estimates, provider: str) -> int:
-    """Micro-dollars per hour for checkpoints and tokens that outlive the pod, in a bucket or on a
-    network volume; where neither is rented, those kept are priced as on a volume."""
+def storage_of(outlook: Estimates, provider: str) -> Storage:
+    """Return an outlook's storage at ``provider``, with its price."""
+    gb = work_gb(stored_bytes(p.settings for p in outlook.phases), outlook.data_gb * 1e9)
+    on_volume, kept_s = outlook.volume_days is not None, STORAGE_AFTER_S
+    if outlook.volume_days is not None:
+        kept_s = outlook.volume_days * DAY_S
+    kept = ZERO
     if outlook.bucket:
         kept_gb = outlook.kept_gb + outlook.tokens_gb
-        return -int(-kept_gb * BUCKET_MICROS_PER_GB_MONTH // HOURS_PER_MONTH)
-    if outlook.machine.local is not None:
-        return 0
-    if outlook.volume_days is not None:
-        return price_per_hour(provider, "kept", planned_work_gb(outlook)).micros  # used or not
-    return price_per_hour(provider, "kept", math.ceil(outlook.kept_gb)).micros
+        kept = Usd.from_micros(-int(-kept_gb * BUCKET_MICROS_PER_GB_MONTH // HOURS_PER_MONTH))
+    elif outlook.machine.local is None:
+        # A volume costs the same, used or not.
+        kept = price_per_hour(provider, "kept", gb if on_volume else math.ceil(outlook.kept_gb))
+    disks = pod_disks_price(provider, gb, outlook.machine.nodes, on_volume=on_volume)
+    return Storage(gb, disks, kept, kept_s)
 
 
-def planned_work_gb(outlook: Estimates) -> int:
-    """GB of the work disk, or of the network volume in its place, that one machine is given."""
-    phases = (phase.settings for phase in outlook.phases)
-    return work_gb(stored_bytes(phases), outlook.data_gb * 1e9)
-
-
-def after_s(outlook: Estimates) -> float:
-    """Return the time after the run for which its reservation pays kept storage."""
-    return STORAGE_AFTER_S if outlook.volume_days is None else outlook.volume_days * DAY_S
-
-
-def own_disks_price(outlook: Estimates, provider: str) -> Usd:
-    """Return the USD per hour of a running pod's own disks, which come on top of its rate."""
-    on_volume, nodes = outlook.volume_days is not None, outlook.machine.nodes
-    return pod_disks_price(provider, planned_work_gb(outlook), nodes, on_volume=on_volume)
-
-
-def storage_micros_per_hour(outlook: Estimates, provider: str) -> int:
-    """Micro-dollars per hour while the pod runs: its own disks, and the checkpoints kept."""
-    own = own_disks_price(outlook, provider)
-    return own.micros + kept_micros_per_hour(outlook, provider)
-
-
-class Storage(NamedTuple):
-    """The storage price of one outlook."""
-
-    hourly: Usd
-    """While the run lasts."""
-    after: Usd
-    """For what is kept a week after it, or as long as is said."""
-
-    def cost(self, seconds: float) -> Usd:
-        return cost(self.hourly, seconds) + self.after
-
-
-def storage_of(outlook: Estimates, provider: str) -> Storage:
-    kept = Usd.from_micros(kept_micros_per_hour(outlook, provider))
-    hourly = Usd.from_micros(storage_micros_per_hour(outlook, provider))
-    return Storage(hourly, cost(kept, after_s(outlook)))
-
-
-def seconds_of_budget(budget: Usd, rate: Usd, outlook: Estimates, provider: str) -> float:
-    """Return the time that ``budget`` lasts at ``rate`` with storage and the week after it paid."""
-    hourly, after = storage_of(outlook, provider)
-    if not hourly:
-        return affordable_seconds(budget, rate)
-    return affordable_seconds(budget - after - _ROUNDING, rate + hourly)
-
-
-def seconds_allowed(
-    rate: Usd, offer: Offer, outlook: Estimates, spec: RunSpec, now: float
-) -> float:
+def seconds_allowed(row: RankedOffer, spec: RunSpec, now: float) -> float:
     """Seconds from the pod's start to its hard stop that budget and deadline allow; may be ∞."""
-    latency_s = kill_latency_s(offer.provider)
+    latency_s = kill_latency_s(row.offer.provider)
     allowed = float("inf")
     if spec.budget is not None:
-        allowed = seconds_of_budget(spec.budget, rate, outlook, offer.provider) - latency_s
+        money, hourly = spec.budget, row.storage.hourly
+        if hourly:
+            money = money - row.storage.after - _ROUNDING
+        allowed = affordable_seconds(money, row.most + hourly) - latency_s
     if spec.deadline_at is not None:
         allowed = min(allowed, spec.deadline_at - now - latency_s)
     return max(0.0, allowed)
@@ -138,14 +123,14 @@ def seconds_allowed(
 
 def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Candidate:
     """The Candidate of ``row`` under the id ``name``."""
-    offer, outlook, rate = row.offer, row.outlook, row.rate
-    storage = storage_of(outlook, offer.provider)
+    offer, outlook, rate, storage = row.offer, row.outlook, row.rate, row.storage
+    on_volume = outlook.volume_days is not None
     soft_s, hard_s = _stops(row, spec, now)
     billed_s = hard_s + kill_latency_s(offer.provider)
     rent = cost(row.most, billed_s)
     seconds = outlook.seconds
     if spec.fills or spec.command is not None:
-        seconds = Interval(*(min(part, hard_s) for part in (seconds.p10, seconds.p50, seconds.p90)))
+        seconds = seconds.each(lambda part: min(part, hard_s))
     return Candidate(
         id=name,
         hardware=outlook.hardware,
@@ -175,19 +160,12 @@ def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Ca
         planned_rate=rate,
         most_rate=row.most,
         storage=storage.cost(min(seconds.p50, hard_s)),
-        volume_rate=_volume_rate(outlook, offer.provider),
-        volume_gb=planned_work_gb(outlook) if outlook.volume_days is not None else 0,
-        work_gb=planned_work_gb(outlook),
-        disk_rate=own_disks_price(outlook, offer.provider),
+        volume_rate=storage.kept if on_volume else ZERO,
+        volume_gb=storage.work_gb if on_volume else 0,
+        work_gb=storage.work_gb,
+        disk_rate=storage.disks,
         nodes=outlook.machine.nodes,
     )
-
-
-def _volume_rate(outlook: Estimates, provider: str) -> Usd:
-    """USD/h of its network volume; nothing where it has none."""
-    if outlook.volume_days is None:
-        return Usd.from_micros(0)
-    return Usd.from_micros(kept_micros_per_hour(outlook, provider))
 
 
 def with_break_even(made: Candidate, paid: Candidate | None) -> Candidate:
@@ -206,7 +184,7 @@ def with_break_even(made: Candidate, paid: Candidate | None) -> Candidate:
 def _stops(row: RankedOffer, spec: RunSpec, now: float) -> tuple[float, float]:
     """Seconds after the pod exists: when the trainer lands, and when all is killed."""
     outlook = row.outlook
-    allowed_s = seconds_allowed(row.most, row.offer, outlook, spec, now)
+    allowed_s = seconds_allowed(row, spec, now)
     if spec.hours is not None:
         wanted_s = outlook.startup.p90 + spec.hours * HOUR_S + outlook.landing_s
     elif not row.rate:
@@ -240,7 +218,7 @@ def _reasons(
     filled = spec.fills and row.useful
     add(RemarkTopic.SETTINGS if filled else RemarkTopic.NEED, *_limits_met(row, spec, soft_s, now))
     if outlook.kept_gb >= 100:
-        price = storage_of(outlook, offer.provider).cost(outlook.seconds.p50)
+        price = row.storage.cost(outlook.seconds.p50)
         kept = f"checkpoints kept take {outlook.kept_gb:,.0f} GB: {price} with a week after the run"
         add(RemarkTopic.STORAGE, kept)
     if not is_reachable(offer.provider):
@@ -280,7 +258,7 @@ def _of_the_price(row: RankedOffer, rent: Usd, now: float) -> list[str]:
 
 def _of_a_command(row: RankedOffer, spec: RunSpec) -> list[str]:
     """Return a command's reason: the hours that a dollar buys."""
-    hourly = row.rate + storage_of(row.outlook, row.offer.provider).hourly
+    hourly = row.rate + row.storage.hourly
     if not hourly:
         return []
     per_dollar = 1 / float(hourly)
@@ -294,9 +272,7 @@ def _limits_met(row: RankedOffer, spec: RunSpec, soft_s: float, now: float) -> l
     """Return the limits that budget, deadline and hours set to the run."""
     outlook = row.outlook
     if not row.useful:
-        whole = cost(row.most, outlook.useful_s) + storage_of(outlook, row.offer.provider).cost(
-            outlook.useful_s
-        )
+        whole = cost(row.most, outlook.useful_s) + row.storage.cost(outlook.useful_s)
         hours = outlook.useful_s / HOUR_S
         return [f"start-up, one step and a checkpoint need {whole} and {hours:,.2f} h"]
     if spec.command is not None:
@@ -321,13 +297,13 @@ def _limits_met(row: RankedOffer, spec: RunSpec, soft_s: float, now: float) -> l
     if row.within:
         return lines
     p90_s = outlook.seconds.p90 + outlook.landing_s
-    need = cost(row.most, p90_s) + storage_of(outlook, row.offer.provider).cost(p90_s)
+    need = cost(row.most, p90_s) + row.storage.cost(p90_s)
     if spec.budget is not None and need > spec.budget:
         lines.append(f"P90 and the landing reserve need {need}, {need - spec.budget} more")
     if spec.deadline_at is not None and p90_s > spec.deadline_at - now:
         late_h = (p90_s - (spec.deadline_at - now)) / HOUR_S
         lines.append(f"P90 needs {p90_s / HOUR_S:,.1f} h: a deadline {late_h:,.1f} h later")
-    allowed_s = seconds_allowed(row.most, row.offer, outlook, spec, now)
+    allowed_s = seconds_allowed(row, spec, now)
     over = p90_s / allowed_s if allowed_s else 0.0
     fewer = int(outlook.phases[-1].settings.steps / over) if over > 1 else 0
     if fewer and early is None:

@@ -25,7 +25,7 @@ from trmcloud.core.spec.settings import CommandSettings
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
 
-# What can be said of a command before it has run: start-up, landing, room. Nothing of its pace.
+# Predictions for a command that has not run: start-up, landing, room. Its pace is unknown.
 
 LEAST_USEFUL_S = 1.0
 """A command that is to be stopped before it has begun is not started."""
@@ -50,23 +50,10 @@ def recipe_of(command: Command) -> Recipe:
     )
 
 
-def settings_of(spec: RunSpec) -> CommandSettings:
-    """The settings of a command's one phase; steps are 0 where their number is unknown."""
-    assert spec.command is not None
-    return CommandSettings(
-        recipe=RECIPE,
-        family=RECIPE,
-        phase=PHASE,
-        steps=spec.steps or 0,
-        keep_best=spec.command.keep_best,
-        checkpoint_bytes=spec.command.checkpoint_bytes,
-    )
-
-
 def landing_s(command: Command, machine: Machine) -> float:
     """Seconds from telling the command to stop until what it saved is safe: its grace, the wait
     until a file has settled, a copy with its hash, and the pull."""
-    copied_s = save_s(_sized(command), machine).p50
+    copied_s = save_s(_settings(command), machine).p50
     if machine.local is not None:
         return command.grace_s + SETTLED_S + copied_s + LOCAL_LANDING_MARGIN_S
     pulled_s = command.checkpoint_bytes / PULL_BYTES_PER_S
@@ -89,7 +76,7 @@ def command_outlook(
         sent_bytes: the size of the folder that is sent to it.
     """
     assert spec.command is not None
-    settings = settings_of(spec)
+    settings = _settings(spec.command, spec.steps or 0)
     start = startup_s(machine)
     landing = landing_s(spec.command, machine)
     wanted_s = LEAST_USEFUL_S
@@ -102,7 +89,7 @@ def command_outlook(
     if there is not None and spec.steps:
         whole = there.step_s.scaled(spec.steps)
         most_s = wanted_s if spec.hours is not None or until_s is not None else math.inf
-        training = Interval(*(min(part, most_s) for part in (whole.p10, whole.p50, whole.p90)))
+        training = whole.each(lambda part: min(part, most_s))
     step = Interval(LEAST_USEFUL_S, LEAST_USEFUL_S, LEAST_USEFUL_S)
     time = PhaseTime(step, training, *(_NOTHING,) * 5, None)
     phase = PhasePlan(
@@ -162,9 +149,15 @@ def seconds_text(step_s: Interval) -> str:
     return f"{step_s.p50:.3g} s ({step_s.p10:.3g} to {step_s.p90:.3g})"
 
 
-def _sized(command: Command) -> CommandSettings:
+def _settings(command: Command, steps: int = 0) -> CommandSettings:
+    """The settings of a command's one phase; ``steps`` are 0 where their number is unknown."""
     return CommandSettings(
-        recipe=RECIPE, family=RECIPE, phase=PHASE, checkpoint_bytes=command.checkpoint_bytes
+        recipe=RECIPE,
+        family=RECIPE,
+        phase=PHASE,
+        steps=steps,
+        keep_best=command.keep_best,
+        checkpoint_bytes=command.checkpoint_bytes,
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL, hardware_name
 from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.memory import USABLE_SHARE, Memory, checkpoint_bytes, weights_bytes
-from trmcloud.core.planner.roofline import NODE_LINK_GB_S, MeasuredSpeed, assumed_format
+from trmcloud.core.planner.roofline import NODE_LINK_GB_S, assumed_format
 from trmcloud.core.planner.speed import (
     FittedSettings,
     Machine,
@@ -57,7 +57,7 @@ measured here, 2026-11-22."""
 GENERATE_BYTES_PER_CPU_S = 4.0e6
 """Text by a formula, and its characters' ids: nominal."""
 IMPORT_S = 8.0
-"""Of the trainer's start, what goes on while it could not have used data yet."""
+"""The part of the trainer's start in which it needs no data yet."""
 
 _NOTHING = Interval(0.0, 0.0, 0.0)
 _TOLD_FROM_S = 0.5
@@ -170,7 +170,9 @@ def estimate_data(
         return first_s, late_s
 
     p10, p50, p90 = (waits(each) for each in (line.p10, line.p50, line.p90))
-    whole = needs(most)
+    whole, tokens_bytes = needs(most), 0
+    if data_set.is_remote and data_set.layout != "gpt2":
+        tokens_bytes = data_set.disk_bytes(most) - data_set.download_bytes(most)
     return DataEstimate(
         where,
         Interval(sum(p10), sum(p50), sum(p90)),
@@ -179,7 +181,7 @@ def estimate_data(
         download_bytes=whole.download_bytes,
         text_bytes=_text_bytes(data_set, data_set.shards_for(most)),
         disk_bytes=data_set.disk_bytes(most),
-        tokens_bytes=_tokens_bytes(data_set, most),
+        tokens_bytes=tokens_bytes,
         make_s=whole.made_after_s(line.p50),
     )
 
@@ -209,12 +211,6 @@ def _download_bytes(data_set: DataSet, shards: int) -> int:
 
 def _text_bytes(data_set: DataSet, shards: int) -> int:
     return 0 if data_set.layout == "gpt2" else shards * data_set.shard_text_bytes
-
-
-def _tokens_bytes(data_set: DataSet, tokens: int) -> int:
-    if not data_set.is_remote or data_set.layout == "gpt2":
-        return 0
-    return data_set.disk_bytes(tokens) - data_set.download_bytes(tokens)
 
 
 def _time(seconds: float) -> str:
@@ -335,10 +331,13 @@ def outlook_on(
             factor *= longer
         chosen.append(settings)
         times.append(predict_phase(settings, machine, factor))
-    if machine.measured is not None and machine.measured.at:
-        reasons.append(
-            Remark(RemarkTopic.SETTINGS, _measured_text(machine.measured, chosen[0], machine))
+    if (measured := machine.measured) is not None and measured.at:
+        day = dt.datetime.fromtimestamp(measured.at, dt.timezone.utc).strftime("%Y-%m-%d")
+        text = (
+            f"its steps were measured on {day} ({measured.run_id or '--probe'}):"
+            f" {_probed(chosen[0], machine):.2f} × what is modelled"
         )
+        reasons.append(Remark(RemarkTopic.SETTINGS, text))
     tokens = [each.steps * each.tokens_per_step(machine.processes) for each in chosen]
     data = None
     if source is not None:
@@ -350,7 +349,9 @@ def outlook_on(
             has_tokenizer=bool(spec.initial_from),
         )
         times[0] = times[0]._replace(data=data.wait)  # the first phase waits for it
-        tokens_available = tokens_available or _few_tokens(max(tokens), source)
+        whole = source.data_set.tokens if source.data_set is not None else 0
+        if not tokens_available and 0 < whole < max(tokens):
+            tokens_available = whole  # a phase reads more than the named set has
     phases = [
         PhasePlan(
             name=name,
@@ -363,79 +364,59 @@ def outlook_on(
         )
         for name, settings, count, time in zip(spec.phases, chosen, tokens, times, strict=True)
     ]
-    reasons += [
-        Remark(RemarkTopic.DATA, told) for told in _epochs(phases, tokens_available, recipe)
-    ]
+    epochs = _epochs(phases, tokens_available, recipe)
+    reasons += [Remark(RemarkTopic.DATA, text) for text in epochs]
     if machine.nodes > 1:
         network = (
             f"{machine.nodes} machines: the network between them is taken for"
             f" {NODE_LINK_GB_S:g} GB/s"
         )
         reasons.append(Remark(RemarkTopic.PLACE, network))
-    landing_s = _landing_s(times, chosen[-1], machine, uploads=spec.pod_uploads)
+    in_bucket = bool(spec.bucket)
     worst = max((fit.memory for fit in fitted), key=lambda memory: memory.total)
-    return Estimates(
+    made = Estimates(
         machine=machine,
         hardware=hardware_of(machine),
         fitted=fitted,
         phases=tuple(phases),
         times=tuple(times),
-        landing_s=landing_s,
-        kept_gb=sum(
-            checkpoint_bytes(settings) * (settings.kept_checkpoints + bool(spec.bucket))
-            for settings in chosen
-        )
-        / 1e9,
+        startup=_NOTHING,  # this and the next three are filled in last
+        seconds=_NOTHING,
+        useful_s=0.0,
+        overhead_p90_s=0.0,
+        landing_s=_landing_s(times, chosen[-1], machine, uploads=spec.pod_uploads),
+        kept_gb=sum(checkpoint_bytes(s) * (s.kept_checkpoints + in_bucket) for s in chosen) / 1e9,
         memory=worst,
         fits=worst.total <= machine.memory_gb * USABLE_SHARE,
         reasons=tuple(reasons),
-        bucket=bool(spec.bucket),
+        bucket=in_bucket,
         volume_days=spec.volume_days if spec.volume else None,
         data=data,
-        **_with_startup(spec, startup_s(machine), phases, times, landing_s),
     )
+    return with_machine(machine, made, spec)
 
 
 def with_machine(machine: Machine, outlook: Estimates, spec: RunSpec) -> Estimates:
-    """``outlook``, no spot's, on a ``machine`` that differs from its own in how it is set up."""
-    whole = _with_startup(
-        spec, startup_s(machine), outlook.phases, outlook.times, outlook.landing_s
-    )
-    return outlook._replace(machine=machine, **whole)
-
-
-def _with_startup(
-    spec: RunSpec,
-    start: Interval,
-    phases: Sequence[PhasePlan],
-    times: Sequence[PhaseTime],
-    landing_s: float,
-) -> _Whole:
-    """Compute the part of an outlook that depends on its machine's start-up time."""
+    """``outlook``, no spot's, on a ``machine`` that differs from its own in how it is set up: with
+    that machine's start-up time."""
+    start, first = startup_s(machine), outlook.times[0]
     seconds = start
-    for phase in phases:
+    for phase in outlook.phases:
         seconds = seconds + phase.seconds
     if spec.hours is not None:
-        limit = spec.hours * HOUR_S + max(time.landing.p50 for time in times)
+        limit = spec.hours * HOUR_S + max(time.landing.p50 for time in outlook.times)
         seconds = Interval(
             min(seconds.p10, start.p10 + limit),
             min(seconds.p50, start.p50 + limit),
             min(seconds.p90, start.p90 + limit),
         )
-    first = times[0]
-    return {
-        "startup": start,
-        "seconds": seconds,
-        "useful_s": start.p50 + _before_training_s(first) + first.step.p50 + landing_s,
-        "overhead_p90_s": start.p90 + first.start.p90 + first.data.p90 + first.compile.p90,
-    }
-
-
-class _Whole(TypedDict):
-    startup: Interval
-    seconds: Interval
-    useful_s: float
-    overhead_p90_s: float
+    return outlook._replace(
+        machine=machine,
+        startup=start,
+        seconds=seconds,
+        useful_s=start.p50 + _before_training_s(first) + first.step.p50 + outlook.landing_s,
+        overhead_p90_s=start.p90 + first.start.p90 + first.data.p90 + first.compile.p90,
+    )
 
 
 def landing_point(outlook: Estimates, soft_stop_s: float) -> tuple[str, int, int] | None:
@@ -481,13 +462,6 @@ def _fitted_on(recipe: Recipe, spec: RunSpec, machine: Machine) -> tuple[FittedS
     return tuple(found)
 
 
-def _few_tokens(most: int, source: DataSource) -> int | None:
-    """The tokens of a named set of which a phase reads ``most``, more than there are."""
-    if source.data_set is None or not source.data_set.tokens:
-        return None
-    return source.data_set.tokens if most > source.data_set.tokens else None
-
-
 def _with_length(
     settings: PhaseRecipe, recipe: Recipe, spec: RunSpec, processes: int
 ) -> PhaseRecipe:
@@ -519,16 +493,6 @@ def _probed(settings: PhaseRecipe, machine: Machine) -> float:
     measured = probe.step_s * probe.gpus / (probe.tokens_per_step * probe.flops_per_token)
     flops = settings.tokens_per_step(machine.processes) * settings.work().train_flops
     return measured / (step_seconds(settings, machine) * machine.processes / flops)
-
-
-def _measured_text(measured: MeasuredSpeed, settings: PhaseRecipe, machine: Machine) -> str:
-    """When, where, and what it comes to."""
-    day = dt.datetime.fromtimestamp(measured.at, dt.timezone.utc).strftime("%Y-%m-%d")
-    by = measured.run_id or "--probe"
-    return (
-        f"its steps were measured on {day} ({by}): {_probed(settings, machine):.2f} × what is"
-        " modelled"
-    )
 
 
 def _against_interruptions(

@@ -136,17 +136,6 @@ def kept_values(settings: PhaseRecipe, work: Work) -> float:
     return attention + mlp + (0 if settings.dtype == "float32" else AUTOCAST_VALUES)
 
 
-def is_selective(settings: PhaseRecipe) -> bool:
-    """Whether blocks are computed again in the backward pass but for their products."""
-    return settings.activation_checkpointing and settings.selective_checkpointing
-
-
-def selected_values(work: Work) -> float:
-    """Values of D that selective checkpointing keeps per position and block application."""
-    products = work.mlp_values / work.mlp_matrices * (work.mlp_matrices - 1)
-    return SELECTED_VALUES + 2.0 * work.kv_share + products
-
-
 def batches(settings: PhaseRecipe, largest: int | None = None) -> Iterator[tuple[int, int]]:
     """(batch, accumulation) that keep the global batch, from ``largest`` (or the asked batch)
     downwards."""
@@ -161,7 +150,10 @@ def _activation_bytes(settings: PhaseRecipe, work: Work, compute: int) -> float:
     one = positions * settings.width * compute
     block = one * kept_values(settings, work)
     if settings.activation_checkpointing:
-        kept = selected_values(work) if is_selective(settings) else 1.0
+        kept = 1.0
+        if settings.selective_checkpointing:  # all but the products is computed again
+            products = work.mlp_values / work.mlp_matrices * (work.mlp_matrices - 1)
+            kept = SELECTED_VALUES + 2.0 * work.kv_share + products
         return work.block_applications * one * kept + block
     return work.block_applications * block
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import math
-from typing import NoReturn, Sequence
+from typing import Sequence
 
 from trmcloud.core.catalog.hardware import (
     GPUS,
@@ -42,12 +42,11 @@ from trmcloud.core.planner.candidates import (
     kill_latency_s,
     make_candidate,
     seconds_allowed,
-    storage_of,
     with_break_even,
 )
 from trmcloud.core.planner.command_outlook import CommandProbe, command_outlook
 from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
-from trmcloud.core.planner.ranking import rank
+from trmcloud.core.planner.ranking import PlanningInputs, nearest_offer, rank
 from trmcloud.core.planner.roofline import MeasuredSpeed, needs_float8, refuse_float8
 from trmcloud.core.planner.speed import is_trained, why_untrained
 from trmcloud.core.spec.overrides import check_last_rungs
@@ -93,15 +92,16 @@ def make_plan(
     """
     spec = _checked(spec, recipe, now)
     request = parse_hardware(spec.hardware) if spec.hardware else None
-    chosen_from = _matching(spec, request, offers, now, local, probed)
-    ranked = rank(chosen_from, recipe, spec, now, local, tokens_available, measured, source, probed)
+    given = PlanningInputs(spec, recipe, now, local, tokens_available, measured, source, probed)
+    chosen_from = _matching(request, offers, given)
+    ranked = rank(chosen_from, given)
     if request is not None:
-        _refuse_hopeless(spec, request, ranked, recipe, offers, now)
+        _refuse_hopeless(request, ranked, offers, given)
     kept = ranked
     if spec.fills:
-        kept = [_filled(row, recipe, spec, now, tokens_available, source) for row in ranked]
+        kept = [_filled(row, given) for row in ranked]
     if spec.command is not None:
-        kept = [_lasting(row, spec, now, probed) for row in ranked]
+        kept = [_lasting(row, given) for row in ranked]
     made = [make_candidate(row, f"c{number}", spec, now) for number, row in enumerate(kept, 1)]
     paid = next((c for c in made if c.rate and c.fits_memory and c.within_budget), None)
     made = [with_break_even(candidate, paid) for candidate in made]
@@ -112,7 +112,13 @@ def make_plan(
     if first is not None:
         check_rules(spec, first)
         check_last_rungs(spec.last_rungs, [phase.settings for phase in first.phases])
-    untold = _untrained(recipe, first) if first is not None and first not in trained else ""
+    untold = ""
+    if first is not None and first not in trained:
+        why = next(filter(None, (why_untrained(phase.settings) for phase in first.phases)), "")
+        if not recipe.has_trainer:
+            untold = untrained_message(recipe.name)
+        elif why:
+            untold = untrained_message(recipe.name, f"{why} ({first.hardware})")
     return Plan(
         id=plan_id,
         created_at=now,
@@ -169,17 +175,13 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
 
 
 def _matching(
-    spec: RunSpec,
-    request: HardwareRequest | None,
-    offers: Sequence[Offer],
-    now: float,
-    local: LocalMachine | None,
-    probed: CommandProbe | None,
+    request: HardwareRequest | None, offers: Sequence[Offer], given: PlanningInputs
 ) -> list[Offer]:
     """Offers that hardware, provider, region, number of GPUs, their memory and spot leave over.
 
     Where any hardware will do, that must hold what the command's probe saw in use.
     """
+    spec, local, now = given.spec, given.local, given.now
     refuse_float8(spec, request, local)
     if request is not None and request.is_local:
         if local is None:
@@ -202,7 +204,7 @@ def _matching(
         and (not needs_float8(spec) or GPUS[offer.sku].fp8_tflops)
     ]
     if request is None and spec.command is not None:
-        found = _with_memory(found, spec, probed)
+        found = _with_memory(found, spec, given.probed)
     if (
         request is None
         and local is not None
@@ -211,8 +213,6 @@ def _matching(
     ):
         found.append(_own_offer(spec, local, now))
     if not found:
-        from trmcloud.core.planner.ranking import nearest_offer
-
         what, next_step = nearest_offer(spec, request, with_newer_quotes(offers, now), now)
         raise NotFoundError(what, next_step=next_step)
     return found
@@ -253,38 +253,29 @@ def _own_offer(spec: RunSpec, local: LocalMachine, now: float) -> Offer:
     return local_offer(local, processes, spec.rate, now)
 
 
-def _filled(
-    row: RankedOffer,
-    recipe: Recipe,
-    spec: RunSpec,
-    now: float,
-    tokens_available: int | None,
-    source: DataSource | None,
-) -> RankedOffer:
+def _filled(row: RankedOffer, given: PlanningInputs) -> RankedOffer:
     """``row`` with the last phase as long as its money and time."""
-    allowed_s = seconds_allowed(row.most, row.offer, row.outlook, spec, now)
+    allowed_s = seconds_allowed(row, given.spec, given.now)
     if not row.useful or math.isinf(allowed_s):
         return row
     steps = max(1, last_phase_steps(row.outlook, allowed_s))
     outlook = outlook_on(
-        recipe, spec, row.outlook.machine,
-        fitted=row.outlook.fitted, tokens_available=tokens_available, source=source,
+        given.recipe, given.spec, row.outlook.machine,
+        fitted=row.outlook.fitted, tokens_available=given.tokens_available, source=given.source,
         spot=row.offer.spot, last_steps=steps,
     )  # fmt: skip
-    return row._replace(outlook=outlook)
+    return row.with_outlook(outlook)
 
 
-def _lasting(
-    row: RankedOffer, spec: RunSpec, now: float, probed: CommandProbe | None
-) -> RankedOffer:
+def _lasting(row: RankedOffer, given: PlanningInputs) -> RankedOffer:
     """``row`` with its command running for as long as there are money and time."""
-    allowed_s = seconds_allowed(row.most, row.offer, row.outlook, spec, now)
-    if not row.useful or spec.hours is not None or math.isinf(allowed_s):
+    allowed_s = seconds_allowed(row, given.spec, given.now)
+    if not row.useful or given.spec.hours is not None or math.isinf(allowed_s):
         return row
     until_s = allowed_s - row.outlook.landing_s
     sent_bytes = round(row.outlook.sent_gb * 1e9)
-    outlook = command_outlook(spec, row.outlook.machine, probed, until_s, sent_bytes)
-    return row._replace(outlook=outlook)
+    machine = row.outlook.machine
+    return row.with_outlook(command_outlook(given.spec, machine, given.probed, until_s, sent_bytes))
 
 
 def _usable(
@@ -308,44 +299,31 @@ def _usable(
 
 
 def _refuse_hopeless(
-    spec: RunSpec,
     request: HardwareRequest,
     ranked: Sequence[RankedOffer],
-    recipe: Recipe,
     offers: Sequence[Offer],
-    now: float,
+    given: PlanningInputs,
 ) -> None:
-    best = ranked[0]
+    spec, recipe = given.spec, given.recipe
     if not any(row.outlook.fits for row in ranked):
-        why = "; ".join(remark.text for remark in best.outlook.reasons)
+        why = "; ".join(remark.text for remark in ranked[0].outlook.reasons)
         words = (f"trmcloud plan --recipe {recipe.name}", *(as_option(*o) for o in spec.overrides))
         raise DoesNotFit(
             f"{recipe.name} does not fit on {request.text}: {why}",
             next_step=f"{' '.join(words)}   (shows what fits)",
         )
-    if spec.budget is not None and not any(row.useful for row in ranked):
-        _refuse_budget(spec, request, ranked, recipe, offers, now)
-
-
-def _refuse_budget(
-    spec: RunSpec,
-    request: HardwareRequest,
-    ranked: Sequence[RankedOffer],
-    recipe: Recipe,
-    offers: Sequence[Offer],
-    now: float,
-) -> NoReturn:
+    if spec.budget is None or any(row.useful for row in ranked):
+        return
     row = min(ranked, key=lambda r: r.most.micros * r.outlook.useful_s)
     overhead = cost(row.most, row.outlook.overhead_p90_s)
     least_s = row.outlook.useful_s + kill_latency_s(row.offer.provider)
-    least = cost(row.most, least_s) + storage_of(row.outlook, row.offer.provider).cost(least_s)
-    assert spec.budget is not None
+    least = cost(row.most, least_s) + row.storage.cost(least_s)
     what = (
         f"{spec.budget} does not buy one useful step on {request.text}: boot, environment and"
         f" compile alone cost about {overhead} (p90)"
     )
     anywhere = dataclasses.replace(spec, hardware="", objective="cheapest", fill=False)
-    other = make_plan(anywhere, recipe, offers, now, "").recommended if offers else None
+    other = make_plan(anywhere, recipe, offers, given.now, "").recommended if offers else None
     if other is None:
         raise BudgetRefused(what, next_step=f"a start and one step cost {least} at p50")
     raise BudgetRefused(
@@ -358,14 +336,6 @@ def _refuse_budget(
 def untrained_message(recipe: str, why: str = "its trainer is not there yet") -> str:
     """Return the message about a recipe that cannot be trained."""
     return f"{recipe} can be planned, not launched: {why}"
-
-
-def _untrained(recipe: Recipe, candidate: Candidate) -> str:
-    """Empty where it could be launched."""
-    if not recipe.has_trainer:
-        return untrained_message(recipe.name)
-    why = next(filter(None, (why_untrained(phase.settings) for phase in candidate.phases)), "")
-    return untrained_message(recipe.name, f"{why} ({candidate.hardware})") if why else ""
 
 
 def _survives(spec: RunSpec, candidate: Candidate | None) -> str:

@@ -11,11 +11,10 @@ from trmcloud.core.catalog.offers import ANYWHERE, DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.catalog.providers import TRAITS, brokered, is_brokered, max_nodes
 from trmcloud.core.planner.candidates import (
     RankedOffer,
-    after_s,
+    Storage,
     is_reachable,
-    kept_micros_per_hour,
     kill_latency_s,
-    storage_micros_per_hour,
+    storage_of,
 )
 from trmcloud.core.planner.command_outlook import CommandProbe, command_outlook
 from trmcloud.core.planner.estimates import (
@@ -31,7 +30,7 @@ from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.storage import prices_of
 
-# What to say where nobody offers what was asked for: the nearest that is offered.
+# The nearest offer, for the message that the one asked for does not exist.
 
 _Test = Callable[[Offer], bool]
 
@@ -121,7 +120,7 @@ def _typed(spec: RunSpec, offer: Offer, nodes: int) -> str:
     )
 
 
-# Which offers are worth showing: judged as plain numbers, thousands in a few milliseconds.
+# Ranking: offers are judged as plain numbers, thousands in a few milliseconds.
 
 KEPT_CANDIDATES = 40
 
@@ -131,23 +130,27 @@ _Order = tuple[int, float, float, int]
 _UNUSABLE, _OVER, _OLD, _UNREACHABLE = 8, 4, 2, 1
 
 
-def rank(
-    offers: Sequence[Offer],
-    recipe: Recipe,
-    spec: RunSpec,
-    now: float,
-    local: LocalMachine | None,
-    tokens_available: int | None,
-    measured: Sequence[MeasuredSpeed],
-    source: DataSource | None = None,
-    probed: CommandProbe | None = None,
-) -> list[RankedOffer]:
+class PlanningInputs(NamedTuple):
+    """What a plan is made from beside its offers: see ``planning.make_plan``."""
+
+    spec: RunSpec
+    recipe: Recipe
+    now: float
+    local: LocalMachine | None
+    tokens_available: int | None
+    measured: Sequence[MeasuredSpeed]
+    source: DataSource | None
+    probed: CommandProbe | None
+
+
+def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
     """The offers worth keeping, best first: of every hardware the best, then second ones, …
 
     Usable ones come before unusable ones, those within budget and deadline before the others, fresh
     quotes before old ones, and those that can be launched on before those that cannot; then the
     objective decides. It counts what an offer is planned at; limits, the most it may be billed at.
     """
+    spec, recipe, now, local, tokens_available, measured, source, probed = given
     nodes = spec.nodes
     groups: dict[tuple[str, int, bool, bool, bool, int], _Group] = {}
     outlooks: dict[tuple[str, int, bool], Estimates] = {}
@@ -177,7 +180,7 @@ def rank(
             outlooks[key[:3]] = outlook
             group = groups[key] = _group(outlook, offer, spec, now)
         chosen.append(group)
-        _, storage, useful_most, within_most, a, b, c, d, fill, _ = group
+        _, _, storage, useful_most, within_most, a, b, c, d, fill, _ = group
         old = offer.priced_at < fresh_since and not offer.own
         simple = offer.newer is None and not old
         hourly = storage + (offer.rate.micros if simple else offer.planned_micros(now))
@@ -202,12 +205,12 @@ def rank(
     orders.sort()
     ranked = []
     for place, _, _, position in _keep(orders, chosen):
-        offer, outlook = offers[position], chosen[position].outlook
+        offer, outlook, storage_there = offers[position], *chosen[position][:2]
         over = place >= _OVER if spec.fills else bool(place & _OVER)
         useful = place < _UNUSABLE or not outlook.fits
         rate = offer.planned_rate(now)
         billed = offer.most_rate(now) or rate
-        ranked.append(RankedOffer(offer, rate, billed, outlook, not over, useful))
+        ranked.append(RankedOffer(offer, rate, billed, outlook, not over, useful, storage_there))
     return ranked
 
 
@@ -236,13 +239,14 @@ class _Group(NamedTuple):
     """The common part of all offers of one (SKU, count, way to rent): judging one is a few
     multiplications.
 
-    ``storage`` is micro-dollars per hour; an hour may cost at most ``useful_most`` to buy a start,
-    a step and a checkpoint, and ``within_most`` for P90 to keep all limits; the objective's keys
-    are a + b·hourly and c + d·hourly.
+    ``storage_micros`` is what storage costs an hour; an hour may cost at most ``useful_most`` to
+    buy a start, a step and a checkpoint, and ``within_most`` for P90 to keep all limits; the
+    objective's keys are a + b·hourly and c + d·hourly.
     """
 
     outlook: Estimates
-    storage: int
+    storage: Storage
+    storage_micros: int
     useful_most: float
     within_most: float
     a: float
@@ -255,8 +259,8 @@ class _Group(NamedTuple):
 
 
 def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Group:
-    storage = storage_micros_per_hour(outlook, offer.provider)
-    after = float(kept_micros_per_hour(outlook, offer.provider) * after_s(outlook) / HOUR_S)
+    storage = storage_of(outlook, offer.provider)
+    after = storage.kept.micros * storage.kept_s / HOUR_S
     room = math.inf if spec.budget is None else spec.budget.micros - after
     until_s = math.inf if spec.deadline_at is None else spec.deadline_at - now
     latency_s = kill_latency_s(offer.provider)
@@ -273,6 +277,7 @@ def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Grou
     return _Group(
         outlook,
         storage,
+        storage.hourly.micros,
         useful_most if outlook.fits and outlook.useful_s <= until_s else -1.0,
         within_most if p90_s <= until_s else -1.0,
         *keys,

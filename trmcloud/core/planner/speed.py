@@ -193,7 +193,10 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
     if probed:
         other = ANOTHER_MACHINE_SIGMA if machine.local is None else 0.0
         doubt = math.hypot(PROBED_SIGMA, other)
-    spread = spread_of(doubt if machine.nodes == 1 else math.hypot(doubt, SEVERAL_NODES_SIGMA))
+    if machine.nodes > 1:
+        doubt = math.hypot(doubt, SEVERAL_NODES_SIGMA)
+    wide = math.exp(P90_SIGMAS * doubt)  # of a log-normal
+    spread = Interval(1 / wide, 1.0, wide)
     step = spread.scaled(step_p50 * factor)
     per_token = step_p50 * factor / settings.tokens_per_step(machine.processes)
     forward = per_token * work.forward_flops / work.train_flops
@@ -201,15 +204,14 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
     one_save = save_s(settings, machine)
     every = steps_between_saves(settings, step.p50)
     # Where the one before is still being written, a save waits for it.
-    waits = Interval(
-        max(0.0, one_save.p10 - every * step.p50),
-        max(0.0, one_save.p50 - every * step.p50),
-        max(0.0, one_save.p90 - every * step.p50),
-    )
+    waits = one_save.each(lambda seconds: max(0.0, seconds - every * step.p50))
+    compile_s = COMPILE_S if machine.on_gpu else COMPILE_CPU_S
+    if not settings.compile:
+        compile_s = Interval(0.0, 0.0, 0.0)
     return PhaseTime(
         step=step,
         training=step.scaled(settings.steps),
-        compile=_compile_s(settings, machine),
+        compile=compile_s,
         start=PROCESS_START_S if machine.local is None else LOCAL_PROCESS_START_S,
         evaluation=one_evaluation.scaled((settings.steps - 1) // settings.eval_every),
         saving=(stall_s(settings, machine) + waits).scaled((settings.steps - 1) // every),
@@ -221,12 +223,6 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
 def step_seconds(settings: PhaseRecipe, machine: Machine) -> float:
     """P50 seconds of one step before any probe."""
     return _step(settings, machine, machine.reach())[1]
-
-
-def spread_of(sigma: float) -> Interval:
-    """P10, P50, P90 of time relative to its median, for a log-normal of ``sigma``."""
-    wide = math.exp(P90_SIGMAS * sigma)
-    return Interval(1 / wide, 1.0, wide)
 
 
 def save_s(settings: PhaseRecipe, machine: Machine) -> Interval:
@@ -266,14 +262,6 @@ def _step(settings: PhaseRecipe, machine: Machine, reach: Reach) -> tuple[StepTi
     rate = machine.local.peak_flops(machine.processes) * reach.share * machine.processes
     flops = settings.tokens_per_step(machine.processes) * settings.work().train_flops
     return None, flops / rate if rate > 0 else math.inf
-
-
-def _compile_s(settings: PhaseRecipe, machine: Machine) -> Interval:
-    if not settings.compile:
-        return Interval(0.0, 0.0, 0.0)
-    if not machine.on_gpu:
-        return COMPILE_CPU_S
-    return COMPILE_S
 
 
 # Settings that fit: micro-batch, accumulation, sharding, checkpointing; and why not as asked.
@@ -319,7 +307,8 @@ def fit_settings(
         if any(getattr(settings, key) != value for key, value in fixed.items()):
             alternative = alternative or settings
             continue
-        seconds = step_seconds(settings, machine) * _PLAINNESS ** _extras(settings)
+        extras = (settings.sharding == "fsdp") + settings.activation_checkpointing  # either kind
+        seconds = step_seconds(settings, machine) * _PLAINNESS**extras
         if best is None or seconds < best[0]:
             best = seconds, settings, memory
         if is_trained(settings) and "activation_checkpointing" in asked.not_set:
@@ -330,7 +319,8 @@ def fit_settings(
         why = _why(asked, settings, memory, need, machine, first.total > room_gb)
         return FittedSettings(settings, memory, why)
     if alternative is not None:
-        return FittedSettings(asked, first, f"{need}; {_sets(alternative, fixed)} would fit")
+        instead = " ".join(f"--set {key}={getattr(alternative, key)}".lower() for key in fixed)
+        return FittedSettings(asked, first, f"{need}; {instead} would fit")
     least = smallest[1].total
     return FittedSettings(*smallest, f"{need}, and {least:,.0f} GB with {_way(smallest[0])}")
 
@@ -370,10 +360,6 @@ _CHECKPOINTINGS = ((False, False), (True, True), (True, False))
 
 _PLAINNESS = 1.03
 """Sharding or checkpointing must win by this much before it is worth its complication."""
-
-
-def _extras(settings: PhaseRecipe) -> int:
-    return (settings.sharding == "fsdp") + settings.activation_checkpointing  # of either kind
 
 
 def _is_simpler(settings: PhaseRecipe, other: PhaseRecipe) -> bool:
@@ -457,7 +443,3 @@ def _why(
     if forced:
         return f"{need}: {text}"
     return f"{text}, and is faster ({memory.total:,.0f} GB)"
-
-
-def _sets(settings: PhaseRecipe, fixed: Mapping[str, Any]) -> str:
-    return " ".join(f"--set {key}={getattr(settings, key)}".lower() for key in fixed)

@@ -1,4 +1,4 @@
-"""Changes of a phase's settings: by recovery, and by a person who goes on. Pure."""
+"""Changes of a phase's settings: by recovery, and by a user who resumes a run. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from trmcloud.core.contract.phase_account import CLIMBS
 from trmcloud.core.contract.recovery import LADDER, LAST_RUNGS, NEEDED, PRESET, RATE
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.settings import CommandSettings, PhaseRecipe, check_foreign
+from trmcloud.core.spec.settings import RATES, CommandSettings, PhaseRecipe, check_foreign
 from trmcloud.core.values import replace
 
-# Which settings decide what a training is: it is not gone on with under others of these, unless
-# somebody accepts that. Trainer and launch judge by the same list. Pure.
+# Settings that decide what is trained: a resume with other values of these needs the user's
+# consent. Trainer and launch judge by the same list. Pure.
 
 _DECISIVE = (
     "family", "depth", "width", "head_dim", "vocab_size", "sequence", "seed", "rows",
@@ -28,7 +28,7 @@ SEQUENCES = "sequences a step"
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that a checkpoint was trained with, and what it is to go on with."""
+    """A setting that differs between a checkpoint and the training that resumes it."""
 
     name: str
     before: Any
@@ -79,8 +79,6 @@ def with_overrides(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> Phase
 
 
 # A phase's settings as recovery may change them, and as it has changed them. Pure.
-
-_RATES = ("matrix_lr", "embedding_lr", "head_lr")
 
 
 def recoverable(
@@ -160,7 +158,7 @@ def apply_overrides(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> Phas
     rate = values.pop(RATE, 1.0)
     values |= settings.implied(values)
     if rate != 1.0:
-        values |= {key: getattr(settings, key) * rate for key in _RATES}
+        values |= {key: getattr(settings, key) * rate for key in RATES}
     changed = replace(settings, **values)
     changed.check()
     return changed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -53,6 +53,9 @@ class Interval:
 
     def scaled(self, factor: float) -> Interval:
         return Interval(self.p10 * factor, self.p50 * factor, self.p90 * factor)
+
+    def each(self, change: Callable[[float], float]) -> Interval:
+        return Interval(change(self.p10), change(self.p50), change(self.p90))
 
     def to_json(self) -> dict[str, float]:
         return {"p10": self.p10, "p50": self.p50, "p90": self.p90}
@@ -260,24 +263,36 @@ class PlanTooNew(ValueError):
     """A plan that a newer version wrote."""
 
 
+#: Fields that JSON has under their own names, as they are.
+_PLAN_FIELDS = ("id", "created_at", "expires_at", "recommended_id", "survives", "offers_total")
+_FIELDS = (
+    "id", "hardware", "sku", "gpus", "provider", "region", "spot", "priced_at", "source",
+    "memory_need_gb", "memory_gb", "fits_memory", "within_budget", "soft_stop_s", "hard_stop_s",
+    "landing_s",
+)  # fmt: skip
+_PHASE_FIELDS = ("name", "tokens", "flops")
+_INTERVALS = ("startup_s", "hours")
+_PERCENTILES = ("p10", "p50", "p90")
+#: Amounts, which JSON has as text under ``NAME_usd``.
+_AMOUNTS = ("rate", "storage", "worst_case")
+#: What plans of the first versions lack, and is 0 there; ``nodes`` is 1.
+_LATER_AMOUNTS = ("volume_rate", "disk_rate")
+_LATER_COUNTS = ("volume_gb", "work_gb", "nodes")
+
+
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """The JSON object that is printed, saved, and read back by ``plan_from_json``."""
     recommended = plan.recommended
     return {
         "version": plan.version,
-        "id": plan.id,
-        "created_at": plan.created_at,
-        "expires_at": plan.expires_at,
+        **{name: getattr(plan, name) for name in _PLAN_FIELDS},
         "recipe": plan.spec.recipe,
-        "budget_usd": _number(plan.spec.budget),
+        "budget_usd": float(plan.spec.budget) if plan.spec.budget is not None else None,
         "cap_usd": plan.cap.plain() if plan.cap is not None else None,
         "reservation_usd": plan.reservation.plain(),
         "recommended": recommended.hardware if recommended else None,
-        "recommended_id": plan.recommended_id,
         "launchable": list(plan.launchable),
-        "survives": plan.survives,
         "limits": dict(plan.limits),
-        "offers_total": plan.offers_total,
         "candidates": [candidate_to_json(candidate) for candidate in plan.candidates],
         "spec": plan.spec.to_json(),
     }
@@ -296,50 +311,29 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     if version > PLAN_VERSION:
         raise PlanTooNew(f"plan version {version} is newer than {PLAN_VERSION}")
     return Plan(
-        id=data["id"],
-        created_at=data["created_at"],
-        expires_at=data["expires_at"],
+        **{name: data[name] for name in _PLAN_FIELDS},
         spec=RunSpec.from_json(data["spec"]),
         cap=Usd(data["cap_usd"]) if data["cap_usd"] is not None else None,
         candidates=tuple(_candidate_from_json(row) for row in data["candidates"]),
         launchable=tuple(data["launchable"]),
-        recommended_id=data["recommended_id"],
         reservation=Usd(data["reservation_usd"]),
-        survives=data["survives"],
         limits=dict(data["limits"]),
-        offers_total=data["offers_total"],
     )
 
 
 def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
     """One of a plan's ``candidates``."""
     return {
-        "id": candidate.id,
-        "hardware": candidate.hardware,
-        "sku": candidate.sku,
-        "gpus": candidate.gpus,
-        "nodes": candidate.nodes,
-        "provider": candidate.provider,
-        "region": candidate.region,
-        "rate_usd_per_hour": _number(candidate.rate),
-        "rate_usd": candidate.rate.plain(),
+        **{name: getattr(candidate, name) for name in (*_FIELDS, *_LATER_COUNTS)},
+        "rate_usd_per_hour": float(candidate.rate),
+        **{f"{n}_usd": getattr(candidate, n).plain() for n in (*_AMOUNTS, *_LATER_AMOUNTS)},
         "planned_rate_usd": (candidate.planned_rate or candidate.rate).plain(),
         "most_rate_usd": candidate.reserved_rate.plain(),
-        "storage_usd": candidate.storage.plain(),
-        "volume_rate_usd": candidate.volume_rate.plain(),
-        "volume_gb": candidate.volume_gb,
-        "work_gb": candidate.work_gb,
-        "disk_rate_usd": candidate.disk_rate.plain(),
-        "spot": candidate.spot,
-        "priced_at": candidate.priced_at,
-        "source": candidate.source,
-        "startup_s": candidate.startup_s.to_json(),
+        **{name: getattr(candidate, name).to_json() for name in _INTERVALS},
         "phases": [
             {
-                "name": phase.name,
+                **{name: getattr(phase, name) for name in _PHASE_FIELDS},
                 "steps": phase.settings.steps,
-                "tokens": phase.tokens,
-                "flops": phase.flops,
                 "step_s": phase.step_s.to_json(),
                 "seconds": phase.seconds.to_json(),
                 "parts_s": dict(phase.parts_s),
@@ -347,20 +341,8 @@ def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
             }
             for phase in candidate.phases
         ],
-        "hours": candidate.hours.to_json(),
-        "cost_usd": {
-            "p10": _number(candidate.cost_p10),
-            "p50": _number(candidate.cost_p50),
-            "p90": _number(candidate.cost_p90),
-        },
-        "memory_need_gb": candidate.memory_need_gb,
-        "memory_gb": candidate.memory_gb,
-        "fits_memory": candidate.fits_memory,
-        "within_budget": candidate.within_budget,
-        "soft_stop_s": candidate.soft_stop_s,
-        "hard_stop_s": candidate.hard_stop_s,
-        "landing_s": candidate.landing_s,
-        "worst_case_usd": candidate.worst_case.plain(),
+        # As numbers: exact to the micro-dollar for any amount below 10⁹ USD.
+        "cost_usd": {p: float(getattr(candidate, f"cost_{p}")) for p in _PERCENTILES},
         "reasons": [remark.text for remark in candidate.reasons],
         "reasons_about": [remark.about.value for remark in candidate.reasons],
     }
@@ -390,69 +372,32 @@ def _changed(
 
 
 def _candidate_from_json(row: Mapping[str, Any]) -> Candidate:
+    texts = row["reasons"]
+    abouts = row.get("reasons_about") or [RemarkTopic.OTHER.value] * len(texts)
+    values: dict[str, Any] = {
+        **{name: row[name] for name in _FIELDS},
+        **{name: row[name] for name in _LATER_COUNTS if name in row},
+        **{name: Usd(row[f"{name}_usd"]) for name in _AMOUNTS},
+        **{name: Usd(row.get(f"{name}_usd", "0")) for name in _LATER_AMOUNTS},
+        **{f"cost_{p}": Usd.from_micros(round(row["cost_usd"][p] * 1e6)) for p in _PERCENTILES},
+        **{name: Interval.from_json(row[name]) for name in _INTERVALS},
+    }
     return Candidate(
-        id=row["id"],
-        hardware=row["hardware"],
-        sku=row["sku"],
-        gpus=row["gpus"],
-        provider=row["provider"],
-        region=row["region"],
-        rate=Usd(row["rate_usd"]),
-        spot=row["spot"],
-        priced_at=row["priced_at"],
-        source=row["source"],
-        startup_s=Interval.from_json(row["startup_s"]),
+        **values,
         phases=tuple(
             PhasePlan(
-                name=phase["name"],
+                **{name: phase[name] for name in _PHASE_FIELDS},
                 settings=PhaseRecipe.from_json(phase["settings"]),
-                tokens=phase["tokens"],
-                flops=phase["flops"],
                 step_s=Interval.from_json(phase["step_s"]),
                 seconds=Interval.from_json(phase["seconds"]),
                 parts_s=dict(phase["parts_s"]),
             )
             for phase in row["phases"]
         ),
-        hours=Interval.from_json(row["hours"]),
-        cost_p10=_money(row["cost_usd"]["p10"]),
-        cost_p50=_money(row["cost_usd"]["p50"]),
-        cost_p90=_money(row["cost_usd"]["p90"]),
-        memory_need_gb=row["memory_need_gb"],
-        memory_gb=row["memory_gb"],
-        fits_memory=row["fits_memory"],
-        within_budget=row["within_budget"],
-        soft_stop_s=row["soft_stop_s"],
-        hard_stop_s=row["hard_stop_s"],
-        landing_s=row["landing_s"],
-        worst_case=Usd(row["worst_case_usd"]),
-        reasons=_remarks(row),
+        reasons=tuple(Remark(RemarkTopic(a), text) for a, text in zip(abouts, texts, strict=True)),
         planned_rate=Usd(row["planned_rate_usd"]),
         most_rate=Usd(row.get("most_rate_usd", row["planned_rate_usd"])),
-        storage=Usd(row["storage_usd"]),
-        volume_rate=Usd(row.get("volume_rate_usd", "0")),
-        volume_gb=row.get("volume_gb", 0),
-        work_gb=row.get("work_gb", 0),
-        disk_rate=Usd(row.get("disk_rate_usd", "0")),
-        nodes=row.get("nodes", 1),
     )
-
-
-def _remarks(row: Mapping[str, Any]) -> tuple[Remark, ...]:
-    texts = row["reasons"]
-    abouts = row.get("reasons_about") or [RemarkTopic.OTHER.value] * len(texts)
-    return tuple(
-        Remark(RemarkTopic(about), text) for about, text in zip(abouts, texts, strict=True)
-    )
-
-
-def _number(amount: Usd | None) -> float | None:
-    """Dollars as a JSON number: exact to the micro-dollar for any amount below 10⁹ USD."""
-    return float(amount) if amount is not None else None
-
-
-def _money(number: float) -> Usd:
-    return Usd.from_micros(round(number * 1_000_000))
 
 
 # A plan for one machine as several carry it out. Pure; no pod needs it.
@@ -477,20 +422,13 @@ def divide_among_nodes(candidate: Candidate, count: int) -> Candidate:
             f"{hard_stop_s:.0f} s are what the budget buys of {count} nodes: too few to train in",
             next_step="fewer nodes, or export with more budget",
         )
-    phases = tuple(
-        replace(
-            phase,
-            settings=replace(
-                phase.settings, accumulation=math.ceil(phase.settings.accumulation / count)
-            ),
-        )
-        for phase in candidate.phases
-    )
+    [phase] = candidate.phases
+    fewer = math.ceil(phase.settings.accumulation / count)
     return replace(
         candidate,
         nodes=count,
         rate=candidate.rate * count,
-        phases=phases,
+        phases=(replace(phase, settings=replace(phase.settings, accumulation=fewer)),),
         soft_stop_s=hard_stop_s - candidate.landing_s,
         hard_stop_s=hard_stop_s,
     )

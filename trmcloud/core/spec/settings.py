@@ -120,21 +120,12 @@ def check_update(keys: UpdateKeys, where: str) -> None:
     Raises:
         UsageError: settings that cannot be, or not together.
     """
-    for name in ("matrix_lr", "embedding_lr", "head_lr", "grad_clip"):
-        if getattr(keys, name) <= 0:
-            raise UsageError(f"{name} must be above zero, not {getattr(keys, name)}", where=where)
-    for name in ("weight_decay", "eps", "warmup_steps"):
-        if getattr(keys, name) < 0:
-            raise UsageError(f"{name} cannot be negative", where=where)
-    for name in ("beta1", "beta2", "rate_floor"):
-        if not 0 <= getattr(keys, name) < 1:
-            raise UsageError(
-                f"{name} lies between 0 and 1, not {getattr(keys, name):g}", where=where
-            )
+    for name in ("beta1", "beta2", "rate_floor", "ema_decay"):
+        value = getattr(keys, name)
+        if not 0 <= value < 1 or (name == "ema_decay" and not value):
+            raise UsageError(f"{name} lies between 0 and 1, not {value:g}", where=where)
     if not 0 <= keys.cooldown_fraction <= 1:
         raise UsageError("cooldown_fraction lies between 0 and 1", where=where)
-    if not 0 < keys.ema_decay < 1:
-        raise UsageError(f"ema_decay lies between 0 and 1, not {keys.ema_decay:g}", where=where)
     for name in ("normuon", "cautious_decay"):
         if getattr(keys, name) and keys.optimizer != "muon":
             raise UsageError(
@@ -356,9 +347,8 @@ class PhaseRecipe(UpdateKeys):
         where = f"recipe {self.recipe}, phase {self.phase}"
         for name in (*_POSITIVE, *self.positive):
             if getattr(self, name) <= 0:
-                raise UsageError(
-                    f"{name} must be above zero, not {getattr(self, name)}", where=where
-                )
+                value = getattr(self, name)
+                raise UsageError(f"{name} must be above zero, not {value}", where=where)
         for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} cannot be negative", where=where)
@@ -372,7 +362,12 @@ class PhaseRecipe(UpdateKeys):
             )
         self.check_shape(where)
         check_update(self, where)
-        _check_float8(self, where)
+        if self.float8 != "any" and self.dtype not in (AUTO, FLOAT8):
+            raise UsageError(
+                f"float8={self.float8} says who takes float8's products, and dtype is {self.dtype}",
+                where=where,
+                next_step="--set dtype=float8, or dtype=auto",
+            )
         self.check_rows(where)
         _check_characters(self, where)
         if not 0 < self.validation_fraction < 1:
@@ -430,7 +425,7 @@ class CommandSettings(PhaseRecipe):
 class Families(Mapping[str, type[PhaseRecipe]]):
     """The families of models by name, each as the class of its settings.
 
-    Whoever starts a process provides them (``wiring`` here, the trainer on its machine), before any
+    The start of a process provides them (``wiring`` here, the trainer on its machine), before any
     settings are read.
     """
 
@@ -482,9 +477,9 @@ fit."""
 _FIXED = ("recipe", "family", "phase")
 _POSITIVE = (
     "depth", "width", "head_dim", "vocab_size", "sequence", "batch", "accumulation", "steps",
-    "log_every", "eval_every", "eval_tokens", "save_every", "keep_best",
+    "log_every", "eval_every", "eval_tokens", "save_every", "keep_best", *RATES, "grad_clip",
 )  # fmt: skip
-_NOT_NEGATIVE = ("seed", "loader_workers", "save_minutes")
+_NOT_NEGATIVE = ("seed", "loader_workers", "save_minutes", "weight_decay", "eps", "warmup_steps")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "dtype": DTYPES,
     "float8": FLOAT8_BACKENDS,
@@ -505,12 +500,6 @@ def parse_setting(text: str) -> tuple[str, Any]:
     key = key.strip().replace("-", "_")
     if not equals:
         raise UsageError(f"--set takes KEY=VALUE, not {text!r}", next_step="--set depth=8")
-    if key not in FAMILIES.kinds():
-        raise UsageError(
-            f"no setting named {key!r}",
-            where="--set",
-            next_step=suggest_word(key, FAMILIES.kinds()),
-        )
     return key, _typed(key, value.strip(), "--set")
 
 
@@ -535,20 +524,15 @@ def check_foreign(family: str, keys: Iterable[str], where: str) -> None:
 
 
 def checked_table(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    checked = {}
-    for key, value in table.items():
-        if key not in FAMILIES.kinds():
-            raise UsageError(
-                f"no setting named {key!r}",
-                where=where,
-                next_step=suggest_word(key, FAMILIES.kinds()),
-            )
-        checked[key] = _typed(key, value, where)
-    return checked
+    return {key: _typed(key, value, where) for key, value in table.items()}
 
 
 def _typed(key: str, value: Any, where: str) -> Any:
-    kind = FAMILIES.kinds()[key]
+    kinds = FAMILIES.kinds()
+    if key not in kinds:
+        why = f"no setting named {key!r}"
+        raise UsageError(why, where=where, next_step=suggest_word(key, kinds))
+    kind = kinds[key]
     wrong = UsageError(f"{key} takes {_KINDS[kind]}, not {value!r}", where=where)
     if kind == "bool":
         if isinstance(value, bool):
@@ -563,10 +547,9 @@ def _typed(key: str, value: Any, where: str) -> Any:
         raise wrong
     try:
         if kind == "int":
-            number = int(str(value).replace("_", "")) if not isinstance(value, float) else None
-            if number is None:
+            if isinstance(value, float):
                 raise ValueError
-            return number
+            return int(str(value).replace("_", ""))
         if kind == "float":
             real = float(value)
             if not math.isfinite(real):
@@ -574,9 +557,9 @@ def _typed(key: str, value: Any, where: str) -> Any:
             return real
     except ValueError:
         raise wrong from None
-    if not isinstance(value, str):
-        raise wrong
-    return value
+    if isinstance(value, str):
+        return value
+    raise wrong
 
 
 _KINDS = {
@@ -585,15 +568,6 @@ _KINDS = {
     "bool": "true or false",
     "str": "text",
 }
-
-
-def _check_float8(recipe: PhaseRecipe, where: str) -> None:
-    if recipe.float8 != "any" and recipe.dtype not in (AUTO, FLOAT8):
-        raise UsageError(
-            f"float8={recipe.float8} says who takes float8's products, and dtype is {recipe.dtype}",
-            where=where,
-            next_step="--set dtype=float8, or dtype=auto",
-        )
 
 
 def _check_characters(recipe: PhaseRecipe, where: str) -> None:

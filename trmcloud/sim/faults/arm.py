@@ -40,14 +40,19 @@ class Arms:
 
         self.world.queue.at(at, now)
 
-    def strike_pod(self, at: float, text: str, act: Callable[[RentedMachine], None]) -> None:
-        """Likewise for one of our living pods; without one nothing is fired."""
+    def strike_pod(
+        self, at: float, text: str, act: Callable[[RentedMachine], None], *, felt: bool = False
+    ) -> None:
+        """Likewise for one of our living pods; without one nothing is fired. ``felt``: it counts
+        as felt at once."""
 
         def now() -> None:
             ours = [r for r in self.world.living() if r.pod_id not in self.world.check.foreign]
             if ours:
                 self.world.fire(self.number, f"{ours[0].pod_id} {text}")
                 act(ours[0])
+                if felt:
+                    self.world.observed(self.number)
                 self.world.wake()
 
         self.world.queue.at(at, now)
@@ -85,3 +90,24 @@ class Arms:
 
 
 Fault = Callable[[Arms], None]
+
+
+def window(
+    knob: str, low_s: float, high_s: float, text: str, begin: float = -0.02, end: float = 1.1
+) -> Fault:
+    """The named knob holds for a while, from an instant between two shares of a run's time."""
+
+    def arm(arms: Arms) -> None:
+        at = arms.some_time(begin, end)
+        arms.for_a_while(knob, at, arms.rng.uniform(low_s, high_s), text)
+
+    return arm
+
+
+def answer(knob: str, value: str, text: str) -> Fault:
+    """The next call that asks the named knob is answered by ``value``."""
+
+    def arm(arms: Arms) -> None:
+        arms.strike(arms.soon(), text, lambda: getattr(arms.world.knobs, knob).append(value))
+
+    return arm

@@ -9,13 +9,14 @@ from trmcloud.app.drive import RunDriver
 from trmcloud.app.ending import NamedPodsEnded, end_run
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import LedgerError, StaleEpoch
-from trmcloud.sim.faults.arm import Arms, Fault
+from trmcloud.sim.faults.arm import Arms, Fault, window
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.clocks import Machine
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.world import SimWorld
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
+TOO_NEW = "a newer version wrote to the ledger"
 _LOOKING = (
     "*", "*", "take_over.after", "terminate.before", "terminate.after", "bill", "bucket",
     "StrayCharged.before", "StrayCharged.after", "StrayBilled.before", "LedgerReconciled.before",
@@ -46,24 +47,17 @@ def _asleep(arms: Arms) -> None:
     def shut() -> None:
         laptop.awake = False
         arms.world.observed(arms.number)
-        arms.world.queue.after(seconds, partial(_wake, arms, laptop))
+        arms.world.queue.after(seconds, wake)
+
+    def wake() -> None:
+        laptop.awake = True
+        arms.world.wake()
 
     arms.strike(arms.some_time(), f"the laptop sleeps {seconds / 60:.0f} min", shut)
 
 
-def _wake(arms: Arms, machine: Machine) -> None:
-    machine.awake = True
-    arms.world.wake()
-
-
-def _disk_full(arms: Arms) -> None:
-    arms.for_a_while(
-        "disk_full_until", arms.some_time(0, 1.05), arms.rng.uniform(30, 4000), "ledger disk full"
-    )
-
-
 def _take_over(arms: Arms, machine: Machine) -> bool:
-    """Another controller seizes a live run; whoever drove it does not know."""
+    """Another controller seizes a live run; its driver does not know."""
     world = arms.world
     live = [run for run in world.ledger.read().runs.values() if run.live]
     if not live:
@@ -75,9 +69,7 @@ def _take_over(arms: Arms, machine: Machine) -> bool:
         epoch = process.world.ledger.take_over(run.run_id, process.who, process.world.wall())
         process.drive(RunDriver(process.world, run.run_id, epoch))
 
-    process.do(seize)
-    if process.alive and process.driver is None:
-        process.kill()
+    process.do_and_drive(seize)
     return process.alive
 
 
@@ -89,13 +81,6 @@ def _two_controllers(arms: Arms) -> None:
     arms.strike(arms.some_time(0, 0.8), "a second controller takes over", second)
 
 
-def _mixed_versions(arms: Arms) -> None:
-    arms.for_a_while(
-        "ledger_too_new_until", arms.some_time(0, 1.05), arms.rng.uniform(60, 7200),
-        "a newer version wrote to the ledger",
-    )  # fmt: skip
-
-
 def _jump(arms: Arms) -> None:
     """A clock jumps: the laptop's, or a pod's in the middle of its work."""
     seconds = arms.rng.choice((-1, 1)) * arms.rng.choice((HOUR_S, 24 * HOUR_S))
@@ -103,15 +88,13 @@ def _jump(arms: Arms) -> None:
         _shift(arms, arms.world.laptop, seconds, arms.some_time(-0.02, 1.0))
         return
 
-    def jump(rented: object) -> None:
-        pod = rented.pod  # type: ignore[attr-defined]
-        pod.machine.offset_s += seconds
-        arms.world.observed(arms.number)
+    def jump(rented: RentedMachine) -> None:
+        rented.pod.machine.offset_s += seconds
         if arms.rng.random() < 0.3:
-            pod.kill_agent()
-        pod.wake()
+            rented.pod.kill_agent()
+        rented.pod.wake()
 
-    arms.strike_pod(arms.some_time(0.05, 1.0), f"clock jumps {seconds:+.0f} s", jump)
+    arms.strike_pod(arms.some_time(0.05, 1.0), f"clock jumps {seconds:+.0f} s", jump, felt=True)
 
 
 def _shift(arms: Arms, machine: Machine, seconds: float, at: float) -> None:
@@ -141,7 +124,6 @@ def _pod_skew(arms: Arms) -> None:
 
 
 def _summer_time(arms: Arms) -> None:
-    """Somebody sets a machine's clock to local time by hand."""
     _shift(arms, arms.world.laptop, arms.rng.choice((-HOUR_S, HOUR_S)), arms.some_time())
 
 
@@ -152,17 +134,16 @@ def _stopped(arms: Arms) -> None:
         arms.trap("*", "stop", sleep_s=whole * 1.2, skip=arms.rng.randint(0, 30))
         return
 
-    def stop(rented: object) -> None:
-        pod = rented.pod  # type: ignore[attr-defined]
+    def stop(rented: RentedMachine) -> None:
+        pod = rented.pod
         left = pod.lease.hard_stop_at - pod.machine.now().wall
         pod.stopped_until = arms.world.queue.now + max(60.0, left + arms.rng.uniform(60, 7200))
-        arms.world.observed(arms.number)
 
-    arms.strike_pod(arms.some_time(0.05, 1.0), "watchdog and agent are stopped", stop)
+    arms.strike_pod(arms.some_time(0.05, 1.0), "watchdog and agent are stopped", stop, felt=True)
 
 
 def _zombie(arms: Arms) -> None:
-    """61: a controller stops in mid-call, another takes over, and the first one goes on."""
+    """61: a controller stops in mid-call, another takes over, and the first one resumes."""
 
     def seize() -> None:
         _take_over(arms, arms.world.server)
@@ -170,10 +151,9 @@ def _zombie(arms: Arms) -> None:
     def other() -> None:
         arms.world.queue.after(5.0, seize)
 
-    arms.trap(
-        arms.rng.choice(("*", "ActionStarted.after", "orders", "terminate.before")), "stop",
-        sleep_s=arms.rng.uniform(60, 3600), skip=arms.rng.randint(0, 10), then=other,
-    )  # fmt: skip
+    point = arms.rng.choice(("*", "ActionStarted.after", "orders", "terminate.before"))
+    sleep_s, skip = arms.rng.uniform(60, 3600), arms.rng.randint(0, 10)
+    arms.trap(point, "stop", sleep_s=sleep_s, skip=skip, then=other)
 
 
 def _looking_killed(arms: Arms) -> None:
@@ -232,10 +212,7 @@ def _ended_by_name(arms: Arms) -> None:
 def _to_be_ended(world: SimWorld, run_id: str) -> list[RentedMachine]:
     """The run's pods that a person who names it can end: their provider lists them and answers."""
     knobs, now = world.knobs, world.queue.now
-    deaf_until = (
-        knobs.outage_until, knobs.throttled_until, knobs.garbage_until, knobs.key_revoked_until,
-    )  # fmt: skip
-    if now < max(deaf_until) or not (world.laptop.online and world.laptop.awake):
+    if now < knobs.deaf_until or not (world.laptop.online and world.laptop.awake):
         return []
     if knobs.list_flickers or world.check.forgotten or world.armed:
         return []
@@ -251,9 +228,9 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "5": ("killed before the delete", _kill_at("terminate.before", "ResultKnown.after")),
     "6": ("killed between delete and settlement", _kill_at("terminate.after", "PodGone.after")),
     "7": ("laptop asleep", _asleep),
-    "8": ("ledger's disk full", _disk_full),
+    "8": ("ledger's disk full", window("disk_full_until", 30, 4000, "ledger disk full", 0, 1.05)),
     "9": ("two controllers", _two_controllers),
-    "10": ("mixed versions", _mixed_versions),
+    "10": ("mixed versions", window("ledger_too_new_until", 60, 7200, TOO_NEW, 0, 1.05)),
     "11": ("a clock jumps", _jump),
     "12": ("pods' clocks are skewed", _pod_skew),
     "13": ("a clock is set to local time", _summer_time),

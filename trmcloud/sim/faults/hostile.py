@@ -28,7 +28,7 @@ from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.store import make_manifest
 
 LOOKING_AFTER = ("launch", "reap", "user")
-"""Processes that see to runs which nobody drives."""
+"""Processes that look after runs without a driver."""
 Lie = Callable[[dict[str, Any], random.Random], str]
 """Makes the JSON text that is said in the place of an honest report."""
 
@@ -363,7 +363,7 @@ def _uploads_more(arms: Arms) -> None:
             after_s = left_s * (1.0 if early < 0.3 else early)
             world.queue.after(after_s, partial(_store, arms, rented, size_bytes))
         if down_s and left_s > 0:
-            # Nobody can look when it is first due.
+            # The bucket is down when it is first due.
             world.queue.after(left_s + 0.1, lambda: arms.from_now("bucket_down_until", down_s))
 
     arms.strike_pod(arms.some_time(0.1, 1.0), "turns on its bucket", strike)
@@ -395,7 +395,7 @@ def _store(arms: Arms, rented: RentedMachine, size_bytes: int) -> None:
     world, run_id = arms.world, rented.run_id
     if world.queue.now < world.knobs.bucket_down_until:
         return
-    world.check.oversize.put(run_id, f"{run_id}/{rented.name}/manifest.json", size_bytes)
+    world.check.oversize.on_put(run_id, f"{run_id}/{rented.name}/manifest.json", size_bytes)
     world.say(f"{size_bytes / 1e9:.1f} GB are stored that nobody granted")
 
 

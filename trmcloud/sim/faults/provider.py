@@ -8,30 +8,23 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
-from trmcloud.sim.faults.arm import Arms, Fault
+from trmcloud.sim.faults.arm import Arms, Fault, answer, window
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.controllers import Process
 
 HOUR_S = 3600.0
 
 
-def _next(knob: str, value: str, text: str) -> Fault:
-    def arm(arms: Arms) -> None:
-        arms.strike(arms.soon(), text, lambda: getattr(arms.world.knobs, knob).append(value))
-
-    return arm
-
-
 def _comes_late(arms: Arms) -> None:
     """Within the provider's longest delay, or now and then beyond all that is known of it."""
     mood = "too late" if arms.rng.random() < 0.25 else "late"
     text = f"a create is {'far too slow' if mood == 'too late' else 'slow'}"
-    _next("next_creates", mood, text)(arms)
+    answer("next_creates", mood, text)(arms)
 
 
 def _stuck(arms: Arms) -> None:
     mood = arms.rng.choice(("stuck", "refused"))
-    _next("next_deletes", mood, f"a delete will be {mood}")(arms)
+    answer("next_deletes", mood, f"a delete will be {mood}")(arms)
 
 
 def _half_the_gpus(arms: Arms) -> None:
@@ -50,13 +43,6 @@ def _omits(arms: Arms) -> None:
 
 def _shows_dead(arms: Arms) -> None:
     arms.set_knob("lists_dead_s", arms.rng.uniform(30, 3600), "lists show dead pods as running")
-
-
-def _window(knob: str, low_s: float, high_s: float, text: str, *, end: float = 1.1) -> Fault:
-    def arm(arms: Arms) -> None:
-        arms.for_a_while(knob, arms.some_time(-0.02, end), arms.rng.uniform(low_s, high_s), text)
-
-    return arm
 
 
 def _offline(arms: Arms) -> None:
@@ -79,17 +65,17 @@ def _garbage(arms: Arms) -> None:
     if arms.rng.random() < 0.5:
         arms.set_knob("statuses_unknown", True, "statuses nobody knows")
     else:
-        _window("garbage_until", 30, 3600, "answers are no JSON")(arms)
+        window("garbage_until", 30, 3600, "answers are no JSON")(arms)
 
 
 def _no_capacity(arms: Arms) -> None:
     draw = arms.rng.random()
     if draw < 0.25:
-        _next("next_creates", "sold out", "the first offer is sold out")(arms)
+        answer("next_creates", "sold out", "the first offer is sold out")(arms)
         return
     if draw < 0.5:
         text = "a create is taken, and then nothing is found"
-        _next("next_creates", "sold out later", text)(arms)
+        answer("next_creates", "sold out later", text)(arms)
         return
     arms.for_a_while("no_capacity_until", arms.soon(), 30 * 240 ** arms.rng.random(), "sold out")
 
@@ -102,9 +88,9 @@ def _dearer(arms: Arms) -> None:
 
     def reprice(rented: RentedMachine) -> None:
         rented.reprice(int(rented.rate_micros * factor), arms.world.queue.now)
-        arms.world.observed(arms.number)
 
-    arms.strike_pod(arms.some_time(0.05, 0.95), f"costs {factor:.2f} × from now on", reprice)
+    at, text = arms.some_time(0.05, 0.95), f"costs {factor:.2f} × from now on"
+    arms.strike_pod(at, text, reprice, felt=True)
 
 
 def _boot_fails(arms: Arms) -> None:
@@ -148,7 +134,8 @@ def _broke(arms: Arms) -> None:
     def broke() -> None:
         for account in arms.world.accounts.values():
             if account.habits.prepaid and account.living:
-                account.out_of_money()
+                for rented in list(account.living):
+                    account.host_lost(rented, "provider's $0 rule")
                 arms.world.observed(arms.number)
 
     if any(account.habits.prepaid for account in arms.world.accounts.values()):
@@ -158,9 +145,8 @@ def _broke(arms: Arms) -> None:
 def _preempted(arms: Arms) -> None:
     def lose(rented: RentedMachine) -> None:
         rented.account.host_lost(rented, "preempted")
-        arms.world.observed(arms.number)
 
-    arms.strike_pod(arms.some_time(0.02, 1.0), "is preempted", lose)
+    arms.strike_pod(arms.some_time(0.02, 1.0), "is preempted", lose, felt=True)
 
 
 def _host_lost(arms: Arms) -> None:
@@ -168,9 +154,8 @@ def _host_lost(arms: Arms) -> None:
         rented.account.host_lost(rented, "host lost")
         arms.world.files.lose_volume(rented.run_id)
         rented.pod.report = rented.pod.durable_report = None
-        arms.world.observed(arms.number)
 
-    arms.strike_pod(arms.some_time(0.02, 1.0), "host and volume are lost", lose)
+    arms.strike_pod(arms.some_time(0.02, 1.0), "host and volume are lost", lose, felt=True)
 
 
 def _restarted(arms: Arms) -> None:
@@ -193,10 +178,10 @@ def _timer_ignored(arms: Arms) -> None:
         rented.pod.kill_watchdog()
         rented.pod.guard = None
         rented.pod.kill_agent()
-        arms.world.observed(arms.number)
 
     if any(a.habits.ignores_timer for a in arms.world.accounts.values()):
-        arms.strike_pod(arms.some_time(0.05, 0.9), "has no guard, its timer is ignored", ignore)
+        at, text = arms.some_time(0.05, 0.9), "has no guard, its timer is ignored"
+        arms.strike_pod(at, text, ignore, felt=True)
 
 
 def _flipped(arms: Arms) -> None:
@@ -260,7 +245,7 @@ def _cap_cut(arms: Arms) -> None:
         held = sum(r.settled.micros + r.reserved.micros for r in ledger.read().runs.values())
         cap = Usd.from_micros(int(held * arms.rng.random()))
         ledger.set_cap(ev.CapSet("account", "", cap, "user"), arms.world.queue.now)
-        arms.world.check.cap_set(cap)
+        arms.world.check.on_cap_set(cap)
         if held:
             arms.world.observed(arms.number)
 
@@ -278,25 +263,31 @@ def _cap_raised(arms: Arms) -> None:
         if cap is not None:
             more = Usd.from_micros(int(cap.micros * arms.rng.uniform(1.0, 1.5)))
             ledger.set_cap(ev.CapSet("account", "", more, "user"), arms.world.queue.now)
-            arms.world.check.cap_set(more)
+            arms.world.check.on_cap_set(more)
 
     arms.trap(arms.rng.choice(("open.before", "reopen.before")), "raise", then=raised)
 
 
 FAULTS: dict[str, tuple[str, Fault]] = {
-    "15": ("create fails but made", _next("next_creates", "fails but made", "a create will fail")),
+    "15": (
+        "create fails but made",
+        answer("next_creates", "fails but made", "a create will fail"),
+    ),
     "16": ("create times out, the pod comes late", _comes_late),
-    "17": ("create makes two", _next("next_creates", "twice", "a create will make two")),
+    "17": ("create makes two", answer("next_creates", "twice", "a create will make two")),
     "18": ("lists omit the new", _omits),
     "19": ("lists show the dead", _shows_dead),
-    "20": ("delete does nothing", _next("next_deletes", "ignored", "a delete will do nothing")),
-    "21": ("delete says 404", _next("next_deletes", "404", "a delete will say 404")),
+    "20": (
+        "delete does nothing",
+        answer("next_deletes", "ignored", "a delete will do nothing"),
+    ),
+    "21": ("delete says 404", answer("next_deletes", "404", "a delete will say 404")),
     "22": ("stuck while terminating", _stuck),
-    "23": ("429 storm", _window("throttled_until", 30, 1800, "too many requests")),
-    "24": ("5xx for half an hour", _window("outage_until", 300, 3600, "the provider is down")),
+    "23": ("429 storm", window("throttled_until", 30, 1800, "too many requests")),
+    "24": ("5xx for half an hour", window("outage_until", 300, 3600, "the provider is down")),
     "25": ("no name, no TLS", _offline),
     "26": ("answers are garbage", _garbage),
-    "27": ("key revoked", _window("key_revoked_until", 300, 14400, "the key is revoked")),
+    "27": ("key revoked", window("key_revoked_until", 300, 14400, "the key is revoked")),
     "28": ("no capacity", _no_capacity),
     "29": ("fewer GPUs than asked for", _half_the_gpus),
     "30": ("dearer than quoted", _dearer),
@@ -307,8 +298,8 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "35": ("host and volume lost", _host_lost),
     "36": ("restart with another address", _restarted),
     "37": ("provider's timer ignored", _timer_ignored),
-    "38": ("ledger locked", _window("ledger_locked_until", 5, 900, "the ledger is locked")),
-    "39": ("ledger damaged", _window("ledger_damaged_until", 300, 7200, "the ledger is damaged")),
+    "38": ("ledger locked", window("ledger_locked_until", 5, 900, "the ledger is locked")),
+    "39": ("ledger damaged", window("ledger_damaged_until", 300, 7200, "the ledger is damaged")),
     "40": ("old backup restored", _backup),
     "41": ("budget cut below what is spent", _cap_cut),
     "42": ("budget raised meanwhile", _cap_raised),

@@ -9,7 +9,7 @@ from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, NotSupported
 from trmcloud.core.values import replace
-from trmcloud.sim.faults.arm import Arms, Fault
+from trmcloud.sim.faults.arm import Arms, Fault, answer
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.trainer import Illness
@@ -27,20 +27,9 @@ def _pod_disk_full(arms: Arms) -> None:
     arms.set_knob("pod_disk_full", True, "the pod's disk is full", arms.some_time(0.02, 0.9))
 
 
-def _fetch_fails(text: str) -> Fault:
-    def arm(arms: Arms) -> None:
-        arms.strike(arms.soon(), text, lambda: arms.world.knobs.fetch_fails.append(arms.number))
-
-    return arm
-
-
 def _store_fails(arms: Arms) -> None:
     """A fetch that fails though it succeeded, and a store that is down for pods and laptops."""
-    arms.strike(
-        arms.soon(),
-        "the store fails after success",
-        lambda: arms.world.knobs.fetch_fails.append(arms.number),
-    )
+    answer("fetch_fails", arms.number, "the store fails after success")(arms)
     seconds = arms.rng.uniform(30, 7200)
     arms.for_a_while("bucket_down_until", arms.some_time(0.0, 1.05), seconds, "the store is down")
 
@@ -67,7 +56,7 @@ def _link_down(low_s: float, high_s: float, text: str) -> Fault:
 
 
 def _partitioned(arms: Arms) -> None:
-    """The guard hears nobody, and nobody hears it."""
+    """The guard is cut off from everything."""
     seconds = arms.rng.uniform(300, 14400)
     at = arms.some_time(0.02, 1.05)
     arms.for_a_while("link_down_until", at, seconds, "the pod is cut off")
@@ -107,7 +96,7 @@ def _ill_until(kind: str, *rooms: float) -> Fault:
 
 
 def _save_asked(arms: Arms) -> None:
-    """No fault, but a wish at an odd time: a user asks for a checkpoint, and the run goes on."""
+    """No fault, but a wish at an odd time: a user asks for a checkpoint, and the run continues."""
     wish = arms.rng.choice(arms.scenario.wishes)
 
     def ask() -> None:
@@ -118,7 +107,7 @@ def _save_asked(arms: Arms) -> None:
             try:
                 request_save(process.world, wish.run_id, "user")
                 world.observed(arms.number)
-                world.check.duties.save_wished(wish.run_id)
+                world.check.duties.on_save_request(wish.run_id)
             except (ConflictError, NotFoundError, NotSupported):
                 pass  # it trains not, or not yet
 
@@ -145,7 +134,6 @@ def _guard_killed(arms: Arms) -> None:
     point = arms.rng.choice(("start", "started", "trainer", "report", "unreported"))
 
     def strike(rented: RentedMachine) -> None:
-        arms.world.observed(arms.number)
         if what == "mid-act":
             rented.pod.trap(point)
         if what in ("agent", "both"):
@@ -154,7 +142,7 @@ def _guard_killed(arms: Arms) -> None:
             rented.pod.kill_watchdog()
 
     at = arms.some_time(0.0, 1.0) if what != "mid-act" else arms.some_time(0.0, 0.5)
-    arms.strike_pod(at, f"{what} is killed", strike)
+    arms.strike_pod(at, f"{what} is killed", strike, felt=True)
 
 
 def _held(arms: Arms) -> None:
@@ -165,7 +153,6 @@ def _held(arms: Arms) -> None:
 
     def strike(rented: RentedMachine) -> None:
         pod = rented.pod
-        arms.world.observed(arms.number)
         if watchdog == "stop":
             pod.stop_watchdog()
         if agent:
@@ -178,27 +165,27 @@ def _held(arms: Arms) -> None:
         for name, how in (("watchdog", watchdog), ("agent", agent))
         if how
     )
-    arms.strike_pod(arms.some_time(0.0, 1.0), f"has {told}", strike)
+    arms.strike_pod(arms.some_time(0.0, 1.0), f"has {told}", strike, felt=True)
 
 
 def _slow(arms: Arms) -> None:
     arms.set_knob("slow_factor", arms.rng.uniform(1.3, 4.0), "GPUs are slow")
 
 
+_WITH_FILE = (
+    '{"version":1,"run_id":"r-1","phase":"fast","step":3,"tokens":1,"created_at":1,"recipe":"x",'
+    '"settings":{},"world_size":1,"val_bpb":1.0,"step_losses":[],"cooled":false,"data_sha256":"",'
+    '"tokenizer_sha256":"","files":[{"name":"NAME","kind":"weights",'
+    '"size_bytes":1,"sha256":"' + "0" * 64 + '"}]}'
+)
 _HOSTILE = (
     '{"version": 1}',
     "[" * 5000,
     '{"version": 1, "files": [{"name": "../../.ssh/authorized_keys"}]}',
     "NaN",
     '{"version": 1, "run_id": "r", "phase": "fast", "step": -1, "files": []}',
-    '{"version":1,"run_id":"r-1","phase":"fast","step":3,"tokens":1,"created_at":1,"recipe":"x",'
-    '"settings":{},"world_size":1,"val_bpb":1.0,"step_losses":[],"cooled":false,"data_sha256":"",'
-    '"tokenizer_sha256":"","files":[{"name":"../weights.safetensors","kind":"weights",'
-    '"size_bytes":1,"sha256":"' + "0" * 64 + '"}]}',
-    '{"version":1,"run_id":"r-1","phase":"fast","step":3,"tokens":1,"created_at":1,"recipe":"x",'
-    '"settings":{},"world_size":1,"val_bpb":1.0,"step_losses":[],"cooled":false,"data_sha256":"",'
-    '"tokenizer_sha256":"","files":[{"name":"weights.pkl","kind":"weights",'
-    '"size_bytes":1,"sha256":"' + "0" * 64 + '"}]}',
+    _WITH_FILE.replace("NAME", "../weights.safetensors"),
+    _WITH_FILE.replace("NAME", "weights.pkl"),
 )
 
 
@@ -246,7 +233,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "51": ("SSH drops", _link_down(10, 900, "SSH drops")),
     "52": ("link too slow to evacuate", _link_down(3600, 90000, "the link is too slow")),
     "53": ("NaN metric", _nan_wins),
-    "54": ("local disk full", _fetch_fails("this disk is full")),
+    "54": ("local disk full", answer("fetch_fails", "54", "this disk is full")),
     "55": ("collective hangs", _ill_again("hang", "deaf")),
     "56": ("out of memory", _ill_until("out_of_memory", 1.0, 0.5, 0.2, 0.06, 0.047, 0.044, 0.0)),
     "57": ("loss is NaN", _ill_until("non_finite", 1.0, 0.6, 0.3, 0.2, 0.0)),

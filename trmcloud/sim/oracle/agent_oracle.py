@@ -24,8 +24,8 @@ from trmcloud.pod.agent.watchdog import HARD_STOP
 from trmcloud.sim.oracle.attempts import AttemptJudge
 from trmcloud.sim.oracle.exposure import AgentLives
 from trmcloud.sim.oracle.uploads import UploadJudge
+from trmcloud.sim.world.account import Pod, RentedMachine, World
 from trmcloud.sim.world.facts import PodWords
-from trmcloud.sim.world.protocols import Pod, RentedMachine, World
 from trmcloud.sim.world.trainer import SimTrainer
 
 _LAYER_S = 15.0
@@ -48,25 +48,25 @@ class AgentOracle:
 
     # -- what happens to a pod ----------------------------------------------------------------
 
-    def booted(self, pod: Pod) -> None:
+    def on_boot(self, pod: Pod) -> None:
         self._at_stop(pod, partial(self._stopped_hard, pod))
 
-    def restarted(self, pod: Pod, *, wiped: bool) -> None:
+    def on_restart(self, pod: Pod, *, wiped: bool) -> None:
         """Its container began anew; ``wiped``: with nothing of what its agent wrote."""
         if wiped:
             pod.written = PodWords()
         self._lives.restarted.add(pod)
-        self.attempts.restarted(pod)
+        self.attempts.on_restart(pod)
 
-    def agent_started(self, pod: Pod, agent: AgentLoop) -> None:
+    def on_agent_start(self, pod: Pod, agent: AgentLoop) -> None:
         """An agent, perhaps after another one, may not believe in more time than was granted."""
         now = self.world.queue.now
-        self._lives.agent_started(pod)
+        self._lives.on_agent_start(pod)
         left_s = agent.hard_left_s()
         if left_s > pod.rented.due_at - now + self._lives.late_s(pod) + 1.0:
             self.fail("I2", f"{pod.rented.pod_id}'s agent believes in {left_s:.0f} s")
 
-    def spawned(self, pod: Pod, trainer: SimTrainer, from_deadline_s: float) -> None:
+    def on_spawn(self, pod: Pod, trainer: SimTrainer, from_deadline_s: float) -> None:
         now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
         soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
         if from_deadline_s > max(0.0, soft_at - now) + self._lives.late_s(pod) + 1.0:
@@ -74,14 +74,14 @@ class AgentOracle:
         share = next(p for p in lease.phases if p.name == phase)
         if share.allowed_s and from_deadline_s > share.allowed_s + 1.0:
             self.fail("wasteful", f"{phase} may take more than its share")
-        self.uploads.may_upload(pod, phase, trainer.from_step)
-        self.attempts.spawned(pod, trainer)
+        self.uploads.on_spawn(pod, phase, trainer.from_step)
+        self.attempts.on_spawn(pod, trainer)
         if trainer.frozen_at is not None:
             look = partial(self._hung, pod, trainer)
             self.world.queue.at(trainer.frozen_at + self._patience_s(pod, trainer), look)
 
-    def killed(self, pod: Pod, trainer: SimTrainer) -> None:
-        """The agent kills a trainer: not one that works, unless nobody wrote down that it does."""
+    def on_kill(self, pod: Pod, trainer: SimTrainer) -> None:
+        """The agent kills a trainer: not one that works, unless no record says so."""
         now = self.world.queue.now
         noted = pod.trainer_note is not None and pod.trainer_note.pid == trainer.pid
         ill = trainer.ill is not None and (
@@ -92,7 +92,7 @@ class AgentOracle:
         if trainer.runs(now) and noted and not ill and not due and not self._lives.clock_wrong(pod):
             self.fail("needless kill", f"{pod.rented.pod_id}'s trainer was at work")
 
-    def save_wished(self, run_id: str) -> None:
+    def on_save_request(self, run_id: str) -> None:
         """A user has asked for a checkpoint: where a controller is there it is made."""
         pods = [r.pod for r in self.world.living() if r.run_id == run_id and r.pod.running]
         if len(pods) == 1 and pods[0].trainer is not None:
@@ -124,7 +124,7 @@ class AgentOracle:
         if could and not any(begins > asked_at for begins, _ in trainer.requested):
             self.fail("wasteful", f"{pod.rented.pod_id} was asked to save, and goes on without")
 
-    def told(self, pod: Pod) -> None:
+    def on_land_request(self, pod: Pod) -> None:
         """The agent tells its trainer to land: somebody asked it to, or the soft stop is there."""
         ordered = pod.orders is not None and pod.orders.land
         soft_at = pod.rented.due_at - (pod.lease.hard_stop_at - pod.lease.soft_stop_at)
@@ -134,33 +134,33 @@ class AgentOracle:
         if not ordered and early_s > 5.0 and not wrong and not self.attempts.may_climb(pod):
             self.fail("needless kill", f"{pod.rented.pod_id} is landed {early_s:.0f} s early")
 
-    def ticked(self, pod: Pod) -> None:
+    def on_tick(self, pod: Pod) -> None:
         """The agent has looked and acted, and lives: what it started must be on its disk, and what
         it waits for must get on."""
-        self.uploads.awaits(pod)
+        self.uploads.on_tick(pod)
         trainer = pod.trainer
         if trainer is None or not trainer.runs(self.world.queue.now):
             return
         if pod.trainer_note is None or pod.trainer_note.pid != trainer.pid:
             self.fail("I2", f"{pod.rented.pod_id}'s trainer is not written down")
 
-    def guard_ends(self, pod: Pod, why: str) -> None:
+    def on_watchdog_end(self, pod: Pod, why: str) -> None:
         """The watchdog ends the pod: for its hard stop not before that."""
         early_s = pod.rented.due_at - self.world.queue.now
         wrong = pod.machine.offset_s or abs(pod.rented.granted_ahead_s) > 5.0
         if why == HARD_STOP and early_s > 5.0 and not wrong:
             self.fail("needless kill", f"{pod.rented.pod_id} is ended {early_s:.0f} s early")
 
-    def done(self, pod: Pod, report: contract.AgentReport) -> None:
+    def on_result(self, pod: Pod, report: contract.AgentReport) -> None:
         """The agent has said its last word."""
-        self.uploads.done(pod, report)
-        self.attempts.done(pod, report)
+        self.uploads.on_result(pod, report)
+        self.attempts.on_result(pod, report)
 
     def agent_since(self, pod: Pod) -> float:
         """When its present agent was started."""
         return self._lives.since(pod)
 
-    def ordered(self, pod: Pod) -> None:
+    def on_orders(self, pod: Pod) -> None:
         """Orders to land have reached the pod."""
         agent = pod.agent
         if agent is not None:
@@ -209,7 +209,7 @@ class AgentOracle:
         if pod.agent_stopped:
             return
         if self._asleep_s(pod):
-            self.ordered(pod)
+            self.on_orders(pod)
             return
         if trainer is None or not trainer.runs(now) or trainer.told_at is not None:
             return

@@ -9,17 +9,18 @@ from functools import partial
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.gate import StopRules, why_stop
+from trmcloud.core.contract.phase_account import lease_of
 from trmcloud.core.contract.pod_contract import PhaseState
 from trmcloud.core.contract.trainer_contract import RETRYABLE
 from trmcloud.core.control.pod_facts import finished_on
 from trmcloud.core.errors import Outcome
 from trmcloud.sim.oracle.exposure import AgentLives
+from trmcloud.sim.world.account import Pod, World
 from trmcloud.sim.world.pod import SAMPLED_S
-from trmcloud.sim.world.protocols import Pod, World
 from trmcloud.sim.world.trainer import Shape, SimTrainer
 
 _TOLD_S = 120.0
-"""A trainer that no longer pays by its newest evaluation is told by then."""
+"""A trainer that no longer pays by its newest evaluation has had its signal by then."""
 _STILL_PAYS = 2.0
 _MOST_MENDED = {"out_of_memory": 6, "non_finite": 3}
 """Other settings that a simulated phase can be tried with: its micro-batch halved three times,
@@ -68,11 +69,11 @@ class AttemptJudge:
         self._tries: dict[tuple[Pod, str], PhaseTries] = {}
         self._no_longer_pay: set[tuple[Pod, str]] = set()
 
-    def restarted(self, pod: Pod) -> None:
+    def on_restart(self, pod: Pod) -> None:
         for key in [key for key in self._tries if key[0] is pod]:
             del self._tries[key]
 
-    def spawned(self, pod: Pod, trainer: SimTrainer) -> None:
+    def on_spawn(self, pod: Pod, trainer: SimTrainer) -> None:
         now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
         self._not_finished(pod, phase)
         tries = self._tries.setdefault((pod, phase), PhaseTries())
@@ -91,7 +92,9 @@ class AttemptJudge:
             self.fail("wasteful", f"{phase} is tried again after {tries.fruitless} fruitless tries")
         tries.last = trainer
         self._must_end(pod, trainer)
-        self._must_climb(pod, trainer)
+        sampled_at = trainer.trains_at + SAMPLED_S
+        look = partial(self._not_climbed, pod, trainer, sampled_at)
+        self.world.queue.at(sampled_at + _CLIMBED_S, look)
 
     def _overridden(
         self, pod: Pod, tries: PhaseTries, trainer: SimTrainer, now: float, *, forgetful: bool
@@ -152,7 +155,7 @@ class AttemptJudge:
             self.fail("wasteful", f"{phase} climbs for the {tries.climbs}th time")
 
     def _landed(self, pod: Pod, report: contract.AgentReport) -> None:
-        """Judge that one which was told to land without an order, before its time, goes on."""
+        """Judge that a trainer which was told to land early, without an order, is started again."""
         last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)
         if last is None or last.outcome != "landed_signal" or pod in self._lives.restarted:
             return
@@ -183,13 +186,8 @@ class AttemptJudge:
         steps_s = (shape.steps - trainer.step(now)) * shape.step_s
         return min(trainer.turns_at - now, soft_at - now, steps_s)
 
-    def _must_climb(self, pod: Pod, trainer: SimTrainer) -> None:
-        """With much to train and memory to spare it is told so once its counters are known."""
-        sampled_at = trainer.trains_at + SAMPLED_S
-        look = partial(self._not_climbed, pod, trainer, sampled_at)
-        self.world.queue.at(sampled_at + _CLIMBED_S, look)
-
     def _not_climbed(self, pod: Pod, trainer: SimTrainer, since: float) -> None:
+        """With much to train and memory to spare it climbs once its counters are known."""
         tries = self._tries.get((pod, trainer.shape.phase))
         could = (
             pod.running
@@ -220,10 +218,10 @@ class AttemptJudge:
         if phase in finished_on(run, run.generation):
             self.fail("wasteful", f"{phase} is trained again, and the ledger knows it finished")
 
-    def no_longer_pays(self, pod: Pod, trainer: SimTrainer) -> None:
+    def on_finish_request(self, pod: Pod, trainer: SimTrainer) -> None:
         """The agent tells its trainer to come to an end: not one that still pays, by the truth."""
         now, shape = self.world.queue.now, trainer.shape
-        rules = next(p.stop for p in pod.lease.phases if p.name == shape.phase)
+        rules = lease_of(pod.lease, shape.phase).stop
         number = trainer.step(now) // shape.eval_every
         bpbs = [shape.bpb_at(at * shape.eval_every) for at in range(1, number + 1)]
         spent = bool(bpbs) and len(bpbs) - 1 - bpbs.index(min(bpbs)) >= rules.patience > 0
@@ -248,7 +246,7 @@ class AttemptJudge:
 
     def _must_end(self, pod: Pod, trainer: SimTrainer) -> None:
         """When the first evaluation is there by which its rule holds, it is told."""
-        rules = next(p.stop for p in pod.lease.phases if p.name == trainer.shape.phase)
+        rules = lease_of(pod.lease, trainer.shape.phase).stop
         if not trainer.tells_worth:
             return
         shape, number = trainer.shape, trainer.from_step // trainer.shape.eval_every + 1
@@ -281,7 +279,7 @@ class AttemptJudge:
         if could and not ordered:
             self.fail("wasteful", f"{pod.rented.pod_id}'s trainer goes on, and no longer pays")
 
-    def done(self, pod: Pod, report: contract.AgentReport) -> None:
+    def on_result(self, pod: Pod, report: contract.AgentReport) -> None:
         """The agent has said its last word: not before it has tried what could help."""
         self._landed(pod, report)
         last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)
@@ -301,10 +299,7 @@ class AttemptJudge:
             tries.fruitless = 0
         soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
         left_s = soft_at - now - self._lives.early_s(pod)
-        orders = pod.orders is not None and pod.orders.land
-        if (
-            tries.fruitless <= lease.max_restarts
-            and left_s > lease.min_useful_s + 60
-            and not orders
-        ):
+        ordered = pod.orders is not None and pod.orders.land
+        useful = tries.fruitless <= lease.max_restarts and left_s > lease.min_useful_s + 60
+        if useful and not ordered:
             self.fail("wasteful", f"{last.name} crashed and was not tried again")

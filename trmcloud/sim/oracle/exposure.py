@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf
 
 from trmcloud.core.catalog.providers import TRAITS
-from trmcloud.sim.world.protocols import Pod, Process, RentedMachine, World
+from trmcloud.sim.world.account import Pod, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 REACTION_S = 120.0
@@ -32,7 +32,7 @@ class Exposure:
         self.world = world
         self.able: dict[str, float] = {}
         """By run: since when a controller drives it that is up, heard, and has the right time;
-        under ``ANY_RUN``, since when there is one for pods that nobody owns."""
+        under ``ANY_RUN``, since when there is one for pods without an owner."""
         self.ending: dict[str, float] = {}
         """Likewise, whether or not anything can be written: at its hard stop a pod is ended all the
         same."""
@@ -46,12 +46,7 @@ class Exposure:
     def look(self, now: float) -> None:
         """Something happened: who can act from now on?"""
         knobs = self.world.knobs
-        heard = (
-            now >= knobs.outage_until
-            and now >= knobs.throttled_until
-            and now >= knobs.key_revoked_until
-            and now >= knobs.garbage_until
-        )
+        heard = now >= knobs.deaf_until
         # A copy of the ledger that was restored says what is no longer true, until it is accepted.
         ends = heard and not self.world.ledger.is_older
         writes = heard and self.world.ledger_writable
@@ -71,7 +66,7 @@ class Exposure:
                     drives.add(driver.run_id)
         if drives:
             drives.add(ANY_RUN)
-        # Of a run whose records are damaged nothing can be written, whoever drives it.
+        # Of a run whose records are damaged nothing can be written by any driver.
         hurt = self.world.ledger.seen().quarantined.keys()
         if hurt or self._hurt:
             for run_id in {*hurt, *self._hurt}:
@@ -106,11 +101,11 @@ class Exposure:
             # Where a wrong clock granted the lease, controllers believe in a later hard stop.
             if abs(rented.granted_ahead_s) > CLOCK_OFF_S and owned:
                 able_since = None
-            # Nobody can tell which of two is the run's before its driver has.
+            # Which of two is the run's is unknown before its driver has chosen.
             untold = not owned and rented.may_be_owned
             if able_since is not None and not untold:
                 able_at = min(able_at, max(able_since, seen_at) + REACTION_S)
-            # One that is alive and stuck still counts as the run's driver: nobody takes over.
+            # One that is alive and stuck still counts as the run's driver: no other takes over.
             stuck = rented.run_id in self._stuck or abs(rented.granted_ahead_s) > CLOCK_OFF_S
             reap_since = self._reap_ending_since if owned else self._reap_since
             if reap_since is not None and not (owned and stuck) and not untold:
@@ -119,6 +114,7 @@ class Exposure:
                     due = min(due, rented.unowned_at)
                 wait = self.reap_every_s + REACTION_S
                 able_at = min(able_at, max(reap_since, seen_at, due) + wait)
+            by_api = rented.account.habits.self_ends == "api"
             if self._guard_could(rented):
                 able_at = min(
                     able_at,
@@ -126,7 +122,9 @@ class Exposure:
                         rented.due_at + self.late_s(rented),
                         rented.undeletable_until,
                         rented.pod.stopped_until,
-                        self._pod_heard_from(rented),
+                        # Its own call to the provider gets through since then.
+                        self.world.knobs.pod_api_down_until if by_api else 0.0,
+                        self.world.knobs.outage_until if by_api else 0.0,
                     )
                     + GUARD_REACTION_S,
                 )
@@ -172,12 +170,6 @@ class Exposure:
             since = min(since, max(pod.booted_at, pod.stopped_until))
         return since
 
-    def _pod_heard_from(self, rented: RentedMachine) -> float:
-        """Since when a pod's own call to the provider would get through."""
-        if rented.account.habits.self_ends != "api":
-            return 0.0
-        return max(self.world.knobs.pod_api_down_until, self.world.knobs.outage_until)
-
 
 def _since(since: dict[str, float], those: set[str], now: float) -> None:
     """Keep since when each of ``those`` is one of them."""
@@ -215,8 +207,9 @@ class Uncertainty:
         """Whether some controller may have gone on in the middle of a call."""
         return bool(STOPPED & self._world.fired.keys())
 
-    def odd(self, process: Process) -> bool:
-        """Whether this controller's time is not to be trusted."""
+    @property
+    def is_time_odd(self) -> bool:
+        """Whether a controller's time is not to be trusted."""
         return self.woken or self.clocks_moved
 
 
@@ -229,7 +222,7 @@ class AgentLives:
         self._since: dict[Pod, float] = {}
         self._agents: dict[Pod, int] = {}
 
-    def agent_started(self, pod: Pod) -> None:
+    def on_agent_start(self, pod: Pod) -> None:
         self._since[pod] = self.world.queue.now
         self._agents[pod] = self._agents.get(pod, 0) + 1
 

@@ -24,8 +24,8 @@ from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, STOPPED, Expos
 from trmcloud.sim.oracle.ledger_oracle import LedgerOracle
 from trmcloud.sim.oracle.money import MoneyJudge, OrphanJudge, VolumeJudge
 from trmcloud.sim.oracle.uploads import OversizeJudge
+from trmcloud.sim.world.account import Process, RentedMachine, World
 from trmcloud.sim.world.facts import Violation
-from trmcloud.sim.world.protocols import Process, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 ORPHAN_S = 180.0
@@ -76,7 +76,7 @@ class Invariants:
         for account in self.world.accounts.values():
             for rented in account.living:
                 if now > rented.land_by:
-                    self._landing(rented, since, now)
+                    self._landing(rented, now)
                 if (
                     now > rented.due_at
                     or rented.unowned_at is not None
@@ -86,7 +86,7 @@ class Invariants:
                     spent.add(rented.run_id)
         # Only once every pod's exposed time is known: a run may pay for two.
         for run_id in sorted(spent):
-            self.money.billed(run_id, now)
+            self.money.judge_bill(run_id, now)
 
     def look(self) -> None:
         """Something happened: who can act now, and whose pods are whose?"""
@@ -147,10 +147,10 @@ class Invariants:
             more = rented.rate_micros - rented.agreed_micros
             rented.dear_micros += max(0.0, min(now, acts_at) - since) * more / 3600
 
-    def _landing(self, rented: RentedMachine, since: float, now: float) -> None:
+    def _landing(self, rented: RentedMachine, now: float) -> None:
         """A pod that must be ended early, since its budget was cut, its agent is done or never
         came: overdue while a controller could have seen to it."""
-        self.truth.calls.left_alone(rented)
+        self.truth.calls.on_idle_pod(rented)
         able_since = self.exposure.able.get(rented.run_id)
         knobs = self.world.knobs
         # What is over by now may have ended long after the last event.
@@ -170,7 +170,7 @@ class Invariants:
     head_lost_s = HEAD_LOST_S + _HEAD_SLACK_S
     """By then its other machines have asked for the end of a pod that lost its first one."""
 
-    def head_was_lost(self, rented: RentedMachine) -> None:
+    def on_head_lost(self, rented: RentedMachine) -> None:
         """I2: whether or not a controller is there, and long before the hard stop."""
         world, now = self.world, self.world.queue.now
         honored = rented.account.honors_delete(rented) and now >= rented.refuses_until
@@ -183,9 +183,9 @@ class Invariants:
         # What was not taken is asked for again at their next look, not in the same second.
         if honored and able and now - deaf_until >= _HEAD_SLACK_S:
             self.fail("I2", f"{rented.pod_id} goes on, and its first machine is lost")
-        world.queue.after(self.head_lost_s, lambda: self.head_was_lost(rented))
+        world.queue.after(self.head_lost_s, lambda: self.on_head_lost(rented))
 
-    def pod_made(self, rented: RentedMachine) -> None:
+    def on_pod_made(self, rented: RentedMachine) -> None:
         name, run_id = rented.name, rented.run_id
         self._owners = None
         self.names[name] = self.names.get(name, 0) + 1
@@ -201,11 +201,8 @@ class Invariants:
         if self.forgotten:
             return
         twins = [r for r in rented.account.living if r.run_id == run_id and r is not rented]
-        excused = (
-            rented.surplus
-            or rented.came_too_late
-            or any(self.names[twin.name] > 1 for twin in twins)
-        )
+        excused = rented.surplus or rented.came_too_late
+        excused = excused or any(self.names[twin.name] > 1 for twin in twins)
         if twins and not excused and not STOPPED & self.world.fired.keys():
             self.fail("I5", f"{rented.pod_id} is made while {twins[0].pod_id} lives")
         if run is None or all(g.pod_name != name for g in run.generations):
@@ -226,16 +223,16 @@ class Invariants:
         if not (rented.ended or wrong) and able_since < rented.due_at - _READY_S:
             self.fail("I1", f"{rented.pod_id} outlives its hard stop and its kill latency")
 
-    def pod_ended(self, rented: RentedMachine) -> None:
-        self.money.billed(rented.run_id, self.world.queue.now)
+    def on_pod_end(self, rented: RentedMachine) -> None:
+        self.money.judge_bill(rented.run_id, self.world.queue.now)
 
-    def terminated(self, rented: RentedMachine, process: Process, *, slept: bool = False) -> None:
+    def on_end_call(self, rented: RentedMachine, process: Process, *, slept: bool = False) -> None:
         """A controller asks for a pod's end: never of a foreign one, never of a healthy one.
 
         ``slept``: it was stopped in the midst of the call, after its last look at anything.
         """
         now = self.world.queue.now
-        self.strays.ended(rented)
+        self.strays.on_end_call(rented)
         if process.named:
             self.truth.calls.named_ends.add(rented.pod_id)
         if rented.pod_id in self.foreign:
@@ -249,20 +246,20 @@ class Invariants:
         if run is None or generation is None or generation.pod_name != rented.name:
             return
         if generation.open and generation.pod_id == rented.pod_id:
-            self.truth.calls.ends(process, rented, run, slept=slept)
-        if process.named == run.run_id:
-            return
-        if slept:
+            self.truth.calls.on_end_call(process, rented, run, slept=slept)
+        if process.named == run.run_id or slept:
             return
         if run.stop is not None and run.stop.at_once:
             return  # a person said so: what is not saved is lost
+        if rented.rate_micros > rented.agreed_micros:
+            return
+        if now >= generation.hard_stop_at - CLOCK_OFF_S:
+            return
         healthy = (
             generation.open
             and generation.pod_id in (None, rented.pod_id)
             and run.stop is None
             and run.result is None
-            and rented.rate_micros <= rented.agreed_micros
-            and now < generation.hard_stop_at - CLOCK_OFF_S
             and (rented.pod.report is not None and run.state is State.RUNNING)
         )
         if healthy:
@@ -272,24 +269,17 @@ class Invariants:
             rented.pod.lease.hold
             and run.state is State.ENDING
             and generation.pod_id == rented.pod_id
-            and now < generation.hard_stop_at - CLOCK_OFF_S
-            and rented.rate_micros <= rented.agreed_micros
             and rented.pod.running
             and heard
             and not self.world.knobs.pod_disk_full
         ):
-            self.duties.uploads.released(rented)
+            self.duties.uploads.on_release(rented)
         if run.stop is not None and run.stop_at is not None and run.state is State.RUNNING:
-            hasty = (
-                run.stop_at <= now < run.stop_at + rented.landing_s / 2
-                and now < generation.hard_stop_at - CLOCK_OFF_S
-                and rented.rate_micros <= rented.agreed_micros
-                and rented.pod_id == generation.pod_id
-            )
-            if hasty:
+            hasty = run.stop_at <= now < run.stop_at + rented.landing_s / 2
+            if hasty and rented.pod_id == generation.pod_id:
                 self.fail("needless kill", f"{rented.pod_id} was landing")
 
-    def cap_set(self, cap: Usd) -> None:
+    def on_cap_set(self, cap: Usd) -> None:
         """The account's cap is set, raised, or cut (41): from now on nothing new may be reserved
         beyond it, and where it is below what is held, runs land as soon as a controller can see
         to it."""
@@ -304,12 +294,12 @@ class Invariants:
 
     # -- the ledger's writes ------------------------------------------------------------------
 
-    def appended(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
-        self.strays.appended(events)
+    def on_append(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
+        self.strays.on_append(events)
         if not self.forgotten:
-            self.truth.appended(process, run_id, events)
+            self.truth.on_append(process, run_id, events)
 
-    def written(self, process: Process, what: str, epoch: int | None, run_id: str) -> None:
+    def on_write(self, what: str, epoch: int | None, run_id: str) -> None:
         if epoch is not None:
             newest = self.epochs.get(run_id, 0)
             if what in ("open", "reopen", "take_over"):
@@ -319,12 +309,12 @@ class Invariants:
             elif epoch < newest and not self.forgotten:
                 self.fail("I6", f"epoch {epoch} wrote {what} to {run_id} after {newest}")
         if what in ("open", "reopen") and not self.forgotten:
-            self.money.reserved(run_id)
+            self.money.judge_reservation(run_id)
         self.world.wake()
 
     # -- at the end ---------------------------------------------------------------------------
 
-    def finish(self, *, healed: bool) -> None:
+    def finish(self) -> None:
         """Judge what must hold once the faults have stopped and everything has had its time."""
         world, now = self.world, self.world.queue.now
         ledger = world.ledger.read()
@@ -335,8 +325,8 @@ class Invariants:
             if run.live:
                 self.fail("I7", f"{run.run_id} is still {run.state.value}")
                 continue
-            self.money.billed(run.run_id, now)
-            self.money.settled(run.run_id)
+            self.money.judge_bill(run.run_id, now)
+            self.money.judge_settlement(run.run_id)
         again = fold_ledger(ledger.ledger_id, world.ledger.records())
         if again != ledger:
             self.fail("I5", "a replay of the journal comes to another state")

@@ -24,7 +24,7 @@ from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
-from trmcloud.sim.world.protocols import Process, RentedMachine, World
+from trmcloud.sim.world.account import Process, RentedMachine, World
 
 _SECOND_S = 1.5
 
@@ -43,7 +43,7 @@ class LedgerOracle:
 
     # -- events -------------------------------------------------------------------------------
 
-    def appended(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
+    def on_append(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
         run = self.world.ledger.read().runs[run_id]
         for event in events:
             judge = _JUDGES.get(type(event))
@@ -74,7 +74,7 @@ class LedgerOracle:
             self.fail("I5", f"{event.pod_name} does not say when it must be gone")
         candidate = self.world.truths[run.run_id].plan.candidate(event.candidate_id)
         assert run.generation is not None
-        # By the clock that it was decided by: whoever was stopped there may wake to another one.
+        # By the clock of the decision: a process that was stopped there may wake to another one.
         lasts_s = event.hard_stop_at - run.generation.intended_at
         if lasts_s <= _SECOND_S:
             return  # nothing will be asked for: its soft stop has passed
@@ -108,12 +108,12 @@ class LedgerOracle:
             same = before is process and process.driver is not None
             # One that could not write meanwhile stayed, and had no right to before the hard stop.
             at = max(at, self.world.check.exposure.able.get(run.run_id, now))
-            if same and now - at > RETRY_S and not self.undecidable.odd(process):
+            if same and now - at > RETRY_S and not self.undecidable.is_time_odd:
                 self.fail("wasteful", f"{now - at:.0f} s between two tries to end {key[0]}'s pod")
             self._ends[key] = (process, now)
         elif run.stop_at is not None and run.state is State.RUNNING:
             dear = rented is None or rented.rate_micros > rented.agreed_micros
-            if dear or self.undecidable.odd(process):
+            if dear or self.undecidable.is_time_odd:
                 return
             if run.stop is not None and run.stop.at_once:
                 return  # a person said so: what is not saved is lost
@@ -138,7 +138,7 @@ class LedgerOracle:
         before, at = self._refused.pop(run.run_id, (None, 0.0))
         late_s = self.world.queue.now - at
         same = before is process and process.driver is not None
-        if same and late_s > RETRY_S and not self.undecidable.odd(process):
+        if same and late_s > RETRY_S and not self.undecidable.is_time_odd:
             self.fail("wasteful", f"{run.run_id} was refused a pod and waited {late_s:.0f} s")
         for account in self.world.accounts.values():
             if generation.pod_name in account.coming and not self.undecidable.clocks_moved:
@@ -147,7 +147,7 @@ class LedgerOracle:
             if (
                 sought is not None
                 and sought.goes_on(self.world.queue.now)
-                and not self.undecidable.odd(process)
+                and not self.undecidable.is_time_odd
             ):
                 self.fail("I5", f"{generation.pod_name} is given up, and is still looked for")
             for rented in account.pods.values():
@@ -162,13 +162,17 @@ class LedgerOracle:
     def _phase_ended(self, process: Process, run: RunState, event: ev.PhaseEnded) -> None:
         rented = self._pod_of(run.generation)
         said = event.phase, event.outcome, event.step
-        if rented is not None and not any(t.pod.said.phase(*said) for t in self._namesakes(rented)):
+        if rented is not None and not any(
+            t.pod.said.has_phase(*said) for t in self._namesakes(rented)
+        ):
             self.fail("I4", f"{rented.pod_id} never said that {event.phase} {event.outcome}")
 
     def _gate(self, process: Process, run: RunState, event: ev.GateJudged) -> None:
         rented = self._pod_of(run.generation)
         said = event.phase, event.passed
-        if rented is not None and not any(t.pod.said.gate(*said) for t in self._namesakes(rented)):
+        if rented is not None and not any(
+            t.pod.said.has_gate(*said) for t in self._namesakes(rented)
+        ):
             self.fail("I4", f"{rented.pod_id} never judged {event.phase} so")
 
     def _result(self, process: Process, run: RunState, event: ev.ResultKnown) -> None:
@@ -209,7 +213,7 @@ class LedgerOracle:
         if word is None or word.result is None or run.result is not None:
             return
         refused_at, now = process.bucket_refused_at, self.world.queue.now
-        if (refused_at is not None and now - refused_at < RETRY_S) or self.undecidable.odd(process):
+        if (refused_at is not None and now - refused_at < RETRY_S) or self.undecidable.is_time_odd:
             return
         self.fail("I4", f"{run.run_id} is settled, and its {word.result} in the bucket not heard")
 
@@ -253,15 +257,15 @@ class LedgerOracle:
             return
         early_s = rented.due_at - rented.ended_at
         wrong = (
-            self.undecidable.odd(process)
+            self.undecidable.is_time_odd
             or "19" in self.world.fired
             or abs(rented.granted_ahead_s) > CLOCK_OFF_S
         )
         able_since = self.world.check.exposure.able.get(run.run_id)
         if able_since is None or able_since > rented.ended_at:
-            return  # nobody saw when it went
+            return  # no controller saw when it went
         if run.generation is None or (run.generation.up_at or inf) > rented.ended_at:
-            return  # nobody saw it alive
+            return  # no controller saw it alive
         if event.outcome == Outcome.KILLED.value and early_s > TOO_FEW_S and not wrong:
             self.fail("I4", f"{run.run_id} was not killed: {early_s:.0f} s were left")
 
@@ -328,7 +332,7 @@ class CallJudge:
         self.refusal: Exception | None = None
         """The last answer for which a command was right to refuse."""
 
-    def asked_for(self, process: Process, request: PodRequest) -> None:
+    def on_create_call(self, request: PodRequest) -> None:
         """A create call reaches the provider."""
         lease, run_id = request.lease, request.lease.run_id
         if self.world.check.forgotten:
@@ -354,8 +358,8 @@ class CallJudge:
         if allowed_s > share_s + 60.0 or (lasts_s > 2 * TOO_FEW_S and allowed_s < share_s / 3):
             self.fail("wasteful", f"of {lasts_s:.0f} s the first phase gets {allowed_s:.0f}")
 
-    def sent(self, process: Process, request: PodRequest) -> None:
-        """A create goes out: whoever slept since it was decided on does not send it any more, since
+    def on_create_sent(self, request: PodRequest) -> None:
+        """A create goes out: a process that slept since its decision sends it no more, since
         its run may be closed by now and its money free."""
         run = self.world.ledger.read().runs.get(request.lease.run_id)
         generation = run.generation if run is not None else None
@@ -364,7 +368,9 @@ class CallJudge:
         if generation.pod_name != request.name or not generation.open:
             self.fail("I5", f"{request.name} is asked for, and was given up long ago")
 
-    def ends(self, process: Process, rented: RentedMachine, run: RunState, *, slept: bool) -> None:
+    def on_end_call(
+        self, process: Process, rented: RentedMachine, run: RunState, *, slept: bool
+    ) -> None:
         """A controller asks for the end of a pod that ``run`` owns."""
         if self.may_end.get(process) == run.run_id:
             return
@@ -405,9 +411,9 @@ class CallJudge:
         able_since = self.world.check.exposure.able.get(run.run_id)
         idle = able_since is None or self.world.queue.now - able_since < latency_s
         tried = run.generation is not None and bool(run.tries(run.generation, TERMINATE))
-        return tried or idle or not mine or self.undecidable.odd(process)
+        return tried or idle or not mine or self.undecidable.is_time_odd
 
-    def left_alone(self, rented: RentedMachine) -> None:
+    def on_idle_pod(self, rented: RentedMachine) -> None:
         """A pod lives whose work is done: a controller that is up must have tried to end it."""
         run = self.world.ledger.read().runs.get(rented.run_id)
         generation = run.generation if run is not None else None
@@ -423,13 +429,13 @@ class CallJudge:
         if late_s > RETRY_S and not run.tries(generation, TERMINATE):
             self.fail("wasteful", f"{rented.pod_id} is done, and for {late_s:.0f} s nobody ends it")
 
-    def escaped(self, process: Process, error: Exception) -> None:
+    def on_error(self, process: Process, error: Exception) -> None:
         """A provider's error has ended a whole command: nothing that came after it was done."""
         if error is self.refusal:
             return
         self.fail("I7", f"{process.kind} was ended by a provider's answer: {error}")
 
-    def left(self, process: Process, known: RunState | None) -> None:
+    def on_leave(self, process: Process, known: RunState | None) -> None:
         """A driver's command ends since its ledger cannot be used. ``known``: its run after its
         last whole step. Where its pod lives and can be listed, it was to stay until the hard stop:
         nobody else may be there to end it."""
@@ -445,15 +451,15 @@ class CallJudge:
         if known.generation.pod_name != generation.pod_name or not generation.open:
             return
         odd = self.world.check.forgotten or self.undecidable.clocks_moved
-        if odd or self.undecidable.odd(process) or self.world.knobs.list_flickers:
+        if odd or self.undecidable.is_time_odd or self.world.knobs.list_flickers:
             return
         for rented in self.world.living():
             mine = rented.pod_id == generation.pod_id and now >= rented.visible_at
             if mine and process.machine.now().wall < generation.hard_stop_at:
                 self.fail("I2", f"{rented.pod_id} lives, and its driver leaves without a ledger")
 
-    def taken_over(self, process: Process, run_id: str) -> None:
-        """Somebody becomes a run's driver; by a command, only where nobody drives it."""
+    def on_take_over(self, process: Process, run_id: str) -> None:
+        """A process becomes a run's driver; by a command, only where there is none."""
         if process.kind == "launch" or self.undecidable.woken or self.undecidable.clocks_moved:
             return
         driver = self.world.ledger.driver(run_id)

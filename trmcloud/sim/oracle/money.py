@@ -17,11 +17,11 @@ from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import is_charge_pending
 from trmcloud.core.control.budget import LedgerState, month_of
 from trmcloud.core.control.ledger_facts import Hold, holds
-from trmcloud.core.control.ledger_facts import holds as held_by
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
+from trmcloud.sim.world.account import Account, RentedMachine, World
 from trmcloud.sim.world.facts import KeptVolume
-from trmcloud.sim.world.protocols import Account, Process, RentedMachine, World
 
 
 @dataclass
@@ -49,7 +49,7 @@ class MoneyJudge:
             if rented.run_id == run_id and rented.pod_id not in self.world.check.foreign
         ]
 
-    def billed(self, run_id: str, now: float) -> None:
+    def judge_bill(self, run_id: str, now: float) -> None:
         """I1: the run's bill ≤ its budget + one billing quantum + rate × exposed."""
         run = self.world.ledger.read().runs.get(run_id)
         if run is None or self.world.check.forgotten:
@@ -67,36 +67,29 @@ class MoneyJudge:
             if over > ceil(exposed):
                 self.fail("I1", f"{run_id} is billed {bill / 1e6:.6f} of {run.cap}")
 
-    def reserved(self, run_id: str) -> None:
+    def judge_reservation(self, run_id: str) -> None:
         """I1: settled + reserved ≤ budget at every level, summed here and not by the budget."""
         ledger = self.world.ledger.read()
         run = ledger.runs[run_id]
         month = month_of(run.reserved_at)
         sums = {("account", ""): 0, ("month", month): 0, ("project", run.project): 0}
-        for other in ledger.runs.values():
-            held = other.settled.micros + other.reserved.micros
-            sums["account", ""] += held
-            if other.reserved_at and month_of(other.reserved_at) == month:
-                sums["month", month] += held
-            if other.project == run.project:
-                sums["project", run.project] += held
-        for stray in ledger.strays.values():
-            sums["account", ""] += stray.cost.micros
-            if month_of(stray.at) == month:
-                sums["month", month] += stray.cost.micros
-            owner = ledger.runs.get(stray.run_id)
+
+        def add(amount: Usd, at: float, owner: RunState | None) -> None:
+            sums["account", ""] += amount.micros
+            if at and month_of(at) == month:
+                sums["month", month] += amount.micros
             if owner is not None and owner.project == run.project:
-                sums["project", run.project] += stray.cost.micros
-        strays = total(stray.cost for stray in ledger.strays_of(run_id))
-        kept = ZERO
+                sums["project", run.project] += amount.micros
+
+        for other in ledger.runs.values():
+            add(other.settled + other.reserved, other.reserved_at, other)
+        for stray in ledger.strays.values():
+            add(stray.cost, stray.at, ledger.runs.get(stray.run_id))
+        kept, strays = ZERO, total(stray.cost for stray in ledger.strays_of(run_id))
         for hold in holds(ledger):
-            sums["account", ""] += hold.amount.micros
-            other = ledger.runs[hold.run_id]
-            if other.reserved_at and month_of(other.reserved_at) == month:
-                sums["month", month] += hold.amount.micros
-            if other.project == run.project:
-                sums["project", run.project] += hold.amount.micros
-            if hold.run_id == run_id:
+            owner = ledger.runs[hold.run_id]
+            add(hold.amount, owner.reserved_at, owner)
+            if owner is run:
                 kept += hold.amount
         if run.settled + run.reserved + strays + kept > run.cap:
             self.fail("I1", f"{run_id} holds more than its budget")
@@ -105,7 +98,7 @@ class MoneyJudge:
             if cap is not None and held > cap.micros:
                 self.fail("I1", f"{level} {key} holds {held / 1e6} of {cap}")
 
-    def settled(self, run_id: str) -> None:
+    def judge_settlement(self, run_id: str) -> None:
         """I4: what the ledger settled is what the provider bills, ± one quantum for each pod."""
         if self.world.check.forgotten:
             return
@@ -137,7 +130,7 @@ class VolumeJudge:
     def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
 
-    def deleted(self, account: Account, volume: KeptVolume, process: Process) -> None:
+    def on_delete(self, account: Account, volume: KeptVolume) -> None:
         """I3: only once its day has come, by its truth, for every run that used it, with no live
         one there, and as each had agreed."""
         ledger, now = self.world.ledger.read(), self.world.queue.now
@@ -172,14 +165,14 @@ class VolumeJudge:
     def _held(self, ledger: LedgerState, account: Account, volume: KeptVolume, now: float) -> None:
         mine = [
             hold
-            for hold in held_by(ledger)
+            for hold in holds(ledger)
             if (hold.provider, hold.place) == (account.habits.provider, volume.place)
             # One of no days at all, for a pod that was never had, ends as its volume is made.
             and hold.until > volume.created_at - _SLACK_S
             and (volume.ended_at is None or hold.since < volume.ended_at)
         ]
         until = min(self._day(ledger, account, volume), now)
-        # Whoever made it smaller pays at a lower rate than whoever made it.
+        # A run that asked for less pays a lower rate than the volume's maker.
         least = min((hold.rate.micros for hold in mine), default=volume.rate_micros)
         cost = volume.micros(until) * least // volume.rate_micros
         held = sum(hold.accrued(now).micros for hold in mine)
@@ -235,56 +228,49 @@ class OrphanJudge:
         """Pods charged less than they had cost: when that was noted, and how much less. Who had
         slept since it saw them knows no better, and has to make it good at once."""
 
-    def appended(self, events: Sequence[ev.RunEvent]) -> None:
+    def on_append(self, events: Sequence[ev.RunEvent]) -> None:
         self._made_good()
         for event in events:
             reserves = isinstance(event, ev.Reserved) and self.restored_at is not None
             if reserves and is_charge_pending(self.world.ledger.read()):
                 self.fail("I1", "money is reserved before a restored ledger is reconciled")
 
-    def unwritten(self, event: ev.Note) -> None:
-        """A ledger that cannot be written keeps no pod alive: what it has cost may be known to
-        nobody, where that was the last that was seen of it."""
+    def on_unwritten(self, event: ev.Note) -> None:
+        """A ledger that cannot be written keeps no pod alive: what it has cost may be
+        unknown, where that was the last that was seen of it."""
         if isinstance(event, ev.StrayCharged):
             self._unwritten.add(event.pod_id)
 
-    def ended(self, rented: RentedMachine) -> None:
+    def on_end_call(self, rented: RentedMachine) -> None:
         """A controller asks for a pod's end: by its name alone, where nothing can be written."""
         if not self.world.ledger_writable:
             self._unwritten.add(rented.pod_id)
 
-    def _is_unread(self, pod_id: str) -> bool:
-        """Whether a run whose records are damaged owns this pod. Its bill changes no money: the
-        fold leaves it out as soon as the run can be read."""
-        ledger = self.world.ledger
-        owners = [
-            run.run_id
-            for run in ledger.read().runs.values()
-            if any(g.pod_id == pod_id for g in run.generations)
-        ]
-        return any(run_id in ledger.seen().quarantined for run_id in owners)
-
-    def noted(self, event: ev.Note) -> None:
+    def on_note(self, event: ev.Note) -> None:
         self._made_good(event)
         if isinstance(event, ev.LedgerReconciled):
             self._reconciled()
             return
-        if isinstance(event, ev.VolumeDeleted | ev.TokensPinned | ev.DataPinned | ev.DamageSettled):
+        if not isinstance(event, ev.StrayCharged | ev.StrayBilled):
             return
-        if self._is_sought(event.provider, event.pod_id):
+        account = self.world.accounts.get(event.provider)
+        if account is not None and event.pod_id in account.sought:
             # It is listed as being made, and nobody can know that none will be found: it is
             # charged like any other, and billed nothing.
             if isinstance(event, ev.StrayBilled) and event.amount:
                 self.fail("I4", f"{event.pod_id} was never made, and is billed {event.amount}")
             return
-        rented = self._find(event.provider, event.pod_id)
+        rented = account.pods.get(event.pod_id) if account is not None else None
         if rented is None or rented.pod_id in self.world.check.foreign:
             self.fail("I4", f"{event.pod_id} is charged, and is none of ours")
             return
-        generations = (g for r in self.world.ledger.read().runs.values() for g in r.generations)
-        if isinstance(event, ev.StrayBilled) and self._is_unread(event.pod_id):
-            return  # a stray that its run came to own, which cannot be read for now
-        if any(g.pod_id == event.pod_id for g in generations):
+        runs, damaged = self.world.ledger.read().runs, self.world.ledger.seen().quarantined
+        owners = [r for r in runs.values() if any(g.pod_id == event.pod_id for g in r.generations)]
+        if isinstance(event, ev.StrayBilled) and any(r.run_id in damaged for r in owners):
+            # A stray that its run came to own, whose records are damaged. Its bill changes no
+            # money: the fold leaves it out as soon as the run can be read.
+            return
+        if owners:
             self.fail("I4", f"{event.pod_id} is charged to its run and once more")
         bill = rented.micros(self.world.queue.now) + rented.storage_micros
         quantum = ceil(2.0 * rented.hourly_micros / 3600) + 2
@@ -323,28 +309,17 @@ class OrphanJudge:
                     continue
                 stray = ledger.strays.get((account.habits.provider, rented.pod_id))
                 if stray is None:
-                    if rented.pod_id not in self._unwritten and not self._forgotten(rented):
+                    if rented.pod_id not in self._unwritten and not self._is_forgotten(rented):
                         self.fail("I4", f"{rented.pod_id} was ended, and nobody is charged for it")
                     continue
                 bill = rented.micros(now) + rented.storage_micros
-                if stray.billed is None and self._bill_is_late(rented, now):
+                bill_at = (rented.ended_at or now) + self.world.knobs.bill_lag_s
+                if stray.billed is None and now < bill_at + _NEXT_LOOK_S:
                     continue  # until then it stands at the most that it can have cost
                 if stray.billed is None or abs(stray.billed.micros - bill) > 2:
                     self.fail("I4", f"{rented.pod_id} stands at {stray.cost}, billed {bill / 1e6}")
 
-    def _bill_is_late(self, rented: RentedMachine, now: float) -> bool:
-        """Whether the world ends before the provider's final bill is out."""
-        return now < (rented.ended_at or now) + self.world.knobs.bill_lag_s + _NEXT_LOOK_S
-
-    def _is_sought(self, provider: str, pod_id: str) -> bool:
-        account = self.world.accounts.get(provider)
-        return account is not None and pod_id in account.sought
-
-    def _forgotten(self, rented: RentedMachine) -> bool:
+    def _is_forgotten(self, rented: RentedMachine) -> bool:
         """Whether it was ended before an older copy of the ledger was restored."""
         ended_at = min(rented.deleted_at, rented.ended_at or rented.deleted_at)
         return self.restored_at is not None and ended_at <= self.restored_at
-
-    def _find(self, provider: str, pod_id: str) -> RentedMachine | None:
-        account = self.world.accounts.get(provider)
-        return account.pods.get(pod_id) if account is not None else None

@@ -16,7 +16,7 @@ from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.errors import Outcome
 from trmcloud.sim.oracle.exposure import AgentLives
-from trmcloud.sim.world.protocols import Pod, Process, RentedMachine, World
+from trmcloud.sim.world.account import Pod, Process, RentedMachine, World
 from trmcloud.sim.world.store import Checkpoint
 
 _ACTS_S = 15.0
@@ -45,7 +45,7 @@ class UploadJudge:
         self._unsent: dict[Pod, float] = {}
         self._stored_times: Counter[tuple[str, contract.KeptCheckpoint]] = Counter()
 
-    def may_upload(self, pod: Pod, phase: str, from_step: int) -> None:
+    def on_spawn(self, pod: Pod, phase: str, from_step: int) -> None:
         """A pod that is to upload has the right to, and what it was given to go on from."""
         if not pod.lease.uploads:
             return
@@ -58,7 +58,7 @@ class UploadJudge:
             what = " ".join(sorted(pod.uploader.withheld))
             self.fail("I3", f"{pod.rented.pod_id} was not given {what}, to go on from if need be")
 
-    def awaits(self, pod: Pod) -> None:
+    def on_tick(self, pod: Pod) -> None:
         """Money first: uploads that do not get on are waited for as long as landing may take."""
         now, agent = self.world.queue.now, pod.agent
         for what, waits in (("grants", self._ungranted), ("files", self._unsent)):
@@ -74,7 +74,7 @@ class UploadJudge:
         if now - since > max(pod.lease.landing_s, _ACTS_S) + _LOOK_S:
             self.fail("wasteful", f"{pod.rented.pod_id} waits for uploads for {now - since:.0f} s")
 
-    def stored(self, pod: Pod, kept: contract.KeptCheckpoint) -> None:
+    def on_stored(self, pod: Pod, kept: contract.KeptCheckpoint) -> None:
         """An upload is through: the very same bits are not sent again and again, at the pod's
         rent. What another one was written over, once, may come back."""
         self._stored_times[pod.rented.pod_id, kept] += 1
@@ -83,7 +83,7 @@ class UploadJudge:
             label = f"{kept.phase} {kept.step}"
             self.fail("wasteful", f"{pod.rented.pod_id} stores {label} for the {times}th time")
 
-    def writes_over(self, pod: Pod, phase: str, slot: str) -> None:
+    def on_overwrite(self, pod: Pod, phase: str, slot: str) -> None:
         """An upload begins, into a slot: not into the one with what was saved before the cooldown
         that the latest in the pod's slots is in. A store that does not list it yet hides it."""
         made = self.world.files.checkpoints.get(pod.lease.run_id, ())
@@ -99,7 +99,7 @@ class UploadJudge:
                 "I3", f"{pod.rented.pod_id} writes over {phase} {first}: it cooled from there"
             )
 
-    def released(self, rented: RentedMachine) -> None:
+    def on_release(self, rented: RentedMachine) -> None:
         """A controller ends a pod whose work is done and that is held for it: all of worth is here,
         with its metric."""
         made = self.world.files.checkpoints.get(rented.run_id, ())
@@ -113,7 +113,7 @@ class UploadJudge:
             if each.whole and not here and self._is_of_worth(each, mine, mine, brought):
                 self.fail("I3", f"{rented.pod_id} is ended, and {each.manifest.label} is not here")
 
-    def done(self, pod: Pod, report: contract.AgentReport) -> None:
+    def on_result(self, pod: Pod, report: contract.AgentReport) -> None:
         """The agent has said its last word: not before what is best and what is latest is in the
         bucket."""
         if pod.lease.uploads:
@@ -149,7 +149,7 @@ class UploadJudge:
         ended = run is None or run.stop is not None or any(
             action.verb == TERMINATE for action in run.actions.values()
         )  # fmt: skip
-        # One that came too late is nobody's: it is to be ended, not supplied.
+        # One that came too late has no owner: it is to be ended, not supplied.
         here = run.generation if run is not None else None
         superseded = here is not None and here.pod_name != pod.name
         # A link leads to a name: of two that bear it the other one may be spoken to.
@@ -211,7 +211,7 @@ _SLACK_S = 900.0
 
 @dataclass
 class OversizedObject:
-    """One object, stored at true epoch second ``at`` by whoever had its signed request."""
+    """One object, stored at true epoch second ``at`` with a signed request."""
 
     run_id: str
     key: str
@@ -232,28 +232,28 @@ class OversizeJudge:
         self.world, self.fail = world, fail
         self.stored: list[OversizedObject] = []
 
-    def there(self, run_id: str) -> list[OversizedObject]:
+    def stored_for(self, run_id: str) -> list[OversizedObject]:
         return [each for each in self.stored if each.run_id == run_id and each.deleted_at is None]
 
-    def put(self, run_id: str, key: str, size_bytes: int) -> None:
+    def on_put(self, run_id: str, key: str, size_bytes: int) -> None:
         """A second one under its key takes the place of the first, which was paid for until now."""
-        for each in self.there(run_id):
+        for each in self.stored_for(run_id):
             if each.key == key:
                 each.deleted_at = self.world.queue.now
         self.stored.append(OversizedObject(run_id, key, size_bytes, self.world.queue.now))
 
-    def dropped(self, process: Process, key: str) -> None:
+    def on_delete(self, process: Process, key: str) -> None:
         for each in self.stored:
             if each.key == key and each.deleted_at is None:
                 each.deleted_at = self.world.queue.now
                 self.world.say(f"{process.kind} deletes {key}")
 
-    def owed(self) -> bool:
+    def is_owed(self) -> bool:
         """Whether something still has to be deleted: its run is over, nobody can add to it, and the
         ledger knows that its pod had an agent, and so grants."""
-        return any(self._is_owed(each) for each in self.stored)
+        return any(self._is_object_owed(each) for each in self.stored)
 
-    def _is_owed(self, each: OversizedObject) -> bool:
+    def _is_object_owed(self, each: OversizedObject) -> bool:
         run = self.world.ledger.read().runs.get(each.run_id)
         if each.deleted_at is not None or run is None or run.live:
             return False
@@ -267,12 +267,12 @@ class OversizeJudge:
             return
         for run_id, run in self.world.ledger.read().runs.items():
             mine = [each for each in self.stored if each.run_id == run_id]
-            left = [each for each in mine if self._is_owed(each)]
+            left = [each for each in mine if self._is_object_owed(each)]
             if left:
                 self.fail("I7", f"{left[0].key} was not granted, and is still there")
             if not mine or any(each.deleted_at is None for each in mine):
                 continue
-            # One that was replaced under its own key is found by nobody.
+            # One that was replaced under its own key cannot be found.
             last = {each.key: each for each in mine}.values()
             cost = sum(each.micros(each.at, each.deleted_at or now) for each in last)
             begun = min(g.intended_at for g in run.generations) - _SLACK_S

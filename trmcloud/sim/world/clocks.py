@@ -118,7 +118,7 @@ class Machine:
         return self._instant
 
     def sleep(self, seconds: float) -> None:
-        """Nobody waits in a simulated world: what is to come later is an event."""
+        """A simulated process never sleeps: what comes later is an event."""
         raise NotImplementedError("a simulated process never sleeps")
 
     def reboot(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from trmcloud.app import reap
 from trmcloud.app.context import Context
@@ -32,9 +31,10 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId, Driver
+from trmcloud.sim.world.account import RentedMachine, World
 from trmcloud.sim.world.clocks import Entry, Machine
-from trmcloud.sim.world.ports import SimBucket, SimWorkers
-from trmcloud.sim.world.protocols import RentedMachine, World
+from trmcloud.sim.world.ledger_memory import MemoryLedger
+from trmcloud.sim.world.ports import SimBucket, SimCompute, SimLink, SimWorkers
 
 _HELD_LONG_S = 600.0
 _HOME = Path("/sim")
@@ -72,8 +72,8 @@ class Process:
             home=_HOME,
             clock=machine,
             ledger=LedgerView(self),
-            computes=world.computes_of(self),
-            links=world.links_of(self),
+            computes={name: SimCompute(each, self) for name, each in world.accounts.items()},
+            links={name: SimLink(each, self) for name, each in world.accounts.items()},
             files=world.files,
             who=self.who,
             is_alive=self._is_alive,
@@ -129,11 +129,18 @@ class Process:
         except TrmcloudError as error:
             self.sim.say(f"{self.kind} {self.who.pid}: {type(error).__name__} {error}")
             if isinstance(error, ProviderError):
-                self.sim.check.truth.calls.escaped(self, error)
+                self.sim.check.truth.calls.on_error(self, error)
             return error
         finally:
             self.busy = False
         return None
+
+    def do_and_drive(self, act: Callable[[], object]) -> object:
+        """Run ``act``, which makes it a run's driver; else the process ends."""
+        done = self.do(act)
+        if self.alive and self.driver is None:
+            self.kill()
+        return done
 
     def _judge_troubles(self) -> None:
         """Judge the troubles of single runs, which kept nothing else from being done."""
@@ -142,7 +149,7 @@ class Process:
             if not isinstance(error, TrmcloudError):
                 raise error
             if isinstance(error, ProviderError):
-                self.sim.check.truth.calls.escaped(self, error)
+                self.sim.check.truth.calls.on_error(self, error)
 
     def drive(self, driver: RunDriver) -> None:
         self.driver = driver
@@ -203,14 +210,13 @@ class Process:
         if not self.alive:
             return
         if isinstance(got, TrmcloudError):
-            # What it saw and could not put on record, since it is fenced or its ledger cannot be
-            # written, is known to nobody; so is what one saw that is killed.
+            # What it saw and could not record, since it is fenced or has no ledger, is lost.
             # The command ends with one line of error; the run waits for the next command.
             locked = isinstance(got, LedgerError)
             self.sim.note_error(got)
             if locked:
                 if not isinstance(got, StaleEpoch):
-                    self.sim.check.truth.calls.left(self, self._last)
+                    self.sim.check.truth.calls.on_leave(self, self._last)
                 self.kill()
             else:
                 self.soon(_SLOW_S)
@@ -282,7 +288,7 @@ class LedgerView:
         self._process = process
 
     @property
-    def _ledger(self) -> Any:
+    def _ledger(self) -> MemoryLedger:
         return self._process.sim.ledger
 
     def _gate(self) -> None:
@@ -290,18 +296,16 @@ class LedgerView:
         if sim.ledger_readable:
             return
         knobs, now = sim.knobs, sim.queue.now
+        error: LedgerError = LedgerTooNew("a newer version wrote to the ledger")
+        fault = "10"
         if now < knobs.ledger_locked_until:
-            sim.observed("38")
-            raise LedgerLocked("another process holds the ledger")
-        if now < knobs.ledger_damaged_until:
-            sim.observed("39")
-            raise LedgerDamaged("the ledger is damaged")
-        if sim.ledger.is_older:
-            sim.observed("40")
-            raise LedgerDamaged("the ledger was restored from a backup")
-        if now < knobs.ledger_too_new_until:
-            sim.observed("10")
-            raise LedgerTooNew("a newer version wrote to the ledger")
+            fault, error = "38", LedgerLocked("another process holds the ledger")
+        elif now < knobs.ledger_damaged_until:
+            fault, error = "39", LedgerDamaged("the ledger is damaged")
+        elif sim.ledger.is_older:
+            fault, error = "40", LedgerDamaged("the ledger was restored from a backup")
+        sim.observed(fault)
+        raise error
 
     def _may_write(self) -> None:
         self._gate()
@@ -312,7 +316,7 @@ class LedgerView:
 
     @property
     def ledger_id(self) -> str:
-        return str(self._ledger.ledger_id)
+        return self._ledger.ledger_id
 
     def read(self) -> LedgerState:
         sim = self._process.sim
@@ -325,12 +329,11 @@ class LedgerView:
 
     def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
         self._gate()
-        records: Sequence[ev.Record] = self._ledger.whole_records(run_id)
-        return records
+        return self._ledger.whole_records(run_id)
 
     def driver(self, run_id: str) -> Driver | None:
         self._gate()
-        driver: Driver | None = self._ledger.driver(run_id)
+        driver = self._ledger.driver(run_id)
         if driver is None or driver.controller is None:
             return driver
         # One that looks every half second beats, even where its idle looks are left out here.
@@ -342,27 +345,23 @@ class LedgerView:
     def open_run(
         self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
     ) -> int:
-        self._process.cross("open.before")
-        self._may_write()
-        epoch: int = self._ledger.open_run(run_id, planned, amount, who, at)
-        self._judged(run_id, (planned, ev.Reserved(amount)))
-        self._written("open", epoch, run_id)
+        self._begin("open")
+        epoch = self._ledger.open_run(run_id, planned, amount, who, at)
+        self._written("open", epoch, run_id, (planned, ev.Reserved(amount)))
         return epoch
 
     def reopen_run(
         self, run_id: str, reopened: ev.Reopened, amount: Usd, who: ControllerId, at: float
     ) -> int:
-        self._process.cross("reopen.before")
-        self._may_write()
-        epoch: int = self._ledger.reopen_run(run_id, reopened, amount, who, at)
-        self._judged(run_id, (reopened, ev.Reserved(amount)))
-        self._written("reopen", epoch, run_id)
+        self._begin("reopen")
+        epoch = self._ledger.reopen_run(run_id, reopened, amount, who, at)
+        self._written("reopen", epoch, run_id, (reopened, ev.Reserved(amount)))
         return epoch
 
     def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
         self._may_write()
-        self._process.sim.check.truth.calls.taken_over(self._process, run_id)
-        epoch: int = self._ledger.take_over(run_id, who, at)
+        self._process.sim.check.truth.calls.on_take_over(self._process, run_id)
+        epoch = self._ledger.take_over(run_id, who, at)
         self._written("take_over", epoch, run_id)
         return epoch
 
@@ -376,28 +375,24 @@ class LedgerView:
 
     def append(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
         name = type(events[0]).__name__
-        self._process.cross(f"{name}.before")
-        self._may_write()
+        self._begin(name)
         self._ledger.append(run_id, epoch, events, at)
-        self._judged(run_id, events)
-        self._written(name, epoch, run_id)
+        self._written(name, epoch, run_id, events)
 
     def request(self, run_id: str, event: ev.RunEvent, at: float) -> None:
-        self._process.cross("request.before")
-        self._may_write()
+        self._begin("request")
         self._ledger.request(run_id, event, at)
-        self._judged(run_id, (event,))
-        self._written(type(event).__name__, None, run_id)
+        self._written(type(event).__name__, None, run_id, (event,))
 
     def set_cap(self, event: ev.CapSet, at: float) -> None:
         self._may_write()
         self._ledger.set_cap(event, at)
-        self._written("CapSet", None, "")
+        self._written("CapSet")
 
     def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
         self._may_write()
         self._ledger.verify_layer(event, at)
-        self._written("LayerVerified", None, "")
+        self._written("LayerVerified")
 
     def note(self, event: ev.Note, at: float) -> None:
         name = type(event).__name__
@@ -405,20 +400,30 @@ class LedgerView:
         try:
             self._may_write()
         except LedgerError:
-            self._process.sim.check.strays.unwritten(event)
+            self._process.sim.check.strays.on_unwritten(event)
             raise
         self._ledger.note(event, at)
-        self._process.sim.check.strays.noted(event)
-        self._written(name, None, "")
+        self._process.sim.check.strays.on_note(event)
+        self._written(name)
 
     def accept_restored(self, at: float) -> bool:
-        accepted: bool = self._ledger.accept_restored(at)
-        self._written("LedgerRestored", None, "")
+        accepted = self._ledger.accept_restored(at)
+        self._written("LedgerRestored")
         return accepted
 
-    def _judged(self, run_id: str, events: Sequence[ev.RunEvent]) -> None:
-        self._process.sim.check.appended(self._process, run_id, events)
+    def _begin(self, name: str) -> None:
+        self._process.cross(f"{name}.before")
+        self._may_write()
 
-    def _written(self, what: str, epoch: int | None, run_id: str) -> None:
-        self._process.sim.check.written(self._process, what, epoch, run_id)
-        self._process.cross(f"{what}.after")
+    def _written(
+        self,
+        name: str,
+        epoch: int | None = None,
+        run_id: str = "",
+        events: Sequence[ev.RunEvent] = (),
+    ) -> None:
+        check = self._process.sim.check
+        if events:
+            check.on_append(self._process, run_id, events)
+        check.on_write(name, epoch, run_id)
+        self._process.cross(f"{name}.after")

@@ -67,6 +67,12 @@ class Knobs:
     outage_fault: str = "24"
 
     @property
+    def deaf_until(self) -> float:
+        """Until when no provider answers a controller."""
+        outage, throttled = self.outage_until, self.throttled_until
+        return max(outage, throttled, self.key_revoked_until, self.garbage_until)
+
+    @property
     def unheard(self) -> bool:
         """Whether what a pod says need not be what its agent has said."""
         return self.garbled_reports or bool(self.lies)
@@ -185,8 +191,8 @@ class PodWords:
             if phase.gate is not None:
                 self._gates.add((phase.name, phase.gate.passed))
 
-    def phase(self, name: str, outcome: str, step: int | None) -> bool:
+    def has_phase(self, name: str, outcome: str, step: int | None) -> bool:
         return (name, outcome, step) in self._phases
 
-    def gate(self, name: str, passed: bool) -> bool:
+    def has_gate(self, name: str, passed: bool) -> bool:
         return (name, passed) in self._gates

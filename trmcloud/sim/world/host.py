@@ -1,7 +1,7 @@
 """A simulated pod's agent thinks with this: files that are crash-consistent records, processes that
 are arithmetic, and the process that uploads.
 
-Like the trainer the uploader is arithmetic: whoever looks brings it up to that instant. It picks,
+Like the trainer the uploader is arithmetic: each look brings it up to that instant. It picks,
 slots and supersedes with the very functions of ``core.bucket`` that the real one uses.
 """
 
@@ -29,8 +29,8 @@ from trmcloud.core.contract.pod_contract import (
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote
+from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.clocks import Entry
-from trmcloud.sim.world.protocols import Pod
 
 _BETWEEN_LOOKS_S = 0.1
 
@@ -134,7 +134,7 @@ class SimHost:
         now = self._pod.world.queue.now
         for running in self._pod.trainers_alive:
             if running.pid == trainer.pid:
-                self._pod.world.check.duties.told(self._pod)
+                self._pod.world.check.duties.on_land_request(self._pod)
                 running.tell(now)
 
     def ask_to_save(self, trainer: Trainer, beat: Heartbeat) -> None:
@@ -147,14 +147,14 @@ class SimHost:
         pod, now = self._pod, self._pod.world.queue.now
         for running in pod.trainers_alive:
             if running.pid == trainer.pid:
-                pod.world.check.duties.attempts.no_longer_pays(pod, running)
+                pod.world.check.duties.attempts.on_finish_request(pod, running)
                 running.finish(now)
                 pod.world.queue.after(0.1, pod.wake)
 
     def kill_trainer(self) -> None:
         pod = self._pod
         for trainer in pod.trainers_alive:
-            pod.world.check.duties.killed(pod, trainer)
+            pod.world.check.duties.on_kill(pod, trainer)
             trainer.kill(pod.world.queue.now)
         pod.save_now()
         pod.trainers_alive.clear()
@@ -178,7 +178,7 @@ class SimHost:
         return self._pod.uploader.uploads(self._pod.world.queue.now)
 
     def stored_result(self) -> str:
-        return self._pod.uploader.told
+        return self._pod.uploader.reported_result
 
     def has_watchdog(self) -> bool:
         return self._pod.guard is not None and not self._pod.guard_stopped
@@ -197,7 +197,6 @@ class SimHost:
         self._pod.world.say(f"{self._pod.rented.pod_id} agent: {text}")
 
 
-_ANY_SIZE: Mapping[str, int] = {}
 _LOOK_S = 0.5
 _UPLOAD_S = (2.0, 25.0)
 _TELL_EVERY_S = 60.0
@@ -234,7 +233,7 @@ class SimUploader:
         self._upload: _Upload | None = None
         self._free_at = 0.0
         self._moved_boot = 0.0
-        self.told = ""
+        self.reported_result = ""
         """The result that the report in the bucket bears."""
         self._told_at = -_TELL_EVERY_S
         self._telling = Entry(0.0, None)
@@ -264,7 +263,7 @@ class SimUploader:
         if self.grants is None:
             return
         now = self._pod.world.queue.now
-        if report.result is not None and report.result != self.told:
+        if report.result is not None and report.result != self.reported_result:
             self._telling.cancel()
             self._telling = self._pod.world.queue.after(_TELL_S, self._tell_result)
         elif now - self._told_at >= _TELL_EVERY_S:
@@ -286,7 +285,7 @@ class SimUploader:
         if now < max(world.knobs.bucket_down_until, world.knobs.pod_api_down_until):
             return False
         world.files.words[(self._pod.lease.run_id, name.generation)] = report
-        self._told_at, self.told = now, report.result or ""
+        self._told_at, self.reported_result = now, report.result or ""
         return True
 
     def uploads(self, now: float) -> tuple[float | None, Uploads]:
@@ -298,10 +297,6 @@ class SimUploader:
             given_up, moved = tuple(self._given_up), self._moved_boot
             self._account = Uploads(uploaded, given_up, moved, fetched=True)
         return until, self._account
-
-    def ends_at(self) -> float | None:
-        """When the upload in progress will be through, if nothing else happens."""
-        return self._upload.ends_at if self._upload is not None else None
 
     def advance(self, now: float) -> None:
         """Up to ``now``: finish what is through, begin what is due."""
@@ -317,10 +312,8 @@ class SimUploader:
                 self._finish(upload)
             if self._free_at > now or not self._begin(now):
                 return
-            world.queue.after(max(0.0, self._doing_left_s(now)), self._pod.wake)
-
-    def _doing_left_s(self, now: float) -> float:
-        return self._upload.ends_at - now if self._upload is not None else 0.0
+            begun_s = self._upload.ends_at - now if self._upload is not None else 0.0
+            world.queue.after(max(0.0, begun_s), self._pod.wake)
 
     def _hindered(self, upload: _Upload, now: float) -> bool:
         """While the store or the pod's network is down nothing arrives."""
@@ -328,8 +321,6 @@ class SimUploader:
         down_until = max(knobs.bucket_down_until, knobs.pod_api_down_until)
         if self.grants is not None and now > self.grants.until:
             down_until = float("inf")
-        if upload.ends_at > down_until - 1.0 and now >= down_until:
-            return False
         if now >= down_until:
             return False
         if knobs.bucket_down_until > now:
@@ -365,7 +356,7 @@ class SimUploader:
             return True
         slot = free_slot(slots, self.grants.phases[chosen.phase].keep_best)
         slots[slot] = self._account = None
-        world.check.duties.uploads.writes_over(pod, chosen.phase, slot)
+        world.check.duties.uploads.on_overwrite(pod, chosen.phase, slot)
         world.files.overwrite(pod.lease.run_id, chosen.phase, slot)
         self._upload = _Upload(chosen, slot, now + _LOOK_S + world.rng.uniform(*_UPLOAD_S))
         return True
@@ -376,6 +367,6 @@ class SimUploader:
         # The trainer may have pruned it meanwhile: its files were held open.
         self._slots[upload.kept.phase][upload.slot] = upload.kept
         pod.world.files.store(pod.lease.run_id, upload.kept, upload.slot)
-        pod.world.check.duties.uploads.stored(pod, upload.kept)
+        pod.world.check.duties.uploads.on_stored(pod, upload.kept)
         self.moved_at = upload.ends_at
         self._moved_boot, self._account = upload.ends_at - pod.machine.boot_at, None

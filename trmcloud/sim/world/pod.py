@@ -14,8 +14,8 @@ from typing import Any
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.gate import StopRules
+from trmcloud.core.contract.phase_account import lease_of
 from trmcloud.core.contract.pod_contract import PhaseState
 from trmcloud.core.values import replace
 from trmcloud.pod.agent.host import Trainer
@@ -23,10 +23,10 @@ from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.nodes import HEAD_LOOK_EVERY_S, HEAD_LOST_S, HeadWatch
 from trmcloud.pod.agent.watchdog import WORK_DONE, Watchdog
+from trmcloud.sim.world.account import RentedMachine, Uploader, World
 from trmcloud.sim.world.clocks import Entry, Machine
 from trmcloud.sim.world.facts import PodWords
 from trmcloud.sim.world.host import SimHost, SimUploader
-from trmcloud.sim.world.protocols import RentedMachine, Uploader, World
 from trmcloud.sim.world.store import Checkpoint
 from trmcloud.sim.world.trainer import Habit, SimCommand, SimTrainer
 
@@ -94,7 +94,7 @@ class SimPod:
         self.world.say(f"{self.rented.pod_id} boots")
         self.booted_at = self.world.queue.now
         self.guard = Watchdog(SimHost(self))
-        self.world.check.duties.booted(self)
+        self.world.check.duties.on_boot(self)
         self.look_guard()
         if "watchdog" in self.world.off:
             # Dead as soon as it has started the agent.
@@ -109,17 +109,14 @@ class SimPod:
         self.guard_stopped = self.agent_stopped = False
         self._agent_event.cancel()
         self._guard_event.cancel()
-        for trainer in self.trainers_alive:
-            trainer.kill(now)
-        self._note_saves()
+        self._kill_trainers()
         self.uploader.stop(now)
-        self.trainers_alive.clear()
 
     def restart_container(self, *, wiped: bool) -> None:
         """The entry command has ended, so the provider starts it again; billing goes on."""
         self.stop()
         self.report = self.durable_report
-        self.world.check.duties.restarted(self, wiped=wiped)
+        self.world.check.duties.on_restart(self, wiped=wiped)
         if wiped:
             self.report = self.durable_report = None
             self.agent_done = False  # the note of its end has gone with the rest
@@ -172,9 +169,11 @@ class SimPod:
         )
         if act == Watchdog.END:
             self.world.say(f"{self.rented.pod_id} watchdog ends it: {guard.why}")
-            self.world.check.duties.guard_ends(self, guard.why)
+            self.world.check.duties.on_watchdog_end(self, guard.why)
             self.rented.ended_by = "agent" if guard.why == WORK_DONE else "watchdog"
-            self._kill_all()
+            self.agent, self.agent_stopped = None, False
+            self._agent_event.cancel()
+            self._kill_trainers()
             self.ending = True
             self._end_again()
             return
@@ -195,12 +194,10 @@ class SimPod:
         if self.running and self.guard is not None:
             self._guard_after(20.0)
 
-    def _kill_all(self) -> None:
-        self.agent, self.agent_stopped = None, False
-        self._agent_event.cancel()
+    def _kill_trainers(self) -> None:
         for trainer in self.trainers_alive:
             trainer.kill(self.world.queue.now)
-        self._note_saves()
+        self.save_now()
         self.trainers_alive.clear()
 
     # -- the agent ----------------------------------------------------------------------------
@@ -215,7 +212,7 @@ class SimPod:
             self.agent = None
             return
         self.had_agent = True
-        self.world.check.duties.agent_started(self, self.agent)
+        self.world.check.duties.on_agent_start(self, self.agent)
         self._tick_after(TICK_S)
 
     def kill_agent(self) -> None:
@@ -245,11 +242,8 @@ class SimPod:
         habits = self.rented.account.habits
         if habits.restarts:
             self.restart_container(wiped=self.world.knobs.restart_wipes)
-        elif habits.self_ends == "exit":
-            # Its children live on without it; only the agent still knows the time.
-            self.guard, self.guard_stopped = None, False
-            self._guard_event.cancel()
         else:
+            # Its children live on without it; only the agent still knows the time.
             self.guard, self.guard_stopped = None, False
             self._guard_event.cancel()
 
@@ -266,9 +260,9 @@ class SimPod:
     def _stopped(self) -> bool:
         return self.world.queue.now < self.stopped_until
 
-    def _tick_after(self, seconds: float) -> None:
+    def _tick_after(self, seconds: float, act: Callable[[], None] | None = None) -> None:
         self._agent_event.cancel()
-        self._agent_event = self.world.queue.after(seconds, self.tick)
+        self._agent_event = self.world.queue.after(seconds, act or self.tick)
 
     def tick(self) -> None:
         agent = self.agent
@@ -286,7 +280,7 @@ class SimPod:
             if agent.report.result is not None:
                 agent.write_report(force=True)
                 self.world.say(f"{self.rented.pod_id} agent is done: {agent.report.result}")
-                self.world.check.duties.done(self, agent.report)
+                self.world.check.duties.on_result(self, agent.report)
                 self.agent_done = True
                 if not agent.lease.hold:
                     grace_s = traits_of(self.rented.account.habits.provider).end_grace_s
@@ -299,7 +293,7 @@ class SimPod:
             self.agent = None
             self._guard_after(0.25)
             return
-        self.world.check.duties.ticked(self)
+        self.world.check.duties.on_tick(self)
         changed = before.phases is not agent.report.phases and before.phases != agent.report.phases
         if changed:
             self.world.wake()
@@ -314,7 +308,7 @@ class SimPod:
         if agent is None or not self.running or self.agent_stopped:
             return
         if self._stopped():
-            self._linger_after(self.stopped_until - self.world.queue.now)
+            self._tick_after(self.stopped_until - self.world.queue.now, self._linger)
             return
         try:
             stays = agent.linger()
@@ -326,11 +320,7 @@ class SimPod:
         elif self.running:
             hard = agent.lease.hard_stop_at - self.machine.now().wall
             long_s = max(_LINGER_S, min(hard + 0.1, COARSE_S))
-            self._linger_after(TICK_S if agent.telling else long_s)
-
-    def _linger_after(self, seconds: float) -> None:
-        self._agent_event.cancel()
-        self._agent_event = self.world.queue.after(seconds, self._linger)
+            self._tick_after(TICK_S if agent.telling else long_s, self._linger)
 
     # -- the trainer --------------------------------------------------------------------------
 
@@ -351,29 +341,21 @@ class SimPod:
                 self.world.felt_any("damage")
         left_s = deadline_at - self.machine.now().wall
         command = self.world.truths[run_id].plan.spec.command
-        self.trainer = (
-            start_command(self, command, phase, attempt, self._pids, left_s, from_step)
-            if command is not None
-            else SimTrainer(
-                self.world.shape_of(run_id, phase, self.rented),
-                run_id=run_id,
-                attempt=attempt,
-                pid=self._pids,
-                at=now,
-                deadline_s=left_s,
-                from_step=from_step,
-                ill=self.world.next_illness(self.rented, phase, overrides),
-                overrides=overrides,
-                tells_worth=self._rules(phase) != StopRules(),
-            )
-        )
+        shape = self.world.shape_of(run_id, phase)
+        about: dict[str, Any] = {"run_id": run_id, "attempt": attempt, "pid": self._pids, "at": now}
+        about |= {"deadline_s": left_s, "from_step": from_step}
+        if command is None:
+            about["ill"] = self.world.next_illness(self.rented, phase, overrides)
+            pays = lease_of(self.lease, phase).stop == StopRules()
+            self.trainer = SimTrainer(shape, **about, overrides=overrides, tells_worth=not pays)
+        else:
+            about["ill"] = self.world.next_illness(self.rented, phase, {})
+            self.trainer = SimCommand(command, shape, **about)
+            start_habit(self, self.trainer)
         self.trainers_alive.append(self.trainer)
-        self.world.check.duties.spawned(self, self.trainer, left_s)
+        self.world.check.duties.on_spawn(self, self.trainer, left_s)
         self.world.say(f"{self.rented.pod_id} {phase} attempt {attempt} from step {from_step}")
         return self._pids
-
-    def _rules(self, phase: str) -> StopRules:
-        return next(share.stop for share in self.lease.phases if share.name == phase)
 
     def _has(self, made: Checkpoint) -> bool:
         """Whether it lies on this pod: what a rented one did not make itself it was given, by the
@@ -385,9 +367,6 @@ class SimPod:
 
     def save_now(self) -> None:
         """Bring the run's checkpoints up to this instant."""
-        self._note_saves()
-
-    def _note_saves(self) -> None:
         now, trainer = self.world.queue.now, self.trainer
         if trainer is None:
             return
@@ -400,28 +379,9 @@ class SimPod:
             self.world.save_checkpoint(self.rented, trainer, step)
 
 
-def start_command(
-    pod: SimPod,
-    command: Command,
-    phase: str,
-    attempt: int,
-    pid: int,
-    left_s: float,
-    from_step: int,
-) -> SimCommand:
-    """On ``pod``, with what it will do to it."""
-    world, run_id = pod.world, pod.lease.run_id
-    made = SimCommand(
-        command,
-        world.shape_of(run_id, phase, pod.rented),
-        run_id=run_id,
-        attempt=attempt,
-        pid=pid,
-        at=world.queue.now,
-        deadline_s=left_s,
-        from_step=from_step,
-        ill=world.next_illness(pod.rented, phase, {}),
-    )
+def start_habit(pod: SimPod, made: SimCommand) -> None:
+    """Plan what a command will do to its ``pod``."""
+    world = pod.world
     world.commands.append((pod, made))
     if made.habit is not Habit.PLAIN:
         world.fire(made.habit.value, f"{pod.rented.pod_id}'s command has a habit")
@@ -429,7 +389,6 @@ def start_command(
         world.queue.at(made.disk_full_at, partial(_fill_disk, pod, made))
     for at in made.strikes():
         world.queue.at(at, partial(_attack, pod, made))
-    return made
 
 
 def _fill_disk(pod: SimPod, command: SimCommand) -> None:
@@ -510,14 +469,14 @@ class OtherMachines:
         self._pod.stop()
         self._pod.world.files.lose_pod(self._pod.rented.run_id, pod_id=self._pod.rented.pod_id)
         answers = [True, False]
-        self.head_watch = HeadWatch(lambda: answers.pop(0) if answers else False, self._boot_s)
+        boot_s = lambda: self._pod.machine.now().boot  # noqa: E731
+        self.head_watch = HeadWatch(lambda: answers.pop(0) if answers else False, boot_s)
         self.head_watch.look()
         self._head_lost_at = now
         self._pod.world.queue.after(HEAD_LOOK_EVERY_S, self._look_for_head)
-        self._pod.world.queue.at(now + self._pod.world.check.head_lost_s, self._must_have_ended)
-
-    def _boot_s(self) -> float:
-        return self._pod.machine.now().boot
+        check = self._pod.world.check
+        ends = partial(check.on_head_lost, self._pod.rented)
+        self._pod.world.queue.at(now + check.head_lost_s, ends)
 
     def _look_for_head(self) -> None:
         watch, rented = self.head_watch, self._pod.rented
@@ -528,9 +487,6 @@ class OtherMachines:
             rented.ended_by = rented.ended_by or "another machine"
             rented.end_from_inside()
         self._pod.world.queue.after(HEAD_LOOK_EVERY_S, self._look_for_head)
-
-    def _must_have_ended(self) -> None:
-        self._pod.world.check.head_was_lost(self._pod.rented)
 
     def word(self) -> contract.AgentReport | None:
         """Return the report that the link makes of another machine's, once the first was silent for

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import (
@@ -32,9 +32,7 @@ from trmcloud.core.values import replace
 from trmcloud.ports.bucket import BucketCheckpoints, GrantRequest, StoredCheckpoint
 from trmcloud.ports.compute import Compute, PodLink, PodRequest, StageItem, VolumeSeen
 from trmcloud.ports.machine import Progress, WorkDone
-from trmcloud.sim.world.account import Account, RentedMachine
-from trmcloud.sim.world.pod import SimPod
-from trmcloud.sim.world.protocols import Process, World
+from trmcloud.sim.world.account import Account, Pod, Process, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 
@@ -53,6 +51,7 @@ def _listed(rented: RentedMachine, status: PodStatus, ended_at: float | None) ->
     return known
 
 
+SOLD_OUT = "there are no longer any instances available"
 BOOT_LINE = "error creating container: layer does not exist"
 
 
@@ -64,19 +63,19 @@ class SimCompute(Compute):
 
     def create(self, request: PodRequest) -> str:
         account, knobs, world = self._account, self._account.world.knobs, self._account.world
-        world.check.truth.calls.asked_for(self._process, request)
+        world.check.truth.calls.on_create_call(request)
         self._process.cross("create.before")
         request.require_wanted()
-        self._gate("create")
+        self._gate()
         account.ensure_volume(request)
         if knobs.no_capacity_until > world.queue.now:
             world.observed("28")
-            raise NoCapacity("there are no longer any instances available")
-        world.check.truth.calls.sent(self._process, request)
+            raise NoCapacity(SOLD_OUT)
+        world.check.truth.calls.on_create_sent(request)
         mood = knobs.next_creates.pop(0) if knobs.next_creates and account.lags else ""
         if mood == "sold out":
             world.observed("28")
-            raise NoCapacity("there are no longer any instances available")
+            raise NoCapacity(SOLD_OUT)
         if mood == "sold out later":
             world.observed("28")
             pod_id = account.seek(request)
@@ -109,7 +108,7 @@ class SimCompute(Compute):
     def list_pods(self) -> Sequence[PodSeen]:
         account, world, process = self._account, self._account.world, self._process
         process.cross("list")
-        self._gate("list")
+        self._gate()
         now, knobs, lags = world.queue.now, world.knobs, account.lags
         lists_gone, driver = account.habits.lists_gone, process.driver
         seen = list(self._sought()) if account.sought else []
@@ -161,22 +160,20 @@ class SimCompute(Compute):
         self._process.cross("terminate.before")
         # What was decided before it slept in the midst of the call cannot be taken back.
         slept = account.world.queue.now > asked_at
-        self._gate("terminate")
+        self._gate()
         sought = account.sought.get(pod_id)
         if sought is not None:
             taken = sought.goes_on(account.world.queue.now)
             sought.called_off = sought.called_off or taken
             self._process.cross("terminate.after")
             return taken
-        rented = account.pods.get(pod_id)
-        if rented is None:
-            rented = next(iter(account.named(pod_id)), None)
+        rented = account.find(pod_id)
         if rented is not None and account.world.queue.now < rented.visible_at:
             if account.world.knobs.list_omits_s:
                 account.world.observed("21")
             rented = None
         if rented is not None:
-            account.world.check.terminated(rented, self._process, slept=slept)
+            account.world.check.on_end_call(rented, self._process, slept=slept)
             account.refuse(rented)
             by = "reap" if self._process.kind == "reap" else "controller"
             account.delete(rented, by)
@@ -189,14 +186,12 @@ class SimCompute(Compute):
     def bill(self, pod_id: str) -> Bill | None:
         account, world = self._account, self._account.world
         self._process.cross("bill")
-        self._gate("bill")
+        self._gate()
         now = world.queue.now
         sought = account.sought.get(pod_id)
         if sought is not None:
             return Bill(pod_id, ZERO, final=not sought.goes_on(now))
-        rented = account.pods.get(pod_id)
-        if rented is None:
-            rented = next(iter(account.named(pod_id)), None)
+        rented = account.find(pod_id)
         if rented is None:
             return None
         amount = rented.micros(now) + rented.storage_micros
@@ -216,7 +211,7 @@ class SimCompute(Compute):
         if world.queue.now < rented.boot_failed_at:
             return BootTrouble("error pulling image, trying again")
         try:
-            self._gate("list")
+            self._gate()
         except ProviderError:
             return None
         world.observed("79")
@@ -224,7 +219,7 @@ class SimCompute(Compute):
 
     def kept_volumes(self) -> Sequence[VolumeSeen]:
         self._process.cross("volumes")
-        self._gate("list")
+        self._gate()
         there = (v for v in self._account.volumes if v.ended_at is None)
         return [VolumeSeen(volume.volume_id, volume.place, volume.size_gb) for volume in there]
 
@@ -233,17 +228,17 @@ class SimCompute(Compute):
         asked_at = world.queue.now
         self._process.cross("delete-volume.before")
         slept = world.queue.now > asked_at  # see ``terminate``
-        self._gate("terminate")
+        self._gate()
         for volume in account.volumes:
             if volume.volume_id == volume_id and volume.ended_at is None:
                 if not slept:
-                    world.check.volumes.deleted(account, volume, self._process)
+                    world.check.volumes.on_delete(account, volume)
                 volume.ended_at = world.queue.now
                 world.say(f"{volume_id} is deleted")
         self._process.cross("delete-volume.after")
 
-    def _gate(self, verb: str) -> None:
-        self._account.world.gate(self._process, verb)
+    def _gate(self) -> None:
+        self._account.world.gate(self._process)
 
 
 class SimLink(PodLink):
@@ -252,7 +247,7 @@ class SimLink(PodLink):
     def __init__(self, account: Account, process: Process) -> None:
         self._account, self._process = account, process
 
-    def _pod(self, pod_name: str) -> SimPod | None:
+    def _pod(self, pod_name: str) -> Pod | None:
         world = self._account.world
         found = next(iter(self._account.named(pod_name)), None)
         if found is None:
@@ -290,20 +285,21 @@ class SimLink(PodLink):
         return report
 
     def stage(self, pod_name: str, items: Sequence[StageItem], progress: Progress) -> None:
-        pod = self._reached(pod_name)
-        if pod.world.knobs.pod_disk_full:
-            pod.world.observed("47")
-            raise LinkError("no room on the pod's disk")
+        pod = self._writable(pod_name)
         pod.staged = True
         pod.wake()
 
     def grant(self, pod_name: str, text: str) -> None:
+        pod = self._writable(pod_name)
+        pod.uploader.give(load_grants(text))
+        pod.wake()
+
+    def _writable(self, pod_name: str) -> Pod:
         pod = self._reached(pod_name)
         if pod.world.knobs.pod_disk_full:
             pod.world.observed("47")
             raise LinkError("no room on the pod's disk")
-        pod.uploader.give(load_grants(text))
-        pod.wake()
+        return pod
 
     def manifest(
         self, pod_name: str, run_id: str, kept: contract.KeptCheckpoint
@@ -337,7 +333,7 @@ class SimLink(PodLink):
         """Folders beside the home are not simulated: the copy succeeds or is cut off."""
         self._copied(pod_name)
 
-    def _copied(self, pod_name: str) -> SimPod:
+    def _copied(self, pod_name: str) -> Pod:
         """The pod, from which a copy got through.
 
         Raises:
@@ -350,7 +346,7 @@ class SimLink(PodLink):
             raise LinkError("the copy was cut off")
         return pod
 
-    def _reached(self, pod_name: str) -> SimPod:
+    def _reached(self, pod_name: str) -> Pod:
         pod = self._pod(pod_name)
         if pod is None or not pod.running:
             raise LinkError("the pod cannot be reached")
@@ -364,7 +360,7 @@ class SimLink(PodLink):
         if pod.orders is None or orders.epoch >= pod.orders.epoch:
             pod.orders = orders
             if orders.land:
-                pod.world.check.duties.ordered(pod)
+                pod.world.check.duties.on_orders(pod)
             pod.wake()
 
 
@@ -396,8 +392,11 @@ class SimBucket:
             self._world.check.truth.calls.refusal = error
             raise
 
-    def claim(self, run_id: str, ledger_id: str) -> None:
+    def _pass(self, *args: Any, **more: Any) -> None:
+        """Nothing is simulated of a call but whether the bucket answers it."""
         self._gate()
+
+    claim = fetch = add_metric = delete = send = store = _pass
 
     def grant(self, request: GrantRequest) -> Grants:
         self._gate()
@@ -431,7 +430,7 @@ class SimBucket:
 
     def oversized(self, run_id: str, file_bytes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
         self._gate()
-        found = self._world.check.oversize.there(run_id)
+        found = self._world.check.oversize.stored_for(run_id)
         if found:
             self._world.observed("74")
         return tuple((each.key, each.size_bytes) for each in found)
@@ -439,47 +438,14 @@ class SimBucket:
     def drop(self, keys: Sequence[str]) -> None:
         self._gate()
         for key in keys:
-            self._world.check.oversize.dropped(self._process, key)
+            self._world.check.oversize.on_delete(self._process, key)
 
     def last_report(self, run_id: str, generation: int) -> bytes | None:
         self._gate()
         return self._world.files.last_word(run_id, generation)
 
-    def fetch(
-        self,
-        stored: StoredCheckpoint,
-        names: Sequence[str],
-        target: Path,
-        progress: Callable[[int, int], None],
-    ) -> None:
-        self._gate()
-
-    def add_metric(
-        self, stored: StoredCheckpoint, val_bpb: float, step_losses: Sequence[float]
-    ) -> None:
-        self._gate()
-
-    def delete(self, stored: StoredCheckpoint, names: Sequence[str] = ()) -> None:
-        self._gate()
-
-    def send(self, item: StageItem, progress: Callable[[int, int], None]) -> None:
-        self._gate()
-
-    def store(
-        self,
-        folder: Path,
-        manifest: CheckpointManifest,
-        slot: str,
-        progress: Callable[[int, int], None],
-    ) -> None:
-        self._gate()
-
 
 _SHORTEST_S, _LONGEST_S = 2.0, 90.0
-
-
-def _unheard(done: int, total: int) -> None:
-    """Nobody watches a simulated copy."""
 
 
 class SimWorkers:
@@ -510,7 +476,7 @@ class SimWorkers:
         def carry() -> None:
             process.cross("work.mid")
             try:
-                work(_unheard)
+                work(lambda done, total: None)
                 error[0] = None
             except TrmcloudError as problem:
                 error[0] = problem

@@ -80,7 +80,7 @@ class Checkpoint:
         return replace(self.manifest, val_bpb=None)
 
     def leave(self) -> None:
-        """Its pod is no more: what nobody has copied is lost, the metric too."""
+        """Its pod is gone: what was not copied is lost, the metric too."""
         self.pod_id = ""
         if not self.scored:
             self._rewrite(None)

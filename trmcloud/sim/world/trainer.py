@@ -312,14 +312,11 @@ class SimTrainer:
 
     def step(self, at: float) -> int:
         if at != self._step[0]:
-            self._step = at, self._step_by(at)
+            step, seen = self.from_step, min(self._seen_until(at), self.turns_at)
+            if seen > self.trains_at:
+                step = max(step, min(self.shape.step_at(self._trained_s(seen)), self.shape.steps))
+            self._step = at, step
         return self._step[1]
-
-    def _step_by(self, at: float) -> int:
-        at = min(self._seen_until(at), self.turns_at)
-        if at <= self.trains_at:
-            return self.from_step
-        return max(self.from_step, min(self.shape.step_at(self._trained_s(at)), self.shape.steps))
 
     def saved_step(self, at: float) -> int | None:
         """The newest step whose checkpoint is whole; None where this attempt saved none."""
@@ -442,17 +439,15 @@ class SimCommand(SimTrainer):
         *,
         run_id: str,
         attempt: int,
-        pid: int,
-        at: float,
-        deadline_s: float,
-        from_step: int,
         ill: Illness | None,
+        **started: Any,
     ) -> None:
+        """``started``: see ``SimTrainer``."""
         self.command, self.habit = command, Habit(command.words[0])
         self.swept_at: float | None = None
         """When somebody else than its watcher killed all its processes."""
         self.disk_full_at = inf
-        # Dice of its own: the world's go on as without it.
+        # Dice of its own: the world's are not changed by it.
         self._dice = random.Random(f"{run_id} {attempt} {command.words[0]}")
         self._needs_s = command.grace_s * self._dice.uniform(0.1, _SLOWEST)
         self._watcher_dies_s = (
@@ -465,10 +460,7 @@ class SimCommand(SimTrainer):
             replace(shape, start_s=0.0, compile_s=shape.start_s + shape.compile_s),
             run_id=run_id,
             attempt=attempt,
-            pid=pid,
-            at=at,
-            deadline_s=deadline_s,
-            from_step=from_step,
+            **started,
             ill=None if ill is not None and ill.kind in ("deaf", "last_evaluation") else ill,
         )
         if self.habit is Habit.FILLING:
@@ -513,7 +505,7 @@ class SimCommand(SimTrainer):
         self.scored_at = self.ends_at
         self.watcher_died = dies < self.ends_at
         if self.watcher_died:
-            # Nobody is told, and nothing is taken: the command's own processes go on.
+            # No signal is sent and nothing is copied: the command's own processes live on.
             self.ends_at, self.outcome, self.saves_last = dies, "lost", False
 
     def _leaves_at(self) -> float:

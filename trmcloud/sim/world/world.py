@@ -11,17 +11,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from trmcloud.core.contract.pod_contract import Lease
 from trmcloud.core.errors import ProviderError, TrmcloudError
-from trmcloud.ports.compute import Compute, PodLink
-from trmcloud.sim.world import protocols
-from trmcloud.sim.world.account import Account, RentedMachine
+from trmcloud.core.values import replace
+from trmcloud.sim.world.account import Account, Judge, Pod, Process, RentedMachine
 from trmcloud.sim.world.clocks import EventQueue, Machine
 from trmcloud.sim.world.controllers import ProcessKilled
 from trmcloud.sim.world.facts import START_AT, Knobs, TimelineEntry, Trap, Truth
 from trmcloud.sim.world.ledger_memory import MemoryLedger
-from trmcloud.sim.world.pod import SAMPLED_S
-from trmcloud.sim.world.ports import SimCompute, SimLink
-from trmcloud.sim.world.protocols import Judge, Pod, Process
+from trmcloud.sim.world.pod import SAMPLED_S, SimPod
 from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
 from trmcloud.sim.world.trainer import Illness, Shape, SimCommand, SimTrainer, asks_for
@@ -49,7 +47,7 @@ class SimWorld:
         self.commands: list[tuple[Pod, SimCommand]] = []
         """Of users' own: each attempt, and where it was started."""
         self.notes: dict[str, Mapping[str, Any]] = {}
-        self.told: list[TimelineEntry] = []
+        self.timeline: list[TimelineEntry] = []
         self.fired: dict[str, int] = {}
         self.observed_faults: dict[str, int] = {}
         self.errors: list[str] = []
@@ -61,7 +59,7 @@ class SimWorld:
     # -- telling ------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        self.told.append(TimelineEntry(self.queue.now, text))
+        self.timeline.append(TimelineEntry(self.queue.now, text))
 
     def fire(self, fault: str, text: str) -> None:
         """A fault strikes; it counts only once something feels it."""
@@ -84,19 +82,13 @@ class SimWorld:
     # -- processes ----------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something changed: whoever looks often will see it soon."""
+        """Something changed: processes that look often will see it soon."""
         if self._waking:
             return
         self._waking = True
         for process in self.processes:
             process.wake()
         self._waking = False
-
-    def computes_of(self, process: Process) -> dict[str, Compute]:
-        return {name: SimCompute(account, process) for name, account in self.accounts.items()}
-
-    def links_of(self, process: Process) -> dict[str, PodLink]:
-        return {name: SimLink(account, process) for name, account in self.accounts.items()}
 
     def crossing(self, process: Process, point: str) -> None:
         for trap in self.armed:
@@ -131,24 +123,21 @@ class SimWorld:
         if not process.alive:
             raise ProcessKilled
 
-    def gate(self, process: Process, verb: str) -> None:
+    def gate(self, process: Process) -> None:
         """Let a call to the provider through, or raise its error."""
         knobs, now = self.knobs, self.queue.now
         if not process.machine.online:
             self.felt_any("offline")
             raise ProviderError("the provider's name cannot be resolved")
-        if now < knobs.key_revoked_until:
-            self.observed("27")
-            raise ProviderError("401: the key is not valid")
-        if now < knobs.throttled_until:
-            self.observed("23")
-            raise ProviderError("429: too many requests")
-        if now < knobs.outage_until:
-            self.observed(knobs.outage_fault)
-            raise ProviderError("503 from the provider")
-        if now < knobs.garbage_until:
-            self.observed("26")
-            raise ProviderError("the answer is no JSON")
+        for until, fault, answer in (
+            (knobs.key_revoked_until, "27", "401: the key is not valid"),
+            (knobs.throttled_until, "23", "429: too many requests"),
+            (knobs.outage_until, knobs.outage_fault, "503 from the provider"),
+            (knobs.garbage_until, "26", "the answer is no JSON"),
+        ):
+            if now < until:
+                self.observed(fault)
+                raise ProviderError(answer)
 
     @property
     def ledger_readable(self) -> bool:
@@ -182,20 +171,18 @@ class SimWorld:
     def living(self) -> list[RentedMachine]:
         return [rented for account in self.accounts.values() for rented in account.living]
 
+    def make_pod(self, rented: RentedMachine, lease: Lease) -> Pod:
+        return SimPod(self, rented, lease)
+
     # -- training -----------------------------------------------------------------------------
 
-    def shape_of(self, run_id: str, phase: str, rented: protocols.RentedMachine) -> Shape:
-        shape = self.truths[run_id].shapes[phase]
-        factor = 1.0
-        if self.knobs.slow_factor != 1.0:
-            factor *= self.knobs.slow_factor
+    def shape_of(self, run_id: str, phase: str) -> Shape:
+        shape, factor = self.truths[run_id].shapes[phase], self.knobs.slow_factor
+        if factor != 1.0:
             self.observed("62")
         if self.knobs.wrong_gpus:
             factor *= 2.0
-        if factor == 1.0:
-            return shape
-        values = {**shape.__dict__, "step_s": shape.step_s * factor}
-        return Shape(**values)
+        return shape if factor == 1.0 else replace(shape, step_s=shape.step_s * factor)
 
     def memory_share(self, run_id: str, trainer: SimTrainer | None) -> float | None:
         """Return the share of a GPU's memory in use, a while into the training of a phase that has
@@ -218,7 +205,7 @@ class SimWorld:
         return random.Random(f"memory {run_id} {phase}").uniform(0.2, 0.7)
 
     def next_illness(
-        self, rented: protocols.RentedMachine, phase: str, overrides: Mapping[str, Any]
+        self, rented: RentedMachine, phase: str, overrides: Mapping[str, Any]
     ) -> Illness | None:
         if "trainer" in self.off:
             return Illness("deaf", 0.0, "")
@@ -236,9 +223,7 @@ class SimWorld:
         self.observed(ill.fault)
         return ill
 
-    def save_checkpoint(
-        self, rented: protocols.RentedMachine, trainer: SimTrainer, step: int
-    ) -> None:
+    def save_checkpoint(self, rented: RentedMachine, trainer: SimTrainer, step: int) -> None:
         """Bring the checkpoints of ``trainer`` up to now: ``step`` is the newest it has saved."""
         phase, run_id = trainer.shape.phase, trainer.run_id
         if not rented.account.habits.disk_survives:
@@ -250,9 +235,7 @@ class SimWorld:
             if not made.evaluated and trainer.is_scored(made.manifest.step, self.queue.now):
                 self._score(made, rented, trainer)
 
-    def _score(
-        self, made: Checkpoint, rented: protocols.RentedMachine, trainer: SimTrainer
-    ) -> None:
+    def _score(self, made: Checkpoint, rented: RentedMachine, trainer: SimTrainer) -> None:
         bpb: float | None = trainer.shape.bpb_at(made.manifest.step)
         if self.knobs.nan_scores:
             bpb = None
@@ -261,9 +244,7 @@ class SimWorld:
             made.pod_id = rented.pod_id  # if it was given it, it has a copy of its own
         made.score(bpb)
 
-    def _new_checkpoint(
-        self, rented: protocols.RentedMachine, trainer: SimTrainer, step: int
-    ) -> Checkpoint:
+    def _new_checkpoint(self, rented: RentedMachine, trainer: SimTrainer, step: int) -> Checkpoint:
         run_id, shape, now = trainer.run_id, trainer.shape, self.queue.now
         since = shape.cooldown_from(step)
         manifest = make_manifest(run_id, shape.phase, step, now, None, self.files.made, since)
@@ -280,11 +261,11 @@ class SimWorld:
         self.files.add(run_id, made)
         return made
 
-    def _on_own_disk(self, rented: protocols.RentedMachine) -> bool:
+    def _on_own_disk(self, rented: RentedMachine) -> bool:
         lease = rented.pod.lease
         return lease.hold or lease.uploads or not self._on_volume(rented)
 
-    def _on_volume(self, rented: protocols.RentedMachine) -> bool:
+    def _on_volume(self, rented: RentedMachine) -> bool:
         """Whether checkpoints lie on what outlives the pod."""
         local = rented.account.habits.self_ends == "exit"
         return local or self.truths[rented.run_id].plan.spec.volume
