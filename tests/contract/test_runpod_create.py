@@ -179,11 +179,6 @@ def test_a_command_has_three_forms(
     assert answer.status == status, answer.text
     if shown is not None:
         assert (answer.data["args"], answer.data["entrypoint"], answer.data["cmd"]) == shown
-        path = f"/v2/pods/{answer.data['id']}"
-        kept = ask("PATCH", path, {"entrypoint": ["new"]}).data
-        assert (kept["entrypoint"], kept["cmd"]) == (["new"], shown[2])
-        cleared = ask("PATCH", path, {"args": ""}).data
-        assert (cleared["args"], cleared["entrypoint"], cleared["cmd"]) == ("", [], [])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +201,7 @@ def test_an_images_entry_point_takes_a_command_for_its_arguments(
 
 @pytest.fixture
 def standin(tmp_path: Path) -> Iterator[StandIn]:
-    with judged(tmp_path / "runpod", isolated=True) as one:
+    with judged(tmp_path / "runpod") as one:
         one.control.set(restart_after_s=0.05, runpodctl="absent")
         yield one
 

@@ -99,15 +99,10 @@ class Context:
     def create(self, body: dict[str, Any]) -> Pod:
         """The pod, made; Refused where nothing was made."""
         at = self.settle()
-        kind, cloud, place = self._placed(body)
+        gpu, cloud, place = self._placed(body)
         place = self.knobs.lands_in or place
-        gpu_count = int(body["gpu"].get("count", 1)) if "gpu" in body else 0
-        rate = (
-            kind.price(cloud) * gpu_count
-            if isinstance(kind, catalog.Gpu)
-            else kind.per_vcpu * int(body["cpu"]["vcpuCount"])
-        )
-        rate = round(rate * self.knobs.price_factor, 6)
+        gpu_count = int(body["gpu"].get("count", 1))
+        rate = round(gpu.price(cloud) * gpu_count * self.knobs.price_factor, 6)
         persistent = int((body.get("mounts", {}).get("persistent") or {}).get("size", 0))
         disk = billing.disk_rate(int(body.get("disk", 50)), persistent)
         if self.paid_in - self.spent(at) < rate + disk:
@@ -125,9 +120,9 @@ class Context:
             rate=rate,
             key="rpa_pod_" + self._new_id(24),
             host=self._new_id(8, "0123456789abcdef"),
-            gpu_id=body["gpu"]["id"] if "gpu" in body else "",
+            gpu_id=gpu.id,
             gpu_count=gpu_count,
-            cuda=self._cuda(body) if "gpu" in body else None,
+            cuda=self._cuda(body),
             ssh_after_s=self.knobs.ssh_after_s,
             stuck=self._stuck(body),
             host_says=list(self.knobs.boot_log),
@@ -140,10 +135,6 @@ class Context:
                 "runpodctl": self.knobs.runpodctl,
             },
         )
-        if "cpu" in body and isinstance(kind, catalog.Cpu):
-            vcpus = int(body["cpu"]["vcpuCount"])
-            memory = max(1, int(vcpus * kind.ram_gb_per_vcpu))
-            pod.cpu = {"id": kind.id, "vcpuCount": vcpus, "memory": memory}
         self._boot(pod, at)
         self.pods[pod.id] = pod
         return pod
@@ -184,8 +175,6 @@ class Context:
         pod = self.find(pod_id)
         if action not in ACTIONS[pod.status] or not pod.alive:
             raise Refused(409, f"action {action} is not valid for a pod that is {pod.status}")
-        if pod.locked and action in ("stop", "restart"):
-            raise Refused(409, "pod is locked")
         at = self.now()
         if action == "terminate":
             self.delete(pod_id, by)
@@ -201,25 +190,6 @@ class Context:
                 raise Refused(402, NO_BALANCE)
             self._boot(pod, at)
         self.settle()
-        return pod
-
-    def update(self, pod_id: str, changes: dict[str, Any]) -> Pod:
-        pod = self.find(pod_id)
-        mounts = changes.get("mounts") or {}
-        if set(mounts) - set(pod.body["mounts"]):
-            raise Refused(400, "a mount's kind is fixed at create")
-        if "network" in mounts:
-            if not mounts["network"]:
-                raise Refused(400, "clearing mounts is not supported")
-            if mounts["network"][0]["volumeId"] != pod.volume_id:
-                raise Refused(400, "volumeId is immutable")
-        pod.name = changes.get("name", pod.name)
-        pod.locked = changes.get("locked", pod.locked)
-        edits = {key: value for key, value in changes.items() if key not in ("name", "locked")}
-        pod.body["mounts"] |= edits.pop("mounts", {})
-        pod.body |= edits
-        if (edits or mounts) and pod.status == "RUNNING":
-            self._reset(pod)
         return pod
 
     # -- volumes -------------------------------------------------------------------------------
@@ -350,21 +320,14 @@ class Context:
                 self.machines.halt(pod, forget=True)
         self._advance(at)
 
-    def _placed(self, body: dict[str, Any]) -> tuple[catalog.Gpu | catalog.Cpu, str, str]:
-        """(what, cloud, data centre); Refused as RunPod would."""
+    def _placed(self, body: dict[str, Any]) -> tuple[catalog.Gpu, str, str]:
+        """(GPU type, cloud, data centre); Refused as RunPod would."""
         cloud = body.get("cloud", "SECURE")
-        if ("gpu" in body) == ("cpu" in body):
-            raise Refused(400, "exactly one of gpu or cpu must be set")
+        if "gpu" not in body or "cpu" in body:
+            raise Refused(400, "exactly one of gpu or cpu must be set, and there are no CPUs here")
         if len(body.get("env", {})) > MOST_ENV:
             raise Refused(400, f"at most {MOST_ENV} environment variables")
         places = self._places(body, cloud)
-        if "cpu" in body:
-            if "persistent" in body.get("mounts", {}):
-                raise Refused(400, "mounts.persistent is invalid on a CPU pod")
-            cpu = catalog.cpu(body["cpu"]["id"])
-            if cpu is None or body["cpu"]["vcpuCount"] > cpu.most:
-                raise Refused(400, f"no CPU flavor {body['cpu']['id']} of that size")
-            return cpu, cloud, places[0] if places else catalog.DATA_CENTERS[0].id
         asked = body["gpu"]
         gpu = catalog.gpu(asked["id"])
         if gpu is None:
