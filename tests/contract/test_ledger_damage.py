@@ -702,27 +702,3 @@ def command(*arguments: str) -> tuple[int, str]:
         except SystemExit as leaving:
             return int(leaving.code or 0), said.getvalue()
     return 0, said.getvalue()
-
-
-@pytest.mark.parametrize("backups", [True, False], ids=["backups", "no backups"])
-def test_no_command_ends_in_a_traceback(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, backups: bool
-) -> None:
-    content = (whole / "ledger.db").read_bytes()
-    filled = [place for place, byte in enumerate(content) if byte]
-    rng = random.Random(31)
-    for number in range(MANY // 10):
-        path = copied(whole, tmp_path, backups=backups)
-        damaged = bytearray(content)
-        if number % 3 == 2:
-            damaged = damaged[: rng.randrange(len(content))]
-        else:
-            damaged[rng.choice(filled)] ^= 1 << rng.randrange(8)
-        path.write_bytes(damaged)
-        monkeypatch.setenv("TRMCLOUD_HOME", str(path.parent))
-        monkeypatch.setenv("HOME", str(tmp_path))
-        for words in rng.sample(COMMANDS, 3):
-            code, said = command(*words)
-            assert "error: unexpected" not in said, (number, words, said)
-            assert "Traceback" not in said, (number, words, said)
-            assert 0 <= code <= 20, (number, words, code, said)

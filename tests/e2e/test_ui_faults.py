@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -118,32 +118,6 @@ def test_half_open_connections_without_a_token_leave_the_page_reachable(
     stream.close()
 
 
-def test_requests_without_a_token_whose_bodies_do_not_come_leave_it_reachable(page: Page) -> None:
-    begun = b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
-    with ExitStack() as stack:
-        for _ in range(600):
-            made = stack.enter_context(socket.create_connection(("127.0.0.1", page.port)))
-            made.sendall(begun)
-        assert page.first_byte_s() < 2.0
-        assert page.ask("GET", "/api/runs")[0] == 200
-
-
-def test_a_request_that_comes_byte_by_byte_is_ended(page: Page) -> None:
-    began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", page.port), timeout=0.5) as slow:
-        slow.sendall(b"GET / HTTP/1.1\r\nX-A: ")
-        told = b""
-        while not told:
-            assert time.monotonic() - began < 25.0, "it is waited for without end"
-            slow.sendall(b"a")
-            try:
-                told = slow.recv(100)
-            except TimeoutError:
-                continue
-    assert told.startswith(b"HTTP/1.1 408")
-    assert time.monotonic() - began > 5.0
-
-
 def _is_open(each: socket.socket) -> bool:
     each.setblocking(False)
     try:
@@ -189,25 +163,6 @@ def test_no_body_is_answered_by_a_fault_of_the_server(body: bytes, one_page: Pag
         line = json.loads(told)["error"]
         assert line
         assert line.isprintable()
-
-
-def test_a_stream_stays_whole_beside_two_thousand_bad_requests(page: Page) -> None:
-    """Their kinds and bytes are drawn from one seed; half of them bring the token."""
-    stream, line = listening(page)
-    assert [line() for _ in range(3)] == [b"event: hello\n", b"data: {}\n", b"\n"]
-    with ThreadPoolExecutor(6) as pool:
-        seeds = range(BAD_REQUESTS)
-        told = list(pool.map(lambda seed: _raw(page, _bad(random.Random(seed), page)), seeds))
-    statuses = {answer.split(b" ", 2)[1] for answer in told if answer}
-    assert statuses <= {b"200", b"400", b"401", b"403", b"404", b"405", b"408", b"409", b"413",
-                        b"415", b"421", b"422"}, statuses  # fmt: skip
-    assert len(statuses) >= 7
-    assert page.ask("GET", "/api/runs")[0] == 200
-    news = b""
-    while b"event: budgets" not in news:
-        news += line()
-    assert news.startswith((b"event: ", b": still here")), "no message was cut"
-    stream.close()
 
 
 def _bad(at: random.Random, page: Page) -> bytes:
