@@ -6,16 +6,13 @@ import functools
 import json
 import os
 import shlex
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -103,77 +100,6 @@ def test_deleting_a_pod_kills_all_that_it_ever_started(standin: StandIn, tmp_pat
     assert not (tmp_path / "runpod" / "pods" / pod["id"]).exists()
 
 
-def test_stop_and_restart_keep_the_workspace(standin: StandIn) -> None:
-    ask = Client(standin)
-    script = 'echo x >> "$TRMCLOUD_ROOT/n"; echo "seen $(wc -l < $TRMCLOUD_ROOT/n)"; sleep 600'
-    root = "/workspace"
-    pod = ask.rent(args=shell(script), mounts=WORKSPACE, env={"TRMCLOUD_ROOT": root})
-    said(standin, "seen 1")
-    action = f"/v2/pods/{pod['id']}/action"
-    assert ask("POST", action, {"action": "restart"}).status == 200
-    said(standin, "seen 2")
-    assert ask("POST", action, {"action": "stop"}).data["status"] == "EXITED"
-    assert ask("POST", action, {"action": "start"}).status == 200
-    said(standin, "seen 3")
-
-
-def test_the_gpus_that_are_there_need_not_be_those_rented(standin: StandIn) -> None:
-    ask = Client(standin)
-    fields = "driver_version,name,memory.total,memory.used,utilization.gpu"
-    script = f"nvidia-smi --query-gpu={fields} --format=csv,noheader,nounits; echo end; sleep 60"
-    ask.rent("right", gpu="NVIDIA H100 80GB HBM3", args=shell(script))
-    said(standin, "end", "right")
-    assert lines(standin, "right")[:-1] == ["570.124.06, NVIDIA H100 80GB HBM3, 81559, 0, 0"]
-    standin.control.set(
-        fewer_gpus=1, other_gpu="NVIDIA L4", gpu_memory_used_mib=900, gpu_util=50, driver="535.1"
-    )
-    wish = {"id": "NVIDIA H100 80GB HBM3", "count": 3}
-    body = {"name": "wrong", "image": "i", "gpu": wish, "args": shell(script)}
-    assert ask("POST", "/v2/pods", body).data["gpu"]["count"] == 3
-    said(standin, "end", "wrong")
-    assert lines(standin, "wrong")[:-1] == ["535.1, NVIDIA L4, 23034, 900, 50"] * 2
-
-
-WAYS = {
-    "old": ("runpodctl remove pod $RUNPOD_POD_ID", {"runpodctl": "old"}),
-    "new": ("runpodctl pod delete $RUNPOD_POD_ID", {"runpodctl": "new"}),
-    "graphql": (
-        'curl -s -H "Authorization: Bearer $RUNPOD_API_KEY" $RUNPOD_API_BASE_URL/graphql '
-        '-H "Content-Type: application/json" -d '
-        r'"{\"query\":\"mutation{podTerminate(input:{podId:\\\"$RUNPOD_POD_ID\\\"})}\"}"',
-        {"runpodctl": "absent"},
-    ),
-}
-
-
-def test_a_pod_that_may_not_end_itself_is_told_so(standin: StandIn) -> None:
-    standin.control.set(self_graphql=False, self_delete=False)
-    script = "runpodctl remove pod $RUNPOD_POD_ID; runpodctl pod delete $RUNPOD_POD_ID; "
-    script += "runpodctl end pod; echo end; sleep 600"
-    Client(standin).rent(args=shell(script))
-    said(standin, "end")
-    first, second, third = lines(standin)[:3]
-    assert first == "Error: Unauthorized"
-    assert second.startswith("Error: 403")
-    assert third.startswith('Error: unknown command "end pod"')
-    assert len(standin.control.live()) == 1
-
-
-def test_a_restart_loop_goes_on_and_on(standin: StandIn) -> None:
-    standin.control.set(restart_loop=True, restart_loop_s=0.1)
-    Client(standin).rent(args="sleep 600")
-    eventually(lambda: standin.control.pod("a-pod").boots >= 3)
-    assert standin.control.pod("a-pod").status == "RUNNING"
-
-
-def test_a_command_that_cannot_start_leaves_a_pod_that_costs(standin: StandIn) -> None:
-    ask = Client(standin)
-    pod = ask.rent(args="no-such-command")
-    log = standin.control.pod("a-pod").log
-    eventually(lambda: any("no-such-command" in line for *_, line in list(log)))
-    assert ask.pod(pod["id"])["status"] == "RUNNING"
-
-
 def test_an_isolated_pod_is_a_machine_of_its_own(standin: StandIn) -> None:
     ask = Client(standin)
     standin.control.set(absent_commands=["rsync"])
@@ -210,56 +136,6 @@ def test_an_isolated_pod_has_no_code_that_was_not_sent(tmp_path: Path) -> None:
         assert "No such file" in fourth
 
 
-def test_an_isolated_pods_disk_can_be_full(standin: StandIn) -> None:
-    if shutil.which("mkfs.ext4") is None:
-        pytest.skip("no mkfs.ext4")
-    standin.control.set(workspace_mib=8)
-    script = "head -c 20M /dev/zero > /workspace/big || echo full; echo end; sleep 600"
-    Client(standin).rent(args=shell(script), mounts=WORKSPACE)
-    said(standin, "end")
-    assert "full" in lines(standin)
-
-
-@needs_sshd
-def test_ssh_into_a_pod_whose_command_starts_sshd(standin: StandIn, tmp_path: Path) -> None:
-    ask, key = Client(standin), tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    public = key.with_suffix(".pub").read_text().strip()
-    pod = ask.rent(env={"PUBLIC_KEY": public})
-    direct = eventually(lambda: ask.pod(pod["id"])["ssh"]["direct"])
-    command = [
-        *("ssh", "-i", str(key), "-F", "none", "-o", "StrictHostKeyChecking=no"),
-        *("-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-o", "BatchMode=yes"),
-        *("-p", str(direct["port"]), f"{os.environ.get('USER', 'root')}@{direct['host']}"),
-    ]
-
-    def over_ssh(script: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, script], capture_output=True, text=True, timeout=20, check=False, **more
-        )
-
-    eventually(lambda: over_ssh("true").returncode == 0)
-    assert over_ssh("nvidia-smi -L").stdout.startswith("GPU 0: NVIDIA L4")
-    assert over_ssh("wc -c", input="x" * 3_000_000).stdout.strip() == "3000000"
-    session = subprocess.Popen([*command, "sleep 600"])
-    time.sleep(0.2)
-    assert session.poll() is None
-    ask("DELETE", f"/v2/pods/{pod['id']}")
-    assert session.wait(20) == 255
-    assert over_ssh("true").returncode == 255
-
-
-def test_a_lost_host_takes_its_processes_and_stays_on_the_list(standin: StandIn) -> None:
-    ask = Client(standin)
-    marker = f"{300000 + os.getpid()}.{time.time_ns() % 10**6}"
-    pod = ask.rent(args=f"sleep {marker}")
-    eventually(lambda: running_with(marker))
-    standin.control.lose_host("a-pod")
-    assert running_with(marker) == []
-    shown = ask.pod(pod["id"])
-    assert (shown["status"], shown["ssh"]["direct"]) == ("RUNNING", None)
-
-
 def test_a_test_may_reach_into_a_pod(standin: StandIn) -> None:
     ask = Client(standin)
     ask.rent(args="sleep 600", mounts=WORKSPACE)
@@ -277,23 +153,6 @@ def runs(standin: StandIn) -> str | None:
         return standin.control.inside("a-pod", "echo yes")
     except ValueError:
         return None
-
-
-def test_a_cut_line_drops_sessions_and_takes_new_ones(standin: StandIn) -> None:
-    ask = Client(standin)
-    greet = "import socket as s;l=s.create_server(('127.0.0.1',22));held=[]\n"
-    greet += "while 1: c=l.accept()[0];c.send(b'hi');held.append(c)"
-    pod = ask.rent(args=f"python3 -c {shlex.quote(f'exec({greet!r})')}")
-    direct = eventually(lambda: ask.pod(pod["id"])["ssh"]["direct"])
-
-    def connect() -> socket.socket | None:
-        line = socket.create_connection((direct["host"], direct["port"]), 5)
-        return line if line.recv(2) == b"hi" else None
-
-    line = eventually(connect)
-    standin.control.cut("a-pod")
-    assert line.recv(1) == b""
-    assert connect() is not None
 
 
 def test_pods_die_with_a_stand_in_that_is_killed(tmp_path: Path) -> None:

@@ -262,15 +262,3 @@ def test_a_lost_host_is_not_billed_and_the_list_does_not_say_so(runpod_and_clock
     shown = ask.pod(pod["id"])
     assert (shown["status"], shown["runtime"]) == ("RUNNING", None)
     assert ask("DELETE", f"/v2/pods/{pod['id']}").status == 204
-
-
-def test_the_providers_own_timer_is_taken_and_forgotten(runpod_and_clock: Clocked) -> None:
-    standin, _ = runpod_and_clock
-    ask = Client(standin)
-    made = ask.graphql(
-        'mutation { podFindAndDeployOnDemand(input: {name: "t", imageName: "i", cloudType: SECURE,'
-        ' gpuTypeId: "NVIDIA L4", terminateAfter: "2026-09-21T00:00:00Z",'
-        ' stopAfter: "2026-09-21T00:00:00Z"}) { id costPerHr desiredStatus } }'
-    )["data"]["podFindAndDeployOnDemand"]
-    standin.control.advance(86_400)
-    assert ask.pod(made["id"])["status"] == "RUNNING"

@@ -22,7 +22,7 @@ from trmcloud.core.control.budget import exposure_of
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO
 
-HOLD = ("--minutes", "0.75", "-y")
+HOLD = ("--minutes", "0.5", "-y")
 TWO_PODS = "0.25"
 NO_WAY = {"self_graphql": False, "self_action": False, "self_delete": False}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import random
 import shutil
 import socket
 import subprocess
@@ -14,7 +13,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +24,6 @@ pytest.importorskip("starlette", reason="the extra `ui`")
 pytest.importorskip("uvicorn", reason="the extra `ui`")
 
 WITHIN_S = 60.0
-BAD_REQUESTS = 2_000
 HALF_OPEN = 1_100
 
 
@@ -163,51 +160,6 @@ def test_no_body_is_answered_by_a_fault_of_the_server(body: bytes, one_page: Pag
         line = json.loads(told)["error"]
         assert line
         assert line.isprintable()
-
-
-def _bad(at: random.Random, page: Page) -> bytes:
-    """The bytes of a request with something wrong in it."""
-    value: Any = at.choice([
-        b"NaN", b"1e400", b"-1", b"9" * at.randrange(1, 6000), b"null", b"true", b"[]", b'"-5"',
-        b"[" * at.randrange(1, 3000), b'"\\ud800"', b'"\\u0000"', b'"1e400"', b'"1e-320"',
-        at.randbytes(at.randrange(40)),
-    ])  # fmt: skip
-    key = at.choice([b"verb", b"cap", b"agreed", b"x"])
-    body = b'{"verb": "raise", "%s": %s}' % (key, value)
-    if at.random() < 0.2:
-        body = body[: at.randrange(len(body))] + at.randbytes(at.randrange(9))
-    path = at.choice([
-        b"/api/runs/r-none/do", b"/api/budgets/month", b"/api/budgets/%00", b"/api/runs/%ff/curves",
-        b"/api/runs/..%2f..%2fetc/foreseen?verb=raise&cap=1e400", b"/static/../../x",
-        b"/" + at.randbytes(4).hex().encode(),
-        b"/api/runs/r/foreseen?cap=%ed%a0%80&verb=" + b"9" * 3000,
-    ])  # fmt: skip
-    lines = [
-        at.choice([b"POST", b"POST", b"GET", b"PUT", b"\x00"]) + b" " + path + b" HTTP/1.1",
-        at.choice([b"Host: localhost"] * 8 + [b"Host: evil.example", b"Host:", b"X: y"]),
-        at.choice([b"Content-Type: application/json"] * 8 + [b"Content-Type: text/plain"]),
-        at.choice([b"Content-Length: %d" % len(body)] * 8 + [
-            b"Content-Length: -1", b"Content-Length: 99999999", b"Transfer-Encoding: chunked",
-        ]),
-        b"Connection: close",
-    ]  # fmt: skip
-    if at.random() < 0.6:
-        lines.append(b"Authorization: Bearer " + page.token.encode())
-    if at.random() < 0.1:
-        lines.append(at.choice([b"Origin: http://evil.example", b"Sec-Fetch-Site: cross-site",
-                                b"Origin: null", at.randbytes(9)]))  # fmt: skip
-    request = b"\r\n".join(lines) + b"\r\n\r\n" + body
-    return request[: at.randrange(len(request))] if at.random() < 0.1 else request
-
-
-def _raw(page: Page, request: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", page.port), timeout=WITHIN_S) as made:
-        try:
-            made.sendall(request)
-            made.shutdown(socket.SHUT_WR)
-            return made.recv(4000)
-        except ConnectionError:
-            return b""
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")

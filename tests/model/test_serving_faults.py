@@ -24,8 +24,9 @@ from model.families.drawing import BatchedSampler, SequentialSampler, Text
 from model.families.protocol import Sampling
 from model.serving.engine import EndOfText, Engine
 from model.training.load import LoadedModel, load_model
-from tests.model.test_serving import Client, serving, until
+from tests.model.test_serving import Client, serving
 from tests.standins.half_open import no_more_files
+from tests.standins.loopback import until
 
 pytest.importorskip("starlette", reason="the extra `serve`")
 pytest.importorskip("uvicorn", reason="the extra `serve`")

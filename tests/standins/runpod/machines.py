@@ -151,7 +151,7 @@ class RealMachines:
             "RUNPOD_API_KEY": pod.key,
             "RUNPOD_DC_ID": pod.data_center,
             "RUNPOD_POD_HOSTNAME": f"{pod.id}-{pod.host}",
-            "RUNPOD_GPU_COUNT": str(len(tools.shown_gpus(pod, self._knobs))),
+            "RUNPOD_GPU_COUNT": str(len(tools.shown_gpus(pod))),
             "RUNPOD_CPU_COUNT": "8",
             "RUNPOD_PUBLIC_IP": "127.0.0.1",
             "TRMCLOUD_RUNPOD_API": self.api_url,

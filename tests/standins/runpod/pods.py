@@ -60,8 +60,7 @@ class Pod:
     started_at: float | None = None
     ssh_after_s: float = 0.0
     stuck: str = ""
-    """"never" stays in PROVISIONING, "error" ends in ERROR, "unstarted" in RUNNING with nothing
-    in it."""
+    """"error" ends in ERROR, "unstarted" in RUNNING with nothing in it."""
     host_says: list[str] = field(default_factory=list)
     prints: list[str] = field(default_factory=list)
     deleted_at: float | None = None

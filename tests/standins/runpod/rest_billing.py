@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 import datetime
 import time
+from typing import Any
 
 from tests.standins.runpod import billing
 from tests.standins.runpod.http_types import Answer, Asked, problem, reply
@@ -24,7 +25,7 @@ class Billing:
             return window
         start, end, size, known = window
         only = asked.query.get("podId")
-        records = []
+        records: list[dict[str, Any]] = []
         for low, high in billing.buckets(start, end, size):
             for pod in self._world.all_pods():
                 if only not in (None, pod.id):

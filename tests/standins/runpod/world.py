@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.standins.runpod import billing, catalog
-from tests.standins.runpod.knobs import Knobs
+from tests.standins.runpod.knobs import BEHAVIOUR, Knobs
 from tests.standins.runpod.pods import ACTIONS, UP, Machines, Pod, Volume
 
 NO_CAPACITY = (
@@ -129,7 +129,6 @@ class Context:
             prints=list(self.knobs.boot_log_container),
             inside={
                 "fewer_gpus": self.knobs.fewer_gpus,
-                "other_gpu": self.knobs.other_gpu,
                 "absent": list(self.knobs.absent_commands),
                 "workspace_mib": self.knobs.workspace_mib,
                 "runpodctl": self.knobs.runpodctl,
@@ -144,7 +143,7 @@ class Context:
         gpu = body.get("gpu", {}).get("id", "")
         if knobs.boot_log and (not knobs.boot_log_gpus or gpu in knobs.boot_log_gpus):
             return "unstarted"
-        return "never" if knobs.never_boots else "error" if knobs.boot_error else ""
+        return "error" if knobs.boot_error else ""
 
     def create_later(self, body: dict[str, Any], after_s: float) -> None:
         """A create that was answered with a failure and happens all the same."""
@@ -238,8 +237,8 @@ class Context:
     def settle(self) -> float:
         """Bring all up to the clock; answers with the time."""
         at = self.now()
-        while self._ticked_at + self.knobs.tick_s <= at:
-            self._ticked_at += self.knobs.tick_s
+        while self._ticked_at + BEHAVIOUR.tick_s <= at:
+            self._ticked_at += BEHAVIOUR.tick_s
             self._advance(self._ticked_at)
             self.charged = self.spent(self._ticked_at)
             if self.balance <= 0:
@@ -269,7 +268,7 @@ class Context:
                     pod.status = "TERMINATED"
                     self.gone[pod.id] = self.pods.pop(pod.id)
                 continue
-            if pod.status == "PROVISIONING" and pod.starting_at <= at and pod.stuck != "never":
+            if pod.status == "PROVISIONING" and pod.starting_at <= at:
                 pod.status = "STARTING"
                 pod.say(pod.starting_at, "system", f"create container {pod.body.get('image', '')}")
             if pod.status == "STARTING" and pod.running_at <= at:
