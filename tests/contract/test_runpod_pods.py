@@ -20,10 +20,8 @@ from tests.standins.runpod.client import Client, eventually
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import API_KEY, StandIn
-from tests.standins.sshd import find_sshd
 
 NO_NAMESPACES = no_namespaces()
-needs_sshd = pytest.mark.skipif(find_sshd() is None, reason="no openssh-server")
 pytestmark = pytest.mark.skipif(bool(NO_NAMESPACES), reason=f"pods: {NO_NAMESPACES}")
 WORKSPACE = {"persistent": {"size": 10, "path": "/workspace"}}
 
