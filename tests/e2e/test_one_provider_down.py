@@ -36,11 +36,10 @@ def keyless(renter: RentedUser) -> RentedUser:
 
 def test_without_its_key_it_is_told_in_one_line_and_all_else_works(keyless: RentedUser) -> None:
     rented = keyless.only_run().run_id
-    looks = ["status", "status --json", "budget show", "report"]
-    for command in map(str.split, looks):
-        out, err = said(keyless, *command)
+    for look in ("status", "status --json", "budget show", "report"):
+        out, err = said(keyless, *look.split())
         assert err.splitlines() == [NOT_SEEN]
-        assert rented in out or command[0] == "budget"
+        assert rented in out or look == "budget show"
         assert keyless.only_run().live, "nothing is concluded from what was not seen"
     out, err = said(keyless, "reap", "--yes", "--guard-every", "5", code=11)
     assert "runpod gave no list: there is no RunPod key" in err
