@@ -46,7 +46,7 @@ def rented(folder: Path, **more: object) -> Iterator[RentedUser]:
     clock = TestClock(folder / "clock")
     inside = image(folder / "image")
     settings = {"keep": [inside], "image_env": {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}}
-    with judged(folder / "runpod", clock=clock, isolated=True, **(settings | more)) as standin:
+    with judged(folder / "runpod", clock=clock, **(settings | more)) as standin:
         user = RentedUser(folder, standin=standin, clock=clock)
         at_home(user)
         yield user

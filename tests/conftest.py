@@ -26,6 +26,7 @@ from tests.scheduling import (
     pytest_unconfigure,
     pytest_xdist_make_scheduler,
 )
+from tests.standins.receiver import receiver
 from trmcloud.app.home import families_folder
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
@@ -38,6 +39,7 @@ __all__ = [
     "pytest_terminal_summary",
     "pytest_unconfigure",
     "pytest_xdist_make_scheduler",
+    "receiver",
 ]
 
 fill_profiles()

@@ -55,7 +55,7 @@ _USES_SSH = (
 )  # fmt: skip
 _RENTERS = frozenset(("renter", "rented", "skyfarer"))
 """Fixtures whose users rent, which needs OpenSSH's client."""
-_WHOLE = ("tests/unit/", "tests/model/")
+_WHOLE = ("tests/unit/", "tests/model/", "tests/e2e/test_serve.py")
 _TAKEN = (
     (_COMPUTING, _TRAINING, _WAITING),
     (_TRAINING, _WAITING),
@@ -87,7 +87,7 @@ def slowest_known(page: str) -> Mapping[str, float]:
 
 
 class ByKind(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
-    """Unit and model tests go out by the file, all others one by one."""
+    """Files whose tests share what takes long to make go out whole, all other tests one by one."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.runpod_rig import Clocked, Rig, build
 from tests.contract.s3_bucket import bucket, connected, credentials, prefix
-from tests.standins.runpod.fixture import runpod, runpod_and_clock, runpod_on_paper
+from tests.standins.runpod.fixture import runpod_and_clock, runpod_on_paper
 from tests.standins.s3 import s3
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "connected",
     "credentials",
     "prefix",
-    "runpod",
     "runpod_and_clock",
     "runpod_on_paper",
     "s3",

@@ -1,9 +1,9 @@
-"""Real processes that write one ledger, race for it and are killed: run by ``test_ledger_disk``.
+"""Real processes that make one ledger, race for it and fill its disk: run by ``test_ledger_disk``.
 
-    python ledger_processes.py kill|race|create|full FOLDER ROUNDS SEED
+    python ledger_processes.py race|create|full FOLDER ROUNDS SEED
 
 Prints one JSON object. Children are forked from a process that holds nothing open, since starting
-an interpreter for each of hundreds of kills would take minutes.
+an interpreter for each of them would take minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.contract.ledger_file import begun
 from tests.plans import plan_json
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
@@ -61,57 +60,6 @@ def exit_code(pid: int) -> int:
 
 def plan(cap: int = 10) -> ev.RunPlanned:
     return ev.RunPlanned(plan_json(), Usd(cap), "thesis")
-
-
-def kill(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
-    """Two writers at a time, each killed at a random instant; the ledger is checked after each."""
-    path = folder / "ledger.db"
-    # The children inherit what it has verified, so that they soon come to writing.
-    ledger = SqliteLedger(path, busy_timeout_s=PATIENCE_S)
-    for run_id in ("r0", "r1"):
-        ledger.open_run(run_id, plan(), Usd(1), WHO, AT)
-    acknowledged = unacknowledged = 0
-    wrote = {"r0": 0, "r1": 0}
-
-    def writer(run_id: str, start: int) -> Callable[[int], int]:
-        def work(pipe: int) -> int:
-            epoch = ledger.take_over(run_id, WHO, AT)
-            number = start
-            while True:
-                pair = [begun(f"{number}a"), begun(f"{number}b")]
-                ledger.append(run_id, epoch, pair, AT)
-                os.write(pipe, b".")
-                number += 1
-
-        return work
-
-    for number in range(rounds):
-        children = {run_id: spawn(writer(run_id, wrote[run_id])) for run_id in wrote}
-        acks = dict.fromkeys(wrote, 0)
-        for run_id, (pid, pipe) in children.items():
-            # On a slow machine too, some are killed early and some in the middle of writing.
-            acks[run_id] = len(os.read(pipe, 1)) if rng.random() < 0.7 else 0
-            time.sleep(rng.uniform(0, rng.choice((0.0001, 0.001, 0.01))))
-            os.kill(pid, signal.SIGKILL)
-            assert exit_code(pid) == -signal.SIGKILL, "a writer ended by itself"
-            acks[run_id] += len(drain(pipe))
-        state = ledger.read()
-        if number % 50 == 0 or number == rounds - 1:
-            assert SqliteLedger(path).read() == state
-        for run_id, acked in acks.items():
-            actions = {key.item for key in state.runs[run_id].actions}
-            found = len(actions) // 2
-            assert actions == {f"{i}{part}" for i in range(found) for part in "ab"}, "half a write"
-            extra = found - wrote[run_id] - acked
-            assert extra in (0, 1), f"{acked} acknowledged, {found - wrote[run_id]} found"
-            acknowledged += acked
-            unacknowledged += extra
-            wrote[run_id] = found
-    return {
-        "kills": 2 * rounds,
-        "acknowledged": acknowledged,
-        "written_but_unacknowledged": unacknowledged,
-    }
 
 
 def race(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
@@ -213,7 +161,7 @@ def full(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
 
 def main() -> None:
     what, folder, rounds, seed = sys.argv[1:]
-    done = {"kill": kill, "race": race, "create": create, "full": full}[what](
+    done = {"race": race, "create": create, "full": full}[what](
         Path(folder), int(rounds), random.Random(int(seed))
     )
     print(json.dumps(done))

@@ -18,20 +18,16 @@ import pytest
 
 from tests.standins.loopback import free_port, until
 from tests.unit.cli import told_home
+from tests.unit.cli.told_home import told
 from trmcloud.app.boards import BoardFeed, board_facts
 from trmcloud.app.context import Context, find_run
 from trmcloud.core.errors import Outcome
 from trmcloud.wiring import board_server, build_context, event_files, wandb_run
 
+__all__ = ["told"]
+
 LANDED = told_home.RUNS[Outcome.LANDED]
 AT = 1_790_000_000.0
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("told") / "home"
-    told_home.write(home)
-    return home
 
 
 @pytest.fixture

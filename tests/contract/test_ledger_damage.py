@@ -3,10 +3,8 @@ hold."""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
-import io
 import json
 import os
 import random
@@ -423,13 +421,15 @@ def test_a_later_driver_that_was_forgotten_stays_fenced(path: Path) -> None:
     again.append("r1", newer, [begun("b")], AT + 11)
 
 
-def test_a_pod_that_no_backup_holds_is_told(path: Path) -> None:
+@pytest.mark.parametrize("pod", [True, False], ids=["a pod", "a closed run"])
+def test_what_no_backup_holds_is_told(path: Path, pod: bool) -> None:
     epoch = open_run(path)
     (path.parent / "backups").write_bytes(b"in the way")
-    ledger_at(path).append("r1", epoch, [intended()], AT + 1)
-    assert "the pod of r1" in ledger_at(path).backup_trouble()
+    event: ev.RunEvent = intended() if pod else ev.Closed("failed")
+    ledger_at(path).append("r1", epoch, [event], AT + 1)
+    assert ("the pod of r1" if pod else "no backup") in ledger_at(path).backup_trouble()
     (path.parent / "backups").unlink()
-    assert ledger_at(path).back_up(for_pod=True) is not None
+    assert ledger_at(path).back_up(for_pod=pod) is not None
     assert ledger_at(path).backup_trouble() == ""
 
 
@@ -474,16 +474,6 @@ def test_a_page_that_only_writes_meet_is_found_and_restored(path: Path, kind: in
     assert done[0].aside is not None
     assert ledger_at(path).check() == ()
     assert begun_in(ledger_at(path)) == {"b"}
-
-
-def test_a_closed_run_is_backed_up_and_a_failure_of_that_is_told(path: Path) -> None:
-    epoch = open_run(path)
-    (path.parent / "backups").write_bytes(b"in the way")
-    ledger_at(path).append("r1", epoch, [ev.Closed("failed")], AT + 1)
-    assert "no backup" in ledger_at(path).backup_trouble()
-    (path.parent / "backups").unlink()
-    assert ledger_at(path).back_up() is not None
-    assert ledger_at(path).backup_trouble() == ""
 
 
 @pytest.mark.parametrize(
@@ -682,47 +672,3 @@ def test_a_lost_ledger_is_restored(whole: Path, tmp_path: Path, lost: str) -> No
         head_of(path).unlink()
     assert try_one(path, before, lost) == "restored"
     assert set(SqliteLedger(path).read().runs) == set(CLOSED)
-
-
-COMMANDS = (
-    ("status",), ("status", "--all", "--json"), ("stop", LIVE), ("stop", "--now", LIVE), ("reap",),
-    ("reap", "--yes"), ("report", CLOSED[0]), ("budget", "show"), ("ledger", "check"),
-    ("ledger", "backups"), ("ledger", "restore", "--yes"), ("doctor",), ("budget", "history"),
-    ("fetch-best", CLOSED[1]), ("resume", CLOSED[0]), ("status", CLOSED[2]),
-)  # fmt: skip
-
-
-def command(*arguments: str) -> tuple[int, str]:
-    from trmcloud.cli.main import main
-
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        try:
-            main(list(arguments))
-        except SystemExit as leaving:
-            return int(leaving.code or 0), said.getvalue()
-    return 0, said.getvalue()
-
-
-@pytest.mark.parametrize("backups", [True, False], ids=["backups", "no backups"])
-def test_no_command_ends_in_a_traceback(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, backups: bool
-) -> None:
-    content = (whole / "ledger.db").read_bytes()
-    filled = [place for place, byte in enumerate(content) if byte]
-    rng = random.Random(31)
-    for number in range(MANY // 10):
-        path = copied(whole, tmp_path, backups=backups)
-        damaged = bytearray(content)
-        if number % 3 == 2:
-            damaged = damaged[: rng.randrange(len(content))]
-        else:
-            damaged[rng.choice(filled)] ^= 1 << rng.randrange(8)
-        path.write_bytes(damaged)
-        monkeypatch.setenv("TRMCLOUD_HOME", str(path.parent))
-        monkeypatch.setenv("HOME", str(tmp_path))
-        for words in rng.sample(COMMANDS, 3):
-            code, said = command(*words)
-            assert "error: unexpected" not in said, (number, words, said)
-            assert "Traceback" not in said, (number, words, said)
-            assert 0 <= code <= 20, (number, words, code, said)

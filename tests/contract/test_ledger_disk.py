@@ -244,16 +244,6 @@ def run(what: str, folder: Path, rounds: int) -> dict[str, int]:
     return counts
 
 
-def test_writers_killed_at_random_instants_lose_nothing_and_halve_nothing(
-    tmp_path: Path,
-) -> None:
-    counts = run("kill", tmp_path, 105)
-    assert counts["kills"] >= 200
-    assert counts["acknowledged"] > 100, "most were killed before they wrote anything"
-    records = SqliteLedger(tmp_path / "ledger.db").records()
-    assert [record.seq for record in records] == list(range(1, len(records) + 1))
-
-
 def test_of_two_processes_that_race_for_one_budget_one_wins(tmp_path: Path) -> None:
     counts = run("race", tmp_path, 60)
     assert counts["first_won"] + counts["second_won"] == 60
@@ -527,10 +517,11 @@ def test_check_reads_pages_that_only_writes_meet(home: Path) -> None:
 SWEPT_RUN = "r-aaaaaa"
 SWEPT = (
     ("status", "--all"), ("stop", SWEPT_RUN), ("stop", "--now", SWEPT_RUN), ("reap", "--yes"),
-    ("report",), ("report", SWEPT_RUN), ("ledger", "check"),
+    ("report",), ("report", SWEPT_RUN), ("ledger", "check"), ("budget", "show"),
+    ("ledger", "backups"), ("fetch-best", SWEPT_RUN), ("resume", SWEPT_RUN),
 )  # fmt: skip
-EXITS = {"status": {0, 7}, "stop": {0, 7, 8}, "reap": {0, 7}, "report": {0, 7}, "ledger": {0, 7}}
-"""Well, or the ledger's code; ``stop`` has that of a conflict, too, for a run that has ended."""
+EXITS = {"stop": {0, 7, 8}, "fetch-best": {3, 7}, "resume": {3, 7, 8}}
+"""Well, or the ledger's code; else those of a run that is not known or has ended."""
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["closed", "live"])
@@ -538,7 +529,7 @@ EXITS = {"status": {0, 7}, "stop": {0, 7, 8}, "reap": {0, 7}, "report": {0, 7}, 
 def test_no_damaged_file_is_a_traceback(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, backups: bool, live: bool
 ) -> None:
-    """30 files of each kind: ten are cut, twenty have a bit flipped."""
+    """15 files of each kind: five are cut, ten have a bit flipped."""
     shutil.rmtree(home.parent)
     planned = ev.RunPlanned(plan_json(a_candidate()), Usd(10), "thesis")
     epoch = ledger_at(home).open_run(SWEPT_RUN, planned, Usd(1), WHO, AT)
@@ -548,7 +539,7 @@ def test_no_damaged_file_is_a_traceback(
     filled = [place for place, byte in enumerate(content) if byte]
     rng = random.Random(32)
     found: dict[int, int] = {}
-    for number in range(30):
+    for number in range(15):
         damaged = bytearray(content)
         if number % 3 == 0:
             damaged = damaged[: rng.randrange(len(content))]
@@ -566,7 +557,7 @@ def test_no_damaged_file_is_a_traceback(
             place = (number, words, code, said)
             assert "Traceback" not in said, place
             assert "error: unexpected" not in said, place
-            assert code in EXITS[words[0]], place
+            assert code in EXITS.get(words[0], {0, 7}), place
             if code == 7:
                 assert said.strip(), place
                 assert "name the run" not in said, place

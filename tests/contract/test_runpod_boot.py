@@ -35,7 +35,7 @@ ROOT = Path(contract.POD_ROOT)
 
 @pytest.fixture
 def standin(tmp_path: Path) -> Iterator[StandIn]:
-    with judged(tmp_path / "runpod", isolated=True) as one:
+    with judged(tmp_path / "runpod") as one:
         one.control.set(restart_after_s=0.05)
         yield one
 

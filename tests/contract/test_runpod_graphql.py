@@ -5,43 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from graphql import GraphQLError
 
 from tests.contract.runpod_rig import Clocked, Rig, build, request
 from tests.contract.test_runpod_compute import checked, states
-from tests.standins.runpod import pages
 from tests.standins.runpod.client import Client
-from tests.standins.runpod.graphql_text import Field, parse
 from tests.standins.runpod.standin import StandIn
 from trmcloud.core.errors import AuthError, PaymentRequired, ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.providers.runpod.account import GraphqlUnavailable
 
 # -- The stand-in's GraphQL: the language as clients write it, and what is wrong in a 200 -------
-
-
-def test_a_query_is_read_with_aliases_arguments_and_variables() -> None:
-    text = """
-    # a comment
-    query Named($id: String!, $n: Int) {
-      mine: pod(input: {podId: $id, list: [1, -2.5, "a\\"b"], on: true, off: null, kind: ALL}) {
-        id, runtime { ports { ip } }
-      }
-    }
-    """
-    kind, fields = parse(text, {"id": "x"})
-    given = {"podId": "x", "list": [1, -2.5, 'a"b'], "on": True, "off": None, "kind": "ALL"}
-    ports = Field("ports", "ports", {}, (Field("ip", "ip", {}, ()),))
-    inner = (Field("id", "id", {}, ()), Field("runtime", "runtime", {}, (ports,)))
-    assert (kind, fields) == ("query", (Field("pod", "mine", {"input": given}, inner),))
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "{a", "{a}}", "query", "{a(}", "{a(b)}", "{a(b: )}", '{a(b: "c)}', "{%}"]
-)
-def test_what_is_no_query_is_refused(text: str) -> None:
-    with pytest.raises(GraphQLError, match="Syntax Error"):
-        parse(text, {})
 
 
 @pytest.mark.parametrize(
@@ -58,15 +31,6 @@ def test_errors_come_in_a_200(runpod_on_paper: StandIn, query: str, code: str) -
     answer = Client(runpod_on_paper)("POST", "/graphql", {"query": query})
     assert answer.status == 200
     assert answer.data["errors"][0]["extensions"]["code"] == code
-
-
-def test_unknown_is_null_and_ended_is_null(runpod_on_paper: StandIn) -> None:
-    ask = Client(runpod_on_paper)
-    assert ask.graphql('{pod(input:{podId:"none"}){id}}') == {"data": {"pod": None}}
-    pod = ask.rent()
-    query = f'mutation{{podTerminate(input:{{podId:"{pod["id"]}"}})}}'
-    assert ask.graphql(query) == {"data": {"podTerminate": None}}
-    assert runpod_on_paper.control.live() == []
 
 
 def test_who_may_ask_what(runpod_on_paper: StandIn) -> None:
@@ -128,18 +92,6 @@ def test_a_question_that_breaks_the_contract(five: Clocked, query: str) -> None:
     answer = Client(five[0])("GET", f"/v2/pods?{query}")
     assert answer.status == 422
     assert answer.data["errors"][0].startswith(query.partition("=")[0])
-
-
-def test_members_of_clusters_leave_holes_in_pages(five: Clocked) -> None:
-    standin, _ = five
-    standin.control.set(cluster_members=["4", "3"], list_page=2)
-    first = Client(standin)("GET", "/v2/pods")
-    assert (names(first), first.data["pagination"]["hasNextPage"]) == ([], True)
-    assert names(Client(standin)("GET", "/v2/pods?includeClusterPods=true")) == ["4", "3"]
-
-
-def test_a_cursor_is_opaque_and_of_its_own_collection() -> None:
-    assert pages.cursor(12.5, "abc") == "cG9kcz0xMi41L2FiYw=="
 
 
 # -- the adapter -----------------------------------------------------------------------------------

@@ -34,8 +34,6 @@ seen = {
     "made": made,
     "listed": runpod.get_pods(),
     "got": runpod.get_pod(made["id"]),
-    "stopped": runpod.stop_pod(made["id"]),
-    "resumed": runpod.resume_pod(made["id"], 2),
     "gpu": runpod.get_gpu("NVIDIA L4"),
     "gpus": runpod.get_gpus(),
     "user": runpod.get_user(),
@@ -91,8 +89,6 @@ def test_a_pods_life_by_the_sdk(runpod_on_paper: StandIn) -> None:
     assert seen["got"]["costPerHr"] == pytest.approx(2 * 0.49)
     assert (seen["got"]["gpuCount"], seen["got"]["volumeInGb"]) == (2, 20)
     assert seen["got"]["dockerArgs"] == "sleep 600"
-    assert seen["stopped"]["desiredStatus"] == "EXITED"
-    assert seen["resumed"]["desiredStatus"] == "RUNNING"
     assert seen["gpu"]["securePrice"] == 0.49
     assert {"id", "displayName", "memoryInGb"} == set(seen["gpus"][0])
     assert seen["user"]["networkVolumes"] == []

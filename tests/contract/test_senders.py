@@ -46,12 +46,6 @@ NOTICE = Notice(
 BODY = body_of(NOTICE, words_of(NOTICE))
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as made:
-        yield made
-
-
 def hook(receiver: Receiver, timeout_s: float = 5.0) -> DeliveryResult:
     sender = WebhookSender(f"{receiver.url}/in", SECRET, timeout_s=timeout_s, now=lambda: AT)
     return sender(NOTICE.id, BODY)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ import pytest
 
 from tests.contract.ssh_pod import OTHER_POD, POD, SshPod, needs_sshd, ssh_pod
 from tests.contract.test_ssh_link import REPORT
+from tests.standins.loopback import Handler, serving_at
 from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.forward import forward
 from trmcloud.adapters.ssh.keys import KeyStore
@@ -188,29 +188,21 @@ def test_a_long_home_gets_short_sockets(tmp_path: Path) -> None:
 
 
 def test_a_port_of_the_pod_is_reached_on_loopback_while_it_is_forwarded(pod: SshPod) -> None:
-    import http.server
     import urllib.request
 
-    class Board(http.server.BaseHTTPRequestHandler):
+    class Board(Handler):
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"scalars")
+            self.answer(200, b"scalars")
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Board) as board:
-        threading.Thread(target=board.serve_forever, daemon=True).start()
-        with forward(pod.connect(), board.server_port) as port:
-            assert port != board.server_port
+    with serving_at(Board) as there:
+        with forward(pod.connect(), there) as port:
+            assert port != there
             url = f"http://127.0.0.1:{port}/"
             assert urllib.request.urlopen(url, timeout=10).read() == b"scalars"
             listening = Path("/proc/net/tcp").read_text()
             assert f"0100007F:{port:04X} 00000000:0000 0A" in listening, "on loopback alone"
         with pytest.raises(OSError):  # noqa: PT011
             urllib.request.urlopen(url, timeout=10)
-        board.shutdown()
 
 
 # -- What is made of the word of a pod's further machines, over a real SSH server ---------------

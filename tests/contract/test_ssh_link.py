@@ -109,18 +109,6 @@ def test_a_report_brings_what_local_readers_read(rented: Rented) -> None:
     assert rented.files.phases(RUN) == ["fast"]
 
 
-def test_a_recipe_of_one_phase_is_read_as_any_other(rented: Rented) -> None:
-    manifest = rented.pod.save(WEIGHTS, phase="train")
-    there = rented.pod.root / "runs" / RUN / "train"
-    (there / "heartbeat.json").write_text(contract.dump(replace(BEAT, phase="train")))
-    (there / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
-    assert rented.report() == REPORT
-    assert rented.files.heartbeat(RUN, "train") == replace(BEAT, phase="train")
-    assert [line["step"] for line in rented.files.metrics(RUN, "train")] == [1]
-    assert remote_manifests(rented.pod.home, RUN) == [manifest]
-    assert rented.files.phases(RUN) == ["train"]
-
-
 def test_only_what_is_new_is_brought_and_nothing_is_lost(rented: Rented) -> None:
     log, metrics = rented.there / "train.log", rented.there / "metrics.jsonl"
     text = ""
@@ -283,19 +271,6 @@ def test_a_mirror_that_was_made_a_link_is_not_written_through(rented: Rented) ->
     (rented.there / "train.log").write_text("precious and more")
     rented.report()
     assert victim.read_text() == "precious"
-
-
-def test_a_flood_is_cut_off(rented: Rented) -> None:
-    fake = rented.pod.root / "fake"
-    fake.mkdir()
-    (fake / "base64").write_text("#!/bin/sh\nexec head -c 100000000 /dev/zero | tr '\\0' A\n")
-    (fake / "base64").chmod(0o755)
-    rented.pod.server.stop()
-    with open(rented.pod.server.folder / "config", "a") as config:
-        config.write(f"SetEnv PATH={fake}:{os.environ['PATH']}\n")
-    rented.pod.server.start()
-    assert rented.report() is None
-    assert "more than" in str(rented.link.trouble(POD))
 
 
 def test_a_pod_of_no_run_of_ours_is_not_asked(rented: Rented) -> None:

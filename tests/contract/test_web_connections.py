@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ pytest.importorskip("uvicorn", reason="the extra `ui`")
 
 import uvicorn
 
+from tests.standins.loopback import until
 from trmcloud.io.web_guard import mark_trusted
 from trmcloud.io.web_server import BoundedServer, Connections, listening, most_connections
 
@@ -88,13 +89,6 @@ def is_closed(each: socket.socket) -> bool:
         return True
     finally:
         each.settimeout(WITHIN_S)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def begun(server: Server, path: bytes) -> socket.socket:

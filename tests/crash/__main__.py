@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,16 @@ SHARES = {
 }
 
 
-def source_hash() -> str:
+def hash_of(sources: Sequence[str]) -> str:
     """Of what is tested, as it stands in the tree."""
     digest = hashlib.sha256()
-    for name in SOURCES:
+    for name in sources:
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()[:12]
+
+
+def source_hash() -> str:
+    return hash_of(SOURCES)
 
 
 def writers(folder: Path, seed: int) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import pytest
 from tests.e2e.rented import account, renting, tenant
 from tests.e2e.runpod_user import RentedUser, TestClock
 from tests.e2e.user import LAUNCH, User, real_trainer, write_text
-from tests.standins.receiver import Receiver, receiving
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.standin import StandIn
 from tests.standins.s3 import s3
@@ -35,13 +34,6 @@ def trainee(tmp_path: Path) -> Iterator[User]:
     write_text(tmp_path)
     yield made
     made.end_everything()
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    """Whoever is told, by webhook."""
-    with receiving() as made:
-        yield made
 
 
 @pytest.fixture

@@ -52,9 +52,7 @@ def world(folder: Path, *, reach: Sequence[int] = ()) -> Iterator[tuple[User, Da
     host = web_corpus.put_on(DataHost(), folder / "corpus")
     with serving(host):
         ports = [*reach, *(urlsplit(url).port or 0 for url in (host.hub, host.cdn))]
-        with judged(
-            folder / "runpod", isolated=True, keep=[inside], image_env=image_env, reach=ports
-        ) as standin:
+        with judged(folder / "runpod", keep=[inside], image_env=image_env, reach=ports) as standin:
             user = User(folder, trainer=None, program=IMPATIENT)
             user.environment |= {
                 **standin.environment,

@@ -75,9 +75,7 @@ def account(folder: Path) -> Iterator[StandIn]:
     """A stand-in whose isolated pods can train."""
     skip_without_pods()
     inside = image(folder / "image")
-    with judged(
-        folder / "runpod", isolated=True, keep=[inside], image_env=path_of(inside)
-    ) as standin:
+    with judged(folder / "runpod", keep=[inside], image_env=path_of(inside)) as standin:
         yield standin
 
 
@@ -98,7 +96,6 @@ def renting(
     with judged(
         folder / "runpod",
         clock=clock,
-        isolated=True,
         keep=[inside, *keep],
         image_env=path_of(inside) if image_env is None else image_env,
         reach=reach,

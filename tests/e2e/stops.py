@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import os
 import random
 import signal
@@ -25,7 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.user import ROOT, SMALL, User, until
+from tests.crash.__main__ import hash_of
+from tests.e2e.user import SMALL, User, until
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.pod.machine import processes
@@ -103,11 +103,7 @@ class Result:
 
 
 def source_hash() -> str:
-    """Of what is tested, as it stands in the tree."""
-    digest = hashlib.sha256()
-    for name in SOURCES:
-        digest.update((ROOT / name).read_bytes())
-    return digest.hexdigest()[:12]
+    return hash_of(SOURCES)
 
 
 def drawn(number: int, seed: str) -> Round:

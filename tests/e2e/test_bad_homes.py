@@ -11,7 +11,6 @@ import pytest
 
 from tests.e2e.user import LAUNCH, SMALL, User, until
 from trmcloud.adapters.ledger.records import VERSION
-from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO
 
 
@@ -166,29 +165,25 @@ def test_a_damaged_checkpoint_is_not_fetched(
 @pytest.mark.parametrize(
     "harm",
     [
-        lambda manifest: None,
         lambda manifest: "{",
         lambda manifest: manifest.replace('"weights.safetensors"', '"../weights.safetensors"'),
-        lambda manifest: manifest.replace('"weights.safetensors"', '"/etc/passwd"'),
         lambda manifest: manifest.replace('"step": 40', '"step": 41'),
     ],
-    ids=["none", "no JSON", "parent folder", "absolute", "another's"],
+    ids=["no JSON", "parent folder", "another's"],
 )
 def test_a_checkpoint_whose_manifest_is_no_good_is_none(
-    owner: User, harm: Callable[[str], str | None]
+    owner: User, harm: Callable[[str], str]
 ) -> None:
     folder = best_of(owner)
     text = (folder / "manifest.json").read_text()
-    (folder / "manifest.json").unlink()
     changed = harm(text)
-    if changed is not None:
-        (folder / "manifest.json").write_text(changed)
+    (folder / "manifest.json").write_text(changed)
     assert owner.json("fetch-best", "--json")["checkpoint"] == "fast/step-00000020"
     assert "damaged" in owner.run("status", owner.only_run().run_id)
     shutil.rmtree(folder.with_name("step-00000020"))
     err = owner.refused("fetch-best", "--into", "more", code=10)
     assert "has no complete checkpoint; fast/step-00000040" in err
-    if changed is not None and '"step": 41' not in changed:
+    if '"step": 41' not in changed:
         assert owner.refused("launch", "local", *SMALL, "--budget", "1", "-y", "--from",
                              str(folder), code=10)  # fmt: skip
 
@@ -253,30 +248,3 @@ def test_a_home_that_became_read_only(owner: User, mortal: tuple[str, ...]) -> N
     finally:
         for path in folders:
             path.chmod(0o755)
-
-
-def test_a_stale_process_id(user: User) -> None:
-    """The ledger says that a process drives the run; that process is long gone."""
-    process = user.start(*LAUNCH, "--steps", "100000", "--budget", "0.02")
-    until(lambda: bool(list(user.home.glob("runs/*/fast/checkpoints/step-*"))))
-    process.kill()
-    process.communicate()
-    run = user.only_run()
-    user.run("stop", run.run_id)
-    assert not user.only_run().live
-
-
-def test_a_second_launch_of_a_running_run(user: User) -> None:
-    process = user.start(*LAUNCH, "--steps", "100000", "--budget", "1")
-    until(lambda: bool(list(user.home.glob("runs/*/fast/checkpoints/step-*"))))
-
-    def ended() -> RunState | None:
-        return None if user.only_run().live else user.only_run()
-
-    run = user.only_run().run_id
-    for arguments in (("resume", run), ("prune", run)):
-        assert "is running" in user.fails(*arguments, code=8)
-    user.run("stop", run, "-d")
-    process.communicate(timeout=60)
-    assert process.returncode == 21
-    assert ended() is not None

@@ -195,35 +195,16 @@ def _no_file(folder: Path) -> str:
     return "gone.txt"
 
 
-def _empty(folder: Path) -> str:
-    (folder / "empty.txt").write_bytes(b"")
-    return "empty.txt"
-
-
-def _binary(folder: Path) -> str:
-    (folder / "binary.txt").write_bytes(bytes(range(256)) * 100)
-    return "binary.txt"
-
-
 def _tiny(folder: Path) -> str:
     (folder / "tiny.txt").write_text("hi there\n")
     return "tiny.txt"
-
-
-def _no_text(folder: Path) -> str:
-    (folder / "nothing").mkdir()
-    (folder / "nothing" / "image.png").write_bytes(b"\x89PNG")
-    return "nothing"
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         (_no_file, "no such file or folder"),
-        (_empty, "the training text is empty"),
-        (_binary, "not UTF-8 text"),
         (_tiny, "smaller than one batch: 3 tokens to train on, 260 needed"),
-        (_no_text, "holds no text (1 files skipped)"),
     ],
 )
 def test_data_that_cannot_be_trained_on(
@@ -238,27 +219,6 @@ def test_data_that_cannot_be_trained_on(
     assert says in err
     assert name in err
     assert list(reader.home.glob("runs/*")) == []
-
-
-def test_data_without_permission(reader: User, mortal: tuple[str, ...]) -> None:
-    reader.wrapper = mortal
-    (reader.folder / "texts").mkdir()
-    path = reader.folder / "texts" / "mine.txt"
-    path.write_text("text " * 1000)
-    path.chmod(0)
-    for source in (path, path.parent):
-        small = [part.replace("python-stdlib", str(source)) for part in SMALL]
-        err = reader.refused("launch", "local", *small, "--budget", "1", "-y", code=9)
-        assert "cannot be read" in err
-
-
-def test_more_characters_than_the_vocabulary(reader: User) -> None:
-    (reader.folder / "chars.txt").write_text("".join(map(chr, range(32, 1000))) * 20)
-    small = [part.replace("python-stdlib", "chars.txt") for part in SMALL]
-    arguments = ("--set", "tokenizer=char", "--budget", "1", "-y")
-    err = reader.refused("launch", "local", *small, *arguments, code=9)
-    assert "968 different characters" in err
-    assert "--set vocab_size=969" in err
 
 
 def test_two_commands_that_prepare_the_same_text(reader: User) -> None:

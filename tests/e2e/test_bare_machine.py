@@ -17,7 +17,6 @@ TOUCHED = (
     "tests/contract/test_ssh_pull.py",
     "tests/contract/test_runpod_boot.py",
     "tests/unit/pod/test_sshd.py",
-    "tests/e2e/test_smoke.py",
     "tests/e2e/test_rented_screens.py",
     "tests/e2e/test_run_rented.py",
     "tests/e2e/test_ui_rented.py",

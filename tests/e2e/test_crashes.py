@@ -160,15 +160,6 @@ def test_a_stopped_agent_is_outlived_by_the_watchdog(user: User) -> None:
     assert run.settled <= BUDGET
 
 
-def test_a_trainer_that_crashes_once_is_started_again(user: User) -> None:
-    user.environment["TRMCLOUD_STANDIN_FAULT"] = "crash@30"
-    arguments = ("launch", "local", *SMALL, "--phase", "fast", "--steps", "60", "--budget", "1")
-    user.run(*arguments, "-y")
-    run = user.only_run()
-    assert run.outcome is Outcome.FINISHED
-    assert run.phases["fast"].attempts == 2
-
-
 def test_nan_fails_the_run_and_keeps_its_checkpoint(user: User) -> None:
     user.environment["TRMCLOUD_STANDIN_FAULT"] = "nan@30"
     arguments = ("launch", "local", *SMALL, "--phase", "fast", "--steps", "60", "--budget", "1")

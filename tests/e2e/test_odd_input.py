@@ -61,13 +61,17 @@ def test_a_folder_that_is_gone(owner: User) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_output_that_nobody_can_take(owner: User) -> None:
+def test_streams_that_nobody_holds(owner: User) -> None:
     python = f"{sys.executable} -P -m trmcloud"
+    launch = " ".join(part for part in (*LAUNCH, "--budget", "1") if part != "-y")
     for command, code, says in (
         (f"{python} status | true", 0, ""),
         (f"{python} status >&-", 0, ""),
         (f"{python} nothing 2>&-", 2, ""),
         (f"{python} report >/dev/full", 1, "free some disk space"),
+        (f"{python} status <&-", 0, ""),
+        (f"{python} {launch} <&-", 2, "this is not a terminal"),
+        (f"{python} status <&- >&- 2>&-", 0, ""),
     ):
         done = subprocess.run(
             ["sh", "-c", command], cwd=owner.folder, env=owner.env(), capture_output=True, text=True
@@ -89,22 +93,6 @@ def test_a_reader_that_leaves_does_not_end_what_it_read(user: User) -> None:
     assert done.stderr == ""
     run = user.only_run()
     assert (run.state, run.outcome) == (State.CLOSED, Outcome.FINISHED)
-
-
-def test_no_input_at_all_is_nobody_to_ask(owner: User) -> None:
-    python = f"{sys.executable} -P -m trmcloud"
-    launch = " ".join(part for part in (*LAUNCH, "--budget", "1") if part != "-y")
-    for command, code, says in (
-        (f"{python} status <&-", 0, ""),
-        (f"{python} {launch} <&-", 2, "this is not a terminal"),
-        (f"{python} status <&- >&- 2>&-", 0, ""),
-    ):
-        done = subprocess.run(
-            ["sh", "-c", command], cwd=owner.folder, env=owner.env(), capture_output=True, text=True
-        )
-        assert done.returncode == code, (command, done.stderr)
-        assert says in done.stderr
-        assert "unexpected" not in done.stderr
 
 
 def test_a_home_is_its_owners_alone(new_user: NewUser) -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
-import random
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.user import TINY, User, kill, until, write_text
+from tests.e2e.user import TINY, User, until
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
 
 STEPS = 60
-LAST = f"fast/step-{STEPS:08d}"
 
 
 def test_a_budget_that_binds(trainee: User) -> None:
@@ -171,56 +168,6 @@ def test_block_diffusion_from_questions_to_exact_match(
     assert sampled.count("\n\n") >= len(parts), "a plan, and an execution"
     [report] = trainee.json("report", "--json")
     assert report["best"]["val_bpb"] == fetched["val_bpb"]
-
-
-def test_killing_a_rank_and_the_agent(trainee: User) -> None:
-    trainee.run("launch", "local", *TINY, "--steps", "80", "--budget", "0.40", "-y", "-d")
-    until(lambda: mf.pick_best(trainee.checkpoints().values()) is not None)
-    before = mf.pick_best(trainee.checkpoints().values())
-    assert before is not None
-    assert before.val_bpb is not None
-    ranks = trainee.pids("model.train")
-    kill(random.Random(7).choice(ranks))
-    for agent in trainee.pids("trmcloud.pod.agent.process"):
-        kill(agent)
-    until(lambda: not trainee.live_pods(), within_s=150, what="the pod ends by itself")
-    trainee.run("status")
-    run = trainee.only_run()
-    assert ZERO < run.settled <= Usd("0.40")
-    assert run.outcome is Outcome.FINISHED, sentence(run.reason)
-    assert run.phases["fast"].step == 80
-    after = mf.pick_best(trainee.checkpoints().values())
-    assert after is not None
-    assert after.val_bpb is not None
-    assert after.val_bpb <= before.val_bpb
-
-
-def test_stop_and_resume_is_bit_exact(trainee: User, tmp_path: Path) -> None:
-    # One rank: of two ranks tests/model/test_torchrun.py proves the same.
-    steps = ("--steps", str(STEPS), "--budget", "1", "-y", "--processes", "1")
-    trainee.run("launch", "local", *TINY, *steps, "-d")
-    until(lambda: bool(trainee.metrics("train")))
-    trainee.run("stop")
-    run = trainee.only_run()
-    assert run.outcome is Outcome.STOPPED
-    stopped_at = run.phases["fast"].step or 0
-    assert 0 < stopped_at < STEPS, "the run was over before it could be stopped"
-    trainee.run("resume", run.run_id)
-    assert trainee.only_run().outcome is Outcome.FINISHED
-
-    folder = tmp_path / "uninterrupted"
-    folder.mkdir()
-    write_text(folder)
-    other = User(folder, trainer=None, environment=trainee.environment)
-    try:
-        other.run("launch", "local", *TINY, *steps)
-    finally:
-        other.end_everything()
-    mine, its = trainee.checkpoints(), other.checkpoints()
-    assert mine[LAST].sha256 == its[LAST].sha256
-    losses = [[(m["step"], m["loss"]) for m in user.metrics("train")] for user in (trainee, other)]
-    assert losses[0] == losses[1]
-    assert [step for step, _ in losses[0]] == list(range(1, STEPS + 1))
 
 
 def test_a_changed_training_is_refused_by_name_then_accepted_and_trained_on(

@@ -235,12 +235,3 @@ def test_the_board_of_a_rented_run_is_seen_on_loopback(lodger: User, runpod: Sta
         assert here.ends() == 130
     finally:
         here.process.kill()
-
-
-def test_fetch_best_of_a_dead_pod_that_gave_nothing(lodger: User, runpod: StandIn) -> None:
-    lodger.run(*LAUNCH, *LONG, *ALONE)
-    run = lodger.only_run()
-    runpod.control.end(pod_of(run))
-    until(lambda: lodger.run("status") != "" and lodger.only_run().state is State.SETTLING)
-    err = lodger.fails("fetch-best", code=3)
-    assert "its pod is gone, and none was pulled from it" in err

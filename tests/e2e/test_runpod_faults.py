@@ -46,10 +46,8 @@ def ended(user: RentedUser, outcome: Outcome) -> RunState:
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"create_500_but_made": 1, "delete_404": 1},
-        {"create_dropped_but_made": 1, "delete_500_but_done": 1},
-        {"list_omits_new_s": 2.0, "delete_noop": 1},
-        {"boot_error": True, "delete_500": 1},
+        {"create_dropped_but_made": 1, "delete_404": 1},
+        {"boot_error": True, "delete_noop": 1},
     ],
     ids=lambda knobs: next(iter(knobs)),
 )
@@ -69,19 +67,6 @@ def test_a_pod_that_never_answers_is_ended_once(
     assert run.settled > ZERO
 
 
-def test_a_pod_that_comes_long_after_its_creation_failed(renter: RentedUser) -> None:
-    renter.standin.control.set(create_late=1, create_late_s=60.0)
-    launch = begin(renter)
-    renter.run_in(State.RENTING)
-    until(lambda: renter.creates() == 1, what="it is asked for")
-    renter.clock.advance(61.0)
-    renter.run_in(State.BOOTING)
-    renter.clock.advance(BOOT_S)
-    renter.see_out(launch, code=Outcome.LOST.exit_code)
-    ended(renter, Outcome.LOST)
-    assert renter.creates() == 1
-
-
 def test_a_pod_dearer_than_its_plan_is_ended_and_that_is_told(renter: RentedUser) -> None:
     renter.standin.control.set(price_factor=1.5)
     out, _ = renter.see_out(begin(renter), code=Outcome.LOST.exit_code)
@@ -91,17 +76,6 @@ def test_a_pod_dearer_than_its_plan_is_ended_and_that_is_told(renter: RentedUser
 
 
 # -- pods that run, and are not what they should be ------------------------------------------------
-
-
-def test_a_machine_that_was_not_rented_is_refused_before_training(rented: RentedUser) -> None:
-    """And told; ``tests/unit/pod/test_hardware.py`` has every way of not being it."""
-    rented.standin.control.set(other_gpu="NVIDIA GeForce RTX 3090")
-    out, _ = rented.see_out(begin(rented), code=Outcome.UNFIT.exit_code)
-    run = ended(rented, Outcome.UNFIT)
-    assert "RTX 3090" in sentence(run.reason), sentence(run.reason)
-    assert "RTX 3090" in out
-    assert run.phases == {}
-    assert rented.checkpoints() == {}
 
 
 def test_a_machine_that_was_not_rented_gives_way_to_the_next_candidate(rented: RentedUser) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 from tests.e2e.rented import image, renting
@@ -49,22 +48,3 @@ def test_a_package_that_cannot_be_had_without_internet(tmp_path: Path) -> None:
         why = told(user)
     assert "packages could not be installed: the package index is out of reach: " in why
     assert "name resolution" in why or "unreachable" in why
-
-
-def test_an_image_without_torch_and_no_internet(tmp_path: Path) -> None:
-    with renting(tmp_path, without(tmp_path, "torch", "*.dist-info")) as user:
-        why = told(user)
-    assert "and torch could not be installed: the package index is out of reach: " in why
-
-
-def test_an_image_without_pip(tmp_path: Path) -> None:
-    inside = without(tmp_path, "safetensors*")
-    python = inside / "bin" / "python3"
-    python.unlink()
-    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(inside)], check=True)
-    (site,) = inside.glob("lib/python3*/site-packages")
-    shutil.copytree(inside / "site", site, dirs_exist_ok=True)
-    with renting(tmp_path, inside) as user:
-        why = told(user)
-    assert "packages could not be installed: " in why
-    assert "No module named pip" in why

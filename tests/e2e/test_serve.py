@@ -7,7 +7,6 @@ import socket
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,16 +27,16 @@ ITEMS = (
 )
 
 
-@pytest.fixture
-def trained(tmp_path: Path) -> Iterator[User]:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
     """A user with what a server needs of a checkpoint of a few real steps in ``best``."""
-    user = User(
-        tmp_path, trainer=real_trainer(tmp_path / "trainer"), environment={"OMP_NUM_THREADS": "1"}
-    )
-    write_text(tmp_path)
+    folder = tmp_path_factory.mktemp("trained")
+    trainer = real_trainer(folder / "trainer")
+    user = User(folder, trainer=trainer, environment={"OMP_NUM_THREADS": "1"})
+    write_text(folder)
     user.run("launch", "local", *TINY, "--steps", "20", "--processes", "1", "--budget", "1", "-y")
     user.run("fetch-best", "--for-inference", "--into", "best")
-    assert not (tmp_path / "best" / "optimizer.safetensors").exists()
+    assert not (folder / "best" / "optimizer.safetensors").exists()
     yield user
     user.end_everything()
 

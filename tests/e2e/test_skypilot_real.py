@@ -78,7 +78,6 @@ def skyfarer(tmp_path: Path) -> Iterator[RentedUser]:
         judged(
             tmp_path / "runpod",
             clock=clock,
-            isolated=True,
             keep=[*kept, baked, python],
             image_env=environment,
             reach=[served.port],

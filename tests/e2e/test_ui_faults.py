@@ -5,16 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import random
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +24,6 @@ pytest.importorskip("starlette", reason="the extra `ui`")
 pytest.importorskip("uvicorn", reason="the extra `ui`")
 
 WITHIN_S = 60.0
-BAD_REQUESTS = 2_000
 HALF_OPEN = 1_100
 
 
@@ -118,32 +115,6 @@ def test_half_open_connections_without_a_token_leave_the_page_reachable(
     stream.close()
 
 
-def test_requests_without_a_token_whose_bodies_do_not_come_leave_it_reachable(page: Page) -> None:
-    begun = b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
-    with ExitStack() as stack:
-        for _ in range(600):
-            made = stack.enter_context(socket.create_connection(("127.0.0.1", page.port)))
-            made.sendall(begun)
-        assert page.first_byte_s() < 2.0
-        assert page.ask("GET", "/api/runs")[0] == 200
-
-
-def test_a_request_that_comes_byte_by_byte_is_ended(page: Page) -> None:
-    began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", page.port), timeout=0.5) as slow:
-        slow.sendall(b"GET / HTTP/1.1\r\nX-A: ")
-        told = b""
-        while not told:
-            assert time.monotonic() - began < 25.0, "it is waited for without end"
-            slow.sendall(b"a")
-            try:
-                told = slow.recv(100)
-            except TimeoutError:
-                continue
-    assert told.startswith(b"HTTP/1.1 408")
-    assert time.monotonic() - began > 5.0
-
-
 def _is_open(each: socket.socket) -> bool:
     each.setblocking(False)
     try:
@@ -189,70 +160,6 @@ def test_no_body_is_answered_by_a_fault_of_the_server(body: bytes, one_page: Pag
         line = json.loads(told)["error"]
         assert line
         assert line.isprintable()
-
-
-def test_a_stream_stays_whole_beside_two_thousand_bad_requests(page: Page) -> None:
-    """Their kinds and bytes are drawn from one seed; half of them bring the token."""
-    stream, line = listening(page)
-    assert [line() for _ in range(3)] == [b"event: hello\n", b"data: {}\n", b"\n"]
-    with ThreadPoolExecutor(6) as pool:
-        seeds = range(BAD_REQUESTS)
-        told = list(pool.map(lambda seed: _raw(page, _bad(random.Random(seed), page)), seeds))
-    statuses = {answer.split(b" ", 2)[1] for answer in told if answer}
-    assert statuses <= {b"200", b"400", b"401", b"403", b"404", b"405", b"408", b"409", b"413",
-                        b"415", b"421", b"422"}, statuses  # fmt: skip
-    assert len(statuses) >= 7
-    assert page.ask("GET", "/api/runs")[0] == 200
-    news = b""
-    while b"event: budgets" not in news:
-        news += line()
-    assert news.startswith((b"event: ", b": still here")), "no message was cut"
-    stream.close()
-
-
-def _bad(at: random.Random, page: Page) -> bytes:
-    """The bytes of a request with something wrong in it."""
-    value: Any = at.choice([
-        b"NaN", b"1e400", b"-1", b"9" * at.randrange(1, 6000), b"null", b"true", b"[]", b'"-5"',
-        b"[" * at.randrange(1, 3000), b'"\\ud800"', b'"\\u0000"', b'"1e400"', b'"1e-320"',
-        at.randbytes(at.randrange(40)),
-    ])  # fmt: skip
-    key = at.choice([b"verb", b"cap", b"agreed", b"x"])
-    body = b'{"verb": "raise", "%s": %s}' % (key, value)
-    if at.random() < 0.2:
-        body = body[: at.randrange(len(body))] + at.randbytes(at.randrange(9))
-    path = at.choice([
-        b"/api/runs/r-none/do", b"/api/budgets/month", b"/api/budgets/%00", b"/api/runs/%ff/curves",
-        b"/api/runs/..%2f..%2fetc/foreseen?verb=raise&cap=1e400", b"/static/../../x",
-        b"/" + at.randbytes(4).hex().encode(),
-        b"/api/runs/r/foreseen?cap=%ed%a0%80&verb=" + b"9" * 3000,
-    ])  # fmt: skip
-    lines = [
-        at.choice([b"POST", b"POST", b"GET", b"PUT", b"\x00"]) + b" " + path + b" HTTP/1.1",
-        at.choice([b"Host: localhost"] * 8 + [b"Host: evil.example", b"Host:", b"X: y"]),
-        at.choice([b"Content-Type: application/json"] * 8 + [b"Content-Type: text/plain"]),
-        at.choice([b"Content-Length: %d" % len(body)] * 8 + [
-            b"Content-Length: -1", b"Content-Length: 99999999", b"Transfer-Encoding: chunked",
-        ]),
-        b"Connection: close",
-    ]  # fmt: skip
-    if at.random() < 0.6:
-        lines.append(b"Authorization: Bearer " + page.token.encode())
-    if at.random() < 0.1:
-        lines.append(at.choice([b"Origin: http://evil.example", b"Sec-Fetch-Site: cross-site",
-                                b"Origin: null", at.randbytes(9)]))  # fmt: skip
-    request = b"\r\n".join(lines) + b"\r\n\r\n" + body
-    return request[: at.randrange(len(request))] if at.random() < 0.1 else request
-
-
-def _raw(page: Page, request: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", page.port), timeout=WITHIN_S) as made:
-        try:
-            made.sendall(request)
-            made.shutdown(socket.SHUT_WR)
-            return made.recv(4000)
-        except ConnectionError:
-            return b""
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")

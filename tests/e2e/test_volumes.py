@@ -41,7 +41,3 @@ def test_deleting_asks_and_spares_what_is_not_ours(paper: StandIn, user: User) -
     assert user.json("volumes", "--json") == []
     left = Client(paper)("GET", "/v2/network-volumes").data["networkVolumes"]
     assert [volume["id"] for volume in left] == [theirs]
-
-
-def test_without_a_key_it_says_so(user: User) -> None:
-    user.refused("volumes", code=15)

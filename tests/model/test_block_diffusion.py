@@ -30,12 +30,12 @@ from model.families.dense import Shape
 from model.families.drawing import _nucleus
 from model.families.masked_diffusion import SPANS, WHOLE, Span, blocks_of, noisy_and_clean_places
 from model.families.protocol import Sampling
-from model.machine.distributed import World
 from model.preparing.corpus import load_data_set, local_corpus
 from model.preparing.readers import documents, units_of
 from model.training import loop
 from model.training.checkpoint import read_tensors
 from model.training.evaluate import evaluate
+from tests.model.test_evaluate import PartWorld
 from tests.settings import changed
 from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -272,14 +272,6 @@ def test_a_span_is_chosen_only_where_something_is_known_of_it() -> None:
     model = make()
     model.adapt(nothing)
     assert model.span == WHOLE
-
-
-class PartWorld(World):
-    """One of several ranks, run one after another: its sums are kept instead of reduced."""
-
-    def total(self, values: Tensor) -> Tensor:
-        self.__dict__["kept"] = values.detach().double()
-        return self.__dict__["kept"]
 
 
 class FakeTokenizer:

@@ -27,6 +27,7 @@ from model.data.packing import AT_HAND, document_starts, pack
 from model.machine.distributed import World
 from model.machine.telemetry import Clock
 from tests.model.growing import BOS, HandMade, complete
+from tests.standins.loopback import until
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import PhaseRecipe
 
@@ -415,13 +416,6 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
     yield
     thread.join(60)
     assert not failed, failed
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def state_of(run: Any) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -24,7 +22,6 @@ from model.data.folder import Supply, open_data
 from model.data.packing import GIVEN, PAD
 from model.data.stream import RowLayout, rows_of
 from model.families import masked_diffusion
-from model.families.attention import attend
 from model.families.cache import Cache
 from model.families.dense import Shape
 from model.families.drawing import make_sampler
@@ -37,7 +34,6 @@ from model.preparing.corpus import Corpus, check_parts, load_data_set, local_cor
 from model.preparing.growing import PreparationOptions, grow
 from model.preparing.readers import parts_of, plan_of
 from model.training import loop
-from model.training.checkpoint import read_tensors
 from model.training.load import load_model
 from tests.settings import changed
 from trmcloud.core.contract.trainer_contract import load_shard
@@ -118,19 +114,6 @@ def test_the_mask_is_the_definition_for_every_plan_and_execution(question: int) 
         segments = (question, plan, execution)
         seen = masked_diffusion.table(places_of(segments))
         assert torch.equal(seen, mask_by_hand(segments)), segments
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("segments", [(16, 16, 32), (5, 7, 20)])
-def test_flex_attention_mixes_what_sdpa_does(segments: tuple[int, int, int]) -> None:
-    places = places_of(segments)
-    generator = torch.Generator().manual_seed(1)
-    size = len(places.block_of)
-    q, k, v = (torch.randn(2, 2, size, 16, generator=generator) for _ in range(3))
-    rule: dict[str, Any] = {"causal": False, "dropout": 0.0}
-    by_table = attend(q, k, v, masked_diffusion.table(places), **rule)
-    by_tiles = attend(q, k, v, masked_diffusion.tiles(places), **rule)
-    torch.testing.assert_close(by_tiles, by_table, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
@@ -491,14 +474,6 @@ def test_the_execution_is_the_answer_as_it_is() -> None:
     assert parts_of("Why?", "#### 7", "####") == ("Why?", "", "#### 7")
 
 
-def test_no_plan_of_a_worked_answer_holds_a_numeral() -> None:
-    for row in sums(200, seed=5):
-        plan = parts_of(row["question"], row["answer"], "####")[1]
-        assert not any(each.isdigit() for each in plan)
-        assert "<<" not in plan
-        assert plan.startswith("It eats _+_=_.")
-
-
 # -- rows --------------------------------------------------------------------------------------
 
 
@@ -580,23 +555,6 @@ def test_texts_without_a_worked_answer_are_refused(tmp_path: Path) -> None:
         assert "--data gsm8k" in error.value.next_step
 
 
-def test_a_preparation_without_questions_says_so(tmp_path: Path, made: PhaseRecipe) -> None:
-    (tmp_path / "settings.json").write_text(json.dumps(made.to_json()))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "model.prepare", "--source", "python-stdlib"),
-            *("--settings", str(tmp_path / "settings.json"), "--out", str(tmp_path / "out")),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 9
-    told = json.loads(done.stderr.splitlines()[-1])
-    assert "questions with worked answers" in told["what"]
-    assert told["where"] == "python-stdlib"
-
-
 @pytest.mark.parametrize(
     ("row", "told"),
     [
@@ -665,40 +623,11 @@ def test_a_killed_run_resumes_exactly(new_hdp: NewRun, monkeypatch: pytest.Monke
     assert broken.exact_metrics() == whole.exact_metrics()
 
 
-def test_accumulation_is_the_big_batch(new_hdp: NewRun) -> None:
-    made = {}
-    for batch, accumulation in ((8, 1), (2, 4)):
-        run = new_hdp(f"by-{batch}", batch=batch, accumulation=accumulation, steps=6)
-        assert run.train_here() == "finished"
-        folder = run.out / "checkpoints/step-00000006"
-        weights = read_tensors(folder, run.manifests()[6], "weights")
-        made[batch] = weights, [line["loss"] for line in run.metrics("train")]
-    for name, tensor in made[8][0].items():
-        torch.testing.assert_close(made[2][0][name], tensor, rtol=1e-3, atol=1e-5)
-    assert made[2][1] == pytest.approx(made[8][1], rel=1e-4)
-
-
 def test_it_trains_in_emulated_float8(new_hdp: NewRun) -> None:
     run = new_hdp(dtype="float8", float8="emulated", width=32, head_dim=16, steps=3)
     assert run.train_here() == "finished", run.heartbeat.message
     [line] = run.metrics("precision")
     assert (line["taken"], line["why"]) == ("float8 (emulated)", "asked for")
-
-
-def test_where_flex_attention_fails_it_goes_on_by_a_table_and_says_so(
-    new_hdp: NewRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = new_hdp("plain", width=32, head_dim=16, steps=3)
-    assert plain.train_here() == "finished"
-    assert plain.metrics("attention") == []
-    monkeypatch.setattr(PlanDiffusion, "_wants_rule", lambda self, device: True)
-    run = new_hdp(width=32, head_dim=16, steps=3)
-    assert run.train_here() == "finished"  # on a processor it runs forward alone
-    [line] = run.metrics("attention")
-    [[name, why]] = line["left"]
-    assert name == "FlexAttention"
-    assert why.endswith("SDPA by a table takes its place")
-    assert run.weights_at(3) == plain.weights_at(3)
 
 
 def test_texts_of_which_none_fits_are_refused(new_hdp: NewRun) -> None:

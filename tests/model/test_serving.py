@@ -25,6 +25,7 @@ from model.serving.engine import EndOfText, Engine, QueueFull
 from model.serving.memory import check_room, need_of
 from model.serving.text import TextStream
 from model.training.load import LoadedModel, load_model
+from tests.standins.loopback import until
 from trmcloud.core.errors import UsageError
 
 pytest.importorskip("starlette", reason="the extra `serve`")
@@ -127,13 +128,6 @@ def slow(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> threading.Even
 
     monkeypatch.setattr(loaded.model, "decode", decode)
     return free
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # -- what is answered ------------------------------------------------------------------------------

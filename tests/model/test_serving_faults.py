@@ -10,10 +10,9 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,9 @@ from model.families.drawing import BatchedSampler, SequentialSampler, Text
 from model.families.protocol import Sampling
 from model.serving.engine import EndOfText, Engine
 from model.training.load import LoadedModel, load_model
-from tests.model.test_serving import Client, serving, until
-from tests.standins.half_open import half_open_at, no_more_files
+from tests.model.test_serving import Client, serving
+from tests.standins.half_open import no_more_files
+from tests.standins.loopback import until
 
 pytest.importorskip("starlette", reason="the extra `serve`")
 pytest.importorskip("uvicorn", reason="the extra `serve`")
@@ -439,22 +439,3 @@ def test_beyond_loopback_a_token_is_needed(checkpoint: Path) -> None:
 
 
 # -- connections -----------------------------------------------------------------------------------
-
-
-def test_half_open_connections_beyond_its_files_leave_it_reachable(
-    client: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wish = good(3, 300)
-    alone = client.generate(**wish)
-    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
-        going = pool.submit(client.generate, **wish)
-        until(lambda: client.get("/health")["drawn"] == 1 or going.done())
-        stack.enter_context(half_open_at(client.port, 1_100))
-        began = time.monotonic()
-        assert client.get("/health")["status"] == "ok"
-        took_s = time.monotonic() - began
-        assert client.generate(**wish) == alone
-        assert going.result() == alone
-    with capsys.disabled():
-        print(f"\n/health with 1,100 half-open connections: {1e3 * took_s:.1f} ms")
-    assert took_s < 2.0

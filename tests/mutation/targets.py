@@ -67,7 +67,7 @@ READERS = {
     "core.contract.gate": Target(("test_gate*.py",)),
     "core.health": Target(
         ("test_health.py",),
-        ("TrainRow", "read_rows", "step_of", "_drop_from", "_trained", "_numbers"),
+        ("read_rows", "step_of", "_drop_from", "_trained", "_numbers"),
     ),
     "core.contract.bucket": Target(
         ("test_bucket*.py", "test_pod_contract.py"),

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from tests.standins.loopback import Handler, serving_at
 
 TAKES = "takes"
@@ -76,3 +78,10 @@ def receiving(receiver: Receiver | None = None) -> Iterator[Receiver]:
             yield made
         finally:
             made.released.set()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A server that takes notifications by webhook."""
+    with receiving() as made:
+        yield made

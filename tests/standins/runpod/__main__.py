@@ -7,6 +7,7 @@ import contextlib
 import signal
 from pathlib import Path
 
+from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import API_KEY, running
 
 
@@ -25,7 +26,7 @@ def main() -> None:
         signal.signal(number, signal.default_int_handler)
     with running(
         chosen.folder,
-        real_pods=not chosen.on_paper,
+        real_pods=not (chosen.on_paper or no_namespaces()),
         api_key=chosen.api_key,
         balance=chosen.balance,
         spend_limit=chosen.spend_limit,

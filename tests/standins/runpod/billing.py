@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import calendar
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -16,7 +14,7 @@ VOLUME_GB_MONTH = 0.07
 VOLUME_BEYOND_GB_MONTH = 0.05
 VOLUME_FIRST_GB = 1000
 FAST_VOLUME_GB_MONTH = 0.14
-BUCKETS = ("hour", "day", "week", "month", "year")
+BUCKETS = {"hour": HOUR_S, "day": 24 * HOUR_S}
 
 
 @dataclass
@@ -98,39 +96,12 @@ def volume_amount(rates: list[tuple[float, float]], end: float | None, until: fl
 
 def bucket_start(at: float, size: str) -> float:
     """The beginning of the bucket that ``at`` (epoch s) lies in, in UTC."""
-    moment = time.gmtime(at)
-    year, month, day = moment.tm_year, moment.tm_mon, moment.tm_mday
-    if size == "hour":
-        return float(calendar.timegm((year, month, day, moment.tm_hour, 0, 0)))
-    midnight = calendar.timegm((year, month, day, 0, 0, 0))
-    if size == "week":
-        return float(midnight - moment.tm_wday * 86400)
-    if size == "month":
-        return float(calendar.timegm((year, month, 1, 0, 0, 0)))
-    if size == "year":
-        return float(calendar.timegm((year, 1, 1, 0, 0, 0)))
-    return float(midnight)
-
-
-def bucket_end(start: float, size: str) -> float:
-    if size == "hour":
-        return start + HOUR_S
-    if size == "day":
-        return start + 86400
-    if size == "week":
-        return start + 7 * 86400
-    moment = time.gmtime(start)
-    year, month = moment.tm_year, moment.tm_mon
-    if size == "month":
-        year, month = (year + 1, 1) if month == 12 else (year, month + 1)
-        return float(calendar.timegm((year, month, 1, 0, 0, 0)))
-    return float(calendar.timegm((year + 1, 1, 1, 0, 0, 0)))
+    return at - at % BUCKETS[size]
 
 
 def buckets(start: float, end: float, size: str) -> Iterator[tuple[float, float]]:
     """The buckets that cover [start, end), widened to whole ones."""
     at = bucket_start(start, size)
     while at < end:
-        after = bucket_end(at, size)
-        yield at, after
-        at = after
+        yield at, at + BUCKETS[size]
+        at += BUCKETS[size]

@@ -14,7 +14,6 @@ ACTIONS = ("start", "stop", "restart", "terminate")
 _TEXT, _FLAG, _NAME = {"type": "string"}, {"type": "boolean"}, {"type": "string", "minLength": 1}
 _TEXTS = {"type": "array", "items": _TEXT}
 _VERSION = {"type": "string", "pattern": r"^\d+\.\d+$"}
-_KEY = {"type": "string", "pattern": r"^(ssh|ecdsa|sk)-[^\s]+ [^\s]+([ \t][^\n\r]*)?$"}
 
 
 def _whole(least: int, most: int | None = None) -> dict[str, Any]:
@@ -73,11 +72,7 @@ _CREATE_POD = _record(
 )
 _SCHEMAS = {
     "create pod": _CREATE_POD | {"anyOf": [{"required": ["image"]}, {"required": ["templateId"]}]},
-    "update pod": _record(
-        **_CONTAINER, name=_NAME, locked=_FLAG, globalNetworking=_FLAG, templateId=_TEXT
-    ),
     "pod action": _record("action", action={"enum": list(ACTIONS)}),
-    "ssh keys": _record("keys", keys={"type": "array", "items": _KEY}),
     "create volume": _record(
         "name size dataCenter",
         name=_NAME,

@@ -1,4 +1,4 @@
-"""What the stand-in rents out: GPU types, CPU flavours, data centres, prices, stock."""
+"""What the stand-in rents out: GPU types, data centres, prices, stock."""
 
 from __future__ import annotations
 
@@ -39,30 +39,15 @@ class Gpu:
 class DataCenter:
     id: str
     name: str
-    region: str
-    country: str
     volume_types: tuple[str, ...] = ("STANDARD",)
-    compliance: tuple[str, ...] = ("SOC_2_TYPE_2",)
-    global_network: bool = True
-
-
-@dataclass(frozen=True)
-class Cpu:
-    id: str
-    name: str
-    group: str
-    least: int
-    most: int
-    ram_gb_per_vcpu: float
-    per_vcpu: float
 
 
 DATA_CENTERS: Sequence[DataCenter] = (
-    DataCenter("US-KS-2", "US Kansas 2", "NORTH_AMERICA", "US", ("STANDARD", "HIGH_PERFORMANCE")),
-    DataCenter("US-CA-2", "US California 2", "NORTH_AMERICA", "US"),
-    DataCenter("US-TX-3", "US Texas 3", "NORTH_AMERICA", "US", ()),
-    DataCenter("EU-RO-1", "EU Romania 1", "EUROPE", "RO", compliance=("GDPR", "ISO_IEC_27001")),
-    DataCenter("EUR-IS-1", "Iceland 1", "EUROPE", "IS", compliance=("GDPR",)),
+    DataCenter("US-KS-2", "US Kansas 2", ("STANDARD", "HIGH_PERFORMANCE")),
+    DataCenter("US-CA-2", "US California 2"),
+    DataCenter("US-TX-3", "US Texas 3", ()),
+    DataCenter("EU-RO-1", "EU Romania 1"),
+    DataCenter("EUR-IS-1", "Iceland 1"),
 )
 
 _US = ("US-KS-2", "US-CA-2", "US-TX-3")
@@ -86,11 +71,6 @@ GPUS: Sequence[Gpu] = (
     ),
 )  # fmt: skip
 
-CPUS: Sequence[Cpu] = (
-    Cpu("cpu3c", "Compute-Optimized", "Gen 3", 2, 32, 2.0, 0.03),
-    Cpu("cpu5c", "Compute-Optimized", "Gen 5", 2, 32, 2.0, 0.04),
-)
-
 CUDA_VERSIONS: Sequence[tuple[str, bool]] = (
     ("12.4", True),
     ("12.8", True),
@@ -108,10 +88,6 @@ _HOSTS = {"NVIDIA L4": (8, 45), "NVIDIA L40S": (12, 62), "NVIDIA B200": (28, 180
 def host(gpu_id: str) -> tuple[int, int]:
     """(vCPUs, GB of RAM) that a machine has for each of its GPUs."""
     return _HOSTS.get(gpu_id, (16, 117))
-
-
-def cpu(cpu_id: str) -> Cpu | None:
-    return next((kind for kind in CPUS if kind.id == cpu_id), None)
 
 
 def data_center(dc_id: str) -> DataCenter | None:

@@ -50,16 +50,15 @@ def read(args: str) -> Command:
         return Command(cmd=tuple(args.split()))
 
 
-def stored(body: Mapping[str, Any], before: str = "") -> str:
-    """The text to be stored for a request, where ``before`` was.
+def stored(body: Mapping[str, Any]) -> str:
+    """The text to be stored for a request.
 
     Raises:
         ValueError: the forms say different things.
     """
-    old = read(before)
-    listed = Command(tuple(body.get("entrypoint", old.entrypoint)), tuple(body.get("cmd", old.cmd)))
+    listed = Command(tuple(body.get("entrypoint", ())), tuple(body.get("cmd", ())))
     if "args" not in body:
-        return listed.args if {"entrypoint", "cmd"} & set(body) else before
+        return listed.args
     args: str = body["args"]
     asked = read(args)
     for name in ("entrypoint", "cmd"):

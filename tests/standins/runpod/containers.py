@@ -1,24 +1,21 @@
-"""Containers: one pod's command, isolated or plain, from a boot until it is halted.
+"""Containers: one pod's command, from a boot until it is halted, in namespaces of its own.
 
 A container is a thread that starts the command, waits for its end and starts it again, as RunPod
-does. Halting kills everything in it at once.
+does. The command is process 1 of its own machine, as far as it can see. Halting kills everything in
+it at once.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
-import json
 import os
-import shutil
 import signal
 import site
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     from tests.standins.runpod.machines import RealMachines
 
 SCRIPT = Path(__file__).parent / "container.sh"
-KEEPER = Path(__file__).parent / "inside" / "keeper.py"
 CHECKOUT = Path(__file__).resolve().parents[3]
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEATH_WAIT_S = 10.0
@@ -63,8 +59,6 @@ class Container:
             self._kill()
         self._thread.join(DEATH_WAIT_S)
         self._unpublish()
-
-    def cut(self) -> None: ...
 
     def _live(self) -> None:
         knobs = self._machines.knobs
@@ -114,24 +108,6 @@ class Container:
             for line in output:
                 text = line.decode(errors="replace").rstrip("\n")
                 self._machines.say(self._pod, "container", text)
-
-    def _publish(self) -> None: ...
-
-    def _unpublish(self) -> None: ...
-
-    def _spawn(self, command: tuple[str, ...]) -> subprocess.Popen[bytes]:
-        raise NotImplementedError
-
-    def _ready(self, process: subprocess.Popen[bytes]) -> bool:
-        """Whether the command has been let run."""
-        return True
-
-    def _kill(self) -> None:
-        raise NotImplementedError
-
-
-class Isolated(Container):
-    """The command is process 1 of its own machine, as far as it can see."""
 
     def _publish(self) -> None:
         self._relays = {
@@ -194,6 +170,7 @@ class Isolated(Container):
             os.close(go_there)
 
     def _ready(self, process: subprocess.Popen[bytes]) -> bool:
+        """Whether the command has been let run."""
         with open(self._ready_fd, "rb") as pipe, open(self._go, "wb", buffering=0) as go:
             if not pipe.readline():
                 return False
@@ -235,59 +212,6 @@ class Isolated(Container):
             relay.drop()
 
 
-class Plain(Container):
-    """The command is a process like any other, told by its environment where its files go.
-
-    A path of the pod in its command or environment, /workspace or /opt, is made the folder that
-    stands for it; whoever comes by SSH has to know where that is.
-    """
-
-    def _publish(self) -> None:
-        with contextlib.ExitStack() as taken:
-            for port in self._pod.tcp_ports:
-                self.ports[port] = taken.enter_context(netns.listen()).getsockname()[1]
-
-    def _spawn(self, command: tuple[str, ...]) -> subprocess.Popen[bytes]:
-        disk = self._folder / "disk"
-        shutil.rmtree(disk, ignore_errors=True)
-        for name in ("root", "tmp", "opt"):
-            (disk / name).mkdir(parents=True)
-        shutil.copytree(self._folder / "tools" / "home", disk / "root", dirs_exist_ok=True)
-        here = {
-            self._pod.mount_path or "/workspace": str(self._workspace),
-            "/opt/": f"{disk / 'opt'}/",
-        }
-        given = self._machines.environment(self._pod, self.ports.get(22))
-        given.setdefault("TRMCLOUD_ROOT", "/workspace/trmcloud")
-        environment = {name: _moved_within(value, here) for name, value in given.items()}
-        environment |= {
-            "PATH": os.pathsep.join(
-                (str(self._folder / "tools" / "bin"), str(Path(sys.executable).parent), SYSTEM_PATH)
-            ),
-            "HOME": str(disk / "root"),
-            "TMPDIR": str(disk / "tmp"),
-            "TRMCLOUD_SSH_PORT": str(self.ports.get(22, 0)),
-        }
-        process = subprocess.Popen(
-            [sys.executable, "-IS", str(KEEPER), *(_moved(word, here) for word in command)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            cwd=disk,
-            start_new_session=True,
-        )
-        self.pid = process.pid
-        return process
-
-    def _kill(self) -> None:
-        process = self._process
-        if process is not None and process.poll() is None:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(DEATH_WAIT_S)
-
-
 def kept() -> list[str]:
     """Folders of this machine that a pod must see though its root hides them, or lies apart."""
     needed = {os.path.realpath(sys.base_prefix), os.path.realpath(sys.prefix)}
@@ -316,19 +240,3 @@ def _only_child(pid: int) -> int | None:
     with contextlib.suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
     return None
-
-
-def _moved_within(text: str, here: Mapping[str, str]) -> str:
-    """The same for a variable, which may be JSON in base64."""
-    try:
-        told = base64.b64decode(text, validate=True).decode()
-        json.loads(told)
-    except ValueError:
-        return _moved(text, here)
-    return base64.b64encode(_moved(told, here).encode()).decode()
-
-
-def _moved(text: str, here: Mapping[str, str]) -> str:
-    for there, folder in here.items():
-        text = text.replace(there, folder)
-    return text

@@ -83,11 +83,6 @@ class Control:
         """What a shell script prints that is run in the pod, as its root."""
         return self._real().inside(self.pod(pod), script)
 
-    @property
-    def isolated(self) -> bool:
-        """Whether pods have namespaces of their own."""
-        return self._real().isolated
-
     def _real(self) -> RealMachines:
         if not isinstance(self._world.machines, RealMachines):
             raise ValueError("this stand-in's pods are on paper")

@@ -1,6 +1,6 @@
 """Fixtures: import the ones you use into a conftest.
 
-``runpod`` runs what its pods contain (see ``machines``); ``runpod_on_paper`` keeps books only,
+``judged`` runs what its pods contain (see ``machines``); ``runpod_on_paper`` keeps books only,
 which is what a test of the API wants; ``runpod_and_clock`` is on paper too, with a clock that the
 test moves. Where RunPod's contract is at hand it judges every answer that any of them gave.
 """
@@ -26,12 +26,6 @@ def judged(folder: Path, **settings: Any) -> Iterator[StandIn]:
         yield standin
     if judge is not None:
         assert judge.faults == []
-
-
-@pytest.fixture
-def runpod(tmp_path: Path) -> Iterator[StandIn]:
-    with judged(tmp_path / "runpod") as standin:
-        yield standin
 
 
 @pytest.fixture

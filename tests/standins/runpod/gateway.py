@@ -50,8 +50,6 @@ class Gateway:
         self.requests: list[Logged] = []
 
     def answer(self, asked: Asked) -> Answer:
-        if self._world.knobs.latency_s:
-            time.sleep(self._world.knobs.latency_s)
         with self._world.lock:
             asked = replace(asked, who=self._who(asked))
             answer = self._answer(asked)

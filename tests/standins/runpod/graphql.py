@@ -52,8 +52,6 @@ class GraphQL:
             "mutation": {
                 "podFindAndDeployOnDemand": self._deploy,
                 "podTerminate": self._terminate,
-                "podStop": self._stop,
-                "podResume": self._resume,
                 "updateUserSettings": self._settings,
             },
         }
@@ -220,17 +218,6 @@ class GraphQL:
         if knobs.use("delete_404") or pod_id not in self._world.pods:
             raise Wrong("pod not found to terminate", "RUNPOD")
         self._world.delete(pod_id, by=by_whom(asked))
-
-    def _stop(self, given: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
-        pod_id = str(given.get("podId"))
-        self._may_end(pod_id, asked)
-        pod = self._world.act(pod_id, "stop", by=by_whom(asked))
-        return self._shown(pod) if pod is not None else {}
-
-    def _resume(self, given: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
-        self._may_write(asked)
-        pod = self._world.act(str(given.get("podId")), "start")
-        return self._shown(pod) if pod is not None else {}
 
     def _settings(self, given: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
         self._may_write(asked)

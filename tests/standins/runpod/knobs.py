@@ -54,10 +54,6 @@ class Knobs:
     restart_after_s: float = 0.5
     list_omits_new_s: float = 0.0
     billing_lag_s: float = 0.0
-    tick_s: float = BEHAVIOUR.tick_s
-    """How often the balance is charged, and looked at."""
-    latency_s: float = 0.0
-    """Added to each answer, in real seconds."""
 
     # -- creates ---------------------------------------------------------------------------
     create_500: int = 0
@@ -79,7 +75,6 @@ class Knobs:
     """The status of every create while it is not 0, such as 413: nothing is made."""
     lands_in: str = ""
     """The data centre that pods are put in, whatever was asked for."""
-    never_boots: bool = False
     boot_error: bool = False
     boot_log: list[str] = field(default_factory=list)
     """What the host says instead of starting the containers of pods made from now on, which stay
@@ -90,7 +85,6 @@ class Knobs:
     """What the containers of pods that do start print first."""
     logs_status: int = 0
     """The status of every answer for a log, while it is not 0."""
-    ssh_never: bool = False
     price_factor: float = 1.0
     """The billed rate over the list price."""
 
@@ -115,7 +109,6 @@ class Knobs:
     delete_404: int = 0
     """Answers 404 and does nothing."""
     delete_500: int = 0
-    delete_500_but_done: int = 0
 
     # -- the API itself --------------------------------------------------------------------
     down: bool = False
@@ -149,10 +142,6 @@ class Knobs:
     # -- inside pods ------------------------------------------------------------------------
     fewer_gpus: int = 0
     """That many less than rented."""
-    other_gpu: str = ""
-    """nvidia-smi's name of what was put in instead."""
-    gpu_memory_used_mib: int = 0
-    gpu_util: int = 0
     driver: str = "570.124.06"
     cuda: str = "12.8"
     restart_loop: bool = False
@@ -165,13 +154,12 @@ class Knobs:
     workspace_mib: int = 0
     """Size of /workspace in pods made from now on; 0: that of the folder's disk."""
     runpodctl: str = "both"
-    """old, new, both or absent."""
+    """That of either syntax, or absent."""
 
     # -- what the pod's own key may do --------------------------------------------------------
     self_graphql: bool = True
     self_action: bool = True
     self_delete: bool = True
-    self_reads: bool = True
     self_down: bool = False
     """The API does not answer pods at all."""
 

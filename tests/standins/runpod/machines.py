@@ -1,7 +1,6 @@
-"""Pods whose commands really run: in namespaces of their own where root can make them, and as
-plain processes of this machine elsewhere.
+"""Pods whose commands really run, in namespaces of their own, which takes root.
 
-Their processes die with the stand-in, however that dies, where there are namespaces.
+Their processes die with the stand-in, however that dies.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class RealMachines:
         knobs: Knobs,
         now: Callable[[], float],
         ssh_keys: Callable[[], list[str]],
-        isolated: bool | None = None,
         keep: Sequence[Path] = (),
         image_env: Mapping[str, str] = MappingProxyType({}),
         reach: Sequence[int] = (),
@@ -63,7 +61,6 @@ class RealMachines:
         self._folder, self._knobs, self._now = folder.resolve(), knobs, now
         self._keep, self._image_env = tuple(keep), image_env
         self._ssh_keys = ssh_keys
-        self.isolated = not no_namespaces() if isolated is None else isolated
         self.api_url, self.reach = "", tuple(reach)
         self._containers: dict[str, containers.Container] = {}
         (self._folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -74,8 +71,7 @@ class RealMachines:
         if pod.volume_id:
             workspace = self._folder / "volumes" / pod.volume_id
         workspace.mkdir(parents=True, exist_ok=True)
-        kind = containers.Isolated if self.isolated else containers.Plain
-        self._containers[pod.id] = kind(self, pod, folder, workspace)
+        self._containers[pod.id] = containers.Container(self, pod, folder, workspace)
 
     def halt(self, pod: Pod, forget: bool) -> None:
         container = self._containers.pop(pod.id, None)
@@ -104,12 +100,8 @@ class RealMachines:
         container = self._containers.get(pod.id)
         if container is None or container.pid is None:
             raise ValueError(f"{pod.name} does not run")
-        enter = (
-            ("nsenter", "--target", str(container.pid), "--all", "--wd") if self.isolated else ()
-        )
         done = subprocess.run(
-            [*enter, "bash", "-c", script],
-            cwd=None if self.isolated else self.workspace(pod),
+            ["nsenter", "--target", str(container.pid), "--all", "--wd", "bash", "-c", script],
             env={"PATH": containers.SYSTEM_PATH},
             capture_output=True,
             text=True,
@@ -159,8 +151,8 @@ class RealMachines:
             "RUNPOD_API_KEY": pod.key,
             "RUNPOD_DC_ID": pod.data_center,
             "RUNPOD_POD_HOSTNAME": f"{pod.id}-{pod.host}",
-            "RUNPOD_GPU_COUNT": str(len(tools.shown_gpus(pod, self._knobs))),
-            "RUNPOD_CPU_COUNT": str(pod.cpu["vcpuCount"] if pod.cpu else 8),
+            "RUNPOD_GPU_COUNT": str(len(tools.shown_gpus(pod))),
+            "RUNPOD_CPU_COUNT": "8",
             "RUNPOD_PUBLIC_IP": "127.0.0.1",
             "TRMCLOUD_RUNPOD_API": self.api_url,
             "RUNPOD_API_BASE_URL": self.api_url,

@@ -39,7 +39,7 @@ class Volume:
 
 @dataclass
 class Pod:
-    """``rate`` is USD an hour of all its GPUs or vCPUs, disks apart. Times are epoch s."""
+    """``rate`` is USD an hour of all its GPUs, disks apart. Times are epoch s."""
 
     id: str
     name: str
@@ -53,7 +53,6 @@ class Pod:
     host: str
     gpu_id: str = ""
     gpu_count: int = 0
-    cpu: dict[str, Any] | None = None
     cuda: str | None = None
     status: str = "PROVISIONING"
     starting_at: float = 0.0
@@ -61,11 +60,9 @@ class Pod:
     started_at: float | None = None
     ssh_after_s: float = 0.0
     stuck: str = ""
-    """"never" stays in PROVISIONING, "error" ends in ERROR, "unstarted" in RUNNING with nothing
-    in it."""
+    """"error" ends in ERROR, "unstarted" in RUNNING with nothing in it."""
     host_says: list[str] = field(default_factory=list)
     prints: list[str] = field(default_factory=list)
-    locked: bool = False
     deleted_at: float | None = None
     """When a delete was accepted."""
     gone_at: float | None = None

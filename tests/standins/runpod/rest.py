@@ -1,4 +1,4 @@
-"""REST v2: paths, bodies and answers of pods, volumes and SSH keys."""
+"""REST v2: paths, bodies and answers of pods and volumes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ class Rest:
             (re.compile(f"^{path}$"), verbs)
             for path, verbs in (
                 ("/v2/pods", {"GET": self._list, "POST": self._create}),
-                (
-                    "/v2/pods/([^/]+)",
-                    {"GET": self._get, "PATCH": self._patch, "DELETE": self._delete},
-                ),
+                ("/v2/pods/([^/]+)", {"GET": self._get, "DELETE": self._delete}),
                 ("/v2/pods/([^/]+)/action", {"POST": self._action}),
                 ("/v2/pods/([^/]+)/logs", {"GET": self._logs}),
                 ("/v2/network-volumes", {"GET": self._volumes, "POST": self._create_volume}),
@@ -45,13 +42,8 @@ class Rest:
                         "DELETE": self._delete_volume,
                     },
                 ),
-                ("/v2/account/ssh-keys", {"GET": self._keys, "PUT": self._put_keys}),
                 ("/v2/catalog/gpus", {"GET": listed.gpus}),
-                ("/v2/catalog/gpus/([^/]+)", {"GET": listed.gpu}),
-                ("/v2/catalog/cpus", {"GET": listed.cpus}),
-                ("/v2/catalog/datacenters", {"GET": listed.data_centers}),
                 ("/v2/billing/pods", {"GET": billed.pods}),
-                ("/v2/billing/network-volumes", {"GET": billed.volumes}),
             )
         ]
 
@@ -81,7 +73,7 @@ class Rest:
             return None
         mine = asked.path.startswith("/v2/pods/") and parts[:1] == (asked.who,)
         allowed = {
-            "GET": knobs.self_reads,
+            "GET": True,
             "DELETE": knobs.self_delete,
             "POST": knobs.self_action,
         }.get(asked.method, False)
@@ -133,26 +125,11 @@ class Rest:
     def _get(self, asked: Asked, pod_id: str) -> Answer:
         return reply(self.shown(self._world.find(pod_id)))
 
-    def _patch(self, asked: Asked, pod_id: str) -> Answer:
-        before = self._world.find(pod_id).body.get("args", "")
-        changes = asked.json()
-        wrong = bodies.wrong_with("update pod", changes)
-        if wrong:
-            return problem(422, "Request validation failed.", wrong)
-        if {"args", "cmd", "entrypoint"} & set(changes):
-            try:
-                changes["args"] = commands.stored(changes, before)
-            except ValueError as error:
-                return problem(400, str(error))
-        return reply(self.shown(self._world.update(pod_id, changes)))
-
     def _delete(self, asked: Asked, pod_id: str) -> Answer:
         return self._spoilt_delete() or self._deleted(asked, pod_id)
 
     def _deleted(self, asked: Asked, pod_id: str) -> Answer:
         self._world.delete(pod_id, by=by_whom(asked))
-        if self._world.knobs.use("delete_500_but_done"):
-            return problem(500, "internal server error")
         return nothing()
 
     def _spoilt_delete(self) -> Answer | None:
@@ -180,33 +157,17 @@ class Rest:
             answer = problem(self._world.knobs.logs_status, "refused by a knob")
             answer.forced = True
             return answer
-        wanted = asked.query.get("source")
-        if wanted not in (None, "container", "system"):
-            return problem(422, "Request validation failed.", ["source: container or system"])
-        resume = asked.headers.get("last-event-id", "") or asked.query.get("since", "")
         tail = asked.query.get("tail", "100")
         if not tail.isdigit() or int(tail) > 5000:
             return problem(422, "Request validation failed.", ["tail: 0 to 5000"])
-        after = self._resumed(pod, resume) if resume else None
         return Answer(
-            200,
-            content_type="text/event-stream",
-            stream=lambda: self._lines(pod, wanted, after, int(tail)),
+            200, content_type="text/event-stream", stream=lambda: self._lines(pod, int(tail))
         )
 
-    def _resumed(self, pod: Pod, cursor: str) -> int:
-        """The number of the last line the reader has; cursors are "<time>/<number>" or a time."""
-        moment, _, number = cursor.partition("/")
-        if number.isdigit():
-            return int(number)
-        older = [line[1] for line in pod.log if stamp(line[0]) < moment]
-        return older[-1] if older else 0
-
-    def _lines(self, pod: Pod, wanted: str | None, after: int | None, tail: int) -> Iterator[bytes]:
+    def _lines(self, pod: Pod, tail: int) -> Iterator[bytes]:
         with self._world.lock:
-            old = [line for line in pod.log if wanted in (None, line[2])]
-            shown = pod.lines if after is None else after
-            first = old[len(old) - tail :] if after is None and tail else []
+            shown = pod.lines
+            first = list(pod.log)[-tail:] if tail else []
         while True:
             for at, number, source, line in first:
                 data = json.dumps({"ts": stamp(at), "source": source, "line": line})
@@ -216,8 +177,7 @@ class Rest:
                 return
             time.sleep(LOG_POLL_S)
             with self._world.lock:
-                fresh = [line for line in pod.log if line[1] > shown]
-                first = [line for line in fresh if wanted in (None, line[2])]
+                first = [line for line in pod.log if line[1] > shown]
             if not first:
                 yield b": keep-alive\n\n"
 
@@ -235,7 +195,7 @@ class Rest:
         early = self._world.knobs.says_running and pod.status in ("PROVISIONING", "STARTING")
         status = "RUNNING" if early else pod.status
         ssh = next(((host, public) for private, host, public in mapped if private == 22), None)
-        if self._world.knobs.ssh_never or pod.stuck == "unstarted":
+        if pod.stuck == "unstarted":
             ssh = None
         shown: dict[str, Any] = {
             "id": pod.id,
@@ -260,22 +220,19 @@ class Rest:
             },
             "template": None,
             "cost": 0.0 if pod.status in ("EXITED", "TERMINATED") else pod.rate,
-            "locked": pod.locked,
+            "locked": False,
             "globalNetworking": {"enabled": False},
             "runtime": None,
             "createdAt": stamp(pod.created_at),
             "startedAt": stamp(pod.started_at) if pod.started_at is not None else None,
         }
-        if pod.gpu_id:
-            vcpus, memory_gb = catalog.host(pod.gpu_id)
-            shown["gpu"] = {
-                "id": pod.gpu_id,
-                "count": pod.gpu_count,
-                "vcpuCount": vcpus * pod.gpu_count,
-                "memory": memory_gb * pod.gpu_count,
-            }
-        else:
-            shown["cpu"] = pod.cpu
+        vcpus, memory_gb = catalog.host(pod.gpu_id)
+        shown["gpu"] = {
+            "id": pod.gpu_id,
+            "count": pod.gpu_count,
+            "vcpuCount": vcpus * pod.gpu_count,
+            "memory": memory_gb * pod.gpu_count,
+        }
         if known:
             shown["runtime"] = {
                 "uptime": max(0, int(since)),
@@ -293,7 +250,7 @@ class Rest:
             }
         return shown
 
-    # -- volumes and keys --------------------------------------------------------------------
+    # -- volumes -----------------------------------------------------------------------------
 
     def _volumes(self, asked: Asked) -> Answer:
         self._world.settle()
@@ -320,17 +277,6 @@ class Rest:
     def _delete_volume(self, asked: Asked, volume_id: str) -> Answer:
         self._world.delete_volume(volume_id)
         return nothing()
-
-    def _keys(self, asked: Asked) -> Answer:
-        return reply({"keys": self._world.ssh_keys})
-
-    def _put_keys(self, asked: Asked) -> Answer:
-        body = asked.json()
-        wrong = bodies.wrong_with("ssh keys", body)
-        if wrong:
-            return problem(422, "Request validation failed.", wrong)
-        self._world.ssh_keys[:] = body["keys"]
-        return self._keys(asked)
 
 
 def by_whom(asked: Asked) -> str:

@@ -13,7 +13,6 @@ from tests.standins.runpod.world import Context
 
 DEFAULT_DAYS = 30
 POD_PARTS = ("totalAmount", "gpuAmount", "cpuAmount", "diskAmount")
-VOLUME_PARTS = ("totalAmount", "standardAmount", "highPerformanceAmount")
 
 
 class Billing:
@@ -26,7 +25,7 @@ class Billing:
             return window
         start, end, size, known = window
         only = asked.query.get("podId")
-        records = []
+        records: list[dict[str, Any]] = []
         for low, high in billing.buckets(start, end, size):
             for pod in self._world.all_pods():
                 if only not in (None, pod.id):
@@ -41,36 +40,14 @@ class Billing:
                 )
                 if compute + disk <= 0:
                     continue
-                gpu, cpu = (compute, 0.0) if pod.gpu_id else (0.0, compute)
-                amounts = zip(POD_PARTS, (compute + disk, gpu, cpu, disk), strict=True)
+                amounts = zip(POD_PARTS, (compute + disk, compute, 0.0, disk), strict=True)
                 records.append({**_span(low, high), "podId": pod.id, **dict(amounts)})
-        metadata = self._metadata(records, window, POD_PARTS)
-        metadata["query"]["podId"] = only
-        metadata["uniquePodCount"] = len({record["podId"] for record in records})
-        return reply({"records": records, "metadata": metadata})
-
-    def volumes(self, asked: Asked) -> Answer:
-        window = self._window(asked)
-        if isinstance(window, Answer):
-            return window
-        start, end, size, known = window
-        only = asked.query.get("networkVolumeId")
-        records = []
-        for low, high in billing.buckets(start, end, size):
-            for volume in self._world.all_volumes():
-                if only not in (None, volume.id):
-                    continue
-                amount = volume.cost(min(high, known)) - volume.cost(min(low, known))
-                if amount <= 0:
-                    continue
-                fast = volume.kind == "HIGH_PERFORMANCE"
-                split = (amount, 0.0, amount) if fast else (amount, amount, 0.0)
-                amounts = dict(zip(VOLUME_PARTS, split, strict=True))
-                records.append({**_span(low, high), "networkVolumeId": volume.id, **amounts})
-        metadata = self._metadata(records, window, VOLUME_PARTS)
-        metadata["query"]["networkVolumeId"] = only
-        found = {record["networkVolumeId"] for record in records}
-        metadata["uniqueNetworkVolumeCount"] = len(found)
+        metadata = {
+            "query": {**_span(start, end), "bucketSize": size, "podId": only},
+            "recordCount": len(records),
+            "totals": {part: sum(record[part] for record in records) for part in POD_PARTS},
+            "uniquePodCount": len({record["podId"] for record in records}),
+        }
         return reply({"records": records, "metadata": metadata})
 
     def _window(self, asked: Asked) -> tuple[float, float, str, float] | Answer:
@@ -78,16 +55,14 @@ class Billing:
         now, query = self._world.settle(), asked.query
         size = query.get("bucketSize", "day")
         if size not in billing.BUCKETS:
-            return problem(422, "Request validation failed.", ["bucketSize: hour to year"])
+            return problem(422, "Request validation failed.", ["bucketSize: hour or day"])
         if "lastN" in query:
             if "startTime" in query or "endTime" in query:
                 return problem(400, "lastN and startTime/endTime exclude each other")
             if not query["lastN"].isdigit() or int(query["lastN"]) < 1:
                 return problem(422, "Request validation failed.", ["lastN: at least 1"])
-            start = billing.bucket_start(now, size)
-            end = billing.bucket_end(start, size)
-            for _ in range(int(query["lastN"]) - 1):
-                start = billing.bucket_start(start - 1, size)
+            end = billing.bucket_start(now, size) + billing.BUCKETS[size]
+            start = end - int(query["lastN"]) * billing.BUCKETS[size]
         else:
             try:
                 ended = _moment(query["endTime"]) if "endTime" in query else now
@@ -96,21 +71,8 @@ class Billing:
             except ValueError:
                 return problem(422, "Request validation failed.", ["time: RFC 3339"])
             start = billing.bucket_start(begun, size)
-            end = billing.bucket_start(ended, size)
-            end = end if end == ended else billing.bucket_end(end, size)
+            end = -billing.bucket_start(-ended, size)
         return start, end, size, now - self._world.knobs.billing_lag_s
-
-    def _metadata(
-        self,
-        records: list[dict[str, Any]],
-        window: tuple[float, float, str, float],
-        parts: tuple[str, ...],
-    ) -> dict[str, Any]:
-        return {
-            "query": {**_span(window[0], window[1]), "bucketSize": window[2]},
-            "recordCount": len(records),
-            "totals": {part: sum(record[part] for record in records) for part in parts},
-        }
 
 
 def _span(start: float, end: float) -> dict[str, str]:

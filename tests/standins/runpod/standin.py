@@ -62,7 +62,6 @@ def running(
     *,
     clock: GivenClock | None = None,
     real_pods: bool = True,
-    isolated: bool | None = None,
     keep: Sequence[Path] = (),
     image_env: Mapping[str, str] = MappingProxyType({}),
     reach: Sequence[int] = (),
@@ -76,7 +75,7 @@ def running(
 ) -> Iterator[StandIn]:
     """A stand-in, up until the block ends; then every process of its pods is dead.
 
-    ``isolated``: pods have namespaces of their own; None: where this machine can make them.
+    ``real_pods``: pods' commands run, in namespaces of their own; else they are on paper.
     ``keep`` and ``image_env``: folders of this machine, and variables, that every image has.
     ``reach``: ports of this machine's loopback that pods can connect to, beside the API's.
     """
@@ -84,7 +83,7 @@ def running(
     knobs, keys = Knobs(), list[str]()
     machines: RealMachines | OnPaper = OnPaper()
     if real_pods:
-        machines = RealMachines(folder, knobs, now, lambda: keys, isolated, keep, image_env, reach)
+        machines = RealMachines(folder, knobs, now, lambda: keys, keep, image_env, reach)
     world = Context(
         knobs=knobs, now=now, machines=machines, api_key=api_key, balance=balance,
         spend_limit=spend_limit, seed=seed, ssh_keys=keys,

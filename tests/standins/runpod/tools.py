@@ -27,36 +27,29 @@ def install(folder: Path, pod: Pod, knobs: Knobs, api_url: str) -> None:
     for name in PYTHONS:
         if (binaries / name).exists():
             _write(commands / name, f'#!/bin/sh\nexec "{binaries / name}" "$@"\n')
-    gpus = shown_gpus(pod, knobs)
+    gpus = shown_gpus(pod)
     if gpus:
         facts = {"gpus": gpus, "driver": knobs.driver, "cuda": knobs.cuda}
         _script(commands / "nvidia-smi", "nvidia_smi.py", facts)
     if pod.inside["runpodctl"] != "absent":
-        facts = {"api": api_url, "syntax": pod.inside["runpodctl"]}
-        _script(commands / "runpodctl", "runpodctl.py", facts)
+        _script(commands / "runpodctl", "runpodctl.py", {"api": api_url})
     _write(commands / "start.sh", (HERE / "inside" / "start.sh").read_text())
     for name in pod.inside["absent"]:
         (commands / name).unlink(missing_ok=True)
 
 
-def shown_gpus(pod: Pod, knobs: Knobs) -> list[dict[str, Any]]:
+def shown_gpus(pod: Pod) -> list[dict[str, Any]]:
     """The GPUs that are there, which need not be those that were rented."""
     gpu = catalog.gpu(pod.gpu_id)
     if gpu is None or gpu.manufacturer != "NVIDIA":
         return []
-    other = pod.inside["other_gpu"]
-    swapped = catalog.gpu(other)
-    name = swapped.shown if swapped else other or gpu.shown
-    total = swapped.memory_mib if swapped else gpu.memory_mib
-    return [
-        {
-            "name": name,
-            "memory.total": total,
-            "memory.used": knobs.gpu_memory_used_mib,
-            "utilization.gpu": knobs.gpu_util,
-        }
-        for _ in range(max(0, pod.gpu_count - pod.inside["fewer_gpus"]))
-    ]
+    shown = {
+        "name": gpu.shown,
+        "memory.total": gpu.memory_mib,
+        "memory.used": 0,
+        "utilization.gpu": 0,
+    }
+    return [shown] * max(0, pod.gpu_count - pod.inside["fewer_gpus"])
 
 
 def _script(path: Path, source: str, facts: dict[str, Any]) -> None:

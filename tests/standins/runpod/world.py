@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.standins.runpod import billing, catalog
-from tests.standins.runpod.knobs import Knobs
+from tests.standins.runpod.knobs import BEHAVIOUR, Knobs
 from tests.standins.runpod.pods import ACTIONS, UP, Machines, Pod, Volume
 
 NO_CAPACITY = (
@@ -99,15 +99,10 @@ class Context:
     def create(self, body: dict[str, Any]) -> Pod:
         """The pod, made; Refused where nothing was made."""
         at = self.settle()
-        kind, cloud, place = self._placed(body)
+        gpu, cloud, place = self._placed(body)
         place = self.knobs.lands_in or place
-        gpu_count = int(body["gpu"].get("count", 1)) if "gpu" in body else 0
-        rate = (
-            kind.price(cloud) * gpu_count
-            if isinstance(kind, catalog.Gpu)
-            else kind.per_vcpu * int(body["cpu"]["vcpuCount"])
-        )
-        rate = round(rate * self.knobs.price_factor, 6)
+        gpu_count = int(body["gpu"].get("count", 1))
+        rate = round(gpu.price(cloud) * gpu_count * self.knobs.price_factor, 6)
         persistent = int((body.get("mounts", {}).get("persistent") or {}).get("size", 0))
         disk = billing.disk_rate(int(body.get("disk", 50)), persistent)
         if self.paid_in - self.spent(at) < rate + disk:
@@ -125,25 +120,20 @@ class Context:
             rate=rate,
             key="rpa_pod_" + self._new_id(24),
             host=self._new_id(8, "0123456789abcdef"),
-            gpu_id=body["gpu"]["id"] if "gpu" in body else "",
+            gpu_id=gpu.id,
             gpu_count=gpu_count,
-            cuda=self._cuda(body) if "gpu" in body else None,
+            cuda=self._cuda(body),
             ssh_after_s=self.knobs.ssh_after_s,
             stuck=self._stuck(body),
             host_says=list(self.knobs.boot_log),
             prints=list(self.knobs.boot_log_container),
             inside={
                 "fewer_gpus": self.knobs.fewer_gpus,
-                "other_gpu": self.knobs.other_gpu,
                 "absent": list(self.knobs.absent_commands),
                 "workspace_mib": self.knobs.workspace_mib,
                 "runpodctl": self.knobs.runpodctl,
             },
         )
-        if "cpu" in body and isinstance(kind, catalog.Cpu):
-            vcpus = int(body["cpu"]["vcpuCount"])
-            memory = max(1, int(vcpus * kind.ram_gb_per_vcpu))
-            pod.cpu = {"id": kind.id, "vcpuCount": vcpus, "memory": memory}
         self._boot(pod, at)
         self.pods[pod.id] = pod
         return pod
@@ -153,7 +143,7 @@ class Context:
         gpu = body.get("gpu", {}).get("id", "")
         if knobs.boot_log and (not knobs.boot_log_gpus or gpu in knobs.boot_log_gpus):
             return "unstarted"
-        return "never" if knobs.never_boots else "error" if knobs.boot_error else ""
+        return "error" if knobs.boot_error else ""
 
     def create_later(self, body: dict[str, Any], after_s: float) -> None:
         """A create that was answered with a failure and happens all the same."""
@@ -184,8 +174,6 @@ class Context:
         pod = self.find(pod_id)
         if action not in ACTIONS[pod.status] or not pod.alive:
             raise Refused(409, f"action {action} is not valid for a pod that is {pod.status}")
-        if pod.locked and action in ("stop", "restart"):
-            raise Refused(409, "pod is locked")
         at = self.now()
         if action == "terminate":
             self.delete(pod_id, by)
@@ -201,25 +189,6 @@ class Context:
                 raise Refused(402, NO_BALANCE)
             self._boot(pod, at)
         self.settle()
-        return pod
-
-    def update(self, pod_id: str, changes: dict[str, Any]) -> Pod:
-        pod = self.find(pod_id)
-        mounts = changes.get("mounts") or {}
-        if set(mounts) - set(pod.body["mounts"]):
-            raise Refused(400, "a mount's kind is fixed at create")
-        if "network" in mounts:
-            if not mounts["network"]:
-                raise Refused(400, "clearing mounts is not supported")
-            if mounts["network"][0]["volumeId"] != pod.volume_id:
-                raise Refused(400, "volumeId is immutable")
-        pod.name = changes.get("name", pod.name)
-        pod.locked = changes.get("locked", pod.locked)
-        edits = {key: value for key, value in changes.items() if key not in ("name", "locked")}
-        pod.body["mounts"] |= edits.pop("mounts", {})
-        pod.body |= edits
-        if (edits or mounts) and pod.status == "RUNNING":
-            self._reset(pod)
         return pod
 
     # -- volumes -------------------------------------------------------------------------------
@@ -268,8 +237,8 @@ class Context:
     def settle(self) -> float:
         """Bring all up to the clock; answers with the time."""
         at = self.now()
-        while self._ticked_at + self.knobs.tick_s <= at:
-            self._ticked_at += self.knobs.tick_s
+        while self._ticked_at + BEHAVIOUR.tick_s <= at:
+            self._ticked_at += BEHAVIOUR.tick_s
             self._advance(self._ticked_at)
             self.charged = self.spent(self._ticked_at)
             if self.balance <= 0:
@@ -299,7 +268,7 @@ class Context:
                     pod.status = "TERMINATED"
                     self.gone[pod.id] = self.pods.pop(pod.id)
                 continue
-            if pod.status == "PROVISIONING" and pod.starting_at <= at and pod.stuck != "never":
+            if pod.status == "PROVISIONING" and pod.starting_at <= at:
                 pod.status = "STARTING"
                 pod.say(pod.starting_at, "system", f"create container {pod.body.get('image', '')}")
             if pod.status == "STARTING" and pod.running_at <= at:
@@ -350,21 +319,14 @@ class Context:
                 self.machines.halt(pod, forget=True)
         self._advance(at)
 
-    def _placed(self, body: dict[str, Any]) -> tuple[catalog.Gpu | catalog.Cpu, str, str]:
-        """(what, cloud, data centre); Refused as RunPod would."""
+    def _placed(self, body: dict[str, Any]) -> tuple[catalog.Gpu, str, str]:
+        """(GPU type, cloud, data centre); Refused as RunPod would."""
         cloud = body.get("cloud", "SECURE")
-        if ("gpu" in body) == ("cpu" in body):
-            raise Refused(400, "exactly one of gpu or cpu must be set")
+        if "gpu" not in body or "cpu" in body:
+            raise Refused(400, "exactly one of gpu or cpu must be set, and there are no CPUs here")
         if len(body.get("env", {})) > MOST_ENV:
             raise Refused(400, f"at most {MOST_ENV} environment variables")
         places = self._places(body, cloud)
-        if "cpu" in body:
-            if "persistent" in body.get("mounts", {}):
-                raise Refused(400, "mounts.persistent is invalid on a CPU pod")
-            cpu = catalog.cpu(body["cpu"]["id"])
-            if cpu is None or body["cpu"]["vcpuCount"] > cpu.most:
-                raise Refused(400, f"no CPU flavor {body['cpu']['id']} of that size")
-            return cpu, cloud, places[0] if places else catalog.DATA_CENTERS[0].id
         asked = body["gpu"]
         gpu = catalog.gpu(asked["id"])
         if gpu is None:

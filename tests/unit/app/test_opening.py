@@ -215,9 +215,9 @@ def test_what_it_costs_is_bounded(tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for content in (
         b"N" * (8 << 20),
-        gzip.compress(bytes(300 << 20), 1),
-        lzma.compress(b"N" * (80 << 20), preset=0),
-        b"V" + b"a" * (200 << 20),
+        gzip.compress(bytes(150 << 20), 1),
+        lzma.compress(b"N" * (40 << 20), preset=0),
+        b"V" + b"a" * (100 << 20),
         (1 << 40).to_bytes(8, "little") + b"{" * 5000,
         (4 << 20).to_bytes(8, "little") + b'{"a":' + b"[" * (4 << 20),
         zipped(**{f"m{number}": b"N" * 3_000_000 for number in range(3)}),
@@ -226,7 +226,7 @@ def test_what_it_costs_is_bounded(tmp_path: Path) -> None:
         del content
         assert opening_of(path).effect in (Effect.UNKNOWN, Effect.DATA)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 600 << 10, f"{grown >> 10} MiB, of which 300 hold what the test itself made"
+    assert grown < 300 << 10, f"{grown >> 10} MiB, of which 150 hold what the test itself made"
 
 
 def test_links_and_what_is_no_file_are_not_known(tmp_path: Path) -> None:

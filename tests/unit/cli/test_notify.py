@@ -6,13 +6,13 @@ import io
 import json
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.standins.receiver import Receiver, receiving
+from tests.standins.receiver import Receiver
 from trmcloud.cli.main import main
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.contract.notices import Notice, NoticeKind, headers_of
@@ -20,12 +20,6 @@ from trmcloud.core.errors import NotifyError
 
 Run = Callable[..., tuple[int, str, str]]
 EVIL = "\x1b[31m<b>\nowned"
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as made:
-        yield made
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 
 from tests.reasons import quoted
 from tests.unit.cli import told_home
+from tests.unit.cli.told_home import told
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.ssh.keys import NAMESPACE
 from trmcloud.app.receipts import receipt_of
@@ -36,19 +37,12 @@ from trmcloud.core.control.receipt_page import open_page, seal_page
 from trmcloud.core.errors import NotFoundError, Outcome, ReceiptError
 from trmcloud.wiring import build_chain, build_context
 
+__all__ = ["told"]
+
 LANDED = told_home.RUNS[Outcome.LANDED]
 EVIL = '"><script>alert(1)</script><img src=//evil.example onerror=alert(2)>\x1b[31m'
 
 Verify = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("told") / "home"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRMCLOUD_HOME", str(home))
-        told_home.write(home)
-    return home
 
 
 @pytest.fixture

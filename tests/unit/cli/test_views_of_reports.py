@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli import told_home
+from tests.unit.cli.told_home import told
 from tests.unit.core.test_strays import AT, ENDED, Book
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app.checkpoints import inventory
@@ -43,20 +44,13 @@ from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd, total
 from trmcloud.wiring import build_chain, build_context
 
+__all__ = ["told"]
+
 # -- views of reports ---------------------------------------------------------------------------
 # A rented pod's word on every screen: said to be the pod's; a run on this machine as it was.
 
 
 BY_POD = "by the pod's report"
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("told") / "home"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRMCLOUD_HOME", str(home))
-        told_home.write(home)
-    return home
 
 
 @pytest.fixture

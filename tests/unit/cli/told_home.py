@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.reasons import quoted
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.contract import manifest as mf
@@ -35,6 +37,15 @@ WHY = {
     Outcome.NOT_STARTED: "RunPod has none free of NVIDIA A100-SXM4-80GB in US-KS-2",
     Outcome.LOST: "the pod ended without a word from its agent",
 }
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("told") / "home"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRMCLOUD_HOME", str(home))
+        write(home)
+    return home
 
 
 def write(home: Path) -> None:

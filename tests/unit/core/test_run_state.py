@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -75,10 +75,6 @@ def sample(kind: type[Any], generation: int = 1) -> Any:
         ev.BucketSwept: ev.BucketSwept(generation, 7 << 30, Usd("0.25")),
         ev.LateReport: ev.LateReport(generation, "finished", None),
     }[kind]
-
-
-def records(events: Sequence[Any]) -> list[ev.Record]:
-    return [ev.Record(n + 1, "r1", 1, AT + n, event) for n, event in enumerate(events)]
 
 
 def run_of(*kinds: type[Any]) -> RunState:

@@ -13,7 +13,6 @@ from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.work import BACKWARD_FACTOR, muon_flops
 
 torch = pytest.importorskip("torch")
-F = torch.nn.functional
 nn = torch.nn
 
 

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.standins.loopback import Handler, serving_at
 from tests.unit.skypilot.rig import KEYS, request
 from trmcloud import wiring_plans
 from trmcloud.adapters.files import load_recipe
@@ -65,30 +65,20 @@ def runpod() -> Iterator[tuple[str, dict[str, Any]]]:
     """A stand-in for RunPod's catalogue, on this machine."""
     state: dict[str, Any] = {"status": 200, "body": json.dumps(CATALOGUE), "headers": {}}
 
-    class Handler(BaseHTTPRequestHandler):
+    class Asked(Handler):
         def do_POST(self) -> None:
-            state["asked"] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            state["asked"] = json.loads(self.read_body())
             self.do_GET()
 
         def do_GET(self) -> None:
             state["headers"] = dict(self.headers)
             state["path"] = self.path
             state["paths"] = [*state.get("paths", ()), self.path]
-            self.send_response(state["status"])
-            if state["status"] == 302:
-                self.send_header("Location", "/elsewhere")
-            self.end_headers()
-            self.wfile.write(state["body"].encode())
+            elsewhere = {"Location": "/elsewhere"} if state["status"] == 302 else {}
+            self.answer(state["status"], state["body"].encode(), headers=elsewhere)
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v2", state
-    server.shutdown()
-    server.server_close()
+    with serving_at(Asked) as port:
+        yield f"http://127.0.0.1:{port}/v2", state
 
 
 NOBODY = "http://127.0.0.1:9"
@@ -247,7 +237,9 @@ def served() -> Iterator[tuple[Served, dict[str, str]]]:
     """The catalogues, and the environment that leads to them; RunPod's own list is out of reach."""
     state = Served()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Catalogues(Handler):
+        protocol_version = "HTTP/1.0"
+
         def do_GET(self) -> None:
             state.asked.append(self.path)
             path, _, query = self.path.partition("?")
@@ -255,11 +247,11 @@ def served() -> Iterator[tuple[Served, dict[str, str]]]:
                 asked = dict(part.split("=") for part in query.split("&"))
                 date = state.changed.get(asked["path"])
                 found = [{"sha": "0", "commit": {"committer": {"date": date}}}] if date else []
-                self._answer(200, json.dumps(found).encode())
+                self._tell(200, json.dumps(found).encode())
                 return
-            self._answer(*state.files.get(path, (404, b"404: Not Found")))
+            self._tell(*state.files.get(path, (404, b"404: Not Found")))
 
-        def _answer(self, status: int, body: bytes) -> None:
+        def _tell(self, status: int, body: bytes) -> None:
             self.send_response(status)
             self.end_headers()
             try:
@@ -273,24 +265,17 @@ def served() -> Iterator[tuple[Served, dict[str, str]]]:
             except OSError:
                 pass
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    base = f"http://127.0.0.1:{server.server_port}"
-    yield (
-        state,
-        {
-            sky_offers.ENV_CATALOGUES: base,
-            sky_offers.ENV_CHANGES: f"{base}/commits",
-            "TRMCLOUD_RUNPOD_API": "http://127.0.0.1:9/v2",
-            "HOME": "/nonexistent",
-        },
-    )
-    server.shutdown()
-    server.server_close()
+    with serving_at(Catalogues) as port:
+        base = f"http://127.0.0.1:{port}"
+        yield (
+            state,
+            {
+                sky_offers.ENV_CATALOGUES: base,
+                sky_offers.ENV_CHANGES: f"{base}/commits",
+                "TRMCLOUD_RUNPOD_API": "http://127.0.0.1:9/v2",
+                "HOME": "/nonexistent",
+            },
+        )
 
 
 def rates(cloud: str, text: str) -> set[tuple[str, str, str, str, str]]:

@@ -17,7 +17,6 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.pod.machine.sshd import Sshd
 
 Until = Callable[..., None]
-SSHD = "/usr/sbin/sshd"
 needs_sshd = pytest.mark.skipif(find_sshd() is None, reason="openssh-server is not installed")
 
 

@@ -192,20 +192,6 @@ def test_each_attempt_can_be_read_for_a_moment_before_it_is_made(tmp_path: Path)
     assert shown == [("a", False), ("b", False)]
 
 
-def test_redirects_do_not_carry_the_key_away(
-    provider: Provider, environment: dict[str, str], tmp_path: Path
-) -> None:
-    elsewhere = Provider()
-    for path in ("/graphql", f"/v2/pods/{POD}/action"):
-        provider.answer("POST", path, 302, Location=f"{elsewhere.url}/stolen")
-    provider.answer("DELETE", f"/v2/pods/{POD}", 307, Location=f"{elsewhere.url}/stolen")
-    attempts, _, _ = run_once(environment, tmp_path)
-    elsewhere.close()
-    assert elsewhere.asked == []
-    assert [a["code"] for a in attempts[:3]] == [302, 307, 302]
-    assert not any(a["ok"] for a in attempts)
-
-
 def test_nobody_answers(environment: dict[str, str], tmp_path: Path) -> None:
     environment["RUNPOD_API_BASE_URL"] = "http://127.0.0.1:1"
     environment["TRMCLOUD_RUNPOD_API"] = "file:///etc"

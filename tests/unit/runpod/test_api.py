@@ -29,7 +29,6 @@ NONE_FREE = (
     "There are no longer any instances available with the requested specifications. "
     "Please refresh and try again."
 )
-REQUEST = httpx.Request("POST", "https://x")
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import urllib.request
 from typing import Any
 
 FACTS = json.loads(globals()["FACTS"])
-OLD = {("stop", "pod"): "podStop", ("remove", "pod"): "podTerminate"}
-NEW = {("pod", "stop"): "stop", ("pod", "delete"): "delete", ("pod", "remove"): "delete"}
+OLD, NEW = ("remove", "pod"), ("pod", "delete")
 
 
 def key() -> str:
@@ -41,30 +40,24 @@ def ask(method: str, path: str, body: object = None) -> Any:
         sys.exit(f"Error: {error}")
 
 
-def old(operation: str, pod: str) -> None:
-    asked = "" if operation == "podTerminate" else " { id desiredStatus }"
-    query = f'mutation {{ {operation}(input: {{podId: "{pod}"}}){asked} }}'
+def old(pod: str) -> None:
+    query = f'mutation {{ podTerminate(input: {{podId: "{pod}"}}) }}'
     answer = ask("POST", "/graphql", {"query": query})
     if "errors" in answer:
         sys.exit(f"Error: {answer['errors'][0]['message']}")
-    print(f'pod "{pod}" ' + ("removed" if operation == "podTerminate" else "stopped"))
+    print(f'pod "{pod}" removed')
 
 
-def new(verb: str, pod: str) -> None:
-    if verb == "delete":
-        ask("DELETE", f"/v2/pods/{pod}")
-    else:
-        ask("POST", f"/v2/pods/{pod}/action", {"action": "stop"})
-    print(json.dumps({"id": pod, "deleted" if verb == "delete" else "stopped": True}))
+def new(pod: str) -> None:
+    ask("DELETE", f"/v2/pods/{pod}")
+    print(json.dumps({"id": pod, "deleted": True}))
 
 
 words = sys.argv[1:]
 verb, pod = tuple(words[:2]), words[2] if len(words) == 3 else ""
 if words == ["version"] or words == ["--version"]:
-    print("runpodctl 1.14.4" if FACTS["syntax"] == "old" else "runpodctl 2.3.0")
-elif pod and verb in OLD and FACTS["syntax"] in ("old", "both"):
-    old(OLD[verb], pod)
-elif pod and verb in NEW and FACTS["syntax"] in ("new", "both"):
-    new(NEW[verb], pod)
+    print("runpodctl 2.3.0")
+elif pod and verb in (OLD, NEW):
+    (old if verb == OLD else new)(pod)
 else:
     sys.exit(f'Error: unknown command "{" ".join(words)}" for "runpodctl"')
