@@ -20,7 +20,7 @@ from rich.text import Text
 
 from trmcloud.app.commands import CommandRequest
 from trmcloud.core.contract import command
-from trmcloud.core.contract import command as terms
+from trmcloud.core.contract import command_terms as terms
 from trmcloud.core.control.run_state import TRANSITIONS
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.options import LaunchRequest, rows_of

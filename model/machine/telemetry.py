@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trmcloud.core.catalog.hardware import GPUS, Gpu
+from trmcloud.core.contract.metric_names import figures_of
 from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME, TENSORBOARD_DIR
 from trmcloud.core.contract.records import dump, finite
-from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, figures_of, load_heartbeat
+from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
 from trmcloud.io.files import write_atomic
 
 # What the outside sees of a training: heartbeat, metrics, a human log, TensorBoard.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trmcloud.core.contract.trainer_contract import PAID_HOURS, SPENT_USD
+from trmcloud.core.contract.metric_names import PAID_HOURS, SPENT_USD
 from trmcloud.core.errors import UsageError
 from trmcloud.core.text import one_line
 

@@ -10,9 +10,9 @@ from typing import Any
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.curves import MetricsLines
 from trmcloud.core import codec
+from trmcloud.core.contract.metric_names import PAID_HOURS, SPENT_USD, figures_of
 from trmcloud.core.contract.pod_contract import METRICS_NAME
 from trmcloud.core.contract.records import instant
-from trmcloud.core.contract.trainer_contract import PAID_HOURS, SPENT_USD, figures_of
 from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotFoundError

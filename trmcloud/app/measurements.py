@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trmcloud.app.home import make_home
 from trmcloud.core.catalog.hardware import GPUS, LOCAL, Gpu
-from trmcloud.core.contract.command import MEASURED, MeasuredSteps
+from trmcloud.core.contract.command_terms import MEASURED, MeasuredSteps
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuWindow, window_from
 from trmcloud.core.contract.records import ContractError, finite, record_of

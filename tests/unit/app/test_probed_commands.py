@@ -29,7 +29,8 @@ from trmcloud.cli.views.metrics import target_lines
 from trmcloud.cli.views.plan import own_lines
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import Offer
-from trmcloud.core.contract.command import Command, MeasuredSteps
+from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.command_terms import MeasuredSteps
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuCounters, GpuWindow
 from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.run_state import RunState, State

@@ -42,9 +42,9 @@ from trmcloud.app.notifications import (
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.metric_names import MOST_VALUES, figures_of
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import Recovery
-from trmcloud.core.contract.trainer_contract import MOST_VALUES, figures_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.notices import MOST_TROUBLES

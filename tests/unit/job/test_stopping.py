@@ -18,14 +18,9 @@ import pytest
 
 from scripts.pages import CONTRACT, contract_page
 from trmcloud.core.catalog.hardware import GPUS
-from trmcloud.core.contract import command as contract
-from trmcloud.core.contract.command import (
-    PATTERN_STRIKES,
-    Act,
-    Command,
-    CommandStopper,
-    MeasuredSteps,
-)
+from trmcloud.core.contract import command_terms as contract
+from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.command_terms import PATTERN_STRIKES, Act, CommandStopper, MeasuredSteps
 from trmcloud.core.planner.command_outlook import transfer_speed
 from trmcloud.pod.job import process
 from trmcloud.pod.job.process import Job

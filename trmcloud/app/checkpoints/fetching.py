@@ -22,7 +22,8 @@ from trmcloud.app.context import Context
 from trmcloud.app.run_queries import is_rented
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import shards
-from trmcloud.core.contract.command import OWN_DIR, RECIPE
+from trmcloud.core.contract.command import RECIPE
+from trmcloud.core.contract.command_terms import OWN_DIR
 from trmcloud.core.contract.manifest import (
     CheckpointFile,
     CheckpointManifest,

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Annotated
 
 from trmcloud.core.catalog.hardware import GPUS, Gpu
-from trmcloud.core.contract.command import PHASE, RECIPE, SETTLED_S, Command, MeasuredSteps
+from trmcloud.core.contract.command import PHASE, RECIPE, Command
+from trmcloud.core.contract.command_terms import SETTLED_S, MeasuredSteps
 from trmcloud.core.contract.records import within
 from trmcloud.core.planner.estimates import (
     HOUR_S,

@@ -17,7 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trmcloud.core.contract.command import MOST_DEPTH, MOST_FILES, is_inside
+from trmcloud.core.contract.command import is_inside
+from trmcloud.core.contract.command_terms import MOST_DEPTH, MOST_FILES
 from trmcloud.core.values import dataclass
 
 OUTPUTS = "outputs"

@@ -18,19 +18,21 @@ from types import FrameType
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import (
-    ENV_DATA,
-    ENV_REPORTS,
-    ENV_STOP_FILE,
     GIVEN_NAME,
-    MEASURED,
     NO_SIGNAL,
     OFFSPRING_NAME,
     PATHS,
+    Command,
+    is_inside,
+)
+from trmcloud.core.contract.command_terms import (
+    ENV_DATA,
+    ENV_REPORTS,
+    ENV_STOP_FILE,
+    MEASURED,
     SETTLED_S,
     Act,
-    Command,
     CommandStopper,
-    is_inside,
 )
 from trmcloud.core.contract.records import ContractError, parse
 from trmcloud.core.contract.trainer_contract import (

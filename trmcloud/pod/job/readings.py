@@ -16,13 +16,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trmcloud.core.contract.command import (
+from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.command_terms import (
     MOST_DEPTH,
     MOST_LINE_CHARS,
     MOST_LOG_BYTES,
     MOST_PATTERN_S,
     PATTERN_STRIKES,
-    Command,
 )
 from trmcloud.core.contract.records import MAX_LINE_BYTES, ContractError, parse
 from trmcloud.core.values import dataclass

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.command import Command, MeasuredSteps
+from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.command_terms import MeasuredSteps
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob
 from trmcloud.core.values import replace
 from trmcloud.io.files import write_atomic

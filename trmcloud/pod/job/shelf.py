@@ -15,14 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.command import (
-    RECIPE,
-    TREE_NAME,
-    CheckpointTree,
-    Command,
-    TreeFile,
-    is_inside,
-)
+from trmcloud.core.contract.command import RECIPE, Command, is_inside
+from trmcloud.core.contract.command_terms import TREE_NAME, CheckpointTree, TreeFile
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import dump, load
 from trmcloud.core.errors import CheckpointError

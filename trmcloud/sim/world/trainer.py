@@ -13,7 +13,8 @@ from math import inf, nan
 from typing import Any
 
 from trmcloud.core.contract import gate
-from trmcloud.core.contract.command import Act, Command, CommandStopper
+from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.command_terms import Act, CommandStopper
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import dataclass, replace
