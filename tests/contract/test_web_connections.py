@@ -18,8 +18,9 @@ pytest.importorskip("uvicorn", reason="the extra `ui`")
 import uvicorn
 
 from tests.standins.loopback import until
+from trmcloud.io.web_connections import BoundedServer, Connections, most_connections
 from trmcloud.io.web_guard import mark_trusted
-from trmcloud.io.web_server import BoundedServer, Connections, listening, most_connections
+from trmcloud.io.web_server import listening
 
 WITHIN_S = 30.0
 ASK = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
