@@ -15,7 +15,8 @@ from flax.training.train_state import TrainState
 class Network(nn.Module):
     @nn.compact
     def __call__(self, x):
-        return nn.Dense(1)(nn.relu(nn.Dense(32)(x)))
+        hidden = nn.relu(nn.Dense(32)(x))
+        return nn.Dense(1)(hidden)
 
 
 def make_state(steps=1000):
