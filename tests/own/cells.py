@@ -133,6 +133,9 @@ def _judge(user: User, script: Script, ending: str, out: str) -> tuple[str, str]
             continue  # an archive of what else is new
         assert "not_found" not in about, where
         step = about["step"] if about["step"] is not None else script.steps
+        assert script.saves_once or path.name != "best" or step in truth or not truth, (
+            f"{where}: nothing was logged at {step}, so it cannot be the best of {dict(truth)}"
+        )
         told.append(_compare(path, step, truth.get(step), where))
     return _names(fetched[0]), told[0]
 
@@ -170,11 +173,12 @@ def opened_with(script: Script, steps: int, folders: Sequence[Path]) -> list[dic
     """Their own framework, in a process of its environment."""
     python = sys.executable if script.is_light else str(OWN / "bin" / "python")
     done = subprocess.run(
-        [python, str(ROOT / "tests" / "own" / "openers.py"), script.opener, str(steps)]
+        [python, "-m", "tests.own.openers", script.opener, str(steps)]
         + [str(folder) for folder in folders],
         capture_output=True,
         text=True,
         timeout=200,
+        cwd=ROOT,
         env=os.environ | environment(script),
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
