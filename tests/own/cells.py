@@ -147,10 +147,12 @@ def _fetch(user: User, name: str, *options: str) -> Path:
 
 
 def _names(fetched: Path) -> str:
-    """Of what came home, a folder's files in braces."""
-    own = fetched / "own"
-    found = sorted(str(path.relative_to(own)) for path in own.rglob("*") if path.is_file())
-    return ", ".join(found)
+    """Of what came home: each file, and each folder with the number of its files."""
+    told = []
+    for entry in sorted((fetched / "own").iterdir()):
+        count = sum(path.is_file() for path in entry.rglob("*"))
+        told.append(f"{entry.name}/ ({count} files)" if entry.is_dir() else entry.name)
+    return ", ".join(told)
 
 
 def _compare(fetched: Path, step: int, logged: str | None, where: str) -> str:

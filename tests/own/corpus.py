@@ -54,7 +54,8 @@ class Script:
 
 
 def logged(pattern: str, plus: int = 0) -> Callable[[str, Path], Truth]:
-    """A pattern with a group for the step, to which ``plus`` is added, and one for the value."""
+    """A pattern with a group for the step, to which ``plus`` is added, and NUMBER for the value."""
+    pattern = pattern.replace("NUMBER", r"([0-9.]+(?:e-?[0-9]+)?)")
 
     def truth(log: str, work: Path) -> Truth:
         return {int(step) + plus: value for step, value in re.findall(pattern, log)}
@@ -145,7 +146,7 @@ CORPUS = (
         metric="eval_loss",
         saves="out/checkpoints/checkpoint_*/random_states_0.pkl",
         opener="accelerate",
-        truth=logged(r"step (\d+): loss \S+ eval_loss: (\S+)"),
+        truth=logged(r"step (\d+): loss \S+ eval_loss: NUMBER"),
     ),
     Script(
         "accelerate-steps",
@@ -155,7 +156,7 @@ CORPUS = (
         metric="eval_loss",
         saves="out/step_*/random_states_0.pkl",
         opener="accelerate",
-        truth=logged(r"step (\d+): loss \S+ eval_loss: (\S+)"),
+        truth=logged(r"step (\d+): loss \S+ eval_loss: NUMBER"),
     ),
     Script(
         "lightning",
@@ -176,7 +177,7 @@ CORPUS = (
         metric="val_loss",
         saves="ck/*/commit_success.txt",
         opener="orbax",
-        truth=logged(r"step=(\d+) train_loss=\S+ val_loss=(\S+)"),
+        truth=logged(r"step=(\d+) train_loss=\S+ val_loss=NUMBER"),
     ),
     Script(
         "keras",
@@ -186,7 +187,7 @@ CORPUS = (
         metric="val_loss",
         saves="models/weights.*.keras",
         opener="keras",
-        truth=logged(r"Epoch (\d+)/(?:(?!Epoch \d)[\s\S])*? val_loss: ([0-9.e-]+)"),
+        truth=logged(r"Epoch (\d+)/(?:(?!Epoch \d)[\s\S])*? val_loss: NUMBER"),
     ),
     Script(
         "xgboost",
@@ -196,7 +197,7 @@ CORPUS = (
         metric="valid-logloss",
         saves="boosters/model_*.ubj",
         opener="xgboost",
-        truth=logged(r"\[(\d+)\]\ttrain-logloss:\S+\tvalid-logloss:(\S+)", plus=1),
+        truth=logged(r"\[(\d+)\]\ttrain-logloss:\S+\tvalid-logloss:NUMBER", plus=1),
     ),
     Script(
         "lightgbm",
@@ -206,7 +207,7 @@ CORPUS = (
         metric="valid's binary_logloss",
         saves="boosters/model_*.txt",
         opener="lightgbm",
-        truth=logged(r"\[(\d+)\]\tvalid's binary_logloss: (\S+)"),
+        truth=logged(r"\[(\d+)\]\tvalid's binary_logloss: NUMBER"),
     ),
     Script(
         "scikit-learn",
@@ -216,7 +217,7 @@ CORPUS = (
         metric="log_loss",
         saves="models/*.joblib",
         opener="sklearn",
-        truth=logged(r"Epoch (\d+)/\d+ - log_loss: (\S+)"),
+        truth=logged(r"Epoch (\d+)/\d+ - log_loss: NUMBER"),
     ),
     Script(
         "catboost",
@@ -237,7 +238,7 @@ CORPUS = (
         metric="val/loss",
         saves="outputs/*/*/checkpoints/epoch_*.ckpt",
         opener="torch",
-        truth=logged(r"epoch (\d+): val/loss=(\S+)"),
+        truth=logged(r"epoch (\d+): val/loss=NUMBER"),
     ),
     Script(
         "dcp-torchrun",
@@ -249,7 +250,7 @@ CORPUS = (
         opener="dcp",
         truth=lambda log, work: {
             int(step.replace(",", "")): value
-            for step, value in re.findall(r"step ([\d,]+) \| train \S+ \| val_loss (\S+)", log)
+            for step, value in re.findall(r"step ([\d,]+) \| train \S+ \| val_loss ([0-9.]+)", log)
         },
         is_light=True,
     ),
@@ -261,7 +262,7 @@ CORPUS = (
         metric="val_loss",
         saves="checkpoints/epoch_*.pt",
         opener="torch",
-        truth=logged(r"Epoch: (\d+)  train_loss: \S+  val_loss: (\S+)"),
+        truth=logged(r"Epoch: (\d+)  train_loss: \S+  val_loss: NUMBER"),
         is_light=True,
     ),
     Script(
@@ -272,7 +273,7 @@ CORPUS = (
         metric="val_loss",
         saves="out/model_*.pth",
         opener="torch",
-        truth=logged(r"epoch=(\d+) val_loss=(\S+)"),
+        truth=logged(r"epoch=(\d+) val_loss=NUMBER"),
         is_light=True,
     ),
     Script(
@@ -283,7 +284,7 @@ CORPUS = (
         metric="eval_loss",
         saves="ds/global_step*/zero_pp_rank_0_mp_rank_00_optim_states.pt",
         opener="deepspeed",
-        truth=logged(r"'step': (\d+), 'loss': \S+, 'eval_loss': ([0-9.e-]+)"),
+        truth=logged(r"'step': (\d+), 'loss': \S+, 'eval_loss': NUMBER"),
         is_light=True,
     ),
     Script(
@@ -294,7 +295,7 @@ CORPUS = (
         metric="lm_loss",
         saves="checkpoints/puzzles/small/step_*",
         opener="plain",
-        truth=logged(r'"step": (\d+), "eval": {"lm_loss": ([0-9.e-]+)'),
+        truth=logged(r'"step": (\d+), "eval": {"lm_loss": NUMBER'),
         is_light=True,
     ),
 )
