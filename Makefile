@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test test-quick stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky sky-tasks e2e-slurm e2e-nodes e2e-own clean
+.PHONY: help install demo test test-quick stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -26,7 +26,8 @@ help:
 	@echo "make e2e-own  scripts with both of them under run, and what they print"
 	@echo "make install  the environment alone (.venv)"
 	@echo "make mock     Prism, a mock of RunPod's published contract that judges requests (npm)"
-	@echo "make own      Hugging Face's Trainer and Lightning in an environment of their own"
+	@echo "make own      frameworks of others, Hugging Face's to CatBoost, in an environment of their own"
+	@echo "make own-all  scripts of all of them under run in three endings: docs/soak/own.md (ONLY=keras: some)"
 	@echo "make axe      axe-core, which judges whether everybody can use the page of trmcloud ui (npm)"
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
 	@echo "make e2e-sky  the real sky launch on RunPod's stand-in: root, Python 3.10, minutes"
@@ -105,17 +106,26 @@ e2e-nodes: $(READY)
 	TRMCLOUD_E2E_NODES=1 $(BIN)/python -m pytest -s tests/e2e/test_nodes.py
 
 # Trainers of others under `run`, beside the packages of .venv and with its torch.
+FRAMEWORKS := transformers accelerate lightning trl peft datasets orbax-checkpoint flax optax jax keras \
+	xgboost-cpu lightgbm catboost scikit-learn hydra-core
 own: .venv-own/.ready
 
 .venv-own/.ready: constraints-own.txt | $(READY)
 	@test -x .venv-own/bin/python || $(PYTHON) -m venv .venv-own
 	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
 		> "$$(.venv-own/bin/python -c 'import site; print(site.getsitepackages()[0])')/beside.pth"
-	.venv-own/bin/python -m pip install --progress-bar on -c constraints-own.txt transformers accelerate lightning
+	.venv-own/bin/python -m pip install --progress-bar on -c constraints-own.txt -c constraints-torch.txt $(FRAMEWORKS)
+	@! .venv-own/bin/python -m pip freeze --local | grep -i '^\(nvidia\|cuda\|triton\)' || \
+		{ echo "error: these are for a GPU, and gigabytes: which package brings them?"; exit 1; }
 	@touch $@
 
 e2e-own: $(READY) .venv-own/.ready
 	$(BIN)/python -m pytest -n 0 -s tests/e2e/test_run_trainers.py
+
+# Each script of tests/own finishes, is stopped at its budget, or is killed; ONLY=keras-killed: one cell.
+own-all: $(READY) .venv-own/.ready
+	$(BIN)/python -m tests.own.cells --jobs $(JOBS) --only "$(ONLY)" \
+		--page $(if $(ONLY),build/own.md,docs/soak/own.md) --date "$$(date +%F)"
 
 # What a machine of SkyPilot's downloads when it has a network; the test's machines have none. The
 # trainer's packages, torch among them, are served to them from loopback.

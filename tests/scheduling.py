@@ -42,6 +42,7 @@ _KINDS = (
     ("tests/e2e/", _WAITING),
     ("tests/crash/", _WAITING),
     ("tests/contract/", _WAITING),
+    ("tests/own/", _WAITING),
     ("tests/unit/pod/", _WAITING),
 )  # fmt: skip
 _STARTS_PROCESSES = (
