@@ -26,7 +26,7 @@ help:
 	@echo "make e2e-own  scripts with both of them under run, and what they print"
 	@echo "make install  the environment alone (.venv)"
 	@echo "make mock     Prism, a mock of RunPod's published contract that judges requests (npm)"
-	@echo "make own      frameworks of others, Hugging Face's to CatBoost, in an environment of their own"
+	@echo "make own      Hugging Face's Trainer and Lightning in an environment of their own"
 	@echo "make own-all  scripts of all of them under run in three endings: docs/soak/own.md (ONLY=keras: some)"
 	@echo "make axe      axe-core, which judges whether everybody can use the page of trmcloud ui (npm)"
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
@@ -106,15 +106,21 @@ e2e-nodes: $(READY)
 	TRMCLOUD_E2E_NODES=1 $(BIN)/python -m pytest -s tests/e2e/test_nodes.py
 
 # Trainers of others under `run`, beside the packages of .venv and with its torch.
-FRAMEWORKS := transformers accelerate lightning trl peft datasets orbax-checkpoint flax optax jax keras \
-	xgboost-cpu lightgbm catboost scikit-learn hydra-core
+# `make own-all` adds those that only the corpus needs.
+FRAMEWORKS := trl peft datasets orbax-checkpoint flax optax jax keras xgboost-cpu lightgbm catboost \
+	scikit-learn hydra-core
+OWN_PIP := .venv-own/bin/python -m pip install --progress-bar on -c constraints-own.txt -c constraints-torch.txt
 own: .venv-own/.ready
 
 .venv-own/.ready: constraints-own.txt | $(READY)
 	@test -x .venv-own/bin/python || $(PYTHON) -m venv .venv-own
 	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
 		> "$$(.venv-own/bin/python -c 'import site; print(site.getsitepackages()[0])')/beside.pth"
-	.venv-own/bin/python -m pip install --progress-bar on -c constraints-own.txt -c constraints-torch.txt $(FRAMEWORKS)
+	$(OWN_PIP) transformers accelerate lightning
+	@touch $@
+
+.venv-own/.all-ready: .venv-own/.ready
+	$(OWN_PIP) $(FRAMEWORKS)
 	@! .venv-own/bin/python -m pip freeze --local | grep -i '^\(nvidia\|cuda\|triton\)' || \
 		{ echo "error: these are for a GPU, and gigabytes: which package brings them?"; exit 1; }
 	@touch $@
@@ -123,7 +129,7 @@ e2e-own: $(READY) .venv-own/.ready
 	$(BIN)/python -m pytest -n 0 -s tests/e2e/test_run_trainers.py
 
 # Each script of tests/own finishes, is stopped at its budget, or is killed; ONLY=keras-killed: one cell.
-own-all: $(READY) .venv-own/.ready
+own-all: $(READY) .venv-own/.all-ready
 	$(BIN)/python -m tests.own.cells --jobs $(JOBS) --only "$(ONLY)" \
 		--page $(if $(ONLY),build/own.md,docs/soak/own.md) --date "$$(date +%F)"
 
