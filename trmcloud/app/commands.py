@@ -55,6 +55,18 @@ def _path_inside(flag: str, path: str) -> str:
     return os.path.normpath(path)
 
 
+def _folder_below(flag: str, root: str) -> str:
+    """Return the working directory's name below ``root``; empty where it is ``root``."""
+    top = os.path.realpath(os.path.expanduser(root))
+    name = os.path.relpath(os.path.realpath(os.getcwd()), top)
+    if not os.path.isdir(top) or name.split(os.sep)[0] == os.pardir:
+        raise UsageError(
+            f"{flag} takes a folder around this one, and {root[:80]!r} is none",
+            next_step=f"{flag} .. sends the folder above with all that is in it",
+        )
+    return "" if name == os.curdir else Path(name).as_posix()
+
+
 def _metric(flag: str, metric: str) -> str:
     if len(metric) > 500:
         raise UsageError(f"{flag} is longer than any pattern that is looked for")
@@ -184,6 +196,12 @@ class CommandRequest:
         "--pip", "", "Requirements to install before it starts.", "run", _OWN,
         metavar="FILE", parse=_path_inside,
     )
+    root: str = option(
+        "--root", "",
+        "Folder around this one that is sent as a whole; the command starts in the same folder "
+        "below it, and finds its modules.", "run", _OWN, metavar="DIR",
+        place="folder", parse=_folder_below,
+    )
     image: str = option(
         "--image", "", "Container image in place of RunPod's own.", "run", _OWN,
         metavar="NAME", parse=_image,
@@ -221,15 +239,21 @@ class CommandRequest:
 # fmt: on
 
 
-def command_of(request: CommandRequest, data: str, root: Path) -> Command:
-    """The checked command; ``root`` is the working tree, ``data`` what ``--data`` said.
+def command_of(request: CommandRequest, data: str, here: Path) -> Command:
+    """The checked command; ``here`` is the folder it is typed in, ``data`` what ``--data`` said.
 
     Raises:
         UsageError: naming the option at fault.
     """
-    if request.pip and not (root / request.pip).is_file():
+    if request.pip and not (here / request.pip).is_file():
         raise UsageError(f"--pip {request.pip}: no such file here")
-    return Command(**placed(request), data=_name_in(root, data))
+    made = Command(**placed(request))
+    return replace(made, data=_name_in(root_of(made, here), data))
+
+
+def root_of(command: Command, here: Path) -> Path:
+    """Return the folder that is sent, of a command that is typed in ``here``."""
+    return here.resolve().parents[command.folder.count("/")] if command.folder else here
 
 
 def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> RunSpec:
@@ -267,7 +291,7 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
 
 
 def prepare(
-    context: Context, planner: Planner, request: LaunchRequest, spec: RunSpec, root: Path
+    context: Context, planner: Planner, request: LaunchRequest, spec: RunSpec, here: Path
 ) -> tuple[PreparedLaunch, WorkingTree]:
     """All that can be found wanting before anybody is asked for money; then the code.
 
@@ -275,7 +299,7 @@ def prepare(
         TrmcloudError: whatever keeps this from being launched.
     """
     exposure = parse_money("--accept-exposure", request.accept_exposure)
-    tree = tree_of(spec, root)
+    tree = tree_of(spec, here)
     plan = planner.plan(spec)
     check_launch(context, plan, request, exposure)
     _check_first_word(plan, tree)
@@ -287,21 +311,24 @@ def prepare(
     return PreparedLaunch(plan, LaunchData(spec.data, code=str(code))), tree
 
 
-def tree_of(spec: RunSpec, root: Path) -> WorkingTree:
-    """Return the files of ``root`` to send, without ``--data``, which is sent apart.
+def tree_of(spec: RunSpec, here: Path) -> WorkingTree:
+    """Return the files to send, of ``here`` or of the root around it, without ``--data``, which is
+    sent apart.
 
     Raises:
         DataError: there is nothing, or more than is sent.
     """
-    assert spec.command is not None
-    return look_at(root, [spec.command.data] if spec.command.data else [])
+    command = spec.command
+    assert command is not None
+    out = [command.data] if command.data else []
+    return look_at(root_of(command, here), out, command.folder)
 
 
 def _name_in(root: Path, data: str) -> str:
     """Return the name of ``--data`` in the working tree; empty where it is elsewhere."""
     if not data:
         return ""
-    name = os.path.relpath(Path(data).expanduser().absolute(), root.absolute())
+    name = os.path.relpath(Path(data).expanduser().resolve(), root.resolve())
     return Path(name).as_posix() if is_inside(name) and name != "." else ""
 
 
@@ -329,7 +356,8 @@ def _check_first_word(plan: Plan, tree: WorkingTree) -> None:
     if command is None or plan.spec.hardware != LOCAL:
         return
     word = command.words[0]
-    there = os.path.normpath(word) in tree.names or (os.path.isabs(word) and Path(word).is_file())
+    name = os.path.normpath(os.path.join(tree.folder, word))
+    there = name in tree.names or (os.path.isabs(word) and Path(word).is_file())
     if not there and ("/" in word or shutil.which(word) is None):
         raise UsageError(
             f"{word[:80]}: there is no such command here",

@@ -85,14 +85,20 @@ class WorkingTree:
     """Left out, since they look like keys."""
     links: tuple[str, ...] = ()
     by_git: bool = False
+    folder: str = ""
+    """The folder below ``root`` that the command is started in; empty: ``root`` itself."""
+    above: str = ""
+    """The way from ``root`` up to the top of its git repository (``../..``); empty where ``root``
+    is the top, or has no repository."""
 
 
-def look_at(root: Path, also_out: Sequence[str] = ()) -> WorkingTree:
+def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> WorkingTree:
     """Select the files of ``root`` to send; only sizes are read, except of files that might be
     keys.
 
     Args:
         also_out: relative folders that go another way.
+        folder: the one below ``root`` that the command is started in.
 
     Raises:
         DataError: there is nothing, or more than is sent; it names what is largest.
@@ -127,7 +133,17 @@ def look_at(root: Path, also_out: Sequence[str] = ()) -> WorkingTree:
         )
     if whole > MOST_BYTES or len(names) > MOST_FILES:
         raise _too_large(root, sizes, whole)
-    return WorkingTree(root, tuple(names), whole, tuple(keys), tuple(links), by_git)
+    above = _git(root, "rev-parse", "--show-cdup") if by_git else None
+    return WorkingTree(
+        root,
+        tuple(names),
+        whole,
+        tuple(keys),
+        tuple(links),
+        by_git,
+        folder,
+        os.fsdecode(above or b"").strip().rstrip("/"),
+    )
 
 
 def pack(tree: WorkingTree, home: Path, beside: Mapping[str, bytes] | None = None) -> Path:
@@ -177,14 +193,21 @@ def _read(path: Path) -> bytes:
 
 def _by_git(root: Path) -> list[str] | None:
     """None where git keeps no list of ``root``."""
-    words = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed is None:
+        return None
+    return [os.fsdecode(name) for name in listed.split(b"\0") if name]
+
+
+def _git(root: Path, *words: str) -> bytes | None:
+    """Return the output of a git command about ``root``; None where it fails."""
     try:
-        done = subprocess.run(words, capture_output=True, timeout=_GIT_S)
+        done = subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, timeout=_GIT_S
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if done.returncode:
-        return None
-    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+    return done.stdout if done.returncode == 0 else None
 
 
 def _walked(root: Path) -> Iterable[str]:

@@ -227,6 +227,12 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
     source = "by git's list" if tree.by_git else "all that is not hidden: git keeps no list here"
     files = f"{len(tree.names):,} file{'s' * (len(tree.names) != 1)}"
     lines = [f"  code sent       {files}, {size_text(tree.size_bytes)}, {source}"]
+    if tree.folder:
+        told = f"{one_line(tree.root.name)} as a whole; the command starts in"
+        lines.append(f"  · {told} {one_line(tree.folder)}")
+    if tree.above:
+        told = f"only {one_line(tree.root.name)} of its repository is sent"
+        lines.append(f"  · {told}; --root {tree.above} sends the whole")
     if tree.keys:
         lines.append(f"  · left out, as keys: {_some(tree.keys)}")
         lines.append(

@@ -83,6 +83,11 @@ def is_inside(path: str) -> bool:
     return plain and ".." not in parts and "" not in parts
 
 
+def is_folder(path: str) -> bool:
+    """Whether a relative name is that of a folder below another one, or is empty."""
+    return not path or is_inside(path)
+
+
 MEASURED = "measured"
 """The kind of a line of metrics that has ``MeasuredSteps``."""
 
@@ -183,6 +188,9 @@ class Command:
     """Steps to measure, and to end with; 0: it is no probe."""
     pip: str = ""
     """A file of requirements that is installed before the first attempt."""
+    folder: Annotated[str, is_folder] = ""
+    """The folder that it is started in, below the tree that is sent: names of files are relative to
+    it. Empty: the tree itself."""
 
     @property
     def is_pattern(self) -> bool:

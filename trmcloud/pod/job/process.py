@@ -47,7 +47,7 @@ from trmcloud.pod.job.readings import EventFiles, LogPump, Readings, of_object, 
 from trmcloud.pod.job.reporting import CommandReporter, StepProbe
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints
 from trmcloud.pod.job.watch import Watcher
-from trmcloud.pod.job.workspace import install, lay_data, unpack
+from trmcloud.pod.job.workspace import import_roots, install, lay_data, unpack
 from trmcloud.pod.machine import processes
 
 # A command's processes: the one that was started, and whatever it started, in whichever session.
@@ -160,7 +160,8 @@ class Job:
     def __init__(self, job: PhaseJob, command: Command, environment: Mapping[str, str]) -> None:
         self._job, self._command, self._environment = job, command, environment
         self._folder = Path(job.out_dir)
-        self._work = self._folder / WORK_DIR
+        self._tree = self._folder / WORK_DIR
+        self._work = self._tree / command.folder
         self._attempt = int(environment.get(ENV_ATTEMPT, "1"))
         deadline = environment.get(ENV_DEADLINE_AT, "")
         self._deadline_at = float(deadline) if deadline else float("inf")
@@ -209,8 +210,9 @@ class Job:
 
     def _prepare(self) -> tuple[str, ...]:
         """Make the working folder; the words to run in it."""
-        unpack(Path(self._job.code_dir), self._work)
-        lay_data(self._work, self._job.data_dir, self._command.data)
+        unpack(Path(self._job.code_dir), self._tree)
+        lay_data(self._tree, self._job.data_dir, self._command.data)
+        self._work.mkdir(parents=True, exist_ok=True)
         self._shelf = CommandCheckpoints(
             self._folder / contract.CHECKPOINTS_DIR,
             self._job.run_id,
@@ -276,6 +278,8 @@ class Job:
             paths.append(str(self._packages))
         paths += filter(None, self._environment.get(PATHS, "").split(os.pathsep))
         paths += filter(None, given.pop("PYTHONPATH", "").split(os.pathsep))
+        if self._command.folder:
+            paths += import_roots(self._tree)
         ours = {
             contract.ENV_POD: self._environment.get(contract.ENV_POD, ""),
             ENV_ATTEMPT: str(self._attempt),

@@ -51,6 +51,12 @@ def unpack(code_dir: Path, work: Path) -> None:
     os.rename(making, work)
 
 
+def import_roots(tree: Path) -> list[str]:
+    """Return the folders of a repository that its own packages are imported from, as by an editable
+    install of it."""
+    return [str(path) for path in (tree, tree / "src") if path.is_dir()]
+
+
 def lay_data(work: Path, data: str, named: str) -> None:
     """Put ``--data`` under its name in the working tree, where it named a part of that."""
     if not named or not is_inside(named) or not data:
