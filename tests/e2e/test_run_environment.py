@@ -4,15 +4,19 @@ limits, and what is kept of where it came from.
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.test_run import RATE, log_of
 from tests.e2e.user import User
-from trmcloud.core.errors import Outcome, UsageError
+from trmcloud.core.errors import DataError, Outcome, UsageError
 
 FAILED = Outcome.FAILED.exit_code
 
@@ -75,3 +79,106 @@ def test_a_root_that_is_not_around_the_folder_is_refused(user: User) -> None:
     words = ("run", "local", *RATE, "--budget", "1", "--root", "other", "--", "python3", "train.py")
     said = user.fails(*words, code=UsageError.exit_code)
     assert "--root takes a folder around this one" in said
+
+
+def wheel(folder: Path, name: str, version: str, files: dict[str, str], needs: str = "") -> None:
+    """A package of a few lines, as an index has it."""
+    stem = f"{name}-{version}"
+    about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    about += f"Requires-Dist: {needs}\n" if needs else ""
+    files = {
+        **files,
+        f"{stem}.dist-info/METADATA": about,
+        f"{stem}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in files) + f"{stem}.dist-info/RECORD,,\n"
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+        for path, text in {**files, f"{stem}.dist-info/RECORD": record}.items():
+            archive.writestr(path, text)
+
+
+INSPECTS = """
+import importlib.metadata as m, os, shutil, subprocess, sys
+import salute_of_ours
+print("GREETING", salute_of_ours.WORD, "TORCH", m.version("torch"))
+print("VENV", os.environ["VIRTUAL_ENV"] == sys.prefix, sys.prefix != sys.base_prefix)
+print("TOOL", subprocess.run(["lint-imports", "--help"], capture_output=True).returncode)
+print("WHERE", os.path.dirname(shutil.which("lint-imports")) == os.path.dirname(sys.executable))
+"""
+
+
+@pytest.fixture
+def index(user: User, tmp_path: Path) -> Path:
+    """A folder of wheels that pip finds instead of the network."""
+    folder = tmp_path / "wheels"
+    wheel(
+        folder, "salute_of_ours", "1.0", {"salute_of_ours.py": "WORD = 'hello'\n"}, needs="torch>=2"
+    )
+    wheel(folder, "salute_of_ours", "2.0", {"salute_of_ours.py": "WORD = 'newer'\n"})
+    wheel(folder, "torch", "99.0", {"torch/__init__.py": ""})
+    user.environment |= {
+        "TRMCLOUD_INSTALL_PIP_FIND_LINKS": str(folder),
+        "TRMCLOUD_INSTALL_PIP_NO_INDEX": "1",
+    }
+    user.environment |= {
+        "TRMCLOUD_INSTALL_PIP_CONFIG_FILE": os.devnull,
+        "TRMCLOUD_INSTALL_PIP_CONSTRAINT": "",
+    }
+    user.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("requirements.txt", "salute-of-ours==1.0\n"),
+        ("pyproject.toml", "[project]\nname='p'\ndependencies = ['salute-of-ours==1.0']\n"),
+        ("environment.yml", "dependencies:\n  - cudatoolkit=11.8\n  - salute-of-ours=1.0\n"),
+    ],
+)
+def test_packages_are_installed_beside_the_images_own_torch(
+    user: User, index: Path, name: str, text: str
+) -> None:
+    assert user.cwd is not None
+    write(user.cwd, {"train.py": INSPECTS, name: text})
+    out = typed(user, "--pip", name)
+    assert "packages        2, resolved here" in out
+    assert "the image's own torch stays" in out
+    log = log_of(user)
+    assert f"GREETING hello TORCH {version('torch')}" in log
+    assert "VENV True True" in log
+    assert "TOOL 0" in log
+    assert "WHERE True" in log
+    assert f"the image's torch {version('torch')} is kept" in log
+
+
+def test_a_project_that_pins_another_torch_gets_it(user: User, index: Path) -> None:
+    assert user.cwd is not None
+    write(
+        user.cwd, {"train.py": INSPECTS, "requirements.txt": "salute-of-ours==2.0\ntorch==99.0\n"}
+    )
+    typed(user, "--pip", "requirements.txt")
+    log = log_of(user)
+    assert "GREETING newer TORCH 99.0" in log
+    assert f"the image's torch {version('torch')} is not used" in log
+
+
+def test_a_list_that_cannot_be_installed_is_refused_before_renting(user: User, index: Path) -> None:
+    assert user.cwd is not None
+    write(
+        user.cwd,
+        {"train.py": "", "requirements.txt": "# ours\nsalute-of-ours==1.0\nsalute-of-ours==2.0\n"},
+    )
+    words = ("run", "local", *RATE, "--budget", "1", "--pip", "requirements.txt", "--", "true")
+    said = user.fails(*words, code=DataError.exit_code)
+    assert "its packages exclude one another" in said
+    assert "requirements.txt:2" in said
+    assert not user.ledger().runs
+
+
+def test_a_list_that_is_there_and_not_named_is_told(user: User) -> None:
+    assert user.cwd is not None
+    write(user.cwd, {"train.py": "", "requirements.txt": "salute_of_ours\n"})
+    out = typed(user, "--dry-run")
+    assert "not installed: requirements.txt; --pip requirements.txt installs it" in out

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,16 @@ from trmcloud.app.preparing import PreparedLaunch, check_launch
 from trmcloud.app.working_tree import WorkingTree, look_at, pack
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.catalog.providers import TRAITS, rentable
-from trmcloud.core.contract.command import NO_SIGNAL, RECIPE, STOP_SIGNALS, Command, is_inside
+from trmcloud.core.contract.command import (
+    CONSTRAINTS_NAME,
+    FOLDERS_NAME,
+    NO_SIGNAL,
+    PACKAGES_NAME,
+    RECIPE,
+    STOP_SIGNALS,
+    Command,
+    is_inside,
+)
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
@@ -193,7 +203,9 @@ class CommandRequest:
         metavar="NAME", parse=_variables,
     )
     pip: str = option(
-        "--pip", "", "Requirements to install before it starts.", "run", _OWN,
+        "--pip", "",
+        "Packages to install before it starts: requirements.txt, pyproject.toml ([EXTRA] behind "
+        "it), uv.lock or environment.yml.", "run", _OWN,
         metavar="FILE", parse=_path_inside,
     )
     root: str = option(
@@ -245,7 +257,7 @@ def command_of(request: CommandRequest, data: str, here: Path) -> Command:
     Raises:
         UsageError: naming the option at fault.
     """
-    if request.pip and not (here / request.pip).is_file():
+    if request.pip and not (here / request.pip.partition("[")[0]).is_file():
         raise UsageError(f"--pip {request.pip}: no such file here")
     made = Command(**placed(request))
     return replace(made, data=_name_in(root_of(made, here), data))
@@ -306,22 +318,57 @@ def prepare(
     _check_image(plan)
     planner.save(plan)
     rented = any(plan.candidate(name).provider != LOCAL for name in plan.launchable)
-    code = pack(tree, context.home, commands_share() if rented else None)
+    beside = {**(commands_share() if rented else {}), **_packages_share(tree)}
+    code = pack(tree, context.home, beside)
     check_disk(context.home, plan)
     return PreparedLaunch(plan, LaunchData(spec.data, code=str(code))), tree
 
 
 def tree_of(spec: RunSpec, here: Path) -> WorkingTree:
     """Return the files to send, of ``here`` or of the root around it, without ``--data``, which is
-    sent apart.
+    sent apart; and the packages of ``--pip``, of which an index is asked for at most some minutes.
 
     Raises:
-        DataError: there is nothing, or more than is sent.
+        DataError: there is nothing, or more than is sent; the packages cannot be installed.
     """
+    # They load the package that reads requirements: other commands start without it.
+    from trmcloud.app.package_resolving import resolve
+    from trmcloud.app.requirement_files import found_in, read_packages
+
     command = spec.command
     assert command is not None
     out = [command.data] if command.data else []
-    return look_at(root_of(command, here), out, command.folder)
+    tree = look_at(root_of(command, here), out, command.folder)
+    if not command.pip:
+        return replace(tree, not_installed=found_in(here))
+    packages = read_packages(here, command.pip)
+    python = _python_here() if spec.hardware == LOCAL else ""
+    return replace(tree, packages=packages, resolved=resolve(packages, here, python))
+
+
+def _python_here() -> str:
+    """Return the version of the Python that a command finds first on this machine, as ``3.12``;
+    empty where there is none."""
+    found = shutil.which("python") or shutil.which("python3")
+    if found is None:
+        return ""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([found, "-c", code], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
+def _packages_share(tree: WorkingTree) -> dict[str, bytes]:
+    """Return the files beside the code that say what is to be installed."""
+    packages = tree.packages
+    if packages is None:
+        return {}
+    files = {PACKAGES_NAME: packages.text(), FOLDERS_NAME: "\n".join(packages.folders)}
+    if packages.constraints:
+        files[CONSTRAINTS_NAME] = packages.constraints_text()
+    return {name: text.encode() for name, text in files.items()}
 
 
 def _name_in(root: Path, data: str) -> str:

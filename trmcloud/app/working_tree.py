@@ -20,11 +20,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trmcloud.app.staging import CODE_DIR
 from trmcloud.core.contract.command import CODE_NAME, is_inside
 from trmcloud.core.errors import DataError
 from trmcloud.core.values import dataclass
+
+if TYPE_CHECKING:  # reading them takes a package that other commands need not load
+    from trmcloud.app.package_resolving import Resolved
+    from trmcloud.app.requirement_files import Packages
 
 IGNORE_NAME = ".trmcloudignore"
 MOST_BYTES = 1 << 30
@@ -87,6 +92,11 @@ class WorkingTree:
     by_git: bool = False
     folder: str = ""
     """The folder below ``root`` that the command is started in; empty: ``root`` itself."""
+    packages: Packages | None = None
+    """The packages of --pip; None where it was left out."""
+    resolved: Resolved | None = None
+    not_installed: tuple[str, ...] = ()
+    """Without --pip, the lists of packages that are there."""
     above: str = ""
     """The way from ``root`` up to the top of its git repository (``../..``); empty where ``root``
     is the top, or has no repository."""
@@ -135,14 +145,14 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
         raise _too_large(root, sizes, whole)
     above = _git(root, "rev-parse", "--show-cdup") if by_git else None
     return WorkingTree(
-        root,
-        tuple(names),
-        whole,
-        tuple(keys),
-        tuple(links),
-        by_git,
-        folder,
-        os.fsdecode(above or b"").strip().rstrip("/"),
+        root=root,
+        names=tuple(names),
+        size_bytes=whole,
+        keys=tuple(keys),
+        links=tuple(links),
+        by_git=by_git,
+        folder=folder,
+        above=os.fsdecode(above or b"").strip().rstrip("/"),
     )
 
 
@@ -202,9 +212,7 @@ def _by_git(root: Path) -> list[str] | None:
 def _git(root: Path, *words: str) -> bytes | None:
     """Return the output of a git command about ``root``; None where it fails."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *words], capture_output=True, timeout=_GIT_S
-        )
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, timeout=_GIT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

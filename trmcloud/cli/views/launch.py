@@ -233,6 +233,7 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
     if tree.above:
         told = f"only {one_line(tree.root.name)} of its repository is sent"
         lines.append(f"  · {told}; --root {tree.above} sends the whole")
+    lines += _package_lines(tree, verbose=verbose)
     if tree.keys:
         lines.append(f"  · left out, as keys: {_some(tree.keys)}")
         lines.append(
@@ -244,6 +245,26 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
         lines += [f"    {one_line(name)}" for name in tree.names]
         lines.append(f"  · {IGNORE_NAME} leaves out more")
     return lines
+
+
+def _package_lines(tree: WorkingTree, *, verbose: bool) -> list[str]:
+    """Return the lines about the packages that the machine is to install."""
+    packages, resolved = tree.packages, tree.resolved
+    if packages is None or resolved is None:
+        if not tree.not_installed:
+            return []
+        name = tree.not_installed[0]
+        return [f"  · not installed: {', '.join(tree.not_installed)}; --pip {name} installs it"]
+    if resolved.unknown:
+        told = f"{len(packages.lines)} named, not resolved here: {one_line(resolved.unknown)}"
+    else:
+        told = f"{len(resolved.versions)}, resolved here"
+    lines = [f"  packages        {told}, by {one_line(packages.file)}"]
+    if any(version.startswith("torch==") for version in resolved.versions):
+        lines.append("  · the image's own torch stays, unless the list asks for another version")
+    if packages.left_out:
+        lines.append(f"  · not installed, as the image has its own: {_some(packages.left_out)}")
+    return lines + ([f"    {version}" for version in resolved.versions] if verbose else [])
 
 
 def size_text(size: int) -> str:

@@ -49,6 +49,7 @@ from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints
 from trmcloud.pod.job.watch import Watcher
 from trmcloud.pod.job.workspace import import_roots, install, lay_data, unpack
 from trmcloud.pod.machine import processes
+from trmcloud.pod.machine.packages import site_of
 
 # A command's processes: the one that was started, and whatever it started, in whichever session.
 #
@@ -226,7 +227,11 @@ class Job:
         if not command.is_pattern:  # the log alone has what a pattern looks for
             self._events = EventFiles(self._work)
         if command.pip:
-            install(self._work / command.pip, self._packages, self._deadline_at)
+            code_dir = Path(self._job.code_dir)
+            if told := install(
+                code_dir, self._work, command.pip, self._packages, self._deadline_at
+            ):
+                self._say(told)
         for stale in (self._stop_file, self._reports):
             stale.unlink(missing_ok=True)
         if command.stop_file and is_inside(command.stop_file):
@@ -274,9 +279,13 @@ class Job:
         }
         given = self._given()
         paths = [str(self._folder / ON_PATH_DIR)]
+        beside = list(filter(None, self._environment.get(PATHS, "").split(os.pathsep)))
         if self._command.pip:
-            paths.append(str(self._packages))
-        paths += filter(None, self._environment.get(PATHS, "").split(os.pathsep))
+            # Before what the image was given for our own trainer, and before the image's programs.
+            paths += [site_of(self._packages)] if beside else []
+            bins = (str(self._packages / "bin"), kept.get("PATH", ""))
+            kept |= {"VIRTUAL_ENV": str(self._packages), "PATH": os.pathsep.join(bins)}
+        paths += beside
         paths += filter(None, given.pop("PYTHONPATH", "").split(os.pathsep))
         if self._command.folder:
             paths += import_roots(self._tree)
