@@ -293,6 +293,13 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
             "a command runs on one machine: how several would meet is its own matter",
             next_step=f"run {parse_hardware(request.hardware).text.partition('x')[2]} … -- COMMAND",
         )
+    unlimited = request.budget is None and request.hours is None and request.deadline is None
+    is_free = request.hardware.strip().lower() == LOCAL and request.rate is None
+    if unlimited and not is_free and not request.steps:
+        raise UsageError(
+            "nothing says when it is to stop, and it is paid for by the hour",
+            next_step="--budget 5, or --hours 2",
+        )
     data = str(Path(request.data).expanduser().absolute()) if request.data else ""
     if data and not Path(data).is_dir():
         raise UsageError(

@@ -18,7 +18,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
 from trmcloud.core.control.actions import is_held
-from trmcloud.core.control.renting import make_lease, phases_to_run
+from trmcloud.core.control.renting import HOUR_S, make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import DataError, ProviderRefused
 from trmcloud.core.planner.memory import stored_bytes
@@ -167,6 +167,7 @@ def pod_request(
         set_by_hand=[key for key, _ in plan.spec.overrides],
         last_rungs=plan.spec.last_rungs,
         command=plan.spec.command,
+        most_s=(plan.spec.hours or 0.0) * HOUR_S,
         # One without phases is rented to be looked at: it stays until its hard stop.
         hold=is_held(run, plan, generation) or not candidate.phases,
         uploads=plan.spec.pod_uploads and bool(candidate.phases) and run.errand is None,
