@@ -4,6 +4,8 @@ limits, and what is kept of where it came from.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -205,3 +207,42 @@ def test_a_run_without_a_price_says_what_its_limit_is(user: User) -> None:
     assert "told to stop after 23 h 5" in out
     said = user.fails("run", "local", "--rate", "1", *words[:2], *words[4:], code=2)
     assert "nothing says when it is to stop" in said
+
+
+SAVES = """
+import os
+os.makedirs("out")
+print("step 1 val_loss=2.0")
+with open("out/step-1.pt", "wb") as file:
+    file.write(os.urandom(1000))
+"""
+
+
+def test_manifest_and_receipt_say_what_was_run(user: User) -> None:
+    assert user.cwd is not None
+    user.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    write(user.cwd, {"train.py": SAVES, "words/a.txt": "to be"})
+    git(user.cwd, "init", "-q")
+    git(user.cwd, "add", "train.py")
+    git(user.cwd, "commit", "-qm", "first")
+    typed(user, "--data", "words", "--checkpoints", "out", words=("--lr", "3"))
+    [path] = user.home.glob("runs/*/train/checkpoints/*/manifest.json")
+    manifest = json.loads(path.read_text())
+    about = manifest["extra"]["provenance"]
+    assert about["command"] == ["python3", "train.py", "--lr", "3"]
+    [code] = user.home.glob("code/*/code.tar")
+    assert about["code_sha256"] == hashlib.sha256(code.read_bytes()).hexdigest()
+    commit = subprocess.run(
+        ["git", "-C", str(user.cwd), "rev-parse", "HEAD"], capture_output=True, text=True
+    )
+    assert about["git_commit"] == commit.stdout.strip()
+    assert about["dirty"] is True, "words/ is not in the commit"
+    line = f"{hashlib.sha256(b'to be').hexdigest()}  a.txt\n"
+    assert manifest["data_sha256"] == hashlib.sha256(line.encode()).hexdigest()
+    assert f"pytest=={version('pytest')}" in about["packages"]
+    receipt = json.loads(user.run("report", "--html", "receipt.html", "--json"))
+    [row] = receipt["account"]["checkpoints"]["all"]
+    assert row["provenance"] == about
+    page = (user.cwd / "receipt.html").read_text()
+    assert "python3 train.py --lr 3" in page
+    assert "with changes" in page

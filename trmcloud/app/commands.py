@@ -1,6 +1,7 @@
 """``run``: a command of the user's own under the same plan, reservation and guards as a recipe."""
 
 # Annotations are values here: a command's parameters are made from them.
+import hashlib
 import math
 import os
 import re
@@ -20,19 +21,23 @@ from trmcloud.app.working_tree import WorkingTree, look_at, pack
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import (
+    CODE_NAME,
     CONSTRAINTS_NAME,
     FOLDERS_NAME,
+    MOST_HASHED_BYTES,
     NO_SIGNAL,
     PACKAGES_NAME,
     RECIPE,
     STOP_SIGNALS,
     Command,
+    CommandSource,
     is_inside,
 )
-from trmcloud.core.errors import UsageError
+from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass, replace
+from trmcloud.io.files import file_sha256
 from trmcloud.options import LaunchRequest, Parser, checked, option, parse_money, placed
 
 _MOST_WORDS = 1000
@@ -319,14 +324,16 @@ def prepare(
     """
     exposure = parse_money("--accept-exposure", request.accept_exposure)
     tree = tree_of(spec, here)
+    beside = {**(commands_share() if spec.hardware != LOCAL else {}), **_packages_share(tree)}
+    code = pack(tree, context.home, beside)
+    assert spec.command is not None
+    source = _source_of(tree, code, spec.data)
+    spec = replace(spec, command=replace(spec.command, source=source))
     plan = planner.plan(spec)
     check_launch(context, plan, request, exposure)
     _check_first_word(plan, tree)
     _check_image(plan)
     planner.save(plan)
-    rented = any(plan.candidate(name).provider != LOCAL for name in plan.launchable)
-    beside = {**(commands_share() if rented else {}), **_packages_share(tree)}
-    code = pack(tree, context.home, beside)
     check_disk(context.home, plan)
     return PreparedLaunch(plan, LaunchData(spec.data, code=str(code))), tree
 
@@ -351,6 +358,36 @@ def tree_of(spec: RunSpec, here: Path) -> WorkingTree:
     packages = read_packages(here, command.pip)
     python = _python_here() if spec.hardware == LOCAL else ""
     return replace(tree, packages=packages, resolved=resolve(packages, here, python))
+
+
+def _source_of(tree: WorkingTree, code: Path, data: str) -> CommandSource:
+    """Return where the files that are sent are from; to hash ``data`` takes seconds per GB.
+
+    Raises:
+        DataError: one of them cannot be read.
+    """
+    try:
+        return CommandSource(
+            code_sha256=file_sha256(code / CODE_NAME),
+            git_commit=tree.git_commit,
+            is_dirty=tree.is_dirty,
+            data_sha256=_data_sha256(Path(data)) if data else "",
+        )
+    except OSError as error:
+        raise DataError(
+            f"it cannot be read: {error.strerror or error}", where=str(error.filename or data)
+        ) from None
+
+
+def _data_sha256(folder: Path) -> str:
+    """Return one hash of a folder's files by their names and contents; see ``CommandSource``."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    by_content = sum(path.stat().st_size for path in files) <= MOST_HASHED_BYTES
+    digest = hashlib.sha256()
+    for path in files:
+        about = file_sha256(path) if by_content else f"{path.stat().st_size} bytes"
+        digest.update(f"{about}  {path.relative_to(folder).as_posix()}\n".encode())
+    return digest.hexdigest()
 
 
 def _python_here() -> str:

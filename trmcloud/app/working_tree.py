@@ -92,6 +92,10 @@ class WorkingTree:
     by_git: bool = False
     folder: str = ""
     """The folder below ``root`` that the command is started in; empty: ``root`` itself."""
+    git_commit: str = ""
+    """The commit that it was checked out at; empty where there is none."""
+    is_dirty: bool = False
+    """Whether files below ``root`` differ from that commit, or are not in it."""
     packages: Packages | None = None
     """The packages of --pip; None where it was left out."""
     resolved: Resolved | None = None
@@ -144,6 +148,7 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
     if whole > MOST_BYTES or len(names) > MOST_FILES:
         raise _too_large(root, sizes, whole)
     above = _git(root, "rev-parse", "--show-cdup") if by_git else None
+    commit = _git(root, "rev-parse", "--verify", "HEAD") if by_git else None
     return WorkingTree(
         root=root,
         names=tuple(names),
@@ -153,6 +158,8 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
         by_git=by_git,
         folder=folder,
         above=os.fsdecode(above or b"").strip().rstrip("/"),
+        git_commit=os.fsdecode(commit or b"").strip(),
+        is_dirty=bool(commit and _git(root, "status", "--porcelain", "--", ".")),
     )
 
 

@@ -159,6 +159,24 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 
 
 @dataclass(frozen=True)
+class CommandSource:
+    """Where a command's files are from: for the manifests of its checkpoints."""
+
+    code_sha256: str = ""
+    """Of ``code.tar``, which is the same for the same files."""
+    git_commit: str = ""
+    """The commit that the files were checked out at; empty where git keeps none."""
+    is_dirty: bool = False
+    """Whether files that are sent differ from that commit, or are not in it."""
+    data_sha256: str = ""
+    """Of the names of the files of --data and of their contents; beyond ``MOST_HASHED_BYTES``, of
+    their sizes instead."""
+
+
+MOST_HASHED_BYTES = 8_000_000_000
+
+
+@dataclass(frozen=True)
 class Command:
     """A user's command, the way to stop it, and the places of its checkpoints and its metric.
 
@@ -197,6 +215,8 @@ class Command:
     folder: Annotated[str, is_folder] = ""
     """The folder that it is started in, below the tree that is sent: names of files are relative to
     it. Empty: the tree itself."""
+    source: CommandSource | None = None
+    """None where nothing was sent yet."""
 
     @property
     def is_pattern(self) -> bool:

@@ -47,7 +47,7 @@ from trmcloud.pod.job.readings import EventFiles, LogPump, Readings, of_object, 
 from trmcloud.pod.job.reporting import CommandReporter, StepProbe
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints
 from trmcloud.pod.job.watch import Watcher
-from trmcloud.pod.job.workspace import import_roots, install, lay_data, unpack
+from trmcloud.pod.job.workspace import import_roots, install, lay_data, provenance_of, unpack
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.packages import site_of
 
@@ -232,6 +232,7 @@ class Job:
                 code_dir, self._work, command.pip, self._packages, self._deadline_at
             ):
                 self._say(told)
+        self._shelf.provenance = provenance_of(command, self._command_environment())
         for stale in (self._stop_file, self._reports):
             stale.unlink(missing_ok=True)
         if command.stop_file and is_inside(command.stop_file):

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -56,6 +56,8 @@ class CommandCheckpoints:
     ) -> None:
         self._folder, self._run_id, self._phase = folder, run_id, phase
         self._command, self._now = command, now
+        self.provenance: Mapping[str, object] = {}
+        """What its command is run with, for each manifest."""
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(f"{MAKING}*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -154,10 +156,14 @@ class CommandCheckpoints:
             val_bpb=self._command.score(metric) if metric is not None else None,
             step_losses=(),
             cooled=False,
-            data_sha256="",
+            data_sha256=self._command.source.data_sha256 if self._command.source else "",
             tokenizer_sha256="",
             files=tuple(files),
-            extra={TREE_SHA256: whole.hexdigest(), **self._told(metric)},
+            extra={
+                TREE_SHA256: whole.hexdigest(),
+                mf.PROVENANCE: dict(self.provenance),
+                **self._told(metric),
+            },
         )
 
     def _told(self, metric: float | None) -> dict[str, object]:

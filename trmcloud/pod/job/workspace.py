@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -17,6 +18,8 @@ from trmcloud.core.contract.command import (
     CONSTRAINTS_NAME,
     FOLDERS_NAME,
     PACKAGES_NAME,
+    Command,
+    CommandSource,
     is_inside,
 )
 from trmcloud.pod.machine import packages
@@ -100,8 +103,10 @@ for found in m.distributions():
             if point.group == "console_scripts":
                 scripts.setdefault(point.name, point.value)
 sites = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-print(json.dumps({"versions": versions, "scripts": scripts, "sites": sites}))
+python = sys.version.split()[0]
+print(json.dumps({"versions": versions, "scripts": scripts, "sites": sites, "python": python}))
 """
+_INSPECT_S = 60.0
 _SCRIPT = """#!{python}
 import sys
 from {module} import {name}
@@ -225,3 +230,44 @@ def _lay_scripts(folder: Path, python: str, scripts: Mapping[str, str]) -> None:
         text = _SCRIPT.format(python=python, module=module, name=first, call=function)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755), "w") as file:
             file.write(text)
+
+
+# What a command is run with, for the manifests of its checkpoints.
+
+_MOST_LISTED = 2000
+
+
+def provenance_of(command: Command, environment: Mapping[str, str]) -> dict[str, object]:
+    """Return the words of ``command``, the hashes of what was sent for it, and the Python and the
+    packages that it finds first in ``environment``. Takes about a second."""
+    source = command.source or CommandSource()
+    about: dict[str, object] = {
+        "command": list(command.words),
+        "code_sha256": source.code_sha256,
+        "git_commit": source.git_commit,
+        "dirty": source.is_dirty,
+        "data_sha256": source.data_sha256,
+    }
+    path = environment.get("PATH")
+    python = shutil.which("python", path=path) or shutil.which("python3", path=path)
+    if python is None:
+        return about
+    try:
+        done = subprocess.run(
+            [python, "-c", _INSPECT],
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=_INSPECT_S,
+        )
+        found = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return about
+    listed = sorted(f"{name}=={version}" for name, version in found["versions"].items())
+    text = "".join(f"{each}\n" for each in listed)
+    return about | {
+        "python": found["python"],
+        "torch": found["versions"].get("torch", ""),
+        "packages_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "packages": listed[:_MOST_LISTED],
+    }
