@@ -246,3 +246,20 @@ def test_manifest_and_receipt_say_what_was_run(user: User) -> None:
     page = (user.cwd / "receipt.html").read_text()
     assert "python3 train.py --lr 3" in page
     assert "with changes" in page
+
+
+def test_a_failed_command_shows_its_last_lines_and_what_was_not_sent(user: User) -> None:
+    top = user.cwd
+    assert top is not None
+    text = "for n in range(30): print('line', n)\nopen('data/train.bin')\n"
+    write(top, {"train.py": text, "data/train.bin": "x", ".gitignore": "*.bin\n"})
+    git(top, "init", "-q")
+    out = typed(user, code=FAILED)
+    for told in (out, user.run("report", user.only_run().run_id)):
+        assert "  its last lines:\n" in told
+        assert "  | line 29\n" in told
+        assert "line 19\n" not in told
+        assert "No such file or directory: 'data/train.bin'\n" in told
+        assert "  missing: data/train.bin is here and was not sent\n" in told
+        assert "  try: --data data sends this folder apart from the code\n" in told
+    assert "\n".join(out.splitlines()[-3:]).startswith("  missing: ")

@@ -335,7 +335,7 @@ def prepare(
     _check_image(plan)
     planner.save(plan)
     check_disk(context.home, plan)
-    return PreparedLaunch(plan, LaunchData(spec.data, code=str(code))), tree
+    return PreparedLaunch(plan, LaunchData(spec.data, code=str(code), here=str(here))), tree
 
 
 def tree_of(spec: RunSpec, here: Path) -> WorkingTree:

@@ -51,6 +51,8 @@ class LaunchData:
     """``TRMCLOUD_DATA_HOSTS`` of the launch."""
     code: str = ""
     """The path of a command's ``code.tar`` on this machine; empty for a recipe."""
+    here: str = ""
+    """The folder that a command was typed in."""
 
     def to_json(self) -> dict[str, Any] | None:
         """Return the launch note's entry for data that is made there; None for data that is
@@ -69,7 +71,8 @@ class LaunchData:
         """Read a launch note; notes of earlier versions know only data that is sent."""
         made = note.get("data")
         if not made:
-            return cls(str(note["data_dir"]), code=str(note.get("code", "")))
+            code, here = str(note.get("code", "")), str(note.get("here", ""))
+            return cls(str(note["data_dir"]), code=code, here=here)
         data_set = parse_data_set(made["data_set"], made["source"]) if made["data_set"] else None
         return cls(str(note["data_dir"]), DataSource(made["source"], data_set), made["hosts"])
 
@@ -83,7 +86,7 @@ def write_launch_note(
     if made := data.to_json():
         note["data"] = made
     if data.code:
-        note["code"] = data.code
+        note |= {"code": data.code, "here": data.here}
     if context.notes is not None:
         context.notes[run_id] = note
         return

@@ -60,7 +60,7 @@ def report(
     from trmcloud.app.run_queries import mark_reported
     from trmcloud.cli.catch_up import catch_up
     from trmcloud.cli.views.metrics import target_lines, verdict_of
-    from trmcloud.cli.views.reasons import trouble_code
+    from trmcloud.cli.views.reasons import failure_lines, trouble_code
     from trmcloud.cli.views.status import volume_lines, volumes_json
     from trmcloud.core.errors import UsageError
     from trmcloud.wiring import build_context
@@ -104,6 +104,8 @@ def report(
             if (made := verdict_of(state, report)) is not None:
                 for text in target_lines(mark_reported(state, made)):
                     print(f"{report.run_id}: {text}")
+        for line in failure_lines(context, states[0]) if run else ():
+            print(line)
         for text in volume_lines(
             context.ledger.read(), context.wall(), states[0].run_id if run else ""
         ):

@@ -17,6 +17,7 @@ from trmcloud.core.text import one_line
 if TYPE_CHECKING:
     from trmcloud.app.context import Context
     from trmcloud.app.reap import Did
+    from trmcloud.core.control.run_state import RunState
 
 _Kind = ReasonKind
 SENTENCES: Mapping[ReasonKind, str] = {
@@ -271,3 +272,19 @@ def trouble_code(context: Context, run_id: str = "") -> int:
     was brought up to date."""
     troubles = [e for name, e in context.troubles.items() if run_id in ("", name)]
     return max((int(getattr(error, "exit_code", 1)) for error in troubles), default=0)
+
+
+def failure_lines(context: Context, run: RunState) -> list[str]:
+    """Return the last lines of a command that failed, and a file that it did not find though it is
+    here; none of any other run."""
+    from trmcloud.app.failed_commands import failure_of  # only such runs need it
+
+    failure = failure_of(context, run) if run.spec.command is not None else None
+    if failure is None:
+        return []
+    lines = ["  its last lines:", *(f"  | {line}" for line in failure.lines)]
+    told = lines if failure.lines else []
+    if failure.missing:
+        told.append(f"  missing: {one_line(failure.missing)} is here and was not sent")
+        told.append(f"  try: {one_line(failure.fix)}")
+    return told

@@ -11,7 +11,7 @@ from trmcloud.app.drive import RunDriver
 from trmcloud.app.launching import OnlyBillPending, follow_or_drive, foreseen_closing, request_stop
 from trmcloud.app.run_queries import mark_reported, reported_uploads
 from trmcloud.app.short_rentals import meaning_of, never_heard
-from trmcloud.cli.views.reasons import sentence, tell_troubles
+from trmcloud.cli.views.reasons import failure_lines, sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
 from trmcloud.core.contract.gate import verdict_from_json
@@ -181,6 +181,8 @@ def show_end(context: Context, run: RunState) -> int:
         print(
             f"  try: trmcloud resume {run.run_id}, for another machine; or another plan, or image"
         )
+    for line in failure_lines(context, run):
+        print(line)
     if outcome in BAD_ENDS and not never_heard(run):
         print(f"  trmcloud logs {run.run_id}")
     return outcome.exit_code
