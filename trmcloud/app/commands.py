@@ -18,7 +18,7 @@ from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import PreparedLaunch, check_launch
 from trmcloud.app.working_tree import WorkingTree, look_at, pack
-from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import (
     CODE_NAME,
@@ -292,11 +292,6 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
         raise UsageError(
             "--memory is for a machine that is to be chosen",
             next_step=f"any --memory {request.memory:g}",
-        )
-    elif parse_hardware(request.hardware).nodes > 1:
-        raise UsageError(
-            "a command runs on one machine: how several would meet is its own matter",
-            next_step=f"run {parse_hardware(request.hardware).text.partition('x')[2]} … -- COMMAND",
         )
     unlimited = request.budget is None and request.hours is None and request.deadline is None
     is_free = request.hardware.strip().lower() == LOCAL and request.rate is None

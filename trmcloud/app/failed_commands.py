@@ -104,8 +104,11 @@ def _file(said: str, command: Command, here: Path, sent: set[str]) -> tuple[str,
     if place.is_dir() and any(each.startswith(f"{in_tree}/") for each in sent):
         return None
     if os.path.isabs(name):
-        folder = place if place.is_dir() else place.parent
-        return name, f"--data {shlex.quote(str(folder))}, which the command finds as $TRMCLOUD_DATA"
+        outside = place if place.is_dir() else place.parent
+        return (
+            name,
+            f"--data {shlex.quote(str(outside))}, which the command finds as $TRMCLOUD_DATA",
+        )
     if name.startswith(os.pardir):
         up = "/".join(part for part in PurePosixPath(name).parts if part == os.pardir)
         return name, f"--root {up} sends the folder around this one"

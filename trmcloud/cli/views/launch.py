@@ -130,6 +130,8 @@ def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str,
         rows += [(phase.name, _work(chosen, phase, verbose)) for phase in chosen.phases]
     if plan.spec.command is not None:
         rows += command_rows(plan.spec.command)
+        if plan.spec.nodes > 1:
+            rows.append(("machines", _ON_SEVERAL))
     if plan.spec.overrides:
         put = ", ".join(f"{key} = {value}" for key, value in plan.spec.overrides)
         rows.append(("set by hand", put))
@@ -218,6 +220,10 @@ def _cap(plan: Plan) -> str:
     return f"{plan.cap}{whose} · reserves {plan.reservation}"
 
 
+_ON_SEVERAL = (
+    "the command starts on each, torchrun finds the others by itself; checkpoints are kept of the "
+    "first, so that what other machines' ranks write (DCP) stays there and is lost"
+)
 _NAMED = 5
 
 

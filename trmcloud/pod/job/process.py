@@ -47,7 +47,14 @@ from trmcloud.pod.job.readings import EventFiles, LogPump, Readings, of_object, 
 from trmcloud.pod.job.reporting import CommandReporter, StepProbe
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints
 from trmcloud.pod.job.watch import Watcher
-from trmcloud.pod.job.workspace import import_roots, install, lay_data, provenance_of, unpack
+from trmcloud.pod.job.workspace import (
+    import_roots,
+    install,
+    lay_data,
+    provenance_of,
+    put_back,
+    unpack,
+)
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.packages import site_of
 
@@ -248,6 +255,7 @@ class Job:
         self._tell.saved(latest.step, None, time.time())
         into = self._folder / RESUME_DIR / f"{self._attempt}"
         path = self._shelf.restore(latest, into)
+        path = put_back(path, self._work, self._shelf.source_of(latest))
         return tuple(word.replace("{checkpoint}", str(path)) for word in command.resume)
 
     @property

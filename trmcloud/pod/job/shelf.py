@@ -122,6 +122,14 @@ class CommandCheckpoints:
         folder = self._folder / mf.step_dir_name(manifest.step)
         return restore(folder, manifest, into)
 
+    def source_of(self, manifest: CheckpointManifest) -> str:
+        """Return the name below the working folder that the command gave to a checkpoint.
+
+        Raises:
+            CheckpointError: its list of files cannot be used.
+        """
+        return tree_of(self._folder / mf.step_dir_name(manifest.step)).source
+
     def _copy(
         self, candidate: Candidate, step: int, metric: float | None, making: Path
     ) -> CheckpointManifest:

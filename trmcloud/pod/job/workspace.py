@@ -80,6 +80,27 @@ def lay_data(work: Path, data: str, named: str) -> None:
     place.symlink_to(data)
 
 
+def put_back(path: Path, work: Path, source: str) -> Path:
+    """Move the verified copy ``path`` of a checkpoint to its own name ``source`` below ``work``, in
+    place of what an attempt before may have left half written there; return where it is.
+
+    Where that name leads out of ``work``, by a link, it stays where it is.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    place = work / source
+    if not place.parent.resolve().is_relative_to(work.resolve()):
+        return path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+    shutil.move(path, place)
+    return place
+
+
 # The packages of ``--pip``, installed into a virtual environment of the run before the command
 # starts.
 #
