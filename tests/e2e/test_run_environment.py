@@ -66,7 +66,7 @@ def test_a_script_imports_from_the_repository_around_its_folder(user: User) -> N
     git(top, "init", "-q")
     user.cwd = top / "projects" / "adder"
     alone = typed(user, "--dry-run")
-    assert "only adder of its repository is sent; --root ../.. sends the whole" in alone
+    assert "only the folder adder of its repository is sent; --root ../.. sends the whole" in alone
     out = typed(user, "--root", "../..", "--data", "../../data")
     assert "code sent       3 files" in out
     assert "repository as a whole; the command starts in projects/adder" in out

@@ -131,7 +131,7 @@ def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str,
     if plan.spec.command is not None:
         rows += command_rows(plan.spec.command)
         if plan.spec.nodes > 1:
-            rows.append(("machines", _ON_SEVERAL))
+            rows += _ON_SEVERAL
     if plan.spec.overrides:
         put = ", ".join(f"{key} = {value}" for key, value in plan.spec.overrides)
         rows.append(("set by hand", put))
@@ -221,8 +221,8 @@ def _cap(plan: Plan) -> str:
 
 
 _ON_SEVERAL = (
-    "the command starts on each, torchrun finds the others by itself; checkpoints are kept of the "
-    "first, so that what other machines' ranks write (DCP) stays there and is lost"
+    ("machines", "the command starts on each; torchrun finds the others by itself"),
+    ("kept", "what the first machine saves; what ranks of others write there (DCP) is lost"),
 )
 _NAMED = 5
 
@@ -237,7 +237,7 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
         told = f"{one_line(tree.root.name)} as a whole; the command starts in"
         lines.append(f"  · {told} {one_line(tree.folder)}")
     if tree.above:
-        told = f"only {one_line(tree.root.name)} of its repository is sent"
+        told = f"only the folder {one_line(tree.root.name)} of its repository is sent"
         lines.append(f"  · {told}; --root {tree.above} sends the whole")
     lines += _package_lines(tree, verbose=verbose)
     if tree.keys:
