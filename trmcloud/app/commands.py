@@ -1,11 +1,13 @@
 """``run``: a command of the user's own under the same plan, reservation and guards as a recipe."""
 
 # Annotations are values here: a command's parameters are made from them.
+import hashlib
 import math
 import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,13 +18,26 @@ from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import PreparedLaunch, check_launch
 from trmcloud.app.working_tree import WorkingTree, look_at, pack
-from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import TRAITS, rentable
-from trmcloud.core.contract.command import NO_SIGNAL, RECIPE, STOP_SIGNALS, Command, is_inside
-from trmcloud.core.errors import UsageError
+from trmcloud.core.contract.command import (
+    CODE_NAME,
+    CONSTRAINTS_NAME,
+    FOLDERS_NAME,
+    MOST_HASHED_BYTES,
+    NO_SIGNAL,
+    PACKAGES_NAME,
+    RECIPE,
+    STOP_SIGNALS,
+    Command,
+    CommandSource,
+    is_inside,
+)
+from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass, replace
+from trmcloud.io.files import file_sha256
 from trmcloud.options import LaunchRequest, Parser, checked, option, parse_money, placed
 
 _MOST_WORDS = 1000
@@ -70,6 +85,18 @@ def _place(flag: str, path: str) -> str:
     if plain in ("/", "~") or "\0" in plain or ".." in plain.split("/") or len(plain) > 512:
         raise UsageError(f"{flag} {path[:80]}: name the folder that it saves in")
     return plain
+
+
+def _folder_below(flag: str, root: str) -> str:
+    """Return the working directory's name below ``root``; empty where it is ``root``."""
+    top = os.path.realpath(os.path.expanduser(root))
+    name = os.path.relpath(os.path.realpath(os.getcwd()), top)
+    if not os.path.isdir(top) or name.split(os.sep)[0] == os.pardir:
+        raise UsageError(
+            f"{flag} takes a folder around this one, and {root[:80]!r} is none",
+            next_step=f"{flag} .. sends the folder above with all that is in it",
+        )
+    return "" if name == os.curdir else Path(name).as_posix()
 
 
 def _metric(flag: str, metric: str) -> str:
@@ -200,8 +227,16 @@ class CommandRequest:
         metavar="NAME", parse=_variables,
     )
     pip: str = option(
-        "--pip", "", "Requirements to install before it starts.", "run", _OWN,
+        "--pip", "",
+        "Packages to install before it starts: requirements.txt, pyproject.toml ([EXTRA] behind "
+        "it), uv.lock or environment.yml.", "run", _OWN,
         metavar="FILE", parse=_path_inside,
+    )
+    root: str = option(
+        "--root", "",
+        "Folder around this one that is sent as a whole; the command starts in the same folder "
+        "below it, and finds its modules.", "run", _OWN, metavar="DIR",
+        place="folder", parse=_folder_below,
     )
     image: str = option(
         "--image", "", "Container image in place of RunPod's own.", "run", _OWN,
@@ -240,15 +275,21 @@ class CommandRequest:
 # fmt: on
 
 
-def command_of(request: CommandRequest, data: str, root: Path) -> Command:
-    """The checked command; ``root`` is the working tree, ``data`` what ``--data`` said.
+def command_of(request: CommandRequest, data: str, here: Path) -> Command:
+    """The checked command; ``here`` is the folder it is typed in, ``data`` what ``--data`` said.
 
     Raises:
         UsageError: naming the option at fault.
     """
-    if request.pip and not (root / request.pip).is_file():
+    if request.pip and not (here / request.pip.partition("[")[0]).is_file():
         raise UsageError(f"--pip {request.pip}: no such file here")
-    return Command(**placed(request), data=_name_in(root, data))
+    made = Command(**placed(request))
+    return replace(made, data=_name_in(root_of(made, here), data))
+
+
+def root_of(command: Command, here: Path) -> Path:
+    """Return the folder that is sent, of a command that is typed in ``here``."""
+    return here.resolve().parents[command.folder.count("/")] if command.folder else here
 
 
 def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> RunSpec:
@@ -271,10 +312,12 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
             "--memory is for a machine that is to be chosen",
             next_step=f"any --memory {request.memory:g}",
         )
-    elif parse_hardware(request.hardware).nodes > 1:
+    unlimited = request.budget is None and request.hours is None and request.deadline is None
+    is_free = request.hardware.strip().lower() == LOCAL and request.rate is None
+    if unlimited and not is_free and not request.steps:
         raise UsageError(
-            "a command runs on one machine: how several would meet is its own matter",
-            next_step=f"run {parse_hardware(request.hardware).text.partition('x')[2]} … -- COMMAND",
+            "nothing says when it is to stop, and it is paid for by the hour",
+            next_step="--budget 5, or --hours 2",
         )
     data = str(Path(request.data).expanduser().absolute()) if request.data else ""
     if data and not Path(data).is_dir():
@@ -286,7 +329,7 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
 
 
 def prepare(
-    context: Context, planner: Planner, request: LaunchRequest, spec: RunSpec, root: Path
+    context: Context, planner: Planner, request: LaunchRequest, spec: RunSpec, here: Path
 ) -> tuple[PreparedLaunch, WorkingTree]:
     """All that can be found wanting before anybody is asked for money; then the code.
 
@@ -294,33 +337,103 @@ def prepare(
         TrmcloudError: whatever keeps this from being launched.
     """
     exposure = parse_money("--accept-exposure", request.accept_exposure)
-    tree = tree_of(spec, root)
+    tree = tree_of(spec, here)
+    beside = {**(commands_share() if spec.hardware != LOCAL else {}), **_packages_share(tree)}
+    code = pack(tree, context.home, beside)
+    assert spec.command is not None
+    source = _source_of(tree, code, spec.data)
+    spec = replace(spec, command=replace(spec.command, source=source))
     plan = planner.plan(spec)
     check_launch(context, plan, request, exposure)
     _check_first_word(plan, tree)
     _check_image(plan)
     planner.save(plan)
-    rented = any(plan.candidate(name).provider != LOCAL for name in plan.launchable)
-    code = pack(tree, context.home, commands_share() if rented else None)
     check_disk(context.home, plan)
-    return PreparedLaunch(plan, LaunchData(spec.data, code=str(code))), tree
+    return PreparedLaunch(plan, LaunchData(spec.data, code=str(code), here=str(here))), tree
 
 
-def tree_of(spec: RunSpec, root: Path) -> WorkingTree:
-    """Return the files of ``root`` to send, without ``--data``, which is sent apart.
+def tree_of(spec: RunSpec, here: Path) -> WorkingTree:
+    """Return the files to send, of ``here`` or of the root around it, without ``--data``, which is
+    sent apart; and the packages of ``--pip``, of which an index is asked for at most some minutes.
 
     Raises:
-        DataError: there is nothing, or more than is sent.
+        DataError: there is nothing, or more than is sent; the packages cannot be installed.
     """
-    assert spec.command is not None
-    return look_at(root, [spec.command.data] if spec.command.data else [])
+    # They load the package that reads requirements: other commands start without it.
+    from trmcloud.app.package_resolving import resolve
+    from trmcloud.app.requirement_files import found_in, read_packages
+
+    command = spec.command
+    assert command is not None
+    out = [command.data] if command.data else []
+    tree = look_at(root_of(command, here), out, command.folder)
+    if not command.pip:
+        return replace(tree, not_installed=found_in(here))
+    packages = read_packages(here, command.pip)
+    python = _python_here() if spec.hardware == LOCAL else ""
+    return replace(tree, packages=packages, resolved=resolve(packages, here, python))
+
+
+def _source_of(tree: WorkingTree, code: Path, data: str) -> CommandSource:
+    """Return where the files that are sent are from; to hash ``data`` takes seconds per GB.
+
+    Raises:
+        DataError: one of them cannot be read.
+    """
+    try:
+        return CommandSource(
+            code_sha256=file_sha256(code / CODE_NAME),
+            git_commit=tree.git_commit,
+            is_dirty=tree.is_dirty,
+            data_sha256=_data_sha256(Path(data)) if data else "",
+        )
+    except OSError as error:
+        raise DataError(
+            f"it cannot be read: {error.strerror or error}", where=str(error.filename or data)
+        ) from None
+
+
+def _data_sha256(folder: Path) -> str:
+    """Return one hash of a folder's files by their names and contents; see ``CommandSource``."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    by_content = sum(path.stat().st_size for path in files) <= MOST_HASHED_BYTES
+    digest = hashlib.sha256()
+    for path in files:
+        about = file_sha256(path) if by_content else f"{path.stat().st_size} bytes"
+        digest.update(f"{about}  {path.relative_to(folder).as_posix()}\n".encode())
+    return digest.hexdigest()
+
+
+def _python_here() -> str:
+    """Return the version of the Python that a command finds first on this machine, as ``3.12``;
+    empty where there is none."""
+    found = shutil.which("python") or shutil.which("python3")
+    if found is None:
+        return ""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([found, "-c", code], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
+def _packages_share(tree: WorkingTree) -> dict[str, bytes]:
+    """Return the files beside the code that say what is to be installed."""
+    packages = tree.packages
+    if packages is None:
+        return {}
+    files = {PACKAGES_NAME: packages.text(), FOLDERS_NAME: "\n".join(packages.folders)}
+    if packages.constraints:
+        files[CONSTRAINTS_NAME] = packages.constraints_text()
+    return {name: text.encode() for name, text in files.items()}
 
 
 def _name_in(root: Path, data: str) -> str:
     """Return the name of ``--data`` in the working tree; empty where it is elsewhere."""
     if not data:
         return ""
-    name = os.path.relpath(Path(data).expanduser().absolute(), root.absolute())
+    name = os.path.relpath(Path(data).expanduser().resolve(), root.resolve())
     return Path(name).as_posix() if is_inside(name) and name != "." else ""
 
 
@@ -348,7 +461,8 @@ def _check_first_word(plan: Plan, tree: WorkingTree) -> None:
     if command is None or plan.spec.hardware != LOCAL:
         return
     word = command.words[0]
-    there = os.path.normpath(word) in tree.names or (os.path.isabs(word) and Path(word).is_file())
+    name = os.path.normpath(os.path.join(tree.folder, word))
+    there = name in tree.names or (os.path.isabs(word) and Path(word).is_file())
     if not there and ("/" in word or shutil.which(word) is None):
         raise UsageError(
             f"{word[:80]}: there is no such command here",

@@ -18,7 +18,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
 from trmcloud.core.control.actions import is_held
-from trmcloud.core.control.renting import make_lease, phases_to_run
+from trmcloud.core.control.renting import HOUR_S, make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import DataError, ProviderRefused
 from trmcloud.core.planner.memory import stored_bytes
@@ -51,6 +51,8 @@ class LaunchData:
     """``TRMCLOUD_DATA_HOSTS`` of the launch."""
     code: str = ""
     """The path of a command's ``code.tar`` on this machine; empty for a recipe."""
+    here: str = ""
+    """The folder that a command was typed in."""
 
     def to_json(self) -> dict[str, Any] | None:
         """Return the launch note's entry for data that is made there; None for data that is
@@ -69,7 +71,8 @@ class LaunchData:
         """Read a launch note; notes of earlier versions know only data that is sent."""
         made = note.get("data")
         if not made:
-            return cls(str(note["data_dir"]), code=str(note.get("code", "")))
+            code, here = str(note.get("code", "")), str(note.get("here", ""))
+            return cls(str(note["data_dir"]), code=code, here=here)
         data_set = parse_data_set(made["data_set"], made["source"]) if made["data_set"] else None
         return cls(str(note["data_dir"]), DataSource(made["source"], data_set), made["hosts"])
 
@@ -83,7 +86,7 @@ def write_launch_note(
     if made := data.to_json():
         note["data"] = made
     if data.code:
-        note["code"] = data.code
+        note |= {"code": data.code, "here": data.here}
     if context.notes is not None:
         context.notes[run_id] = note
         return
@@ -171,6 +174,7 @@ def pod_request(
         set_by_hand=[key for key, _ in plan.spec.overrides],
         last_rungs=plan.spec.last_rungs,
         command=plan.spec.command,
+        most_s=(plan.spec.hours or 0.0) * HOUR_S,
         # One without phases is rented to be looked at: it stays until its hard stop.
         hold=is_held(run, plan, generation) or not candidate.phases,
         uploads=plan.spec.pod_uploads and bool(candidate.phases) and run.errand is None,

@@ -21,11 +21,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trmcloud.app.staging import CODE_DIR
 from trmcloud.core.contract.command import CODE_NAME, is_inside
 from trmcloud.core.errors import DataError
 from trmcloud.core.values import dataclass
+
+if TYPE_CHECKING:  # reading them takes a package that other commands need not load
+    from trmcloud.app.package_resolving import Resolved
+    from trmcloud.app.requirement_files import Packages
 
 IGNORE_NAME = ".trmcloudignore"
 MOST_BYTES = 1 << 30
@@ -86,14 +91,29 @@ class WorkingTree:
     """Left out, since they look like keys."""
     links: tuple[str, ...] = ()
     by_git: bool = False
+    folder: str = ""
+    """The folder below ``root`` that the command is started in; empty: ``root`` itself."""
+    git_commit: str = ""
+    """The commit that it was checked out at; empty where there is none."""
+    is_dirty: bool = False
+    """Whether files below ``root`` differ from that commit, or are not in it."""
+    packages: Packages | None = None
+    """The packages of --pip; None where it was left out."""
+    resolved: Resolved | None = None
+    not_installed: tuple[str, ...] = ()
+    """Without --pip, the lists of packages that are there."""
+    above: str = ""
+    """The way from ``root`` up to the top of its git repository (``../..``); empty where ``root``
+    is the top, or has no repository."""
 
 
-def look_at(root: Path, also_out: Sequence[str] = ()) -> WorkingTree:
+def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> WorkingTree:
     """Select the files of ``root`` to send; only sizes are read, except of files that might be
     keys.
 
     Args:
         also_out: relative folders that go another way.
+        folder: the one below ``root`` that the command is started in.
 
     Raises:
         DataError: there is nothing, or more than is sent; it names what is largest.
@@ -127,7 +147,21 @@ def look_at(root: Path, also_out: Sequence[str] = ()) -> WorkingTree:
         )
     if whole > MOST_BYTES or len(names) > MOST_FILES:
         raise _too_large(root, sizes, whole)
-    return WorkingTree(root, tuple(names), whole, tuple(keys), tuple(links), listed is not None)
+    by_git = listed is not None
+    above = _git(root, "rev-parse", "--show-cdup") if by_git else None
+    commit = _git(root, "rev-parse", "--verify", "HEAD") if by_git else None
+    return WorkingTree(
+        root=root,
+        names=tuple(names),
+        size_bytes=whole,
+        keys=tuple(keys),
+        links=tuple(links),
+        by_git=by_git,
+        folder=folder,
+        above=os.fsdecode(above or b"").strip().rstrip("/"),
+        git_commit=os.fsdecode(commit or b"").strip(),
+        is_dirty=bool(commit and _git(root, "status", "--porcelain", "--", ".")),
+    )
 
 
 def pack(tree: WorkingTree, home: Path, beside: Mapping[str, bytes] | None = None) -> Path:
@@ -177,14 +211,19 @@ def _read(path: Path) -> bytes:
 
 def _by_git(root: Path) -> list[str] | None:
     """None where git keeps no list of ``root``."""
-    words = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed is None:
+        return None
+    return [os.fsdecode(name) for name in listed.split(b"\0") if name]
+
+
+def _git(root: Path, *words: str) -> bytes | None:
+    """Return the output of a git command about ``root``; None where it fails."""
     try:
-        done = subprocess.run(words, capture_output=True, timeout=_GIT_S)
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, timeout=_GIT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if done.returncode:
-        return None
-    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+    return done.stdout if done.returncode == 0 else None
 
 
 def _walked(root: Path) -> Iterable[str]:

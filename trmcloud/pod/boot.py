@@ -75,8 +75,6 @@ def read_boot_input(environment: Mapping[str, str]) -> BootInput:
     """
     lease = contract.load_lease(_decoded(environment, contract.ENV_LEASE))
     nodes = parse_nodes(environment.get(contract.ENV_NODES, ""))
-    if nodes.rank:
-        lease = lease_of_other(lease)
     name = environment.get(contract.ENV_POD, "")
     if contract.parse_pod_name(name) is None or lease.pod_name != name:
         raise ValueError(f"{contract.ENV_POD} {name!r} is not the pod of this lease")
@@ -92,6 +90,8 @@ def read_boot_input(environment: Mapping[str, str]) -> BootInput:
                 raise ValueError(f"{folder!r} cannot be a folder's name")
     if missing := {phase.name for phase in lease.phases} - {job.phase for job in jobs}:
         raise ValueError(f"{contract.ENV_JOBS} lacks {', '.join(sorted(missing))}")
+    if nodes.rank:
+        lease = lease_of_other(lease, of_a_command=any(job.command for job in jobs))
     check = _decoded(environment, contract.ENV_CHECK) if contract.ENV_CHECK in environment else "{}"
     load_check(check)
     linger_s = float(environment.get(contract.ENV_LINGER_S, _LINGER_S))

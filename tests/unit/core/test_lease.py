@@ -288,6 +288,13 @@ FROM_ANEW = Command(("python", "train.py"), silent_s=77.0)
 GOES_ON = replace(FROM_ANEW, resume=("python", "train.py", "--resume", "{checkpoint}"))
 
 
+def test_hours_of_a_command_count_from_its_own_start() -> None:
+    [limited] = granted(candidate(FAST), command=FROM_ANEW, most_s=90.0).phases
+    assert limited.allowed_s == 90.0, "however soon the machine is ready"
+    [unlimited] = granted(candidate(FAST), command=FROM_ANEW).phases
+    assert unlimited.allowed_s == 0.0
+
+
 def test_only_a_command_that_can_go_on_is_started_again() -> None:
     """One that cannot would pay for the same steps once more."""
     assert granted(candidate(FAST), command=GOES_ON).max_restarts == Lease.max_restarts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.unit.pod.leases import a_lease
 from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.core.contract import supervisor
+from trmcloud.core.contract.command import ON_SEVERAL
 from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import cost
@@ -23,12 +25,14 @@ from trmcloud.pod.agent.nodes import (
     HeadWatch,
     Nodes,
     head_answers,
+    job_command,
     lease_of_other,
     network,
     read_nodes,
     trainer_command,
     write_nodes,
 )
+from trmcloud.pod.machine.prepare import TrainerSetup
 
 # -- nodes --------------------------------------------------------------------------------------
 # Several machines as one: their shares, their words to torchrun, and what no loss may cost.
@@ -136,6 +140,21 @@ def test_the_others_take_a_trainer_that_stands_still_for_hung_within_two_minutes
     other = lease_of_other(lease)
     assert (other.hang_after_s, other.hold, other.uploads) == (120.0, True, False)
     assert lease_of_other(replace(lease, hang_after_s=60.0)).hang_after_s == 60.0
+
+
+def test_a_commands_ranks_on_other_machines_may_print_nothing() -> None:
+    lease = replace(a_lease(NOW), hang_after_s=60.0)
+    assert lease_of_other(lease, of_a_command=True).hang_after_s > lease.hard_stop_at - NOW
+
+
+def test_a_command_on_several_machines_is_given_what_its_ranks_meet_by() -> None:
+    _, alone = job_command(TrainerSetup(sys.executable), "", {}, 8, Nodes())
+    assert "MASTER_ADDR" not in alone
+    _, made = job_command(TrainerSetup(sys.executable), "", {}, 8, Nodes(2, 1, "127.0.0.1"))
+    expected = {"MASTER_ADDR": "127.0.0.1", "NNODES": "2", "NODE_RANK": "1", "NPROC_PER_NODE": "8"}
+    for name, value in expected.items():
+        assert (made[name], made[f"PET_{name}"]) == (value, value)
+    assert set(ON_SEVERAL) <= made.keys()
 
 
 # -- ranks --------------------------------------------------------------------------------------

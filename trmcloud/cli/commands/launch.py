@@ -134,18 +134,18 @@ def run(
     """
     if as_json and not dry_run:
         raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
-    root = Path.cwd()
+    here = Path.cwd()
     context, planner = build_context(), build_planner()
-    wished = commands.command_of(asked, request.data, root)
+    wished = commands.command_of(asked, request.data, here)
     spec = commands.spec_to_run(planner, request, wished)
     context.ledger.read()  # a ledger that cannot be used is told before any work is done
     if dry_run:
-        tree, plan = commands.tree_of(spec, root), planner.save(planner.plan(spec))
+        tree, plan = commands.tree_of(spec, here), planner.save(planner.plan(spec))
         show_plan(context, plan, as_json=as_json, verbose=verbose)
         if not as_json:
             print("\n".join(tree_lines(tree, verbose=verbose)))
         return
-    ready, tree = commands.prepare(context, planner, request, spec, root)
+    ready, tree = commands.prepare(context, planner, request, spec, here)
     show_plan(context, ready.plan, verbose=verbose)
     print("\n".join(tree_lines(tree, verbose=verbose)))
     if (driver := _start(context, request, ready, yes=yes)) is None:

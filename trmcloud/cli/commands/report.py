@@ -23,7 +23,7 @@ from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.metrics import marked_words, score_cell, target_lines, verdict_of
 from trmcloud.cli.views.month import month_lines, month_page
-from trmcloud.cli.views.reasons import trouble_code
+from trmcloud.cli.views.reasons import failure_lines, trouble_code
 from trmcloud.cli.views.status import volume_lines, volumes_json
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import duration, on_volume, print_json, table
@@ -108,6 +108,8 @@ def report(
             if (made := verdict_of(state, report)) is not None:
                 for text in target_lines(mark_reported(state, made)):
                     print(f"{report.run_id}: {text}")
+        for line in failure_lines(context, states[0]) if run else ():
+            print(line)
         for text in volume_lines(
             context.ledger.read(), context.wall(), states[0].run_id if run else ""
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -422,6 +423,10 @@ def _hashes(name: str, made: Mapping[str, Any], by: str) -> list[tuple[str, str]
     if made["provenance"]:
         told = f"Python {about.get('python', '?')}, torch {about.get('torch', '?')}"
         rows.append(("environment", words(told)))
+    if about.get("command"):
+        rows.append(("command", f"<code>{words(shlex.join(map(str, about['command'])))}</code>"))
+        commit = f"<code>{words(about.get('git_commit') or 'none')}</code>"
+        rows.append(("git commit", f"{commit}{', with changes' if about.get('dirty') else ''}"))
     return rows
 
 

@@ -122,6 +122,8 @@ def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str,
         rows += [(phase.name, _work(chosen, phase, verbose)) for phase in chosen.phases]
     if plan.spec.command is not None:
         rows += command_rows(plan.spec.command)
+        if plan.spec.nodes > 1:
+            rows += _ON_SEVERAL
     if plan.spec.overrides:
         put = ", ".join(f"{key} = {value}" for key, value in plan.spec.overrides)
         rows.append(("set by hand", put))
@@ -212,6 +214,10 @@ def _cap(plan: Plan) -> str:
     return f"{plan.cap}{whose} · reserves {plan.reservation}"
 
 
+_ON_SEVERAL = (
+    ("machines", "the command starts on each; torchrun finds the others by itself"),
+    ("kept", "what the first machine saves; what ranks of others write there (DCP) is lost"),
+)
 _NAMED = 5
 
 
@@ -221,6 +227,13 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
     source = "by git's list" if tree.by_git else "all that is not hidden: git keeps no list here"
     files = f"{len(tree.names):,} file{'s' * (len(tree.names) != 1)}"
     lines = [f"  code sent       {files}, {size_text(tree.size_bytes)}, {source}"]
+    if tree.folder:
+        told = f"{one_line(tree.root.name)} as a whole; the command starts in"
+        lines.append(f"  · {told} {one_line(tree.folder)}")
+    if tree.above:
+        told = f"only the folder {one_line(tree.root.name)} of its repository is sent"
+        lines.append(f"  · {told}; --root {tree.above} sends the whole")
+    lines += _package_lines(tree, verbose=verbose)
     if tree.keys:
         lines.append(f"  · left out, as keys: {_some(tree.keys)}")
         lines.append(
@@ -232,6 +245,26 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
         lines += [f"    {one_line(name)}" for name in tree.names]
         lines.append(f"  · {IGNORE_NAME} leaves out more")
     return lines
+
+
+def _package_lines(tree: WorkingTree, *, verbose: bool) -> list[str]:
+    """Return the lines about the packages that the machine is to install."""
+    packages, resolved = tree.packages, tree.resolved
+    if packages is None or resolved is None:
+        if not tree.not_installed:
+            return []
+        name = tree.not_installed[0]
+        return [f"  · not installed: {', '.join(tree.not_installed)}; --pip {name} installs it"]
+    if resolved.unknown:
+        told = f"{len(packages.lines)} named, not resolved here: {one_line(resolved.unknown)}"
+    else:
+        told = f"{len(resolved.versions)}, resolved here"
+    lines = [f"  packages        {told}, by {one_line(packages.file)}"]
+    if any(version.startswith("torch==") for version in resolved.versions):
+        lines.append("  · the image's own torch stays, unless the list asks for another version")
+    if packages.left_out:
+        lines.append(f"  · not installed, as the image has its own: {_some(packages.left_out)}")
+    return lines + ([f"    {version}" for version in resolved.versions] if verbose else [])
 
 
 def size_text(size: int) -> str:

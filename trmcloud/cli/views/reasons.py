@@ -18,6 +18,7 @@ from trmcloud.core.text import one_line
 if TYPE_CHECKING:
     from trmcloud.app.reap import Did
     from trmcloud.core.control.ledger_facts import Quarantine
+    from trmcloud.core.control.run_state import RunState
 
 _Kind = ReasonKind
 SENTENCES: Mapping[ReasonKind, str] = {
@@ -238,3 +239,19 @@ def hurt_line(hurt: Quarantine) -> str:
         return f"{hurt.run_id}: {hurt.words}; settled by hand at {hurt.settled}"
     most = "an amount that is not known" if hurt.most is None else f"{hurt.most} at most"
     return f"{hurt.run_id}: {hurt.words}; it counts as {most} · trmcloud ledger restore"
+
+
+def failure_lines(context: Context, run: RunState) -> list[str]:
+    """Return the last lines of a command that failed, and a file that it did not find though it is
+    here; none of any other run."""
+    from trmcloud.app.failed_commands import failure_of  # only such runs need it
+
+    failure = failure_of(context, run) if run.spec.command is not None else None
+    if failure is None:
+        return []
+    lines = ["  its last lines:", *(f"  | {line}" for line in failure.lines)]
+    told = lines if failure.lines else []
+    if failure.missing:
+        told.append(f"  missing: {one_line(failure.missing)} is here and was not sent")
+        told.append(f"  try: {one_line(failure.fix)}")
+    return told

@@ -21,7 +21,7 @@ from trmcloud.app.run_queries import mark_reported, reported_uploads
 from trmcloud.app.short_rentals import meaning_of, never_heard
 from trmcloud.cli.views.health import health_rows, recovered_rows
 from trmcloud.cli.views.metrics import target_rows
-from trmcloud.cli.views.reasons import sentence, tell_troubles
+from trmcloud.cli.views.reasons import failure_lines, sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
 from trmcloud.core.contract.gate import verdict_from_json
@@ -187,6 +187,8 @@ def show_end(context: Context, run: RunState) -> int:
         print(
             f"  try: trmcloud resume {run.run_id}, for another machine; or another plan, or image"
         )
+    for line in failure_lines(context, run):
+        print(line)
     if outcome in BAD_ENDS and not never_heard(run):
         print(f"  trmcloud logs {run.run_id}")
     return NO_CHECKPOINT_CODE if is_bare else outcome.exit_code

@@ -479,7 +479,7 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
     """``$0.05 of $0.20``, ``lands in 2 min``, ``best step 1,200``."""
     words = [f"{spent_so_far(run, now)} of {run.cap}"]
     if run.generation is not None and beat.state != "ended":
-        words.append(f"lands in {duration(run.generation.soft_stop_at - now)}")
+        words.append(f"lands in {duration(lands_in_s(run, beat, now))}")
     if buys := next_buys(run, beat):
         words.append(buys)
     if beat.saved_step is not None:
@@ -492,6 +492,16 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
     if beat.note:
         words.append(one_line(beat.note)[:_MOST_NOTE])
     return words
+
+
+def lands_in_s(run: RunState, beat: Heartbeat | None, now: float) -> float:
+    """Return the seconds until its trainer is told to stop, or a command's --hours have passed."""
+    assert run.generation is not None
+    left_s = run.generation.soft_stop_at - now
+    if run.spec.command is None or run.spec.hours is None or beat is None:
+        return left_s
+    lasted_s = sum(beat.seconds.values()) + now - beat.at
+    return min(left_s, run.spec.hours * 3600.0 - lasted_s)
 
 
 def share_done(run: RunState, beat: Heartbeat, now: float) -> float:

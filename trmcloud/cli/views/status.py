@@ -38,7 +38,7 @@ from trmcloud.cli.views.metrics import (
 )
 from trmcloud.cli.views.reasons import reason_json, sentence
 from trmcloud.cli.views.run import RESUMABLE, show_verdict
-from trmcloud.cli.views.run_bar import waiting_words
+from trmcloud.cli.views.run_bar import lands_in_s, waiting_words
 from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, on_volume, print_json, table
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control.billing import awaiting_bill
@@ -192,7 +192,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("host key", f"the pod's is pinned; the first hop's, {via}'s own, is not"))
     rows += run_credential_rows(context, run)
     if run.live and run.generation is not None:
-        rows.append(("lands in", duration(run.generation.soft_stop_at - now)))
+        rows.append(("lands in", duration(lands_in_s(run, beat, now))))
         rows.append(("killed in", duration(run.generation.hard_stop_at - now)))
     if report.best is not None:
         best = report.best

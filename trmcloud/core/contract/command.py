@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
 from trmcloud.core.contract.records import within
@@ -20,14 +21,47 @@ STOP_SIGNALS = ("TERM", "INT", "USR1", "USR2", "HUP", "QUIT")
 NO_SIGNAL = "none"
 CODE_NAME = "code.tar"
 """The working tree as it is sent: one file, regular files alone, relative names."""
+PACKAGES_NAME = "packages.txt"
+"""Beside ``CODE_NAME``: the packages of --pip as lines for pip, read from whatever file."""
+CONSTRAINTS_NAME = "constraints.txt"
+"""Beside it: versions that these packages must have where they are installed."""
+FOLDERS_NAME = "packages.pth"
+"""Beside it: folders, relative to where the command starts, that it imports from, a line each."""
 OFFSPRING_NAME = "offspring.json"
 """Beside the job: the command's processes, so that an agent can end them whatever they shed."""
 PATHS = "TRMCLOUD_JOB_PATHS"
 """Folders of packages that the agent's machine was given, for whoever starts the command."""
 GIVEN_NAME = "environment.json"
 """Beside the lease: the values of the variables that --env named, as a JSON object."""
+ON_SEVERAL: Mapping[str, str] = {
+    "MASTER_ADDR": "The first machine's address, as the others reach it.",
+    "MASTER_PORT": "A port of it for the command's rendezvous.",
+    "NNODES": "How many machines there are.",
+    "NODE_RANK": "0 on the first machine, whose checkpoints are kept; 1, 2, … on the others.",
+    "NPROC_PER_NODE": "How many GPUs each of them has.",
+}
+"""Of a command that is started on several machines, on each of them. torchrun knows them by itself:
+each is there once more as PET_NNODES, …, the names of its own options."""
 _ESCAPE = re.compile(r"\\.")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+
+
+@dataclass(frozen=True)
+class CommandSource:
+    """Where a command's files are from: for the manifests of its checkpoints."""
+
+    code_sha256: str = ""
+    """Of ``code.tar``, which is the same for the same files."""
+    git_commit: str = ""
+    """The commit that the files were checked out at; empty where git keeps none."""
+    is_dirty: bool = False
+    """Whether files that are sent differ from that commit, or are not in it."""
+    data_sha256: str = ""
+    """Of the names of the files of --data and of their contents; beyond ``MOST_HASHED_BYTES``, of
+    their sizes instead."""
+
+
+MOST_HASHED_BYTES = 8_000_000_000
 
 
 @dataclass(frozen=True)
@@ -67,6 +101,11 @@ class Command:
     """Steps to measure, and to end with; 0: it is no probe."""
     pip: str = ""
     """A file of requirements that is installed before the first attempt."""
+    folder: Annotated[str, is_folder] = ""
+    """The folder that it is started in, below the tree that is sent: names of files are relative to
+    it. Empty: the tree itself."""
+    source: CommandSource | None = None
+    """None where nothing was sent yet."""
 
     @property
     def is_pattern(self) -> bool:
@@ -94,3 +133,8 @@ def is_inside(path: str) -> bool:
     parts = path.split("/")
     plain = 0 < len(path) <= 512 and "\0" not in path and not path.startswith("/")
     return plain and ".." not in parts and "" not in parts
+
+
+def is_folder(path: str) -> bool:
+    """Whether a relative name is that of a folder below another one, or is empty."""
+    return not path or is_inside(path)

@@ -58,6 +58,7 @@ def make_lease(
     set_by_hand: Collection[str] = (),
     last_rungs: Collection[str] = (),
     command: Command | None = None,
+    most_s: float = 0.0,
 ) -> Lease:
     """Make the lease of a generation's agent: its permissions and their end.
 
@@ -65,7 +66,8 @@ def make_lease(
     second's P90 if that is more; where the budget ends before the recipe, each gets its share of
     the time as the Plan's P50 divide it. ``hold`` and ``uploads``: see ``Lease``;
     ``stop``: when a phase no longer pays; ``set_by_hand`` and ``last_rungs``: see ``recoverable``;
-    ``command``: what is run in place of a recipe's trainer.
+    ``command``: what is run in place of a recipe's trainer, for at most ``most_s`` seconds from its
+    start; 0: as long as the lease lasts.
     """
     rented = candidate.provider != LOCAL
     # A clock set back since the intent must not grant more time than was reserved.
@@ -76,7 +78,7 @@ def make_lease(
     fits = candidate.within_budget and sum(p.seconds.p90 for p in phases) <= available_s
     shares = []
     for index, phase in enumerate(phases):
-        allowed_s = 0.0
+        allowed_s = most_s if command is not None else 0.0
         if index + 1 < len(phases):
             rest_s = sum(p.seconds.p90 for p in phases[index + 1 :])
             allowed_s = (

@@ -189,6 +189,8 @@ def _stops(row: RankedOffer, spec: RunSpec, now: float) -> tuple[float, float]:
         wanted_s = outlook.startup.p90 + spec.hours * HOUR_S + outlook.landing_s
     elif not row.rate:
         wanted_s = max(FREE_HARD_STOP_S, 4 * outlook.seconds.p90)
+        if spec.command is not None and not spec.steps:
+            wanted_s = FREE_HARD_STOP_S  # nothing is known of its length
     elif spec.budget is not None or spec.fills:
         wanted_s = allowed_s
     else:
@@ -260,7 +262,11 @@ def _of_a_command(row: RankedOffer, spec: RunSpec) -> list[str]:
     """Return a command's reason: the hours that a dollar buys."""
     hourly = row.rate + row.storage.hourly
     if not hourly:
-        return []
+        stop = f"{FREE_HARD_STOP_S / HOUR_S:.0f} h after its start; --hours sets another limit"
+        if spec.hours is not None or spec.deadline_at is not None or spec.steps:
+            return []
+        without = " and --budget ends nothing" if spec.budget is not None else ""
+        return [f"without --rate nothing is counted{without}: told to stop {stop}"]
     per_dollar = 1 / float(hourly)
     until = "its hours end" if spec.hours is not None else "the budget ends"
     if spec.budget is None and spec.hours is None:

@@ -37,6 +37,7 @@ from trmcloud.core.contract.bucket_layout import (
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.planner.candidates import (
+    FREE_HARD_STOP_S,
     RankedOffer,
     is_reachable,
     kill_latency_s,
@@ -270,6 +271,8 @@ def _filled(row: RankedOffer, given: PlanningInputs) -> RankedOffer:
 def _lasting(row: RankedOffer, given: PlanningInputs) -> RankedOffer:
     """``row`` with its command running for as long as there are money and time."""
     allowed_s = seconds_allowed(row, given.spec, given.now)
+    if not row.rate and not given.spec.steps:
+        allowed_s = min(allowed_s, FREE_HARD_STOP_S)
     if not row.useful or given.spec.hours is not None or math.isinf(allowed_s):
         return row
     until_s = allowed_s - row.outlook.landing_s

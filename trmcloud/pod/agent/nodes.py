@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from trmcloud.core.contract.command import PATHS
+from trmcloud.core.contract.command import ON_SEVERAL, PATHS
 from trmcloud.core.contract.pod_contract import Lease
 from trmcloud.core.errors import UsageError
 from trmcloud.core.values import dataclass, replace
@@ -63,16 +63,31 @@ def trainer_command(
 
 
 def job_command(
-    setup: TrainerSetup, code_dir: str, environment: Mapping[str, str]
+    setup: TrainerSetup,
+    code_dir: str,
+    environment: Mapping[str, str],
+    processes: int = 1,
+    nodes: Nodes | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """The words that start a command's own process of ours, which the agent's Python runs; what was
     made ready for a trainer goes to the command. ``code_dir`` has that process of ours, where this
-    machine was sent it."""
+    machine was sent it. On several ``nodes`` of ``processes`` GPUs each, the command's environment
+    has what its ranks meet by."""
     made = setup.over(environment)
     made[PATHS] = os.pathsep.join(path for path in setup.python_path if path != code_dir)
     if setup.python != sys.executable:
         made["PATH"] = os.pathsep.join((os.path.dirname(setup.python), made.get("PATH", "")))
+    if nodes is not None and nodes.count > 1:
+        made |= {**network(nodes, environment), **rendezvous(nodes, processes)}
     return [sys.executable, "-m", JOB], made
+
+
+def rendezvous(nodes: Nodes, processes: int) -> dict[str, str]:
+    """Return the variables of ``ON_SEVERAL``, and each once more under the name by which torchrun
+    takes it for an option that was left out (``PET_``, torch.distributed.argparse_util)."""
+    values = (nodes.head, nodes.port, nodes.count, nodes.rank, processes)
+    made = {name: str(value) for name, value in zip(ON_SEVERAL, values, strict=True)}
+    return {**made, **{f"PET_{name}": value for name, value in made.items()}}
 
 
 # One training on several machines: who takes part, each one's share, and the network between
@@ -85,6 +100,7 @@ def job_command(
 NODES_NAME = "nodes.json"
 PORT = 29_400
 MOST = 64
+_NEVER_HANGS_S = 864_000.0
 _HANG_AFTER_S = 120.0
 """Every node is paid for while one of them is waited for."""
 HEAD_LOST_S = 120.0
@@ -145,11 +161,14 @@ def parse_nodes(text: str) -> Nodes:
         raise ValueError(f"{text!r:.80} does not say which machine this is") from None
 
 
-def lease_of_other(lease: Lease) -> Lease:
+def lease_of_other(lease: Lease, *, of_a_command: bool = False) -> Lease:
     """The lease of a machine that is not the first: nothing is uploaded or pulled from there, and
     its part done it stays for the others, until the hard stop, the loss of the first, or the end
-    of them all. A trainer that stands still is not waited for longer than all are paid for it."""
+    of them all. A trainer that stands still is not waited for longer than all are paid for it. A
+    command's ranks there print nothing as a rule: that says nothing of them."""
     held = replace(lease, hold=True, uploads=False)
+    if of_a_command:
+        return replace(held, hang_after_s=max(lease.hang_after_s, _NEVER_HANGS_S))
     return replace(held, hang_after_s=min(lease.hang_after_s, _HANG_AFTER_S))
 
 

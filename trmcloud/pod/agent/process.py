@@ -188,7 +188,9 @@ class _FilesAndProcesses(AnchorFile):
         setup = self._preparation.trainer()
         nodes = read_nodes(self._pod_dir)
         if job.command is not None:
-            command, environment = job_command(setup, job.code_dir, os.environ)
+            command, environment = job_command(
+                setup, job.code_dir, os.environ, job.processes, nodes
+            )
         else:
             command, environment = trainer_command(
                 setup.python, job.processes, setup.over(os.environ), nodes

@@ -50,8 +50,16 @@ from trmcloud.pod.job.artifacts import SeenFile, Watcher, files_below
 from trmcloud.pod.job.readings import EventFiles, LogPump, Readings, of_object, whole_step
 from trmcloud.pod.job.reporting import CommandReporter, StepProbe
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints
-from trmcloud.pod.job.workspace import install, lay_data, unpack
+from trmcloud.pod.job.workspace import (
+    import_roots,
+    install,
+    lay_data,
+    provenance_of,
+    put_back,
+    unpack,
+)
 from trmcloud.pod.machine import processes
+from trmcloud.pod.machine.packages import site_of
 
 # A command's processes: the one that was started, and whatever it started, in whichever session.
 #
@@ -172,7 +180,8 @@ class Job:
     def __init__(self, job: PhaseJob, command: Command, environment: Mapping[str, str]) -> None:
         self._job, self._command, self._environment = job, command, environment
         self._folder = Path(job.out_dir)
-        self._work = self._folder / WORK_DIR
+        self._tree = self._folder / WORK_DIR
+        self._work = self._tree / command.folder
         self._attempt = int(environment.get(ENV_ATTEMPT, "1"))
         deadline = environment.get(ENV_DEADLINE_AT, "")
         self._deadline_at = float(deadline) if deadline else float("inf")
@@ -223,8 +232,9 @@ class Job:
 
     def _prepare(self) -> tuple[str, ...]:
         """Make the working folder; the words to run in it."""
-        unpack(Path(self._job.code_dir), self._work)
-        lay_data(self._work, self._job.data_dir, self._command.data)
+        unpack(Path(self._job.code_dir), self._tree)
+        lay_data(self._tree, self._job.data_dir, self._command.data)
+        self._work.mkdir(parents=True, exist_ok=True)
         self._shelf = CommandCheckpoints(
             self._folder / contract.CHECKPOINTS_DIR,
             self._job.run_id,
@@ -240,7 +250,12 @@ class Job:
         if not command.is_pattern:  # the log alone has what a pattern looks for
             self._events = EventFiles(self._work)
         if command.pip:
-            install(self._work / command.pip, self._packages, self._deadline_at)
+            code_dir = Path(self._job.code_dir)
+            if told := install(
+                code_dir, self._work, command.pip, self._packages, self._deadline_at
+            ):
+                self._say(told)
+        self._shelf.provenance = provenance_of(command, self._command_environment())
         for stale in (self._stop_file, self._reports):
             stale.unlink(missing_ok=True)
         if command.stop_file and is_inside(command.stop_file):
@@ -256,6 +271,7 @@ class Job:
         self._tell.saved(latest.step, None, time.time())
         into = self._folder / RESUME_DIR / f"{self._attempt}"
         path = self._shelf.restore(latest, into)
+        path = put_back(path, self._work, self._shelf.source_of(latest))
         return tuple(word.replace("{checkpoint}", str(path)) for word in command.resume)
 
     def _sent(self) -> tuple[SeenFile, ...]:
@@ -303,10 +319,16 @@ class Job:
         }
         given = self._given()
         paths = [str(self._folder / ON_PATH_DIR)]
+        beside = list(filter(None, self._environment.get(PATHS, "").split(os.pathsep)))
         if self._command.pip:
-            paths.append(str(self._packages))
-        paths += filter(None, self._environment.get(PATHS, "").split(os.pathsep))
+            # Before what the image was given for our own trainer, and before the image's programs.
+            paths += [site_of(self._packages)] if beside else []
+            bins = (str(self._packages / "bin"), kept.get("PATH", ""))
+            kept |= {"VIRTUAL_ENV": str(self._packages), "PATH": os.pathsep.join(bins)}
+        paths += beside
         paths += filter(None, given.pop("PYTHONPATH", "").split(os.pathsep))
+        if self._command.folder:
+            paths += import_roots(self._tree)
         ours = {
             contract.ENV_POD: self._environment.get(contract.ENV_POD, ""),
             ENV_ATTEMPT: str(self._attempt),

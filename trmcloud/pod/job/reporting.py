@@ -61,13 +61,17 @@ class CommandReporter:
 
     def enter(self, state: str, now: float) -> None:
         """The seconds until now were spent in the state before."""
-        seconds = dict(self.beat.seconds)
-        seconds[self.beat.state] = seconds.get(self.beat.state, 0.0) + max(
-            0.0, now - self._state_at
-        )
+        seconds = self._seconds(now)
         self._state_at = now
         self.beat = replace(self.beat, state=state, seconds=seconds)
         self.write(now, force=True)
+
+    def _seconds(self, now: float) -> dict[str, float]:
+        """By state, the seconds of this attempt until ``now``."""
+        seconds = dict(self.beat.seconds)
+        lasted_s = max(0.0, now - self._state_at)
+        seconds[self.beat.state] = seconds.get(self.beat.state, 0.0) + lasted_s
+        return seconds
 
     def sign(self, count: int) -> None:
         """It gets on, as ``count`` shows, which only grows."""
@@ -137,7 +141,8 @@ class CommandReporter:
         # A full disk must not end what watches over the command.
         with contextlib.suppress(OSError):
             path = self._folder / contract.HEARTBEAT_NAME
-            write_atomic(path, contract.dump(self.beat), durable=force)
+            beat = replace(self.beat, seconds=self._seconds(now))
+            write_atomic(path, contract.dump(beat), durable=force)
 
     def line(
         self, kind: str, now: float, said: Mapping[str, object], step: int | None = None

@@ -9,7 +9,7 @@ import re
 import shutil
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -80,6 +80,8 @@ class CommandCheckpoints:
     ) -> None:
         self._folder, self._run_id, self._phase = folder, run_id, phase
         self._command, self._now = command, now
+        self.provenance: Mapping[str, object] = {}
+        """What its command is run with, for each manifest."""
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(f"{MAKING}*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -214,6 +216,14 @@ class CommandCheckpoints:
         folder = self._folder / mf.step_dir_name(manifest.step)
         return restore(folder, manifest, into)
 
+    def source_of(self, manifest: CheckpointManifest) -> str:
+        """Return the name below the working folder that the command gave to a checkpoint.
+
+        Raises:
+            CheckpointError: its list of files cannot be used.
+        """
+        return tree_of(self._folder / mf.step_dir_name(manifest.step)).source
+
     def _make_room(self, needed: int, made: Sequence[CheckpointManifest]) -> None:
         """The oldest go first, but not the best one, where the disk has too little room."""
         best = mf.pick_best(made) or mf.pick_latest(made)
@@ -273,11 +283,15 @@ class CommandCheckpoints:
             val_bpb=self._score_of(metric),
             step_losses=(),
             cooled=False,
-            data_sha256="",
+            data_sha256=self._command.source.data_sha256 if self._command.source else "",
             tokenizer_sha256="",
             files=tuple(files),
-            extra={TREE_SHA256: whole.hexdigest(), mf.LAYOUT: artifact.kind}
-            | self._metric_words(metric),
+            extra={
+                TREE_SHA256: whole.hexdigest(),
+                mf.PROVENANCE: dict(self.provenance),
+                mf.LAYOUT: artifact.kind,
+                **self._metric_words(metric),
+            },
         )
 
     def _of_same_weights(self, sha256: str, made: Sequence[CheckpointManifest]) -> Metric | None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from trmcloud.core.contract.command import CODE_NAME, is_inside
+from trmcloud.core.contract.command import (
+    CODE_NAME,
+    CONSTRAINTS_NAME,
+    FOLDERS_NAME,
+    PACKAGES_NAME,
+    Command,
+    CommandSource,
+    is_inside,
+)
 from trmcloud.pod.machine import packages
 
 # The command's working folder: a copy of the tree that was sent, made once for each phase.
@@ -51,6 +63,12 @@ def unpack(code_dir: Path, work: Path) -> None:
     os.rename(making, work)
 
 
+def import_roots(tree: Path) -> list[str]:
+    """Return the folders of a repository that its own packages are imported from, as by an editable
+    install of it."""
+    return [str(path) for path in (tree, tree / "src") if path.is_dir()]
+
+
 def lay_data(work: Path, data: str, named: str) -> None:
     """Put ``--data`` under its name in the working tree, where it named a part of that."""
     if not named or not is_inside(named) or not data:
@@ -62,39 +80,215 @@ def lay_data(work: Path, data: str, named: str) -> None:
     place.symlink_to(data)
 
 
-# What ``--pip`` names, installed into a folder of the run before the command starts.
+def put_back(path: Path, work: Path, source: str) -> Path:
+    """Move the verified copy ``path`` of a checkpoint to its own name ``source`` below ``work``, in
+    place of what an attempt before may have left half written there; return where it is.
 
-_LOG_BYTES = 400
-
-
-def install(wanted: Path, target: Path, deadline_at: float) -> None:
-    """By the pip of the Python that the command finds first; once, for every attempt after it.
+    Where that name leads out of ``work``, by a link, it stays where it is.
 
     Raises:
-        ValueError: there is no such file, no Python, or it could not be installed by
-            ``deadline_at`` (epoch s).
+        OSError: it cannot be moved.
     """
-    if target.is_dir():
-        return
+    place = work / source
+    if not place.parent.resolve().is_relative_to(work.resolve()):
+        return path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+    shutil.move(path, place)
+    return place
+
+
+# The packages of ``--pip``, installed into a virtual environment of the run before the command
+# starts.
+#
+# It sees the packages of the machine's image, and keeps the image's torch with all that is built
+# for it, unless the project's own list asks for another version: to install torch anew is gigabytes
+# and minutes of rent, and another build may not fit the machine's driver.
+
+_LOG_BYTES = 400
+_MADE_NAME = "made.json"
+"""In an environment: it is whole. Its scripts name their Python by its path, so that it cannot be
+made elsewhere and moved."""
+_OF_TORCH = re.compile(r"torch|torchvision|torchaudio|triton|pytorch-triton.*|nvidia-.*-cu\d+")
+_INSPECT = """
+import importlib.metadata as m, json, site, sys
+scripts, versions = {}, {}
+for found in m.distributions():
+    name = (found.metadata["Name"] or "").lower().replace("_", "-")
+    if name and name not in versions:
+        versions[name] = found.version
+        for point in found.entry_points:
+            if point.group == "console_scripts":
+                scripts.setdefault(point.name, point.value)
+sites = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+python = sys.version.split()[0]
+print(json.dumps({"versions": versions, "scripts": scripts, "sites": sites, "python": python}))
+"""
+_INSPECT_S = 60.0
+_SCRIPT = """#!{python}
+import sys
+from {module} import {name}
+sys.exit({call}())
+"""
+
+
+def install(code_dir: Path, work: Path, named: str, target: Path, deadline_at: float) -> str:
+    """Make the environment ``target`` once, for every attempt after it, by the Python that the
+    command would find first.
+
+    Args:
+        code_dir: has the list of packages, as it was read where the command was typed.
+        work: where the command starts; paths in the list are below it.
+        named: the file that --pip named, for messages.
+        deadline_at: epoch seconds by which it must be there.
+
+    Returns:
+        A line about the torch that the command gets; empty where there is nothing to say.
+
+    Raises:
+        ValueError: there is no Python, or it could not be installed in time.
+    """
+    if (target / _MADE_NAME).exists():
+        return ""
+    shutil.rmtree(target, ignore_errors=True)
+    wanted = code_dir / PACKAGES_NAME
     if not wanted.is_file():
-        raise ValueError(f"--pip {wanted.name}: no such file in the working tree")
-    python = shutil.which("python") or shutil.which("python3")
-    if python is None:
+        raise ValueError(f"--pip {named}: its list of packages was not sent")
+    base = shutil.which("python") or shutil.which("python3")
+    if base is None:
         raise ValueError("--pip: there is no Python here")
-    making = target.with_name(f".{target.name}.making")
-    shutil.rmtree(making, ignore_errors=True)
-    words = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
-    words += ["--target", str(making), "-r", str(wanted)]
-    left_s = min(3600.0, deadline_at - time.time())
-    environment = packages.install_environment(os.environ, making)
+    until = min(time.monotonic() + 3600.0, time.monotonic() + deadline_at - time.time())
+    _run([base, "-m", "venv", "--without-pip", "--system-site-packages", str(target)], named, until)
+    python, site = str(target / "bin" / "python"), Path(packages.site_of(target))
+    image = json.loads(_run([base, "-c", _INSPECT], named, until))
+    # Where the image's Python is itself of an environment, the new one sees its packages by this.
+    folders = [work / folder for folder in _lines(code_dir / FOLDERS_NAME)]
+    (site / "trmcloud.pth").write_text("".join(f"{row}\n" for row in (*folders, *image["sites"])))
+    pip = [python, "-m", "pip"]
+    kept, told = _torch_to_keep(pip, wanted, image["versions"], work, named, until)
+    fixed = target / CONSTRAINTS_NAME
+    fixed.write_text("".join(f"{name}=={version}\n" for name, version in sorted(kept.items())))
+    words = [*pip, "install", "--no-input", "--disable-pip-version-check", "-r", str(wanted)]
+    words += ["-c", str(fixed)]
+    if (code_dir / CONSTRAINTS_NAME).is_file():
+        words += ["-c", str(code_dir / CONSTRAINTS_NAME)]
+    _run(words, named, until, cwd=work)
+    _lay_scripts(target / "bin", python, image["scripts"])
+    (target / _MADE_NAME).write_text(json.dumps({"kept": kept}))
+    return told
+
+
+def _run(words: list[str], named: str, until: float, cwd: Path | None = None) -> str:
+    """Return its output.
+
+    Raises:
+        ValueError: it failed, or was not done by ``until`` (of the steady clock, s).
+    """
+    environment = packages.install_environment(os.environ, Path(words[0]))
+    environment.pop("PYTHONPATH", None)  # what is installed there is not the command's
+    if "--isolated" in words:
+        environment["PIP_CONFIG_FILE"] = os.devnull  # the machine's own, too
+    left_s = max(1.0, until - time.monotonic())
     try:
         done = subprocess.run(
-            words, env=environment, capture_output=True, text=True, timeout=max(1.0, left_s)
+            words, env=environment, cwd=cwd, capture_output=True, text=True, timeout=left_s
         )
     except subprocess.TimeoutExpired:
-        raise ValueError(f"--pip {wanted.name}: it could not be installed in time") from None
+        raise ValueError(f"--pip {named}: it could not be installed in time") from None
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split())[-_LOG_BYTES:]
-        raise ValueError(f"--pip {wanted.name}: {said}")
-    making.mkdir(exist_ok=True)
-    os.rename(making, target)
+        raise ValueError(f"--pip {named}: {said}")
+    return done.stdout
+
+
+def _torch_to_keep(
+    pip: list[str],
+    wanted: Path,
+    versions: Mapping[str, str],
+    work: Path,
+    named: str,
+    until: float,
+) -> tuple[dict[str, str], str]:
+    """Return the image's torch and what is built for it, by name with version, and a line about
+    them; none where the project asks for another one."""
+    family = {name: each for name, each in versions.items() if _OF_TORCH.fullmatch(name)}
+    if "torch" not in family:
+        return {}, ""
+    for line in _lines(wanted):
+        name = re.split(r"[\s\[=<>!~;@]", line.lower().replace("_", "-"), maxsplit=1)[0]
+        if name not in family:
+            continue
+        # Without an index pip can only say whether what is there will do.
+        words = [*pip, "--isolated", "install", "--no-index", "--no-deps"]
+        words += ["--disable-pip-version-check", line]
+        try:
+            _run(words, named, until, cwd=work)
+        except ValueError:
+            return {}, f"{named} asks for {line}: the image's {name} {family[name]} is not used"
+    return family, f"the image's torch {family['torch']} is kept"
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        rows = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    return [row for row in rows if row and not row.startswith("#")]
+
+
+def _lay_scripts(folder: Path, python: str, scripts: Mapping[str, str]) -> None:
+    """Put the commands of the image's packages (``torchrun``) beside those that were installed: the
+    image's own name its Python, which does not see what was installed."""
+    for name, point in scripts.items():
+        module, _, function = point.partition(" ")[0].partition(":")
+        path = folder / name
+        if not function or "/" in name or path.exists():
+            continue
+        first = function.partition(".")[0]
+        text = _SCRIPT.format(python=python, module=module, name=first, call=function)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755), "w") as file:
+            file.write(text)
+
+
+# What a command is run with, for the manifests of its checkpoints.
+
+_MOST_LISTED = 2000
+
+
+def provenance_of(command: Command, environment: Mapping[str, str]) -> dict[str, object]:
+    """Return the words of ``command``, the hashes of what was sent for it, and the Python and the
+    packages that it finds first in ``environment``. Takes about a second."""
+    source = command.source or CommandSource()
+    about: dict[str, object] = {
+        "command": list(command.words),
+        "code_sha256": source.code_sha256,
+        "git_commit": source.git_commit,
+        "dirty": source.is_dirty,
+        "data_sha256": source.data_sha256,
+    }
+    path = environment.get("PATH")
+    python = shutil.which("python", path=path) or shutil.which("python3", path=path)
+    if python is None:
+        return about
+    try:
+        done = subprocess.run(
+            [python, "-c", _INSPECT],
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=_INSPECT_S,
+        )
+        found = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return about
+    listed = sorted(f"{name}=={version}" for name, version in found["versions"].items())
+    text = "".join(f"{each}\n" for each in listed)
+    return about | {
+        "python": found["python"],
+        "torch": found["versions"].get("torch", ""),
+        "packages_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "packages": listed[:_MOST_LISTED],
+    }
