@@ -119,7 +119,7 @@ def contract_page() -> str:
         "On several machines (`run 2x8xH100`) it is started on each of them, with these, too;",
         "torchrun takes them by itself, since each is there once more as `PET_NNODES`, …:",
         "",
-        *_table("name", "what it is", command.ON_SEVERAL),
+        *_table("name", "what it is", terms.ON_SEVERAL),
         "",
         "## Lines of reports",
         "",

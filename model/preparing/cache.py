@@ -17,7 +17,8 @@ from model.preparing.fetch import Fetcher
 from trmcloud.core.catalog import datasets
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.errors import DataError
-from trmcloud.io.files import file_sha256, write_atomic
+from trmcloud.io.files import write_atomic
+from trmcloud.io.hashing import file_sha256
 
 # Token files by what they are made of, kept for the next run, checked before they are believed.
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from trmcloud.core.catalog import datasets
 from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, parse_hosts, rehosted
 from trmcloud.core.errors import DataError
-from trmcloud.io.files import file_sha256
+from trmcloud.io.hashing import file_sha256
 
 # How a preparation can end that the same command goes on from.
 

@@ -28,7 +28,8 @@ from trmcloud.core.contract.trainer_contract import (
     load_shard,
 )
 from trmcloud.core.errors import ConflictError, TrmcloudError
-from trmcloud.io.files import file_sha256, write_atomic
+from trmcloud.io.files import write_atomic
+from trmcloud.io.hashing import file_sha256
 
 IDENTITY_NAME = "corpus.json"
 _LOCK_NAME = ".lock"

@@ -44,7 +44,7 @@ from model.preparing.readers import Unit
 from model.preparing.work import Job, JobResult, TokenizerSample
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
-from trmcloud.io.files import file_sha256
+from trmcloud.io.hashing import file_sha256
 
 _AHEAD = 12
 """Shards beyond the tokenizer's that may be on the disk as text at once."""

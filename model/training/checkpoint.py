@@ -38,7 +38,8 @@ from trmcloud.core.contract.manifest import (
     with_metric,
 )
 from trmcloud.core.errors import CheckpointError
-from trmcloud.io.files import file_sha256, sync_folder
+from trmcloud.io.files import sync_folder
+from trmcloud.io.hashing import file_sha256
 
 WEIGHTS_NAME = "weights.safetensors"
 OPTIMIZER_NAME = "optimizer.safetensors"

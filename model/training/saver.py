@@ -50,7 +50,7 @@ from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import replace
-from trmcloud.io.files import tree_sha256
+from trmcloud.io.hashing import tree_sha256
 
 # Work that runs beside training: writing, hashing and syncing, which wait for the disk.
 

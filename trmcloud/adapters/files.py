@@ -17,9 +17,9 @@ from trmcloud.core.catalog.datasets import (
     parse_data_set,
 )
 from trmcloud.core.errors import NotFoundError, UsageError
+from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.recipe import SMALL, Recipe, parse_recipe
 from trmcloud.core.spec.spec import DataSource
-from trmcloud.core.text import suggest_name
 from trmcloud.ports.machine import ENV_TEST_SETTINGS
 
 # Data set files: where they lie, in a checkout or inside an installed wheel, and how they load.

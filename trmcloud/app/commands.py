@@ -37,7 +37,7 @@ from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass, replace
-from trmcloud.io.files import file_sha256
+from trmcloud.io.hashing import file_sha256
 from trmcloud.options import LaunchRequest, Parser, checked, option, parse_money, placed
 
 _MOST_WORDS = 1000

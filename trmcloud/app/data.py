@@ -25,7 +25,8 @@ from trmcloud.core.contract.trainer_contract import SHARDS_NAME, ShardRecord, lo
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import KEY_CHARS, DataSource, growing_key
-from trmcloud.io.files import file_sha256, write_atomic
+from trmcloud.io.files import write_atomic
+from trmcloud.io.hashing import file_sha256
 
 # Names of data: a data set's name, an address, or a path of this machine.
 

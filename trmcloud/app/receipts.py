@@ -34,7 +34,8 @@ from trmcloud.core.control.receipt import (
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError
 from trmcloud.core.values import dataclass
-from trmcloud.io.files import matches_hash, read_small
+from trmcloud.io.files import read_small
+from trmcloud.io.hashing import matches_hash
 from trmcloud.ports.ledger import ChainedLedger
 
 

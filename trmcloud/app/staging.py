@@ -22,7 +22,7 @@ from trmcloud.core.contract.pod_contract import DATA_DIR
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import DataError
-from trmcloud.io.files import file_sha256
+from trmcloud.io.hashing import file_sha256
 from trmcloud.ports.compute import StageItem
 from trmcloud.ports.machine import RunFiles
 

@@ -266,7 +266,7 @@ def _as_ours(error: Any) -> UsageError:
 
 def _nearest(typed: str, known: Iterable[str]) -> str:
     """``; did you mean 'launch'?``, where one of ``known`` is near."""
-    from trmcloud.core.text import nearest
+    from trmcloud.core.nearest import nearest
 
     near = nearest(typed, known, likeness=0.5)
     return f"; did you mean {near!r}?" if near else ""

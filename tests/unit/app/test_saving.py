@@ -36,7 +36,8 @@ from trmcloud.core.errors import (
     ProviderError,
 )
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
-from trmcloud.io.files import matches_hash, write_atomic
+from trmcloud.io.files import write_atomic
+from trmcloud.io.hashing import matches_hash
 from trmcloud.options import LaunchRequest
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.io.files import file_sha256, matches_hash, write_atomic
+from trmcloud.io.files import write_atomic
+from trmcloud.io.hashing import file_sha256, matches_hash
 from trmcloud.io.requests import pause_s, retry
 from trmcloud.io.web_server import listening
 

@@ -12,7 +12,7 @@ from tests.unit.pod.leases import a_lease
 from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.core.contract import supervisor
-from trmcloud.core.contract.command import ON_SEVERAL
+from trmcloud.core.contract.command_terms import ON_SEVERAL
 from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import cost

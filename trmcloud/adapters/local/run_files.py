@@ -19,7 +19,8 @@ from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import Heartbeat, load_heartbeat
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.settings import PHASE_NAMES
-from trmcloud.io.files import load_small, matches_hash, read_small
+from trmcloud.io.files import load_small, read_small
+from trmcloud.io.hashing import matches_hash
 from trmcloud.pod.machine.metrics_file import read_metrics
 from trmcloud.ports.ledger import MOST_PODS, Intent
 

@@ -52,7 +52,7 @@ from trmcloud.core.contract.bucket_layout import (
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError
-from trmcloud.io.files import matches_hash
+from trmcloud.io.hashing import matches_hash
 from trmcloud.ports.bucket import BucketCheckpoints, CacheRequest, GrantRequest, StoredCheckpoint
 from trmcloud.ports.compute import StageItem
 

@@ -25,7 +25,7 @@ from trmcloud.adapters.s3.client import (
     translate_errors,
 )
 from trmcloud.core.errors import CheckpointError, DataError, ProviderRefused, TrmcloudError
-from trmcloud.io.files import file_sha256
+from trmcloud.io.hashing import file_sha256
 
 UP_PART_BYTES = 8 << 20
 """Of a multipart upload: small ones are less to send again, and stores keep them in memory."""

@@ -22,7 +22,8 @@ from trmcloud.adapters.ssh.session import Session
 from trmcloud.core.contract.manifest import CheckpointFile, allowed_name
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import CheckpointError, DoesNotFit, Dropped, LinkError, TrmcloudError
-from trmcloud.io.files import matches_hash, read_small, sync_folder, write_atomic
+from trmcloud.io.files import read_small, sync_folder, write_atomic
+from trmcloud.io.hashing import matches_hash
 from trmcloud.io.requests import pause_s
 
 # Files that are on their way here: what has come of them, kept so that an interrupted transfer

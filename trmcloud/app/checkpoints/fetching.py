@@ -36,7 +36,8 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import CheckpointError, ConflictError, DoesNotFit, NotFoundError
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import dataclass, replace
-from trmcloud.io.files import file_sha256, sync_folder, write_atomic
+from trmcloud.io.files import sync_folder, write_atomic
+from trmcloud.io.hashing import file_sha256
 from trmcloud.pod.job.shelf import on_disk, restore, tree_of
 from trmcloud.ports.machine import Progress
 

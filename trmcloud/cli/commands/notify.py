@@ -22,7 +22,8 @@ from trmcloud.cli.views.text import duration, pick, print_json, table
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.errors import ConflictError, NotFoundError, NotifyError, UsageError
-from trmcloud.core.text import nearest, one_line
+from trmcloud.core.nearest import nearest
+from trmcloud.core.text import one_line
 from trmcloud.ports.notices import DeliveryResult, Destination
 from trmcloud.wiring import build_context, build_notifier, destinations_file, outbox_of, sender_of
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from trmcloud.core.contract.pod_contract import ENV_DATA_HOSTS
 from trmcloud.core.errors import UsageError
-from trmcloud.core.text import nearest, suggest_name
+from trmcloud.core.nearest import nearest, suggest_name
 from trmcloud.core.values import dataclass, replace
 
 # Data sets on Hugging Face at one revision: addresses of its API, and what its answers say. Pure.

@@ -11,7 +11,7 @@ import re
 from typing import Mapping, NamedTuple
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.text import suggest_name
+from trmcloud.core.nearest import suggest_name
 from trmcloud.core.values import dataclass, replace
 
 MAX_GPUS = 64

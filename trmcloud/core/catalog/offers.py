@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trmcloud.core.catalog.hardware import GPUS, LOCAL, MAX_GPUS, LocalMachine
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.text import suggest_name
+from trmcloud.core.nearest import suggest_name
 
 # Offers: who rents which GPUs at what rate, quoted when; and how a table of them is read.
 #

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated
 
 from trmcloud.core.contract.records import within
@@ -33,15 +32,8 @@ PATHS = "TRMCLOUD_JOB_PATHS"
 """Folders of packages that the agent's machine was given, for whoever starts the command."""
 GIVEN_NAME = "environment.json"
 """Beside the lease: the values of the variables that --env named, as a JSON object."""
-ON_SEVERAL: Mapping[str, str] = {
-    "MASTER_ADDR": "The first machine's address, as the others reach it.",
-    "MASTER_PORT": "A port of it for the command's rendezvous.",
-    "NNODES": "How many machines there are.",
-    "NODE_RANK": "0 on the first machine, whose checkpoints are kept; 1, 2, … on the others.",
-    "NPROC_PER_NODE": "How many GPUs each of them has.",
-}
-"""Of a command that is started on several machines, on each of them. torchrun knows them by itself:
-each is there once more as PET_NNODES, …, the names of its own options."""
+RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "NPROC_PER_NODE")
+"""The variables of a command on several machines: see ``command_terms.ON_SEVERAL``."""
 _ESCAPE = re.compile(r"\\.")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 

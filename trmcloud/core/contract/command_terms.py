@@ -27,6 +27,16 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 """The environment variables of a command and their meaning; those of --env are added to them."""
 
+ON_SEVERAL: Mapping[str, str] = {
+    "MASTER_ADDR": "The first machine's address, as the others reach it.",
+    "MASTER_PORT": "A port of it for the command's rendezvous.",
+    "NNODES": "How many machines there are.",
+    "NODE_RANK": "0 on the first machine, whose checkpoints are kept; 1, 2, … on the others.",
+    "NPROC_PER_NODE": "How many GPUs each of them has.",
+}
+"""Of a command that is started on several machines, on each of them. torchrun knows them by itself:
+each is there once more as PET_NNODES, …, the names of its own options."""
+
 # -- lines of the file of reports -----------------------------------------------------------------
 REPORT_LINES: Mapping[str, str] = {
     '{"step": 120, "metrics": {"val_loss": 1.87}}': "What step 120 came to.",

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.errors import UsageError
+from trmcloud.core.nearest import nearest
 from trmcloud.core.spec.guides import Guide
 from trmcloud.core.spec.work import Work
-from trmcloud.core.text import nearest
 from trmcloud.core.values import dataclass
 
 # Learning rates that go with the whole batch: by a root's law, or by a recipe's own table.

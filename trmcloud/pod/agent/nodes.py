@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from trmcloud.core.contract.command import ON_SEVERAL, PATHS
+from trmcloud.core.contract.command import PATHS, RENDEZVOUS
 from trmcloud.core.contract.pod_contract import Lease
 from trmcloud.core.errors import UsageError
 from trmcloud.core.values import dataclass, replace
@@ -83,10 +83,10 @@ def job_command(
 
 
 def rendezvous(nodes: Nodes, processes: int) -> dict[str, str]:
-    """Return the variables of ``ON_SEVERAL``, and each once more under the name by which torchrun
+    """Return the variables of ``RENDEZVOUS``, and each once more under the name by which torchrun
     takes it for an option that was left out (``PET_``, torch.distributed.argparse_util)."""
     values = (nodes.head, nodes.port, nodes.count, nodes.rank, processes)
-    made = {name: str(value) for name, value in zip(ON_SEVERAL, values, strict=True)}
+    made = {name: str(value) for name, value in zip(RENDEZVOUS, values, strict=True)}
     return {**made, **{f"PET_{name}": value for name, value in made.items()}}
 
 

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from trmcloud.core.contract.bucket import FileGet, FolderGet
 from trmcloud.core.contract.bucket_layout import Piece, pieces_of
-from trmcloud.io.files import matches_hash, sync_folder
+from trmcloud.io.files import sync_folder
+from trmcloud.io.hashing import matches_hash
 from trmcloud.io.requests import retry
 
 # Objects of a store by presigned requests: one PUT or one ranged GET, checked, never logged
