@@ -32,4 +32,5 @@ def test_a_name_that_leads_out_of_the_working_folder_is_not_written_to(tmp_path:
     copy.write_text("whole")
     (work / "out").symlink_to(tmp_path / "outside")
     assert put_back(copy, work, "out/last.pt") == copy
+    assert put_back(copy, work, ".") == copy
     assert not list((tmp_path / "outside").iterdir())

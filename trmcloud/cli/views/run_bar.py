@@ -495,7 +495,7 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
 
 
 def lands_in_s(run: RunState, beat: Heartbeat | None, now: float) -> float:
-    """Return the seconds until its trainer is told to stop, or a command's --hours have passed."""
+    """Return the seconds until its trainer has to stop, by its lease or by a command's --hours."""
     assert run.generation is not None
     left_s = run.generation.soft_stop_at - now
     if run.spec.command is None or run.spec.hours is None or beat is None:

@@ -84,13 +84,13 @@ def put_back(path: Path, work: Path, source: str) -> Path:
     """Move the verified copy ``path`` of a checkpoint to its own name ``source`` below ``work``, in
     place of what an attempt before may have left half written there; return where it is.
 
-    Where that name leads out of ``work``, by a link, it stays where it is.
+    Where that name is ``work`` itself, or leads out of it by a link, it stays where it is.
 
     Raises:
         OSError: it cannot be moved.
     """
-    place = work / source
-    if not place.parent.resolve().is_relative_to(work.resolve()):
+    place = work / os.path.normpath(source)
+    if place == work or not place.parent.resolve().is_relative_to(work.resolve()):
         return path
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.is_dir() and not place.is_symlink():
