@@ -1,0 +1,313 @@
+"""What this machine's files add to a trial's observations: files that were not sent, and packages
+that no requirements name."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import tomllib
+
+from trmcloud.app.trial_checks import Facts, NotSent, Observed, plain_name, requirement_names
+from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree, why_left_out
+from trmcloud.core.contract.command import Command
+from trmcloud.pod.job import trmcloud_trial
+
+IN_IMAGES = ("torch", "numpy")
+"""The distributions that the default images of rented machines have, with what these require."""
+HUB_DIR = "hub"
+"""The folder of a trial through which the model hub's caches are read."""
+_MOST_PARENTS = 4
+_MOST_SOURCES = 500
+_MOST_SOURCE_BYTES = 1 << 20
+_ASK_S = 60.0
+_QUOTED = re.compile(r"""['"]([^'"\n]{1,400})['"]""")
+_MODULE = re.compile(r"No module named ['\"]([\w.]+)['\"]")
+_REQUIREMENTS = re.compile(r"requirements[\w.-]*\.txt|requirements/[\w.-]+\.txt|environment\.ya?ml")
+
+
+def facts_of(
+    command: Command,
+    observed: Observed,
+    tree: WorkingTree,
+    folder: Path,
+    *,
+    for_s: float,
+    most_bytes: int,
+    data: str,
+) -> Facts:
+    """Return what is judged of one trial.
+
+    Args:
+        folder: the trial's own folder, which still holds its copy of ``tree``.
+        data: ``--data``, as it was typed.
+    """
+    work = folder / "work"
+    data_dir = str(Path(data).expanduser().absolute()) if data else ""
+    outside, own_modules, hub = _outside(observed, tree, folder, data_dir)
+    missing = _missing(observed, tree, work)
+    texts = _requirements(tree)
+    named = requirement_names(texts) | _project_names(tree)
+    pip = command.pip or next(iter(texts), "")
+    if not pip and "pyproject.toml" in tree.names and named:
+        pip = "pyproject.toml"
+    writes = sorted(
+        {
+            path.path
+            for path in observed.paths
+            if path.writes and not _is_below(path.path, str(folder))
+        }
+    )
+    return Facts(
+        command=command,
+        observed=observed,
+        files=len(tree.names),
+        for_s=for_s,
+        most_bytes=most_bytes,
+        data=data,
+        missing=missing,
+        outside_reads=outside,
+        outside_writes=tuple(map(_short, writes)),
+        own_modules=own_modules,
+        unnamed=_unnamed(observed, tree, named, folder),
+        requirements=pip,
+        hub_reads=hub,
+    )
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def _outside(
+    observed: Observed, tree: WorkingTree, folder: Path, data_dir: str
+) -> tuple[tuple[str, ...], tuple[NotSent, ...], tuple[str, ...]]:
+    """(files that were read outside what is sent, modules that were, entries of the hub's cache)"""
+    files: dict[str, None] = {}
+    modules: dict[str, NotSent] = {}
+    hub: dict[str, None] = {}
+    for path in observed.paths:
+        if path.writes or not path.there or (data_dir and _is_below(path.path, data_dir)):
+            continue
+        if _is_below(path.path, str(folder / HUB_DIR)):
+            name = Path(path.path).relative_to(folder / HUB_DIR).parts[0]
+            hub[name.replace("models--", "").replace("datasets--", "").replace("--", "/")] = None
+        elif not _is_below(path.path, str(folder)) and os.path.isfile(path.path):
+            if path.path.endswith((".py", ".pyc")):
+                found = _own_module(Path(path.path), tree.root)
+                modules.setdefault(found.name, found)
+            else:
+                files[_short(path.path)] = None
+    return tuple(files), tuple(modules.values()), tuple(hub)
+
+
+def _own_module(path: Path, root: Path) -> NotSent:
+    """A module that was imported from a folder that is neither sent nor installed."""
+    top = path.parent
+    while (top.parent / "__init__.py").exists():
+        top = top.parent
+    name = top.name if (top / "__init__.py").exists() else path.stem
+    place = top.parent if (top / "__init__.py").exists() else path.parent
+    above = os.path.relpath(place, root)
+    if set(above.split(os.sep)) == {".."}:
+        return NotSent(f"module {name}", f"it is in {_short(str(place))}", f"--root {above}")
+    return NotSent(
+        f"module {name}", f"it is in {_short(str(place))}",
+        f"copy {name} below the working folder, or install it from the requirements",
+    )  # fmt: skip
+
+
+def _missing(observed: Observed, tree: WorkingTree, work: Path) -> tuple[NotSent, ...]:
+    """What the command looked for in the copy in vain, that is here."""
+    found: dict[str, NotSent] = {}
+    candidates = [
+        os.path.relpath(path.path, work)
+        for path in observed.paths
+        if not path.there and not path.writes
+    ]
+    for line in observed.first.last_lines:
+        if module := _MODULE.search(line):
+            if (about := _missing_module(module[1].partition(".")[0], tree)) is not None:
+                found.setdefault(about.name, about)
+            continue
+        for quoted in _QUOTED.findall(line):
+            inside = _is_below(quoted, str(work)) or not os.path.isabs(quoted)
+            if inside and not os.path.exists(work / quoted):
+                candidates.append(os.path.relpath(work / quoted, work))
+    for name in candidates:
+        if (about := _missing_file(Path(name).as_posix(), tree)) is not None:
+            found.setdefault(about.name, about)
+    return tuple(found.values())
+
+
+def _missing_file(name: str, tree: WorkingTree) -> NotSent | None:
+    path = tree.root / name
+    if name in (".", "") or not path.exists():
+        return None
+    if name.startswith("../"):
+        if not path.is_file():
+            return None
+        above = "/".join(part for part in Path(name).parts if part == "..")
+        return NotSent(name, "it is outside the tree", f"--root {above}")
+    if path.is_dir():
+        if any(sent.startswith(f"{name}/") for sent in tree.names):
+            return None
+        inside = next((entry for entry in sorted(path.rglob("*")) if entry.is_file()), None)
+        if inside is None:
+            return None
+        why = why_left_out(tree, inside.relative_to(tree.root).as_posix())
+        return NotSent(name, why, f"--data {name}") if why else None
+    why = why_left_out(tree, name)
+    if not why:
+        return None
+    if name in tree.keys:
+        return NotSent(name, why, f"a line !{name} in {IGNORE_NAME}, if it is none")
+    above = Path(name).parent.as_posix()
+    fix = f"--data {above}" if above != "." else f"git add --force {name}, or a folder for --data"
+    return NotSent(name, why, fix)
+
+
+def _missing_module(name: str, tree: WorkingTree) -> NotSent | None:
+    for folder in (tree.root, *list(tree.root.parents)[:_MOST_PARENTS]):
+        for path in (folder / name / "__init__.py", folder / f"{name}.py", folder / name):
+            if not path.exists():
+                continue
+            above = os.path.relpath(folder, tree.root)
+            if above != ".":
+                where = f"{name} is in {_short(str(folder))}, outside the tree"
+                return NotSent(f"module {name}", where, f"--root {above}")
+            inside = path if path.is_file() else next(iter(sorted(path.rglob("*.py"))), path)
+            why = why_left_out(tree, inside.relative_to(tree.root).as_posix())
+            if why:
+                return NotSent(f"module {name}", why, f"send {inside.relative_to(tree.root)}")
+    return None
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + os.sep)
+
+
+def _short(path: str) -> str:
+    home = os.path.expanduser("~")
+    return "~" + path[len(home) :] if _is_below(path, home) else path
+
+
+# -- packages ------------------------------------------------------------------------------------
+
+
+def _requirements(tree: WorkingTree) -> dict[str, str]:
+    """By name, the text of each file of requirements that is sent; requirements.txt first."""
+    names = [name for name in tree.names if _REQUIREMENTS.fullmatch(name)]
+    return {
+        name: text
+        for name in sorted(names, key=lambda name: (name != "requirements.txt", name))
+        if (text := _text(tree.root / name)) is not None
+    }
+
+
+def _project_names(tree: WorkingTree) -> frozenset[str]:
+    """The distributions that pyproject.toml names, optional ones and groups included."""
+    if "pyproject.toml" not in tree.names:
+        return frozenset()
+    try:
+        made = tomllib.loads(_text(tree.root / "pyproject.toml") or "")
+        project = made.get("project", {})
+        groups = [
+            project.get("dependencies", ()),
+            *project.get("optional-dependencies", {}).values(),
+            *made.get("dependency-groups", {}).values(),
+        ]
+        lines = [line for group in groups for line in group if isinstance(line, str)]
+        poetry = made.get("tool", {}).get("poetry", {}).get("dependencies", {})
+        lines += [name for name in poetry if name != "python"]
+    except (tomllib.TOMLDecodeError, AttributeError, TypeError):
+        return frozenset()
+    return requirement_names({"pyproject.toml": "\n".join(lines)})
+
+
+def _unnamed(
+    observed: Observed, tree: WorkingTree, named: Iterable[str], folder: Path
+) -> tuple[str, ...]:
+    """The distributions that the tree's own sources import, that were imported, and that neither
+    its requirements nor an image brings."""
+    tops = {name.partition("/")[0].removesuffix(".py") for name in tree.names}
+    written = _written_imports(tree)
+    modules = [
+        name
+        for name in observed.modules
+        if name in written and name not in tops and not name.startswith("trmcloud_job")
+    ]
+    if not modules or not observed.pythons:
+        return ()
+    question = json.dumps({"modules": modules, "named": [*named, *IN_IMAGES]})
+    program = Path(trmcloud_trial.__file__)
+    with suppress(OSError, ValueError, subprocess.TimeoutExpired, KeyError, AttributeError):
+        done = subprocess.run(
+            [observed.pythons[0], str(program)],
+            input=question,
+            capture_output=True,
+            text=True,
+            timeout=_ASK_S,
+            cwd=folder,
+        )
+        said = json.loads(done.stdout)
+        brought = set(said["brought"])
+        return tuple(
+            plain_name(holders[0])
+            for name in modules
+            if (holders := said["of"].get(name)) and not brought & set(holders)
+        )
+    return ()
+
+
+def _written_imports(tree: WorkingTree) -> frozenset[str]:
+    """Top-level modules that the tree's sources import anywhere."""
+    found: set[str] = set()
+    sources = [name for name in tree.names if name.endswith(".py")][:_MOST_SOURCES]
+    for name in sources:
+        text = _text(tree.root / name)
+        try:
+            made = ast.parse(text or "")
+        except (SyntaxError, ValueError):
+            continue
+        for node in ast.walk(made):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    return frozenset(found)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(_MOST_SOURCE_BYTES)
+    except OSError:
+        return None
+
+
+def shadow(source: Path, target: Path, most: int) -> int:
+    """Make ``target`` show the files of ``source`` as links in folders of its own, so that they are
+    read there and nothing is written to ``source``; return the number of files, ``most`` at the
+    most. Links that lead to a relative name stay as they are."""
+    count = 0
+    for folder, folders, files in os.walk(source):
+        here = target / os.path.relpath(folder, source)
+        try:
+            here.mkdir(parents=True, exist_ok=True)
+            for name in files:
+                if count >= most:
+                    return count
+                path = Path(folder) / name
+                leads = os.readlink(path) if path.is_symlink() else str(path)
+                os.symlink(leads if not os.path.isabs(leads) else str(path), here / name)
+                count += 1
+        except OSError:
+            continue
+        folders[:] = [name for name in folders if not (Path(folder) / name).is_symlink()]
+    return count
