@@ -18,8 +18,8 @@ one thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ from trmcloud.app.run_facts import Money, Run, Training, facts_of
 from trmcloud.app.short_rentals import is_needed
 from trmcloud.app.steering import FETCH, VERBS, Foreseen, foresee
 from trmcloud.app.trainings import Event, events_since, find_symptoms
+from trmcloud.app.trial import Trial, TrialBounds, try_command
+from trmcloud.app.trial_checks import Check, Hired
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
@@ -61,9 +63,9 @@ from trmcloud.wiring import build_context, offers_for_errand
 from trmcloud.wiring_plans import build_planner
 
 __all__ = [
-    "VERBS", "Checkpoint", "Curves", "Event", "Fetched", "Finding", "Foreseen", "Home", "Layer",
-    "Line", "MaxOverspend", "Money", "Place", "Plan", "Run", "Series", "Training", "TrmcloudError",
-    "Usd",
+    "VERBS", "Check", "Checkpoint", "Curves", "Event", "Fetched", "Finding", "Foreseen", "Home",
+    "Layer", "Line", "MaxOverspend", "Money", "Place", "Plan", "Run", "Series", "Training", "Trial",
+    "TrmcloudError", "Usd",
 ]  # fmt: skip
 
 _LOOK_S = 0.5
@@ -144,6 +146,43 @@ class Home:
             detached=request.detach,
         )
         return self._once_begun(driver)
+
+    def try_command(
+        self,
+        words: Sequence[str],
+        *,
+        root: str | os.PathLike[str] | None = None,
+        data: str = "",
+        for_s: float = 60.0,
+        steps: int = 0,
+        gigabytes: float = 5.0,
+        online: bool = False,
+        progress: Callable[[Mapping[str, object]], None] | None = None,
+        **wish: Any,
+    ) -> Trial:
+        """Run a command here, free, in a copy of what would be sent, and judge it; see ``try``.
+
+        Args:
+            root: the working tree; the working directory where None.
+            wish: the options of ``run`` about its command, by their names there, ``_`` for ``-``.
+
+        Raises:
+            UsageError: an option that is none, or out of its limits; there is no such command.
+            DataError: there is nothing to send, or too much.
+        """
+        from trmcloud.app.commands import CommandRequest
+        from trmcloud.app.trial import TrialBounds, try_command
+        from trmcloud.app.trial_checks import Hired
+        from trmcloud.wiring import build_trial
+
+        known = {field.name for field in fields(CommandRequest)} - {"words", "typed"}
+        for name in sorted(wish.keys() - known):
+            raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
+        request = CommandRequest(words=tuple(words), typed=("words", *wish), **wish)
+        bounds = TrialBounds(for_s, steps, gigabytes, online)
+        place = Path(root) if root is not None else Path.cwd()
+        ground = build_trial(self._context.home)
+        return try_command(ground, request, bounds, Hired(), place, data, progress or _nothing)
 
     # -- looking ---------------------------------------------------------------------------------
 

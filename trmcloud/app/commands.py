@@ -328,6 +328,16 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
     return replace(planner.spec_to_launch(wished), command=command)
 
 
+def check_hardware(text: str) -> str:
+    """Return the hardware as ``run`` takes it: ``local``, ``any`` or ``8xany``, or NxSKU.
+
+    Raises:
+        UsageError: it is none.
+    """
+    typed = text.strip().lower()
+    return typed if not typed or _ANY.fullmatch(typed) else parse_hardware(text).text
+
+
 def prepare(
     context: Context, planner: Planner, request: LaunchRequest, spec: RunSpec, here: Path
 ) -> tuple[PreparedLaunch, WorkingTree]:

@@ -301,7 +301,8 @@ def _writes(facts: Facts) -> Check:
 def _metric(facts: Facts) -> Check:
     first, command = facts.observed.first, facts.command
     keys = {key.name: key for key in first.keys}
-    shown = _some([_key_text(key) for key in first.keys], 6)
+    ordered = sorted(first.keys, key=lambda key: not _may_compare(key.name))
+    shown = _some([_key_text(key) for key in ordered], 6)
     if command.metric:
         found = keys.get(command.metric_name)
         if found is not None:
@@ -420,13 +421,16 @@ class Hired:
     hardware: str = ""
     rate: str = ""
     budget: str = ""
-    steps: int | None = None
+
+    @property
+    def is_rented(self) -> bool:
+        return self.hardware not in ("", "local")
 
 
 def run_line(facts: Facts, hired: Hired) -> str:
     """Return the whole ``trmcloud run …`` line that follows from what was seen, quoted for a
     shell."""
-    rented = hired.hardware not in ("", "local")
+    rented = hired.is_rented
     where = [hired.hardware] if rented else ["local", "--rate", hired.rate or "1"]
     words = ["trmcloud", "run", *where, "--budget", hired.budget or "1"]
     return shlex.join([*words, *_options(facts, rented=rented), "--", *facts.command.words])
@@ -545,6 +549,8 @@ _NO_METRIC = re.compile(
     r"(global_?)?(step|iter|iteration|epoch)s?|lr|learning_rate|time|seconds|elapsed|eta|seed|"
     r"port|pid|rank|world_size|device|.*(/s|_per_sec.*|per_second|time|_ms|samples|tokens)", re.I
 )  # fmt: skip
+_PLACE = re.compile(r".*\.(py|pyx|c|cc|cpp|cu|h|rs|go|js)|https?|file", re.I)
+"""Names that stand before the number of a line or a port."""
 _HELD_OUT = re.compile(r"val|eval|test|dev|held", re.I)
 _LOWER = re.compile(r"loss|nll|ppl|perplexity|bpb|bpc|error|mae|mse|rmse|wer|cer", re.I)
 _HIGHER = re.compile(r"acc|f1|bleu|rouge|auc|map\b|reward|score|return|precision|recall|r2", re.I)
@@ -568,7 +574,7 @@ def numbers_in(text: str) -> tuple[NamedNumber, ...]:
     ):
         typed, between, number = match.groups()
         name = re.sub(r"[^\w./@-]+", "_", typed.strip())
-        if _NO_METRIC.fullmatch(name) or name in found:
+        if _NO_METRIC.fullmatch(name) or _PLACE.fullmatch(name) or name in found:
             continue
         try:
             value = float(number.replace(",", ""))
@@ -605,8 +611,12 @@ def best_key(keys: Sequence[SeenKey]) -> SeenKey | None:
             len(key.name),
         )
 
-    may_be = [key for key in keys if _LOWER.search(key.name) or _HIGHER.search(key.name)]
+    may_be = [key for key in keys if _may_compare(key.name)]
     return min(may_be, key=rank) if may_be else None
+
+
+def _may_compare(name: str) -> bool:
+    return _LOWER.search(name) is not None or _HIGHER.search(name) is not None
 
 
 def is_higher_better(name: str) -> bool:

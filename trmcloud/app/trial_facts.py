@@ -147,7 +147,7 @@ def _missing(observed: Observed, tree: WorkingTree, work: Path) -> tuple[NotSent
 
 def _missing_file(name: str, tree: WorkingTree) -> NotSent | None:
     path = tree.root / name
-    if name in (".", "") or not path.exists():
+    if name in (".", "") or not name.isprintable() or not os.path.exists(path):
         return None
     if name.startswith("../"):
         if not path.is_file():

@@ -68,10 +68,6 @@ def record_lines(trial: Trial, now: float) -> list[str]:
     return lines
 
 
-def log_line(path: Path) -> str:
-    return f"  its log: {path}"
-
-
 class TrialProgress:
     """The running command on a terminal, one line that replaces itself; silence elsewhere."""
 
