@@ -162,7 +162,7 @@ def test_data_that_git_ignores_is_named_with_what_sends_it(user: User) -> None:
     assert "! failed there: starts: " in user.run(*plan)
     again = tried(user, "--data", "data/shakespeare", "--", "python3", "train.py")
     assert results(again)["starts"] == "passed"
-    assert r"--data data/shakespeare --metric 'val loss\s+([0-9.]+)'" in again["line"]
+    assert "--data data/shakespeare --metric val_loss " in again["line"]
 
 
 def test_a_package_above_the_folder_is_named_with_its_root(user: User) -> None:
@@ -270,7 +270,7 @@ def test_a_command_that_is_no_python_is_tried_too(user: User) -> None:
     made = tried(user, "--", "sh", "./run")
     assert made["checks"]["reads"]["evidence"] == "no Python process was observed"
     assert results(made)["pace"] == "passed"
-    assert r"--metric '\bloss=([0-9.]+)'" in made["line"]
+    assert "--metric loss " in made["line"]
 
 
 def test_what_cannot_be_tried_is_refused(user: User) -> None:

@@ -30,6 +30,7 @@ from types import FrameType
 
 from trmcloud.app.trial_checks import (
     Attempt,
+    NamedNumber,
     Observed,
     SeenKey,
     SeenPath,
@@ -40,7 +41,6 @@ from trmcloud.core.contract.command import (
     ENV_DATA,
     ENV_REPORTS,
     ENV_STOP_FILE,
-    MOST_DEPTH,
     MOST_LINE_CHARS,
     NO_SIGNAL,
     Act,
@@ -53,10 +53,24 @@ from trmcloud.core.contract.trainer_contract import ENV_ATTEMPT, ENV_DEADLINE_AT
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
+from trmcloud.pod.job.artifacts import (
+    Artifact,
+    files_below,
+    find_artifacts,
+    metrics_in,
+    step_in,
+)
 from trmcloud.pod.job.process import kill_all, offspring, reap_children, signal_all
-from trmcloud.pod.job.readings import EventFiles, LogPump, Reading, Readings, of_object
+from trmcloud.pod.job.readings import (
+    EventFiles,
+    LogPump,
+    Reading,
+    Readings,
+    number_of,
+    of_object,
+    pattern_of,
+)
 from trmcloud.pod.job.trmcloud_trial import ENV_SEEN
-from trmcloud.pod.job.watch import Watcher
 from trmcloud.pod.job.workspace import lay_data, unpack
 from trmcloud.pod.machine import processes
 
@@ -77,6 +91,10 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _RESUME_FOR_S = 30.0
 """A resumed attempt is stopped once it has told a step, and after so long at the latest."""
 _LINE_CHARS = 400
+_LIBRARY_CACHES = frozenset(
+    ("huggingface", "torch", "triton", "inductor", "matplotlib", "cuda", "pip", "uv", "wandb")
+)
+_ROW_KEYS = frozenset(("step", "epoch", "global_step"))
 _ENDING_S = 1.0
 """Processes that end together with the command have so long."""
 
@@ -125,49 +143,45 @@ class Trial:
         except (OSError, ValueError) as error:
             return Observed(Attempt(), why_not_started=f"no copy could be made: {error}")
         self._lay_modules()
-        whole = _Files(self._folder)
-        made = _Attempt(self._folder, self._job, WORK_DIR, 1, self._is_interrupted)
+        files = _Files(self._folder, WORK_DIR)
+        attempt = _Attempt(self._folder, self._job, WORK_DIR, 1, self._is_interrupted)
         try:
-            first = made.run(command.words, whole, resumes=False)
+            first = attempt.run(command.words, files, resumes=False)
         except OSError as error:
             why = f"{command.words[0][:80]}: {error.strerror or error}: it cannot be run here"
             return Observed(Attempt(), why_not_started=why, network_blocked=blocked)
-        others = whole.others(first.saves)
+        made = files.artifacts()
+        others = files.others(made)
         seen = Observed(
             first,
             other_files=len(others),
             other_bytes=sum(others.values()),
             network_blocked=blocked,
         )
-        if command.resume and first.saves:
-            seen = self._resume(seen)
+        if command.resume:
+            seen = self._resume(seen, [artifact for _, artifact in made if not artifact.place])
         return self._with_seen(seen)
 
-    def _resume(self, seen: Observed) -> Observed:
+    def _resume(self, seen: Observed, artifacts: Sequence[Artifact]) -> Observed:
         """In a fresh copy with the newest checkpoint put back where the command wrote it."""
-        inside = [save for save in seen.first.saves if not save.source.startswith("~")]
-        if not inside:
+        if not artifacts:
             return seen
-        newest = max(inside, key=lambda save: (save.step or 0, save.source))
+        newest = max(artifacts, key=lambda artifact: artifact.saved_at)
         copy = self._folder / RESUMED_DIR
         try:
             unpack(Path(self._job.code_dir), copy)
             lay_data(copy, self._job.data_dir, self._job.command.data)
-            source, target = self._folder / WORK_DIR / newest.source, copy / newest.source
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if newest.is_file:
-                shutil.copyfile(source, target)
-            else:
-                shutil.copytree(source, target, dirs_exist_ok=True)
+            path = _put_back(newest, self._folder / WORK_DIR, copy)
         except (OSError, ValueError):
             return seen
-        words = [w.replace("{checkpoint}", str(target)) for w in self._job.command.resume]
+        words = [w.replace("{checkpoint}", str(path)) for w in self._job.command.resume]
         again = _Attempt(self._folder, self._job, RESUMED_DIR, 2, self._is_interrupted)
         try:
-            attempt = again.run(words, _Files(self._folder), resumes=True)
+            attempt = again.run(words, _Files(self._folder, RESUMED_DIR), resumes=True)
         except OSError as error:
             attempt = Attempt(code=127, last_lines=(str(error),))
-        return replace(seen, resumed=attempt, resumed_from=newest.source, resumed_step=newest.step)
+        step = step_in(newest)
+        return replace(seen, resumed=attempt, resumed_from=newest.source, resumed_step=step)
 
     def _with_seen(self, seen: Observed) -> Observed:
         """``seen`` with what the observer in its Python processes has noted."""
@@ -244,7 +258,7 @@ class _Attempt:
         command = self._job.command
         read, write = os.pipe()
         log = os.open(self._folder / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        began, began_at = time.monotonic(), time.time()
+        began = time.monotonic()
         try:
             child = subprocess.Popen(
                 list(words),
@@ -309,7 +323,7 @@ class _Attempt:
         self._read(pump, readings, time.monotonic() - began)
         for reading in events.take(float("inf")):
             self._note(reading, time.monotonic() - began, None)
-        saves, saved_at = files.saves(self._work, since=began_at)
+        saves, saved_at = self._saves(files.artifacts(), time.monotonic() - began)
         too_large = too_large or files.size_bytes() > self._job.most_bytes
         by_itself = told_at is None and not too_large
         return Attempt(
@@ -331,6 +345,31 @@ class _Attempt:
             left_behind=left_behind if by_itself else 0,
             too_large=too_large,
         )
+
+    def _saves(
+        self, artifacts: Sequence[tuple[str, Artifact]], at_s: float
+    ) -> tuple[tuple[SeenSave, ...], float]:
+        """(its checkpoints, when the last of them was written: epoch s); the metrics that their
+        layouts name are noted."""
+        saves, last = [], 0.0
+        for name, artifact in artifacts:
+            last = max(last, artifact.saved_at)
+            saves.append(
+                SeenSave(
+                    name[:400],
+                    artifact.size_bytes,
+                    step_in(artifact),
+                    artifact.kind,
+                    artifact.is_file,
+                )
+            )
+        if artifacts:
+            newest = max((artifact for _, artifact in artifacts), key=lambda a: a.saved_at)
+            for _, metrics in metrics_in(newest):
+                fresh = {name: v for name, v in metrics.items() if name not in _ROW_KEYS}
+                if not fresh.keys() <= self._keys.keys():
+                    self._note(Reading(None, fresh), at_s, None)
+        return tuple(saves), last
 
     def _left_behind(self) -> int:
         """The processes that are alive still, once those that were ending had time to."""
@@ -386,7 +425,8 @@ class _Attempt:
             known = reading.metrics if reading is not None else {}
             for number in numbers_in(text[:MOST_LINE_CHARS]):
                 if number.name not in known:
-                    self._note(Reading(None, {number.name: number.value}), at_s, number.pattern)
+                    pattern = "" if _is_read_by_name(number, text) else number.pattern
+                    self._note(Reading(None, {number.name: number.value}), at_s, pattern)
         with contextlib.suppress(OSError, ContractError), open(self._reports, "rb") as file:
             file.seek(self._reports_read)
             whole = file.read(1 << 20)
@@ -434,39 +474,51 @@ class _Attempt:
             print(json.dumps(said), flush=True)
 
 
+def _is_read_by_name(number: NamedNumber, text: str) -> bool:
+    """Whether ``--metric`` with the name alone finds the very number."""
+    pattern = pattern_of(number.name)
+    found = pattern.search(text) if pattern is not None else None
+    return found is not None and number_of(found[1] or found[2]) == number.value
+
+
 class _Files:
     """The files of a trial's folder, against how they were before the command started."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, work: str) -> None:
+        self._folder, self._work = folder, folder / work
         self._before = dict(self._all())
+        self._sent = files_below(self._work)
 
     def size_bytes(self) -> int:
         """Bytes on disk that were written since, sparse files counted by their blocks."""
         return sum(about[2] for path, about in self._all() if self._before.get(path) != about)
 
-    def saves(self, work: Path, since: float) -> tuple[tuple[SeenSave, ...], float]:
-        """(the artifacts in ``work`` and in HOME, when the last of them was written: epoch s)"""
-        last, found = 0.0, []
-        home = self._folder / HOME_DIR
-        for root, prefix in ((work, ""), (home, "~/")):
-            for save, at in artifacts_below(root, since, hidden=root == home):
-                last = max(last, at)
-                found.append(replace(save, source=prefix + save.source))
-        return tuple(found[:_MOST_SAVES]), last
+    def artifacts(self) -> list[tuple[str, Artifact]]:
+        """(name, artifact) of each checkpoint that was written in the working folder and in HOME;
+        one in HOME is named with ``~/``."""
+        found = find_artifacts(self._work, but=self._sent).artifacts
+        named = [(artifact.source, artifact) for artifact in found]
+        for place in _places_in(self._folder / HOME_DIR):
+            shown = f"~/{place.relative_to(self._folder / HOME_DIR).as_posix()}"
+            made = find_artifacts(place, place=shown).artifacts
+            named += [(artifact.name, artifact) for artifact in made]
+        return named[:_MOST_SAVES]
 
-    def others(self, saves: Sequence[SeenSave]) -> dict[str, int]:
-        """By path, the bytes of new files that belong to no artifact, caches left out."""
-        work = str(self._folder / WORK_DIR) + os.sep
-        sources = [save.source for save in saves]
-        found = {}
-        for path, about in self._all():
-            name = path.removeprefix(work)
-            if name == path or self._before.get(path) == about or "__pycache__" in name:
-                continue
-            if not any(name == source or name.startswith(f"{source}/") for source in sources):
-                found[name] = about[0]
-        return found
+    def others(self, artifacts: Sequence[tuple[str, Artifact]]) -> dict[str, int]:
+        """By path, the bytes of new files in the working folder that belong to no checkpoint,
+        caches of bytecode left out."""
+        owned = {
+            str(artifact.root / file.path) for _, artifact in artifacts for file in artifact.files
+        }
+        below = f"{self._work}{os.sep}"
+        return {
+            path.removeprefix(below): about[0]
+            for path, about in self._all()
+            if path.startswith(below)
+            and path not in owned
+            and self._before.get(path) != about
+            and "__pycache__" not in path
+        }
 
     def _all(self) -> Iterator[tuple[str, tuple[int, int, int]]]:
         """(path, (size, mtime in ns, bytes on disk)) of every regular file."""
@@ -485,36 +537,31 @@ class _Files:
                         yield entry.path, (about.st_size, about.st_mtime_ns, about.st_blocks * 512)
 
 
-def artifacts_below(
-    root: Path, since: float, *, hidden: bool = False
-) -> Iterator[tuple[SeenSave, float]]:
-    """(artifact, when it was last written: epoch s) of each one below ``root`` that was written
-    since ``since``: files and folders that ``run`` would take as a checkpoint. ``hidden``: in
-    hidden folders, too."""
-    pending = [("", 0)]
-    while pending:
-        folder, depth = pending.pop()
-        watcher = Watcher(root, folder or ".", 1 << 62)
-        taken = set()
-        for found in watcher.settled(0.0, 0.0):
-            if isinstance(found, tuple):
-                continue
-            nested = not found.is_file and found.step is None
-            if nested:
-                continue  # a folder of checkpoints, which are looked at themselves
-            taken.add(found.source)
-            at = max(file.mtime_ns for file in found.files) / 1e9
-            if at >= since:
-                yield SeenSave(found.source, found.size_bytes, found.step, "", found.is_file), at
-        if depth >= MOST_DEPTH:
-            continue
+def _places_in(home: Path) -> list[Path]:
+    """The folders of HOME in which a command may keep checkpoints: those of libraries' caches
+    left out."""
+    found = []
+    for folder in (home, home / ".cache", home / ".local" / "share"):
         with contextlib.suppress(OSError):
-            for entry in sorted(os.scandir(root / folder), key=lambda entry: entry.name):
-                name = f"{folder}/{entry.name}" if folder else entry.name
-                if not entry.is_dir(follow_symlinks=False) or name in taken:
-                    continue
-                if hidden or not entry.name.startswith((".", "__pycache__")):
-                    pending.append((name, depth + 1))
+            found += [
+                Path(entry.path)
+                for entry in os.scandir(folder)
+                if entry.is_dir(follow_symlinks=False)
+                and not entry.name.startswith(".")
+                and entry.name not in _LIBRARY_CACHES
+            ]
+    return sorted(found)
+
+
+def _put_back(artifact: Artifact, work: Path, copy: Path) -> Path:
+    """Copy a checkpoint's files to the same places in another copy of the tree; return the file or
+    folder there that it is."""
+    at = artifact.root.relative_to(work)
+    for file in artifact.files:
+        target = copy / at / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(artifact.root / file.path, target)
+    return copy / artifact.source
 
 
 # -- isolation -------------------------------------------------------------------------------------
