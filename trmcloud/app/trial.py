@@ -177,10 +177,11 @@ def try_command(
         observed = _observe(ground, folder, job, progress)
         facts = facts_of(
             command, observed, tree, folder,
-            for_s=bounds.for_s, most_bytes=most_bytes, data=data,
+            for_s=bounds.for_s, most_bytes=most_bytes, data=data, online=bounds.online,
         )  # fmt: skip
         checks = judge(facts)
-        line = run_line(facts, hired) if checks[0].result is not Result.FAILED else ""
+        has_run = checks[0].result is not Result.FAILED and not observed.first.code
+        line = run_line(facts, hired) if has_run else ""
         made = Trial(
             code_sha256=code_sha256,
             words=command.words,

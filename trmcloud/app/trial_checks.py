@@ -137,6 +137,8 @@ class Facts:
     """The file of requirements in the tree; empty: there is none."""
     hub_reads: tuple[str, ...] = ()
     """Entries of the model hub's cache that were read."""
+    online: bool = False
+    """Downloads were let through."""
 
 
 class Result(str, Enum):
@@ -165,6 +167,12 @@ COMPILED_READERS = (
     "xgboost", "lightgbm", "catboost", "netCDF4", "zarr",
 )  # fmt: skip
 """Modules that open files without an event of Python's."""
+_OFFLINE = re.compile(
+    r"offline ?mode|HF_HUB_OFFLINE|LocalEntryNotFound|network is unreachable|name resolution"
+    r"|name or service not known|couldn.t connect to|max retries exceeded|getaddrinfo",
+    re.I,
+)
+"""What a command prints that needs a network, in the words of libc and of the hub's libraries."""
 _SHOWN = 3
 
 
@@ -178,12 +186,13 @@ def judge(facts: Facts) -> tuple[Check, ...]:
         started, _reads(facts), _imports(facts), _writes(facts), _metric(facts), _pace(facts),
         _stops(facts), _resumes(facts), _gpu(facts),
     )  # fmt: skip
-    if started.result is not Result.FAILED:
+    if not facts.observed.first.code:
         return made
     # It has to start before anything else is worth changing.
-    return tuple(
-        replace(check, fix="") if check.result is Result.UNKNOWN else check for check in made
+    others = (
+        replace(check, fix="") if check.result is Result.UNKNOWN else check for check in made[1:]
     )
+    return started, *others
 
 
 def _starts(facts: Facts) -> Check:
@@ -196,6 +205,12 @@ def _starts(facts: Facts) -> Check:
             "starts", Result.FAILED,
             f"it wrote more than {facts.most_bytes / 1e9:g} GB within {first.ran_s:.0f} s, and was "
             "ended", "--gb with a higher limit",
+        )  # fmt: skip
+    if first.code and not facts.online and any(map(_OFFLINE.search, first.last_lines)):
+        return Check(
+            "starts", Result.UNKNOWN,
+            f"{_ended(first.code, first.ran_s)}: it wanted the network, which a trial keeps closed",
+            "--online lets it download", details,
         )  # fmt: skip
     if first.code:
         fix = "; ".join(dict.fromkeys(each.fix for each in facts.missing))

@@ -41,6 +41,7 @@ def facts_of(
     for_s: float,
     most_bytes: int,
     data: str,
+    online: bool,
 ) -> Facts:
     """Return what is judged of one trial.
 
@@ -78,6 +79,7 @@ def facts_of(
         unnamed=_unnamed(observed, tree, named, folder),
         requirements=pip,
         hub_reads=hub,
+        online=online,
     )
 
 

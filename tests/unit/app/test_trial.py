@@ -63,7 +63,7 @@ def facts(first: Attempt = RAN, command: Command = COMMAND, **more: object) -> F
 
 _OF_FACTS = {
     "data", "missing", "outside_reads", "outside_writes", "own_modules", "unnamed", "requirements",
-    "hub_reads", "most_bytes",
+    "hub_reads", "most_bytes", "online",
 }  # fmt: skip
 
 
@@ -108,6 +108,13 @@ def test_what_was_not_sent_is_named_with_its_reason_and_what_sends_it() -> None:
     assert (made.fix, made.details) == ("--data data", ("FileNotFoundError",))
     assert check("reads", of).result is Result.FAILED
     assert check("writes", of).fix == "", "it has to start first"
+
+
+def test_one_that_wants_the_network_is_not_judged_by_it() -> None:
+    ended = Attempt(code=1, ran_s=3.0, last_lines=("OSError: Network is unreachable",))
+    made = check("starts", facts(ended))
+    assert (made.result, made.fix) == (Result.UNKNOWN, "--online lets it download")
+    assert check("starts", facts(ended, online=True)).result is Result.FAILED
 
 
 def test_compiled_readers_leave_open_what_was_read() -> None:
@@ -267,7 +274,9 @@ def test_why_a_file_is_not_sent(tmp_path: Path) -> None:
     assert why_left_out(tree, "link") == "it is a link"
     assert why_left_out(tree, ".hidden") == "it is hidden, or in an environment"
     seen = Observed(Attempt(code=1, last_lines=("No such file: 'big.bin'", "'\x1b' \udcff'" * 99)))
-    made = facts_of(COMMAND, seen, tree, tmp_path / "trial", for_s=1.0, most_bytes=1, data="")
+    made = facts_of(
+        COMMAND, seen, tree, tmp_path / "trial", for_s=1.0, most_bytes=1, data="", online=False
+    )
     assert [each.name for each in made.missing] == ["big.bin"]
 
 

@@ -27,10 +27,10 @@ def check_lines(trial: Trial) -> list[str]:
         mark = _MARKS[check.result]
         result = "" if check.result is Result.PASSED else f"{check.result.value}: "
         lines.append(f"{mark} {check.name:<{_NAME_COLUMNS}} {result}{one_line(check.evidence)}")
-        if check.details and check.result is Result.FAILED:
+        if check.details and check.result is not Result.PASSED:
             lines += [f"    | {one_line(line)}" for line in check.details]
         if check.fix:
-            word = "by" if check.name == "gpu" else "fix:"
+            word = "fix:" if check.result is Result.FAILED else "by"
             lines.append(f"    {word} {one_line(check.fix)}")
     return lines
 
