@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -81,15 +82,19 @@ def results(record: dict[str, Any]) -> dict[str, str]:
 
 def nothing_is_left(user: User) -> None:
     """No process whose working folder is one of a trial, and no folder of one."""
-    trials = str(user.home / "trials")
+    assert _in_trials(user) == []
+    assert list((user.home / "trials").glob(".trial-*")) == []
+
+
+def _in_trials(user: User) -> list[int]:
+    """Processes whose working folder is that of a trial."""
+    trials, found = str(user.home / "trials"), []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
-            try:
-                there = os.readlink(f"/proc/{entry}/cwd")
-            except OSError:
-                continue
-            assert not there.startswith(trials), (entry, there)
-    assert list((user.home / "trials").glob(".trial-*")) == []
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{entry}/cwd").startswith(trials):
+                    found.append(int(entry))
+    return found
 
 
 def test_the_line_that_it_prints_works_as_it_stands(user: User) -> None:
@@ -282,6 +287,59 @@ def test_what_cannot_be_tried_is_refused(user: User) -> None:
         "try", "--for", "0", "--", "python3", "train.py", code=UsageError.exit_code
     )
     assert "missing argument" in user.fails("try", code=UsageError.exit_code)
+
+
+#: Writes what transformers' Trainer writes, and takes its options.
+LIKE_TRANSFORMERS = """
+import json, os, struct, sys, time  # from transformers import HfArgumentParser
+first = 0
+if "--resume_from_checkpoint" in sys.argv:
+    state = os.path.join(sys.argv[-1], "trainer_state.json")
+    first = json.load(open(state))["global_step"]
+rows = []
+for step in range(first + 1, 2000):
+    time.sleep(0.02)
+    if step % 10 == 0:
+        row = {"eval_loss": 9 / step, "step": step, "epoch": 1.0}
+        rows.append(row)
+        print({**row, "eval_loss": f"{row['eval_loss']:.4f}"})
+        print("global_step", step)
+    if step % 20 == 0:
+        at = f"out/checkpoint-{step}"
+        os.makedirs(at)
+        with open(f"{at}/model.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", 2) + b"{}")
+        for name in ("config.json", "training_args.bin", "optimizer.pt"):
+            with open(f"{at}/{name}", "w") as file:
+                file.write("{}")
+        with open(f"{at}/trainer_state.json", "w") as file:
+            json.dump({"global_step": step, "log_history": rows}, file)
+"""
+
+
+def test_a_known_framework_is_resumed_by_its_own_option(user: User) -> None:
+    script(user, LIKE_TRANSFORMERS)
+    made = tried(user, "--", "python3", "train.py", "--output_dir", "out")
+    assert results(made)["resumes"] == "passed", made["checks"]["resumes"]
+    assert "(transformers-model" in made["checks"]["writes"]["evidence"]
+    assert "eval_loss (" in made["checks"]["metric"]["evidence"]
+    words = shlex.split(made["line"])
+    assert words[words.index("--metric") + 1] == "eval_loss"
+    assert words[words.index("--resume") + 1] == (
+        "python3 train.py --output_dir out --resume_from_checkpoint {checkpoint}"
+    )
+
+
+def test_nothing_outlives_a_killed_try(user: User) -> None:
+    script(user, DEAF)
+    process = user.start("try", "--", "python3", "train.py")
+    until(lambda: bool(_in_trials(user)) and bool(list(user.home.glob("trials/.trial-*/log"))))
+    process.kill()
+    process.communicate()
+    until(lambda: not _in_trials(user), within_s=30)
+    script(user, TRAINS)
+    tried(user, "--", "python3", "train.py")
+    nothing_is_left(user)
 
 
 def test_ctrl_c_ends_all_of_it(user: User) -> None:

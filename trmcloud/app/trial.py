@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from trmcloud.app.trial_checks import (
     judge,
     run_line,
 )
-from trmcloud.app.trial_facts import HUB_DIR, facts_of, shadow
+from trmcloud.app.trial_facts import HUB_DIR, facts_of, resume_flag, shadow
 from trmcloud.app.trial_process import (
     HOME_DIR,
     JOB_NAME,
@@ -173,6 +174,7 @@ def try_command(
             steps=bounds.steps,
             most_bytes=most_bytes,
             blocks_network=not bounds.online,
+            resume_flag=resume_flag(tree, command.words),
         )
         observed = _observe(ground, folder, job, progress)
         facts = facts_of(
@@ -226,7 +228,7 @@ def _keep(home: Path, trial: Trial, log: Path) -> None:
     name = key_of(trial.code_sha256, trial.words)
     write_atomic(folder / f"{name}.json", dump(trial), mode=0o600)
     with contextlib.suppress(OSError):
-        shutil.copyfile(log, folder / f"{name}.log")
+        write_atomic(folder / f"{name}.log", log.read_bytes(), durable=False, mode=0o600)
     kept = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for old in kept[_KEPT:]:
         old.unlink(missing_ok=True)
@@ -250,12 +252,10 @@ def _new_folder(home: Path) -> Path:
     trials = home / TRIALS_DIR
     trials.mkdir(mode=0o700, exist_ok=True)
     for old in trials.glob(".trial-*"):
-        pid = old.name.rpartition("-")[2]
-        if pid.isdigit() and (int(pid) == os.getpid() or processes.started(int(pid)) is None):
+        pid = old.name.split("-")[1]
+        if pid.isdigit() and processes.started(int(pid)) is None:
             shutil.rmtree(old, ignore_errors=True)
-    folder = trials.absolute() / f".trial-{os.getpid()}"
-    folder.mkdir(mode=0o700)
-    return folder
+    return Path(tempfile.mkdtemp(prefix=f".trial-{os.getpid()}-", dir=trials.absolute()))
 
 
 def _most_bytes(folder: Path, bounds: TrialBounds, size_bytes: int) -> int:

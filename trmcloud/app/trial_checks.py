@@ -90,6 +90,8 @@ class Observed:
     resumed_from: str = ""
     resumed_step: Step | None = None
     """The step of that checkpoint, where its name or its log tells."""
+    resumed_by: tuple[str, ...] = ()
+    """The words that resumed it, with ``{checkpoint}`` in them."""
     pythons: tuple[str, ...] = ()
     """Interpreters that were observed; none: no process told of its files and imports."""
     modules: tuple[str, ...] = ()
@@ -392,9 +394,13 @@ def _resumes(facts: Facts) -> Check:
         return Check("resumes", Result.UNKNOWN, why, fix)
     details = tuple(resumed.last_lines)
     came = f"from {one_line(seen.resumed_from)}"
+    is_guess = not facts.command.resume
+    if is_guess:
+        came += f" by {seen.resumed_by[-2]}"
+    broken = Result.UNKNOWN if is_guess else Result.FAILED
     if resumed.code:
         how = _ended(resumed.code, resumed.ran_s)
-        return Check("resumes", Result.FAILED, f"{came}: {how}", "", details)
+        return Check("resumes", broken, f"{came}: {how}", "", details)
     if resumed.first_step is None:
         return Check("resumes", Result.UNKNOWN, f"{came}: it told no step")
     if seen.resumed_step is None:
@@ -405,9 +411,8 @@ def _resumes(facts: Facts) -> Check:
     if resumed.first_step >= seen.resumed_step:
         return Check("resumes", Result.PASSED, f"{came}: its first step was {resumed.first_step:,}")
     return Check(
-        "resumes", Result.FAILED,
-        f"{came}: it began again at step {resumed.first_step:,}", "", details,
-    )  # fmt: skip
+        "resumes", broken, f"{came}: it began again at step {resumed.first_step:,}", "", details
+    )
 
 
 def _gpu(facts: Facts) -> Check:
@@ -484,8 +489,11 @@ def _options(facts: Facts, *, rented: bool) -> list[str]:
         made += ["--pip", pip]
     if command.image:
         made += ["--image", command.image]
-    if command.resume:
-        made += ["--resume", " ".join(map(_quoted, command.resume))]
+    resume = command.resume
+    if not resume and _resumes(facts).result is Result.PASSED:
+        resume = facts.observed.resumed_by
+    if resume:
+        made += ["--resume", " ".join(map(_quoted, resume))]
     return made
 
 

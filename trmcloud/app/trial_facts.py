@@ -8,7 +8,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +23,12 @@ IN_IMAGES = ("torch", "numpy")
 """The distributions that the default images of rented machines have, with what these require."""
 HUB_DIR = "hub"
 """The folder of a trial through which the model hub's caches are read."""
+_RESUME_FLAGS = (
+    (r"HfArgumentParser|TrlParser|\btrl\.scripts\b", "--resume_from_checkpoint"),
+    (r"LightningCLI", "--ckpt_path"),
+)
+"""Signs of a framework's own parser of the command line, and its option to resume: transformers'
+and TRL's TrainingArguments, Lightning's CLI."""
 _MOST_PARENTS = 4
 _MOST_SOURCES = 500
 _MOST_SOURCE_BYTES = 1 << 20
@@ -283,6 +289,16 @@ def _written_imports(tree: WorkingTree) -> frozenset[str]:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.partition(".")[0])
     return frozenset(found)
+
+
+def resume_flag(tree: WorkingTree, words: Sequence[str]) -> str:
+    """The option by which the framework of the tree's command line resumes from a checkpoint;
+    empty where none is known."""
+    said = " ".join(words)
+    sources = [name for name in tree.names if name.endswith(".py")][:_MOST_SOURCES]
+    texts = (_text(tree.root / name) or "" for name in sources if Path(name).name in said)
+    named = "\n".join((said, *texts))
+    return next((flag for sign, flag in _RESUME_FLAGS if re.search(sign, named)), "")
 
 
 def _text(path: Path) -> str | None:

@@ -111,6 +111,8 @@ class TrialJob:
     steps: int
     most_bytes: int
     blocks_network: bool
+    resume_flag: str = ""
+    """The option that resumes from a checkpoint, where the framework's is known."""
     version: int = 1
 
 
@@ -158,13 +160,16 @@ class Trial:
             other_bytes=sum(others.values()),
             network_blocked=blocked,
         )
-        if command.resume:
-            seen = self._resume(seen, [artifact for _, artifact in made if not artifact.place])
+        seen = self._resume(seen, [artifact for _, artifact in made if not artifact.place])
         return self._with_seen(seen)
 
     def _resume(self, seen: Observed, artifacts: Sequence[Artifact]) -> Observed:
         """In a fresh copy with the newest checkpoint put back where the command wrote it."""
         if not artifacts:
+            return seen
+        command, flag = self._job.command, self._job.resume_flag
+        by = command.resume or ((*command.words, flag, "{checkpoint}") if flag else ())
+        if not by:
             return seen
         newest = max(artifacts, key=lambda artifact: artifact.saved_at)
         copy = self._folder / RESUMED_DIR
@@ -174,14 +179,19 @@ class Trial:
             path = _put_back(newest, self._folder / WORK_DIR, copy)
         except (OSError, ValueError):
             return seen
-        words = [w.replace("{checkpoint}", str(path)) for w in self._job.command.resume]
+        words = [word.replace("{checkpoint}", str(path)) for word in by]
         again = _Attempt(self._folder, self._job, RESUMED_DIR, 2, self._is_interrupted)
         try:
             attempt = again.run(words, _Files(self._folder, RESUMED_DIR), resumes=True)
         except OSError as error:
             attempt = Attempt(code=127, last_lines=(str(error),))
-        step = step_in(newest)
-        return replace(seen, resumed=attempt, resumed_from=newest.source, resumed_step=step)
+        return replace(
+            seen,
+            resumed=attempt,
+            resumed_from=newest.source,
+            resumed_step=step_in(newest),
+            resumed_by=tuple(by),
+        )
 
     def _with_seen(self, seen: Observed) -> Observed:
         """``seen`` with what the observer in its Python processes has noted."""

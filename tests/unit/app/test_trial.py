@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,12 +152,19 @@ def test_how_it_stops_and_resumes() -> None:
     resume = Command(COMMAND.words, resume=("python", "train.py", "{checkpoint}"))
     goes_on = Attempt(ran_s=2.0, first_step=21)
     again = Attempt(ran_s=2.0, first_step=1)
-    about = {"resumed_from": "out/step-20.pt", "resumed_step": 20}
+    about: dict[str, Any] = {"resumed_from": "out/step-20.pt", "resumed_step": 20}
     assert check("resumes", facts(command=resume, resumed=goes_on, **about)).result is Result.PASSED
     begun = check("resumes", facts(command=resume, resumed=again, **about))
     assert (begun.result, "it began again at step 1" in begun.evidence) == (Result.FAILED, True)
     broken = Attempt(ran_s=0.2, code=2, last_lines=("KeyError",))
     assert check("resumes", facts(command=resume, resumed=broken, **about)).details == ("KeyError",)
+    about["resumed_by"] = (*COMMAND.words, "--ckpt_path", "{checkpoint}")
+    guess = check("resumes", facts(resumed=broken, **about))
+    assert guess.result is Result.UNKNOWN
+    assert "by --ckpt_path: it ended with code 2" in guess.evidence
+    assert "--resume" not in run_line(facts(resumed=broken, **about), Hired())
+    line = run_line(facts(resumed=goes_on, **about), Hired())
+    assert "--resume 'python train.py --ckpt_path {checkpoint}' -- python train.py" in line
 
 
 def test_the_line_follows_from_what_was_seen() -> None:
