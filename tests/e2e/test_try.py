@@ -181,6 +181,10 @@ def test_a_package_above_the_folder_is_named_with_its_root(user: User) -> None:
     out = made.run("try", *SHORT, "--", "python3", "chargpt.py", code=FAILED)
     assert "module mingpt is here and was not sent" in out
     assert "    fix: --root ..\n" in out
+    above = user.run("try", *SHORT, "--", "python3", "projects/chargpt.py", code=FAILED)
+    assert "module mingpt is sent, but is not on Python's path" in above
+    path = ("env", "PYTHONPATH=.", "python3", "projects/chargpt.py")
+    assert "module mingpt" not in user.run("try", *SHORT, "--", *path, code=FAILED)
 
 
 def test_files_packages_and_places_beyond_what_is_sent(user: User, tmp_path: Path) -> None:

@@ -95,8 +95,10 @@ class Observed:
     pythons: tuple[str, ...] = ()
     """Interpreters that were observed; none: no process told of its files and imports."""
     modules: tuple[str, ...] = ()
-    """Imported top-level modules that are not the standard library's."""
+    """Top-level modules beside the standard library's whose import was tried."""
     paths: tuple[SeenPath, ...] = ()
+    sources: tuple[str, ...] = ()
+    """The files of the copy that Python read as source, relative to it."""
     other_files: _Count = 0
     other_bytes: _Count = 0
     """What it wrote beside artifacts."""
@@ -109,12 +111,19 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class NotSent:
-    """A file or module that the command looked for, that is here, and was not sent."""
+class Absent:
+    """A file or module that the command did not find in the copy, and that is here."""
 
     name: str
     why: str
     fix: str
+    is_sent: bool = False
+    """It is in the copy, at another place than where it was looked for."""
+
+    @property
+    def said(self) -> str:
+        how = "is sent, but" if self.is_sent else "is here and was not sent:"
+        return f"{self.name} {how} {self.why}"
 
 
 @dataclass(frozen=True)
@@ -128,11 +137,13 @@ class Facts:
     most_bytes: int = 0
     data: str = ""
     """``--data``, as it was typed."""
-    missing: tuple[NotSent, ...] = ()
+    missing: tuple[Absent, ...] = ()
     outside_reads: tuple[str, ...] = ()
     outside_writes: tuple[str, ...] = ()
-    own_modules: tuple[NotSent, ...] = ()
+    own_modules: tuple[Absent, ...] = ()
     """Modules that were imported from outside the copy."""
+    modules: tuple[str, ...] = ()
+    """Installed modules that were imported."""
     unnamed: tuple[str, ...] = ()
     """Imported distributions that no requirements name or bring, and no image has."""
     requirements: str = ""
@@ -216,7 +227,7 @@ def _starts(facts: Facts) -> Check:
         )  # fmt: skip
     if first.code:
         fix = "; ".join(dict.fromkeys(each.fix for each in facts.missing))
-        why = [f"{each.name} is here and was not sent: {each.why}" for each in facts.missing]
+        why = [each.said for each in facts.missing]
         how = _ended(first.code, first.ran_s)
         return Check("starts", Result.FAILED, "; ".join([how, *why[:_SHOWN]]), fix, details)
     if first.left_behind:
@@ -248,7 +259,7 @@ def _starts(facts: Facts) -> Check:
 
 def _reads(facts: Facts) -> Check:
     seen = facts.observed
-    absent = (*facts.missing, *facts.own_modules)
+    absent = [each for each in (*facts.missing, *facts.own_modules) if not each.is_sent]
     if absent or facts.outside_reads:
         told = [f"{each.name} ({each.why})" for each in absent] + list(facts.outside_reads)
         fixes = [each.fix for each in absent]
@@ -261,7 +272,7 @@ def _reads(facts: Facts) -> Check:
     if not seen.pythons:
         return Check("reads", Result.UNKNOWN, "no Python process was observed")
     hub = f"; from the hub's cache here: {_some(facts.hub_reads)}" if facts.hub_reads else ""
-    compiled = [name for name in COMPILED_READERS if name in seen.modules]
+    compiled = [name for name in COMPILED_READERS if name in facts.modules]
     if compiled:
         return Check(
             "reads", Result.UNKNOWN,
@@ -318,8 +329,10 @@ def _writes(facts: Facts) -> Check:
 def _metric(facts: Facts) -> Check:
     first, command = facts.observed.first, facts.command
     keys = {key.name: key for key in first.keys}
-    ordered = sorted(first.keys, key=lambda key: not _may_compare(key.name))
-    shown = _some([_key_text(key) for key in ordered], 6)
+    compared = [key for key in first.keys if _may_compare(key.name)] or list(first.keys)
+    others = len(first.keys) - len(compared)
+    shown = _some([_key_text(key) for key in compared], 6)
+    shown += f", and {others} other name{'s' * (others != 1)}" if others else ""
     if command.metric:
         found = keys.get(command.metric_name)
         if found is not None:
@@ -575,8 +588,14 @@ _NO_METRIC = re.compile(
 _PLACE = re.compile(r".*\.(py|pyx|c|cc|cpp|cu|h|rs|go|js)|https?|file", re.I)
 """Names that stand before the number of a line or a port."""
 _HELD_OUT = re.compile(r"val|eval|test|dev|held", re.I)
-_LOWER = re.compile(r"loss|nll|ppl|perplexity|bpb|bpc|error|mae|mse|rmse|wer|cer", re.I)
-_HIGHER = re.compile(r"acc|f1|bleu|rouge|auc|map\b|reward|score|return|precision|recall|r2", re.I)
+_LOWER = re.compile(
+    r"(.*loss|nll|.*ppl|.*perplexity|bpb|bpc|error|err|mae|mse|rmse|wer|cer|fid)", re.I
+)
+_HIGHER = re.compile(
+    r"(.*acc|.*accuracy|f1|bleu|rouge\w?|auc|map|rewards?|score|returns?|precision|recall|r2|iou"
+    r"|dice|top[15])",
+    re.I,
+)
 
 
 @dataclass(frozen=True)
@@ -630,7 +649,7 @@ def best_key(keys: Sequence[SeenKey]) -> SeenKey | None:
     def rank(key: SeenKey) -> tuple[bool, bool, int]:
         return (
             _HELD_OUT.search(key.name) is None,
-            _LOWER.search(key.name) is None,
+            not _says(_LOWER, key.name),
             len(key.name),
         )
 
@@ -639,11 +658,16 @@ def best_key(keys: Sequence[SeenKey]) -> SeenKey | None:
 
 
 def _may_compare(name: str) -> bool:
-    return _LOWER.search(name) is not None or _HIGHER.search(name) is not None
+    return _says(_LOWER, name) or _says(_HIGHER, name)
 
 
 def is_higher_better(name: str) -> bool:
-    return _HIGHER.search(name) is not None and _LOWER.search(name) is None
+    return _says(_HIGHER, name) and not _says(_LOWER, name)
+
+
+def _says(pattern: re.Pattern[str], name: str) -> bool:
+    """Whether a word of the name is one that ``pattern`` knows: ``val/acc_top1`` has three."""
+    return any(pattern.fullmatch(word) for word in re.split(r"[^A-Za-z0-9]+", name))
 
 
 # -- words -----------------------------------------------------------------------------------------

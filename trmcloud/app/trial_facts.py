@@ -8,13 +8,13 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import tomllib
 
-from trmcloud.app.trial_checks import Facts, NotSent, Observed, plain_name, requirement_names
+from trmcloud.app.trial_checks import Absent, Facts, Observed, plain_name, requirement_names
 from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree, why_left_out
 from trmcloud.core.contract.command import Command
 from trmcloud.pod.job import trmcloud_trial
@@ -61,6 +61,7 @@ def facts_of(
     missing = _missing(observed, tree, work)
     texts = _requirements(tree)
     named = requirement_names(texts) | _project_names(tree)
+    packages = _packages(observed, named, folder)
     pip = command.pip or next(iter(texts), "")
     if not pip and "pyproject.toml" in tree.names and named:
         pip = "pyproject.toml"
@@ -82,7 +83,8 @@ def facts_of(
         outside_reads=outside,
         outside_writes=tuple(map(_short, writes)),
         own_modules=own_modules,
-        unnamed=_unnamed(observed, tree, named, folder),
+        modules=_installed(observed, packages),
+        unnamed=_unnamed(observed, tree, packages),
         requirements=pip,
         hub_reads=hub,
         online=online,
@@ -94,10 +96,10 @@ def facts_of(
 
 def _outside(
     observed: Observed, tree: WorkingTree, folder: Path, data_dir: str
-) -> tuple[tuple[str, ...], tuple[NotSent, ...], tuple[str, ...]]:
+) -> tuple[tuple[str, ...], tuple[Absent, ...], tuple[str, ...]]:
     """(files that were read outside what is sent, modules that were, entries of the hub's cache)"""
     files: dict[str, None] = {}
-    modules: dict[str, NotSent] = {}
+    modules: dict[str, Absent] = {}
     hub: dict[str, None] = {}
     for path in observed.paths:
         if path.writes or not path.there or (data_dir and _is_below(path.path, data_dir)):
@@ -114,7 +116,7 @@ def _outside(
     return tuple(files), tuple(modules.values()), tuple(hub)
 
 
-def _own_module(path: Path, root: Path) -> NotSent:
+def _own_module(path: Path, root: Path) -> Absent:
     """A module that was imported from a folder that is neither sent nor installed."""
     top = path.parent
     while (top.parent / "__init__.py").exists():
@@ -123,16 +125,16 @@ def _own_module(path: Path, root: Path) -> NotSent:
     place = top.parent if (top / "__init__.py").exists() else path.parent
     above = os.path.relpath(place, root)
     if set(above.split(os.sep)) == {".."}:
-        return NotSent(f"module {name}", f"it is in {_short(str(place))}", f"--root {above}")
-    return NotSent(
+        return Absent(f"module {name}", f"it is in {_short(str(place))}", f"--root {above}")
+    return Absent(
         f"module {name}", f"it is in {_short(str(place))}",
         f"copy {name} below the working folder, or install it from the requirements",
     )  # fmt: skip
 
 
-def _missing(observed: Observed, tree: WorkingTree, work: Path) -> tuple[NotSent, ...]:
+def _missing(observed: Observed, tree: WorkingTree, work: Path) -> tuple[Absent, ...]:
     """What the command looked for in the copy in vain, that is here."""
-    found: dict[str, NotSent] = {}
+    found: dict[str, Absent] = {}
     candidates = [
         os.path.relpath(path.path, work)
         for path in observed.paths
@@ -153,7 +155,7 @@ def _missing(observed: Observed, tree: WorkingTree, work: Path) -> tuple[NotSent
     return tuple(found.values())
 
 
-def _missing_file(name: str, tree: WorkingTree) -> NotSent | None:
+def _missing_file(name: str, tree: WorkingTree) -> Absent | None:
     path = tree.root / name
     if name in (".", "") or not name.isprintable() or not os.path.exists(path):
         return None
@@ -161,7 +163,7 @@ def _missing_file(name: str, tree: WorkingTree) -> NotSent | None:
         if not path.is_file():
             return None
         above = "/".join(part for part in Path(name).parts if part == "..")
-        return NotSent(name, "it is outside the tree", f"--root {above}")
+        return Absent(name, "it is outside the tree", f"--root {above}")
     if path.is_dir():
         if any(sent.startswith(f"{name}/") for sent in tree.names):
             return None
@@ -169,18 +171,18 @@ def _missing_file(name: str, tree: WorkingTree) -> NotSent | None:
         if inside is None:
             return None
         why = why_left_out(tree, inside.relative_to(tree.root).as_posix())
-        return NotSent(name, why, f"--data {name}") if why else None
+        return Absent(name, why, f"--data {name}") if why else None
     why = why_left_out(tree, name)
     if not why:
         return None
     if name in tree.keys:
-        return NotSent(name, why, f"a line !{name} in {IGNORE_NAME}, if it is none")
+        return Absent(name, why, f"a line !{name} in {IGNORE_NAME}, if it is none")
     above = Path(name).parent.as_posix()
     fix = f"--data {above}" if above != "." else f"git add --force {name}, or a folder for --data"
-    return NotSent(name, why, fix)
+    return Absent(name, why, fix)
 
 
-def _missing_module(name: str, tree: WorkingTree) -> NotSent | None:
+def _missing_module(name: str, tree: WorkingTree) -> Absent | None:
     for folder in (tree.root, *list(tree.root.parents)[:_MOST_PARENTS]):
         for path in (folder / name / "__init__.py", folder / f"{name}.py", folder / name):
             if not path.exists():
@@ -188,11 +190,15 @@ def _missing_module(name: str, tree: WorkingTree) -> NotSent | None:
             above = os.path.relpath(folder, tree.root)
             if above != ".":
                 where = f"{name} is in {_short(str(folder))}, outside the tree"
-                return NotSent(f"module {name}", where, f"--root {above}")
+                return Absent(f"module {name}", where, f"--root {above}")
             inside = path if path.is_file() else next(iter(sorted(path.rglob("*.py"))), path)
             why = why_left_out(tree, inside.relative_to(tree.root).as_posix())
             if why:
-                return NotSent(f"module {name}", why, f"send {inside.relative_to(tree.root)}")
+                return Absent(f"module {name}", why, f"send {inside.relative_to(tree.root)}")
+            return Absent(
+                f"module {name}", "is not on Python's path", "env PYTHONPATH=. before the command",
+                is_sent=True,
+            )  # fmt: skip
     return None
 
 
@@ -238,46 +244,64 @@ def _project_names(tree: WorkingTree) -> frozenset[str]:
     return requirement_names({"pyproject.toml": "\n".join(lines)})
 
 
-def _unnamed(
-    observed: Observed, tree: WorkingTree, named: Iterable[str], folder: Path
-) -> tuple[str, ...]:
-    """The distributions that the tree's own sources import, that were imported, and that neither
-    its requirements nor an image brings."""
-    tops = {name.partition("/")[0].removesuffix(".py") for name in tree.names}
-    written = _written_imports(tree)
-    modules = [
-        name
-        for name in observed.modules
-        if name in written and name not in tops and not name.startswith("trmcloud_job")
-    ]
-    if not modules or not observed.pythons:
-        return ()
-    question = json.dumps({"modules": modules, "named": [*named, *IN_IMAGES]})
-    program = Path(trmcloud_trial.__file__)
-    with suppress(OSError, ValueError, subprocess.TimeoutExpired, KeyError, AttributeError):
+class _Packages(NamedTuple):
+    """What the observed Python says of its installed distributions."""
+
+    of: Mapping[str, Sequence[str]]
+    """By module, the distributions that hold it."""
+    brought: frozenset[str]
+    """Those that the requirements and the images bring."""
+
+
+def _packages(observed: Observed, named: Iterable[str], folder: Path) -> _Packages | None:
+    """Ask the interpreter that ran the command; None where it does not answer."""
+    if not observed.modules or not observed.pythons:
+        return None
+    question = {"modules": observed.modules, "named": [*named, *IN_IMAGES]}
+    try:
         done = subprocess.run(
-            [observed.pythons[0], str(program)],
-            input=question,
+            [observed.pythons[0], str(Path(trmcloud_trial.__file__))],
+            input=json.dumps(question),
             capture_output=True,
             text=True,
             timeout=_ASK_S,
             cwd=folder,
         )
         said = json.loads(done.stdout)
-        brought = set(said["brought"])
-        return tuple(
-            plain_name(holders[0])
-            for name in modules
-            if (holders := said["of"].get(name)) and not brought & set(holders)
-        )
-    return ()
+        return _Packages(said["of"], frozenset(said["brought"]))
+    except (OSError, ValueError, subprocess.TimeoutExpired, KeyError, TypeError):
+        return None
 
 
-def _written_imports(tree: WorkingTree) -> frozenset[str]:
-    """Top-level modules that the tree's sources import anywhere."""
+def _installed(observed: Observed, packages: _Packages | None) -> tuple[str, ...]:
+    """The modules that were imported and not only tried, where that is known."""
+    if packages is None or not any(packages.of.values()):
+        return observed.modules
+    return tuple(name for name in observed.modules if packages.of.get(name))
+
+
+def _unnamed(observed: Observed, tree: WorkingTree, packages: _Packages | None) -> tuple[str, ...]:
+    """The distributions that the tree's own sources import, that were imported, and that neither
+    its requirements nor an image brings."""
+    if packages is None:
+        return ()
+    tops = {name.partition("/")[0].removesuffix(".py") for name in tree.names}
+    written = _written_imports(tree, observed.sources)
+    found = (
+        plain_name(holders[0])
+        for name in observed.modules
+        if name in written
+        and name not in tops
+        and (holders := packages.of.get(name))
+        and not packages.brought & set(holders)
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _written_imports(tree: WorkingTree, sources: Sequence[str]) -> frozenset[str]:
+    """Top-level modules that those sources of the tree import anywhere."""
     found: set[str] = set()
-    sources = [name for name in tree.names if name.endswith(".py")][:_MOST_SOURCES]
-    for name in sources:
+    for name in sources[:_MOST_SOURCES]:
         text = _text(tree.root / name)
         try:
             made = ast.parse(text or "")

@@ -198,6 +198,8 @@ class Trial:
         pythons: dict[str, None] = {}
         modules: dict[str, None] = {}
         paths: dict[tuple[str, bool], SeenPath] = {}
+        sources: dict[str, None] = {}
+        below = f"{self._folder / WORK_DIR}{os.sep}"
         with contextlib.suppress(OSError), open(self._folder / SEEN_NAME, "rb") as file:
             for said in parse_lines(file.read(_MOST_SEEN_BYTES).splitlines()):
                 if isinstance(name := said.get("python"), str) and name:
@@ -206,6 +208,8 @@ class Trial:
                     modules[name] = None
                 if isinstance(name := said.get("path"), str) and len(paths) < _MOST_PATHS:
                     path = SeenPath(name, bool(said.get("writes")), bool(said.get("there")))
+                    if path.there and name.startswith(below) and name.endswith(".py"):
+                        sources[name.removeprefix(below)] = None
                     if self._is_of_interest(path):
                         paths.setdefault((path.path, path.writes), path)
         return replace(
@@ -213,6 +217,7 @@ class Trial:
             pythons=tuple(pythons)[:8],
             modules=tuple(modules)[:_MOST_PATHS],
             paths=tuple(paths.values()),
+            sources=tuple(sources)[:_MOST_PATHS],
         )
 
     def _is_of_interest(self, path: SeenPath) -> bool:

@@ -11,11 +11,11 @@ import pytest
 from trmcloud.app.trial import Trial, key_of
 from trmcloud.app.trial_checks import (
     NAMES,
+    Absent,
     Attempt,
     Check,
     Facts,
     Hired,
-    NotSent,
     Observed,
     Result,
     SeenKey,
@@ -64,7 +64,7 @@ def facts(first: Attempt = RAN, command: Command = COMMAND, **more: object) -> F
 
 _OF_FACTS = {
     "data", "missing", "outside_reads", "outside_writes", "own_modules", "unnamed", "requirements",
-    "hub_reads", "most_bytes", "online",
+    "hub_reads", "most_bytes", "online", "modules",
 }  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def test_how_it_starts(first: Attempt, result: str, said: str) -> None:
 
 
 def test_what_was_not_sent_is_named_with_its_reason_and_what_sends_it() -> None:
-    absent = NotSent("data/train.bin", "git ignores it", "--data data")
+    absent = Absent("data/train.bin", "git ignores it", "--data data")
     of = facts(Attempt(code=1, last_lines=("FileNotFoundError",)), missing=(absent,))
     made = check("starts", of)
     assert "data/train.bin is here and was not sent: git ignores it" in made.evidence
@@ -223,6 +223,7 @@ def test_the_best_key_is_a_held_out_loss() -> None:
     assert best_key(keys).name == "eval/loss"  # type: ignore[union-attr]
     assert best_key(keys[:3]).name == "val_acc"  # type: ignore[union-attr]
     assert best_key(keys[:1]) is None
+    assert best_key([SeenKey("gradient_accumulation_steps", 1)]) is None
     accuracy = facts(Attempt(keys=(SeenKey("val_acc", 3, 0.5),)))
     assert "--metric val_acc --best max" in run_line(accuracy, Hired())
 
