@@ -7,8 +7,9 @@ import ast
 import json
 import os
 import re
+import shlex
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ _RESUME_FLAGS = (
 )
 """Signs of a framework's own parser of the command line, and its option to resume: transformers'
 and TRL's TrainingArguments, Lightning's CLI."""
-_MOST_PARENTS = 4
+_MOST_PARENTS = 2
 _MOST_SOURCES = 500
 _MOST_SOURCE_BYTES = 1 << 20
 _ASK_S = 60.0
@@ -171,35 +172,54 @@ def _missing_file(name: str, tree: WorkingTree) -> Absent | None:
         if inside is None:
             return None
         why = why_left_out(tree, inside.relative_to(tree.root).as_posix())
-        return Absent(name, why, f"--data {name}") if why else None
+        return Absent(name, why, f"--data {shlex.quote(name)}") if why else None
     why = why_left_out(tree, name)
     if not why:
         return None
     if name in tree.keys:
         return Absent(name, why, f"a line !{name} in {IGNORE_NAME}, if it is none")
     above = Path(name).parent.as_posix()
-    fix = f"--data {above}" if above != "." else f"git add --force {name}, or a folder for --data"
+    fix = (
+        f"--data {shlex.quote(above)}"
+        if above != "."
+        else f"git add --force {name}, or a folder for --data"
+    )
     return Absent(name, why, fix)
 
 
 def _missing_module(name: str, tree: WorkingTree) -> Absent | None:
-    for folder in (tree.root, *list(tree.root.parents)[:_MOST_PARENTS]):
-        for path in (folder / name / "__init__.py", folder / f"{name}.py", folder / name):
+    for folder in _around(tree.root):
+        for path in _places_of(folder, name):
             if not path.exists():
                 continue
             above = os.path.relpath(folder, tree.root)
             if above != ".":
-                where = f"{name} is in {_short(str(folder))}, outside the tree"
-                return Absent(f"module {name}", where, f"--root {above}")
+                where = f"it is in {_short(str(folder))}, outside the tree"
+                return Absent(f"module {name}", where, f"--root {shlex.quote(above)}")
             inside = path if path.is_file() else next(iter(sorted(path.rglob("*.py"))), path)
-            why = why_left_out(tree, inside.relative_to(tree.root).as_posix())
-            if why:
-                return Absent(f"module {name}", why, f"send {inside.relative_to(tree.root)}")
+            sent = inside.relative_to(tree.root).as_posix()
+            if why := why_left_out(tree, sent):
+                return Absent(f"module {name}", why, f"send {sent}")
+            at = path.parent if path.name != "__init__.py" else path.parent.parent
+            path_word = shlex.quote(os.path.relpath(at, tree.root))
             return Absent(
-                f"module {name}", "is not on Python's path", "env PYTHONPATH=. before the command",
-                is_sent=True,
+                f"module {name}", "is not on Python's path",
+                f"env PYTHONPATH={path_word} before the command", is_sent=True,
             )  # fmt: skip
     return None
+
+
+def _around(root: Path) -> Sequence[Path]:
+    """``root`` and the folders around it, up to the top of its repository; of a tree without one,
+    those next to it."""
+    folders = [root, *root.parents]
+    top = next((n for n, folder in enumerate(folders) if (folder / ".git").exists()), None)
+    return folders[: _MOST_PARENTS + 1 if top is None else top + 1]
+
+
+def _places_of(folder: Path, module: str) -> Iterator[Path]:
+    for inner in (folder, folder / "src"):
+        yield from (inner / module / "__init__.py", inner / f"{module}.py", inner / module)
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -289,6 +289,33 @@ def test_why_a_file_is_not_sent(tmp_path: Path) -> None:
     assert [each.name for each in made.missing] == ["big.bin"]
 
 
+def test_a_module_that_is_elsewhere_is_named_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in ("mine/__init__.py", "src/made/__init__.py", "below/lib/other.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    below = tmp_path / "below"
+    (below / "train.py").write_text("import mine")
+
+    def said(root: Path, module: str) -> list[tuple[str, str]]:
+        lines = (f"ModuleNotFoundError: No module named '{module}'",)
+        made = facts_of(
+            COMMAND, Observed(Attempt(code=1, last_lines=lines)), look_at(root), tmp_path / "t",
+            for_s=1.0, most_bytes=1, data="", online=False,
+        )  # fmt: skip
+        return [(each.said, each.fix) for each in made.missing]
+
+    assert [fix for _, fix in said(below, "mine.part")] == ["--root .."]
+    assert [fix for _, fix in said(below, "made")] == ["--root .."]
+    assert said(tmp_path, "made") == [
+        (
+            "module made is sent, but is not on Python's path",
+            "env PYTHONPATH=src before the command",
+        )
+    ]
+    assert said(tmp_path, "nowhere") == []
+
+
 def test_a_shadow_is_read_and_leaves_its_source_alone(tmp_path: Path) -> None:
     source = tmp_path / "hub"
     (source / "blobs").mkdir(parents=True)
