@@ -23,7 +23,7 @@ from trmcloud.core.errors import Outcome, TrialFailed, UsageError
 SHORT = ("--for", "3", "--grace", "3")
 FAILED = TrialFailed.exit_code
 
-#: Saves every tenth step and when it is told to stop; goes on from a checkpoint; ends by itself.
+#: Saves every tenth step and at SIGTERM; resumes from a checkpoint; ends by itself.
 TRAINS = """
 import os, signal, sys, time
 told = []

@@ -49,9 +49,9 @@ class Attempt:
     """One start of the command, until all its processes had ended."""
 
     ran_s: _Seconds = 0.0
-    """Until it ended or was told to stop."""
+    """Until it ended or was asked to stop."""
     code: int | None = None
-    """None: it ran until it was told to stop. Below zero: the number of the signal that ended
+    """None: it ran until it was asked to stop. Below zero: the number of the signal that ended
     it."""
     lines: _Count = 0
     last_lines: tuple[str, ...] = ()
@@ -89,11 +89,11 @@ class Observed:
     resumed: Attempt | None = None
     resumed_from: str = ""
     resumed_step: Step | None = None
-    """The step of that checkpoint, where its name or its log tells."""
+    """The step of that checkpoint, where its name or its state has one."""
     resumed_by: tuple[str, ...] = ()
     """The words that resumed it, with ``{checkpoint}`` in them."""
     pythons: tuple[str, ...] = ()
-    """Interpreters that were observed; none: no process told of its files and imports."""
+    """Interpreters that were observed; none: no process was observed."""
     modules: tuple[str, ...] = ()
     """Top-level modules beside the standard library's whose import was tried."""
     paths: tuple[SeenPath, ...] = ()
@@ -266,7 +266,7 @@ def _reads(facts: Facts) -> Check:
         if facts.outside_reads:
             fixes.append("--data FOLDER, which the script finds as $TRMCLOUD_DATA")
         return Check(
-            "reads", Result.FAILED, f"not in what is sent: {_some(told)}",
+            "reads", Result.FAILED, f"not among the files to send: {_some(told)}",
             "; ".join(dict.fromkeys(fixes)),
         )  # fmt: skip
     if not seen.pythons:
@@ -276,10 +276,10 @@ def _reads(facts: Facts) -> Check:
     if compiled:
         return Check(
             "reads", Result.UNKNOWN,
-            f"nothing outside what is sent was seen; possibly missed: {', '.join(compiled)} "
+            f"nothing beyond the files to send was seen; possibly missed: {', '.join(compiled)} "
             f"{'read' if len(compiled) > 1 else 'reads'} without an event{hub}",
         )  # fmt: skip
-    return Check("reads", Result.PASSED, f"nothing outside what is sent{hub}")
+    return Check("reads", Result.PASSED, f"nothing beyond the files to send{hub}")
 
 
 def _imports(facts: Facts) -> Check:
@@ -359,7 +359,7 @@ def _pace(facts: Facts) -> Check:
     first = facts.observed.first
     memory = f"{first.memory_bytes / 1e9:.2f} GB of this machine's memory"
     if first.step_s is None or first.first_step is None or first.last_step is None:
-        steps = "no step was told" if first.last_step is None else "too few steps to know a pace"
+        steps = "no step was seen" if first.last_step is None else "too few steps to know a pace"
         return Check("pace", Result.UNKNOWN, f"{steps}; {memory}")
     steps = f"steps {first.first_step:,} to {first.last_step:,}"
     return Check("pace", Result.PASSED, f"{first.step_s:.3g} s a step ({steps}); {memory}")
@@ -415,7 +415,7 @@ def _resumes(facts: Facts) -> Check:
         how = _ended(resumed.code, resumed.ran_s)
         return Check("resumes", broken, f"{came}: {how}", "", details)
     if resumed.first_step is None:
-        return Check("resumes", Result.UNKNOWN, f"{came}: it told no step")
+        return Check("resumes", Result.UNKNOWN, f"{came}: its log names no step")
     if seen.resumed_step is None:
         begins, first = resumed.first_step, seen.first.first_step
         if first is not None and begins > first:

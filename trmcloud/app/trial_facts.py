@@ -50,7 +50,7 @@ def facts_of(
     data: str,
     online: bool,
 ) -> Facts:
-    """Return what is judged of one trial.
+    """Return the facts of one trial, for its checks.
 
     Args:
         folder: the trial's own folder, which still holds its copy of ``tree``.
@@ -98,7 +98,7 @@ def facts_of(
 def _outside(
     observed: Observed, tree: WorkingTree, folder: Path, data_dir: str
 ) -> tuple[tuple[str, ...], tuple[Absent, ...], tuple[str, ...]]:
-    """(files that were read outside what is sent, modules that were, entries of the hub's cache)"""
+    """(files beyond those to send that were read, modules likewise, entries of the hub's cache)"""
     files: dict[str, None] = {}
     modules: dict[str, Absent] = {}
     hub: dict[str, None] = {}
@@ -134,7 +134,7 @@ def _own_module(path: Path, root: Path) -> Absent:
 
 
 def _missing(observed: Observed, tree: WorkingTree, work: Path) -> tuple[Absent, ...]:
-    """What the command looked for in the copy in vain, that is here."""
+    """Files and modules that the command did not find in the copy, and that are here."""
     found: dict[str, Absent] = {}
     candidates = [
         os.path.relpath(path.path, work)

@@ -89,7 +89,7 @@ _MOST_PATHS = 1000
 _MOST_SEEN_BYTES = 8 << 20
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _RESUME_FOR_S = 30.0
-"""A resumed attempt is stopped once it has told a step, and after so long at the latest."""
+"""A resumed attempt is stopped once its log names a step, and after so long at the latest."""
 _LINE_CHARS = 400
 _LIBRARY_CACHES = frozenset(
     ("huggingface", "torch", "triton", "inductor", "matplotlib", "cuda", "pip", "uv", "wandb")
@@ -117,7 +117,7 @@ class TrialJob:
 
 
 class Interrupted(Exception):
-    """The trial was told to end."""
+    """SIGTERM came: the trial ends."""
 
 
 class Trial:
@@ -268,7 +268,7 @@ class _Attempt:
     def run(self, words: Sequence[str], files: _Files, *, resumes: bool) -> Attempt:
         """
         Raises:
-            OSError: it cannot be started. Interrupted: the trial was told to end.
+            OSError: it cannot be started. Interrupted: SIGTERM came.
         """
         command = self._job.command
         read, write = os.pipe()

@@ -30,10 +30,10 @@ def try_command(
     request: LaunchRequest,
     asked: CommandRequest,
     for_s: Annotated[
-        float, typer.Option("--for", metavar="S", help="Seconds until it is told to stop.")
+        float, typer.Option("--for", metavar="S", help="Seconds until it is asked to stop.")
     ] = 60.0,
     steps: Annotated[
-        int, typer.Option("--steps", help="Tell it to stop after so many steps, if earlier.")
+        int, typer.Option("--steps", help="Ask it to stop after so many steps, if earlier.")
     ] = 0,
     gigabytes: Annotated[
         float, typer.Option("--gb", metavar="GB", help="The most that it may write.")
