@@ -264,6 +264,7 @@ class _Attempt:
         self._steps: list[tuple[float, int]] = []
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         self._memory_bytes = 0
+        self._began_at = 0.0
 
     def run(self, words: Sequence[str], files: _Files, *, resumes: bool) -> Attempt:
         """
@@ -273,7 +274,7 @@ class _Attempt:
         command = self._job.command
         read, write = os.pipe()
         log = os.open(self._folder / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        began = time.monotonic()
+        began, self._began_at = time.monotonic(), time.time()
         try:
             child = subprocess.Popen(
                 list(words),
@@ -431,17 +432,18 @@ class _Attempt:
     # -- what it says ---------------------------------------------------------------------------
 
     def _read(self, pump: LogPump, readings: Readings, at_s: float) -> None:
-        for line in pump.take():
+        for came_at, line in pump.take():
+            line_s = max(0.0, came_at - self._began_at)
             text = line.decode("utf-8", "replace")
             if shown := one_line(text.replace(f"{self._work}{os.sep}", "")).strip():
                 self._last.append(shown[:_LINE_CHARS])
             if (reading := readings.read(line)) is not None:
-                self._note(reading, at_s, None)
+                self._note(reading, line_s, None)
             known = reading.metrics if reading is not None else {}
             for number in numbers_in(text[:MOST_LINE_CHARS]):
                 if number.name not in known:
                     pattern = "" if _is_read_by_name(number, text) else number.pattern
-                    self._note(Reading(None, {number.name: number.value}), at_s, pattern)
+                    self._note(Reading(None, {number.name: number.value}), line_s, pattern)
         with contextlib.suppress(OSError, ContractError), open(self._reports, "rb") as file:
             file.seek(self._reports_read)
             whole = file.read(1 << 20)
