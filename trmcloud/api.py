@@ -27,6 +27,7 @@ from trmcloud.app import ledger_care, preparing, short_rentals
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
 from trmcloud.app.checkpoints.saving import AwaitedSave, request_save
+from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, find_run, is_quiet
 from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
 from trmcloud.app.drive import RunDriver
@@ -59,7 +60,7 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import dataclass
 from trmcloud.options import parse_money, request_from
 from trmcloud.ports.machine import Progress
-from trmcloud.wiring import build_context, offers_for_errand
+from trmcloud.wiring import build_context, build_trial, offers_for_errand
 from trmcloud.wiring_plans import build_planner
 
 __all__ = [
@@ -151,7 +152,7 @@ class Home:
         self,
         words: Sequence[str],
         *,
-        root: str | os.PathLike[str] | None = None,
+        here: str | os.PathLike[str] | None = None,
         data: str = "",
         for_s: float = 60.0,
         steps: int = 0,
@@ -163,24 +164,19 @@ class Home:
         """Run a command here, free, in a copy of what would be sent, and judge it; see ``try``.
 
         Args:
-            root: the working tree; the working directory where None.
+            here: the folder that it is started in; the working directory where None.
             wish: the options of ``run`` about its command, by their names there, ``_`` for ``-``.
 
         Raises:
             UsageError: an option that is none, or out of its limits; there is no such command.
             DataError: there is nothing to send, or too much.
         """
-        from trmcloud.app.commands import CommandRequest
-        from trmcloud.app.trial import TrialBounds, try_command
-        from trmcloud.app.trial_checks import Hired
-        from trmcloud.wiring import build_trial
-
         known = {field.name for field in fields(CommandRequest)} - {"words", "typed"}
         for name in sorted(wish.keys() - known):
             raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
         request = CommandRequest(words=tuple(words), typed=("words", *wish), **wish)
         bounds = TrialBounds(for_s, steps, gigabytes, online)
-        place = Path(root) if root is not None else Path.cwd()
+        place = Path(here) if here is not None else Path.cwd()
         ground = build_trial(self._context.home)
         return try_command(ground, request, bounds, Hired(), place, data, progress or _nothing)
 

@@ -18,7 +18,7 @@ from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import PreparedLaunch, check_launch
 from trmcloud.app.working_tree import WorkingTree, look_at, pack
-from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import (
     CODE_NAME,

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from trmcloud.app.commands import CommandRequest, check_first_word, command_of
+from trmcloud.app.commands import CommandRequest, check_first_word, command_of, root_of
 from trmcloud.app.home import make_home
 from trmcloud.app.trial_checks import (
     Check,
@@ -136,13 +136,14 @@ def try_command(
     request: CommandRequest,
     bounds: TrialBounds,
     hired: Hired,
-    root: Path,
+    here: Path,
     data: str,
     progress: Progress,
 ) -> Trial:
-    """Run the command in a copy of ``root``, stop it, judge it, and keep the record.
+    """Run the command in a copy of what would be sent, stop it, judge it, and keep the record.
 
     Args:
+        here: the folder that it is typed in.
         data: ``--data``: a folder that is sent apart from the code, read where it is.
 
     Raises:
@@ -151,13 +152,14 @@ def try_command(
             trial have ended then.
     """
     _check(bounds)
-    command = command_of(request, data, root)
+    command = command_of(request, data, here)
     data_dir = str(Path(data).expanduser().absolute()) if data else ""
     if data_dir and not Path(data_dir).is_dir():
         raise UsageError(
             "--data takes a folder, and there is none", where=data_dir, next_step="--data data"
         )
-    tree = look_at(root, [command.data] if command.data else [])
+    out = [command.data] if command.data else []
+    tree = look_at(root_of(command, here), out, command.folder)
     check_first_word(command.words[0], tree)
     make_home(ground.home)
     code = pack(tree, ground.home)

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Annotated
 
-from trmcloud.core.contract.command import MOST_LINE_CHARS, NO_SIGNAL, Command
+from trmcloud.core.contract.command import NO_SIGNAL, Command
+from trmcloud.core.contract.command_terms import MOST_LINE_CHARS
 from trmcloud.core.contract.records import Step, within
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
@@ -472,7 +473,7 @@ def run_line(facts: Facts, hired: Hired) -> str:
 def probe_line(facts: Facts) -> str:
     """Return the line of a paid probe, capped, that answers what needs a GPU."""
     given = [word for name in facts.command.env for word in ("--env", name)]
-    data = ["--data", facts.data] if facts.data else []
+    data = [*_root(facts.command), *(["--data", facts.data] if facts.data else [])]
     pip = ["--pip", facts.requirements] if facts.requirements else []
     words = ["trmcloud", "run", "any", "--memory", "20", "--probe", str(_PROBE_STEPS)]
     words += ["--budget", "1", *data, *given, *pip]
@@ -481,7 +482,7 @@ def probe_line(facts: Facts) -> str:
 
 def _options(facts: Facts, *, rented: bool) -> list[str]:
     command, first = facts.command, facts.observed.first
-    made: list[str] = []
+    made = _root(command)
     if facts.data:
         made += ["--data", facts.data]
     place = command.checkpoints or (checkpoints_place(first.saves) if first.saves else "")
@@ -508,6 +509,12 @@ def _options(facts: Facts, *, rented: bool) -> list[str]:
     if resume:
         made += ["--resume", " ".join(map(_quoted, resume))]
     return made
+
+
+def _root(command: Command) -> list[str]:
+    """``--root ..``, where the command is started below the tree that is sent."""
+    depth = len(command.folder.split("/")) if command.folder else 0
+    return ["--root", "/".join([".."] * depth)] if depth else []
 
 
 def _quoted(word: str) -> str:

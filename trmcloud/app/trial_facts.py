@@ -56,7 +56,7 @@ def facts_of(
         folder: the trial's own folder, which still holds its copy of ``tree``.
         data: ``--data``, as it was typed.
     """
-    work = folder / "work"
+    work = folder / "work" / tree.folder
     data_dir = str(Path(data).expanduser().absolute()) if data else ""
     outside, own_modules, hub = _outside(observed, tree, folder, data_dir)
     missing = _missing(observed, tree, work)
@@ -110,21 +110,21 @@ def _outside(
             hub[name.replace("models--", "").replace("datasets--", "").replace("--", "/")] = None
         elif not _is_below(path.path, str(folder)) and os.path.isfile(path.path):
             if path.path.endswith((".py", ".pyc")):
-                found = _own_module(Path(path.path), tree.root)
+                found = _own_module(Path(path.path), tree.root / tree.folder)
                 modules.setdefault(found.name, found)
             else:
                 files[_short(path.path)] = None
     return tuple(files), tuple(modules.values()), tuple(hub)
 
 
-def _own_module(path: Path, root: Path) -> Absent:
+def _own_module(path: Path, here: Path) -> Absent:
     """A module that was imported from a folder that is neither sent nor installed."""
     top = path.parent
     while (top.parent / "__init__.py").exists():
         top = top.parent
     name = top.name if (top / "__init__.py").exists() else path.stem
     place = top.parent if (top / "__init__.py").exists() else path.parent
-    above = os.path.relpath(place, root)
+    above = os.path.relpath(place, here)
     if set(above.split(os.sep)) == {".."}:
         return Absent(f"module {name}", f"it is in {_short(str(place))}", f"--root {above}")
     return Absent(
@@ -157,56 +157,57 @@ def _missing(observed: Observed, tree: WorkingTree, work: Path) -> tuple[Absent,
 
 
 def _missing_file(name: str, tree: WorkingTree) -> Absent | None:
-    path = tree.root / name
+    """``name`` is relative to the folder that the command is started in."""
+    path = tree.root / tree.folder / name
     if name in (".", "") or not name.isprintable() or not os.path.exists(path):
         return None
-    if name.startswith("../"):
+    sent = os.path.normpath(os.path.join(tree.folder, name))
+    if sent.startswith("../"):
         if not path.is_file():
             return None
         above = "/".join(part for part in Path(name).parts if part == "..")
         return Absent(name, "it is outside the tree", f"--root {above}")
     if path.is_dir():
-        if any(sent.startswith(f"{name}/") for sent in tree.names):
+        if any(each.startswith(f"{sent}/") for each in tree.names):
             return None
         inside = next((entry for entry in sorted(path.rglob("*")) if entry.is_file()), None)
-        if inside is None:
-            return None
-        why = why_left_out(tree, inside.relative_to(tree.root).as_posix())
+        why = _why(inside, tree) if inside is not None else ""
         return Absent(name, why, f"--data {shlex.quote(name)}") if why else None
-    why = why_left_out(tree, name)
+    why = why_left_out(tree, sent)
     if not why:
         return None
-    if name in tree.keys:
-        return Absent(name, why, f"a line !{name} in {IGNORE_NAME}, if it is none")
+    if sent in tree.keys:
+        return Absent(name, why, f"a line !{sent} in {IGNORE_NAME}, if it is none")
     above = Path(name).parent.as_posix()
-    fix = (
-        f"--data {shlex.quote(above)}"
-        if above != "."
-        else f"git add --force {name}, or a folder for --data"
-    )
-    return Absent(name, why, fix)
+    fix = f"git add --force {shlex.quote(name)}, or a folder for --data"
+    return Absent(name, why, f"--data {shlex.quote(above)}" if above != "." else fix)
 
 
 def _missing_module(name: str, tree: WorkingTree) -> Absent | None:
-    for folder in _around(tree.root):
+    here = tree.root / tree.folder
+    for folder in _around(here):
         for path in _places_of(folder, name):
             if not path.exists():
                 continue
-            above = os.path.relpath(folder, tree.root)
-            if above != ".":
+            if not folder.is_relative_to(tree.root):
                 where = f"it is in {_short(str(folder))}, outside the tree"
+                above = os.path.relpath(folder, here)
                 return Absent(f"module {name}", where, f"--root {shlex.quote(above)}")
             inside = path if path.is_file() else next(iter(sorted(path.rglob("*.py"))), path)
-            sent = inside.relative_to(tree.root).as_posix()
-            if why := why_left_out(tree, sent):
-                return Absent(f"module {name}", why, f"send {sent}")
+            if why := _why(inside, tree):
+                return Absent(f"module {name}", why, f"send {os.path.relpath(inside, here)}")
             at = path.parent if path.name != "__init__.py" else path.parent.parent
-            path_word = shlex.quote(os.path.relpath(at, tree.root))
+            path_word = shlex.quote(os.path.relpath(at, here))
             return Absent(
                 f"module {name}", "is not on Python's path",
                 f"env PYTHONPATH={path_word} before the command", is_sent=True,
             )  # fmt: skip
     return None
+
+
+def _why(path: Path, tree: WorkingTree) -> str:
+    """Why a file of the tree is not sent; empty where it is."""
+    return why_left_out(tree, path.relative_to(tree.root).as_posix())
 
 
 def _around(root: Path) -> Sequence[Path]:
@@ -235,12 +236,14 @@ def _short(path: str) -> str:
 
 
 def _requirements(tree: WorkingTree) -> dict[str, str]:
-    """By name, the text of each file of requirements that is sent; requirements.txt first."""
-    names = [name for name in tree.names if _REQUIREMENTS.fullmatch(name)]
+    """By name, the text of each file of requirements beside the command; requirements.txt first."""
+    here = f"{tree.folder}/" if tree.folder else ""
+    below = [name.removeprefix(here) for name in tree.names if name.startswith(here)]
+    names = [name for name in below if _REQUIREMENTS.fullmatch(name)]
     return {
         name: text
         for name in sorted(names, key=lambda name: (name != "requirements.txt", name))
-        if (text := _text(tree.root / name)) is not None
+        if (text := _text(tree.root / tree.folder / name)) is not None
     }
 
 
@@ -305,7 +308,13 @@ def _unnamed(observed: Observed, tree: WorkingTree, packages: _Packages | None) 
     its requirements nor an image brings."""
     if packages is None:
         return ()
-    tops = {name.partition("/")[0].removesuffix(".py") for name in tree.names}
+    starts = tuple({"", "src/", f"{tree.folder}/" if tree.folder else ""})
+    tops = {
+        name.removeprefix(start).partition("/")[0].removesuffix(".py")
+        for name in tree.names
+        for start in starts
+        if name.startswith(start)
+    }
     written = _written_imports(tree, observed.sources)
     found = (
         plain_name(holders[0])

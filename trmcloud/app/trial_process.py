@@ -37,16 +37,14 @@ from trmcloud.app.trial_checks import (
     SeenSave,
     numbers_in,
 )
-from trmcloud.core.contract.command import (
+from trmcloud.core.contract.command import NO_SIGNAL, Command, is_inside
+from trmcloud.core.contract.command_terms import (
     ENV_DATA,
     ENV_REPORTS,
     ENV_STOP_FILE,
     MOST_LINE_CHARS,
-    NO_SIGNAL,
     Act,
-    Command,
     CommandStopper,
-    is_inside,
 )
 from trmcloud.core.contract.records import ContractError, dump, load, parse_lines
 from trmcloud.core.contract.trainer_contract import ENV_ATTEMPT, ENV_DEADLINE_AT
@@ -71,7 +69,7 @@ from trmcloud.pod.job.readings import (
     pattern_of,
 )
 from trmcloud.pod.job.trmcloud_trial import ENV_SEEN
-from trmcloud.pod.job.workspace import lay_data, unpack
+from trmcloud.pod.job.workspace import import_roots, lay_data, unpack
 from trmcloud.pod.machine import processes
 
 JOB_NAME, OBSERVED_NAME, LOG_NAME, SEEN_NAME = "job.json", "observed.json", "log", "seen.jsonl"
@@ -142,10 +140,11 @@ class Trial:
         try:
             unpack(Path(self._job.code_dir), self._folder / WORK_DIR)
             lay_data(self._folder / WORK_DIR, self._job.data_dir, command.data)
+            (self._folder / WORK_DIR / command.folder).mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
             return Observed(Attempt(), why_not_started=f"no copy could be made: {error}")
         self._lay_modules()
-        files = _Files(self._folder, WORK_DIR)
+        files = _Files(self._folder, WORK_DIR, command.folder)
         attempt = _Attempt(self._folder, self._job, WORK_DIR, 1, self._is_interrupted)
         try:
             first = attempt.run(command.words, files, resumes=False)
@@ -176,13 +175,17 @@ class Trial:
         try:
             unpack(Path(self._job.code_dir), copy)
             lay_data(copy, self._job.data_dir, self._job.command.data)
-            path = _put_back(newest, self._folder / WORK_DIR, copy)
+            below = copy / command.folder
+            below.mkdir(parents=True, exist_ok=True)
+            path = _put_back(newest, self._folder / WORK_DIR / command.folder, below)
         except (OSError, ValueError):
             return seen
         words = [word.replace("{checkpoint}", str(path)) for word in by]
         again = _Attempt(self._folder, self._job, RESUMED_DIR, 2, self._is_interrupted)
         try:
-            attempt = again.run(words, _Files(self._folder, RESUMED_DIR), resumes=True)
+            attempt = again.run(
+                words, _Files(self._folder, RESUMED_DIR, command.folder), resumes=True
+            )
         except OSError as error:
             attempt = Attempt(code=127, last_lines=(str(error),))
         return replace(
@@ -255,7 +258,8 @@ class _Attempt:
         is_interrupted: Callable[[], bool],
     ) -> None:
         self._folder, self._job, self._number = folder, job, number
-        self._work = folder / work
+        self._tree = folder / work
+        self._work = self._tree / job.command.folder
         self._is_interrupted = is_interrupted
         self._stop_file = folder / f"stop-{number}"
         self._reports, self._reports_read = folder / f"reports-{number}.jsonl", 0
@@ -407,6 +411,8 @@ class _Attempt:
         given = dict(self._job.environment)
         paths = [self._folder / OBSERVER_DIR, self._folder / ON_PATH_DIR]
         paths += [Path(p) for p in given.pop("PYTHONPATH", "").split(os.pathsep) if p]
+        if self._job.command.folder:
+            paths += map(Path, import_roots(self._tree))
         promised = {
             ENV_ATTEMPT: str(self._number),
             ENV_STOP_FILE: str(self._stop_file),
@@ -501,8 +507,8 @@ def _is_read_by_name(number: NamedNumber, text: str) -> bool:
 class _Files:
     """The files of a trial's folder, against how they were before the command started."""
 
-    def __init__(self, folder: Path, work: str) -> None:
-        self._folder, self._work = folder, folder / work
+    def __init__(self, folder: Path, work: str, below: str) -> None:
+        self._folder, self._work = folder, folder / work / below
         self._before = dict(self._all())
         self._sent = files_below(self._work)
 

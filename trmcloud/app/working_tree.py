@@ -174,7 +174,7 @@ def why_left_out(tree: WorkingTree, name: str) -> str:
         return "it looks like a key"
     if name in tree.links or path.is_symlink():
         return "it is a link"
-    if _ignored(tree.root).leaves_out(name):
+    if _Ignored(tree.root).leaves_out(name):
         return f"{IGNORE_NAME} leaves it out"
     return "git ignores it" if tree.by_git else "it is hidden, or in an environment"
 
