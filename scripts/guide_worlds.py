@@ -57,6 +57,13 @@ def your_own(folder: Path) -> Iterator[Reader]:
 
 
 @contextlib.contextmanager
+def tried(folder: Path) -> Iterator[Reader]:
+    """The same folder, in which nothing has run."""
+    with your_own(folder) as reader:
+        yield Reader(reader.user, only={"run 1xH100": "tried here|failed there|^  (hardware|code)"})
+
+
+@contextlib.contextmanager
 def runpod(folder: Path) -> Iterator[Reader]:
     """A user with a key, a text and a smoke run on record; the pods' torch is this one's."""
     image_env = {"PATH": f"{Path(sys.prefix) / 'bin'}:{SYSTEM_PATH}", "OMP_NUM_THREADS": "2"}
@@ -245,7 +252,7 @@ def _prose() -> str:
 
 WORLDS: Mapping[str, Mapping[str, World]] = {
     "first-run": {"": first_run},
-    "your-own": {"": your_own},
+    "your-own": {"": your_own, "tried": tried},
     "runpod": {"": runpod},
     "rehearse": {"": desk},
     "plan": {"": planner},

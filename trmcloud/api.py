@@ -18,8 +18,8 @@ one thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from trmcloud.app import ledger_care, preparing, short_rentals
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
 from trmcloud.app.checkpoints.saving import AwaitedSave, request_save
+from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, find_run, is_quiet
 from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
 from trmcloud.app.drive import RunDriver
@@ -47,6 +48,8 @@ from trmcloud.app.run_facts import Money, Run, Training, facts_of
 from trmcloud.app.short_rentals import is_needed
 from trmcloud.app.steering import FETCH, VERBS, Foreseen, foresee
 from trmcloud.app.trainings import Event, events_since, find_symptoms
+from trmcloud.app.trial import Trial, TrialBounds, try_command
+from trmcloud.app.trial_checks import Check, Hired
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
@@ -57,13 +60,13 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import dataclass
 from trmcloud.options import parse_money, request_from
 from trmcloud.ports.machine import Progress
-from trmcloud.wiring import build_context, offers_for_errand
+from trmcloud.wiring import build_context, build_trial, offers_for_errand
 from trmcloud.wiring_plans import build_planner
 
 __all__ = [
-    "VERBS", "Checkpoint", "Curves", "Event", "Fetched", "Finding", "Foreseen", "Home", "Layer",
-    "Line", "MaxOverspend", "Money", "Place", "Plan", "Run", "Series", "Training", "TrmcloudError",
-    "Usd",
+    "VERBS", "Check", "Checkpoint", "Curves", "Event", "Fetched", "Finding", "Foreseen", "Home",
+    "Layer", "Line", "MaxOverspend", "Money", "Place", "Plan", "Run", "Series", "Training", "Trial",
+    "TrmcloudError", "Usd",
 ]  # fmt: skip
 
 _LOOK_S = 0.5
@@ -144,6 +147,38 @@ class Home:
             detached=request.detach,
         )
         return self._once_begun(driver)
+
+    def try_command(
+        self,
+        words: Sequence[str],
+        *,
+        here: str | os.PathLike[str] | None = None,
+        data: str = "",
+        for_s: float = 60.0,
+        steps: int = 0,
+        gigabytes: float = 5.0,
+        online: bool = False,
+        progress: Callable[[Mapping[str, object]], None] | None = None,
+        **wish: Any,
+    ) -> Trial:
+        """Run a command here, free, in a copy of what would be sent, and judge it; see ``try``.
+
+        Args:
+            here: the folder that it is started in; the working directory where None.
+            wish: the options of ``run`` about its command, by their names there, ``_`` for ``-``.
+
+        Raises:
+            UsageError: an option that is none, or out of its limits; there is no such command.
+            DataError: there is nothing to send, or too much.
+        """
+        known = {field.name for field in fields(CommandRequest)} - {"words", "typed"}
+        for name in sorted(wish.keys() - known):
+            raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
+        request = CommandRequest(words=tuple(words), typed=("words", *wish), **wish)
+        bounds = TrialBounds(for_s, steps, gigabytes, online)
+        place = Path(here) if here is not None else Path.cwd()
+        ground = build_trial(self._context.home)
+        return try_command(ground, request, bounds, Hired(), place, data, progress or _nothing)
 
     # -- looking ---------------------------------------------------------------------------------
 

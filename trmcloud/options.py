@@ -181,7 +181,8 @@ class LaunchRequest:
     hardware: str = option(
         "hardware", "",
         "8xB200 8xH200 8xH100 8xA100 4xH100 4xA100, other NxSKU, 2x8xH100 for two machines, local, "
-        "or a plan's id.", _ALL, _CHOICE, metavar="HARDWARE", parse=_hardware, beside_a_plan=True,
+        "or a plan's id.", _ALL + " try", _CHOICE, metavar="HARDWARE", parse=_hardware,
+        beside_a_plan=True,
         but={
             "plan": {
                 "flags": ("--hardware",), "metavar": None,
@@ -190,6 +191,10 @@ class LaunchRequest:
             "export": {"help": "8xA100, other NxSKU, local, or all (--as sky)."},
             "run": {
                 "help": "8xH100, 1xA100, other NxSKU, local, or any (8xany): the cheapest.",
+            },
+            "try": {
+                "flags": ("--hardware",), "metavar": None,
+                "help": "What the printed line rents: 1xH100, local, …",
             },
         },
     )
@@ -201,20 +206,24 @@ class LaunchRequest:
         place="phases", parse=_phases,
     )
     budget: str | None = option(
-        "--budget", None, "Most that may be spent, in USD.", _ALL + " resume", _LENGTH,
+        "--budget", None, "Most that may be spent, in USD.", _ALL + " resume try", _LENGTH,
         metavar="USD", parse=parse_money,
-        but={"resume": {"help": "The whole run's budget, spent part included."}},
+        but={
+            "resume": {"help": "The whole run's budget, spent part included."},
+            "try": {"help": "The printed line's."},
+        },
     )
     rate: str | None = option(
-        "--rate", None, "This machine's USD per hour (local).", _ALL, _LENGTH,
+        "--rate", None, "This machine's USD per hour (local).", _ALL + " try", _LENGTH,
         metavar="USD", parse=parse_money,
     )
     data: str = option(
-        "--data", "", "Text to train on: a file, a folder, or python-stdlib.", _ALL, _MODEL,
-        beside_a_plan=True,
+        "--data", "", "Text to train on: a file, a folder, or python-stdlib.", _ALL + " try",
+        _MODEL, beside_a_plan=True,
         but={
             "export": {"help": "Text, or prepared data, on the machine that runs it."},
             "run": {"help": "Folder of data, sent apart from the code.", "metavar": "DIR"},
+            "try": {"help": "Folder of data, sent apart from the code.", "metavar": "DIR"},
         },
     )
     steps: int | None = option(

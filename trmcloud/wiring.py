@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trmcloud.app.notifications import Notifier, Words
     from trmcloud.app.receipts import Check
     from trmcloud.app.smoke_watch import SmokeSetting
+    from trmcloud.app.trial import TrialGround
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
@@ -93,6 +94,22 @@ def signature_check(path: Path, signers: Path | None) -> Check:
         return Check("signature", Verdict.SIGNED, f"by {found.who}, with {found.key}")
     why = found.why or "whose that is says no file of known signers: --signers FILE"
     return Check("signature", Verdict.OPEN, f"of this file, with {found.key}; {why}")
+
+
+def build_trial(home: Path | None = None) -> TrialGround:
+    """This machine for ``try``, with the environment that a pod here would give its command."""
+    from trmcloud.app.trial import TrialGround
+    from trmcloud.providers.local.compute import may_reach_pod
+
+    if home is None:
+        close_home(os.environ)
+    return TrialGround(
+        home=home_dir(os.environ) if home is None else home.absolute(),
+        environment={name: v for name, v in os.environ.items() if may_reach_pod(name)},
+        shell=dict(os.environ),
+        python_path=python_path(),
+        now=lambda: SystemClock().now().wall,
+    )
 
 
 def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:

@@ -53,7 +53,7 @@ class Terminal:
             if warm and can_warm(words, env):
                 self._process: subprocess.Popen[Any] = Warm(
                     [sys.executable, *words],
-                    cwd=user.folder,
+                    cwd=user.cwd or user.folder,
                     env=env,
                     stdin=window,
                     stdout=window,
@@ -63,7 +63,7 @@ class Terminal:
             else:
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", _IN_A_WINDOW, sys.executable, *words],
-                    cwd=user.folder,
+                    cwd=user.cwd or user.folder,
                     env=env,
                     stdin=window,
                     stdout=window,

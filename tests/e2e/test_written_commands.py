@@ -108,6 +108,15 @@ ELSEWHERE = {
         ),
         "wants a script: tests/e2e/test_run.py",
     ),
+    **dict.fromkeys(
+        (
+            "try --for 20 --grace 5 -- python train.py",
+            "run local --rate 1 --budget 1 --checkpoints out --checkpoint-gb 0.01 "
+            "--metric val_loss --grace 5 -- python train.py",
+            "run 1xH100 --budget 5 --dry-run -- python train.py",
+        ),
+        "likewise: tests/e2e/test_try.py",
+    ),
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
     "tensorboard RUN --port 6006": "serves until Ctrl-C: tests/e2e/test_boards.py",

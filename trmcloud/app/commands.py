@@ -18,7 +18,7 @@ from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import PreparedLaunch, check_launch
 from trmcloud.app.working_tree import WorkingTree, look_at, pack
-from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import (
     CODE_NAME,
@@ -195,23 +195,23 @@ class CommandRequest:
     row is in ``Command``."""
 
     words: Sequence[str] = option(
-        "words", (), "What to run, after --, as in a shell here.", "run", _OWN,
+        "words", (), "What to run, after --, as in a shell here.", "run try", _OWN,
         metavar="-- COMMAND…", parse=_words,
     )
     checkpoints: str = option(
         "--checkpoints", "",
         "Folder (or pattern: out/ckpt-*) that it saves in, also outside the working tree: "
         "~/.cache/run; several with a colon between. Without it the whole tree is watched.",
-        "run", _OWN, metavar="DIR", parse=_places,
+        "run try", _OWN, metavar="DIR", parse=_places,
     )
     metric: str = option(
         "--metric", "",
         "What is best: a key in its log (val_loss=1.2, JSON, dicts, tables), its TensorBoard files "
         "or its checkpoints, or a pattern: 'val_loss=([0-9.]+)'.",
-        "run", _OWN, metavar="METRIC", parse=_metric,
+        "run try", _OWN, metavar="METRIC", parse=_metric,
     )
     best: str = option(
-        "--best", "min", "min or max of the metric.", "run", _OWN,
+        "--best", "min", "min or max of the metric.", "run try", _OWN,
         place="higher_is_better", parse=_is_higher_better,
     )
     keep_best: int = option(
@@ -223,35 +223,35 @@ class CommandRequest:
         metavar="GB", place="checkpoint_bytes", parse=_bytes,
     )
     env: Sequence[str] = option(
-        "--env", (), "A variable of this shell that it is given, repeatable.", "run", _OWN,
+        "--env", (), "A variable of this shell that it is given, repeatable.", "run try", _OWN,
         metavar="NAME", parse=_variables,
     )
     pip: str = option(
         "--pip", "",
         "Packages to install before it starts: requirements.txt, pyproject.toml ([EXTRA] behind "
-        "it), uv.lock or environment.yml.", "run", _OWN,
+        "it), uv.lock or environment.yml.", "run try", _OWN,
         metavar="FILE", parse=_path_inside,
     )
     root: str = option(
         "--root", "",
         "Folder around this one that is sent as a whole; the command starts in the same folder "
-        "below it, and finds its modules.", "run", _OWN, metavar="DIR",
+        "below it, and finds its modules.", "run try", _OWN, metavar="DIR",
         place="folder", parse=_folder_below,
     )
     image: str = option(
-        "--image", "", "Container image in place of RunPod's own.", "run", _OWN,
+        "--image", "", "Container image in place of RunPod's own.", "run try", _OWN,
         metavar="NAME", parse=_image,
     )
     stop_signal: str = option(
         "--stop-signal", "", "What tells it to stop: TERM, INT, USR1, USR2, HUP, QUIT or none.",
-        "run", _OWN, parse=_stop_signal,
+        "run try", _OWN, parse=_stop_signal,
     )
     stop_file: str = option(
-        "--stop-file", "", "Or a file that is made there.", "run", _OWN,
+        "--stop-file", "", "Or a file that is made there.", "run try", _OWN,
         metavar="FILE", parse=_path_inside,
     )
     grace: float = option(
-        "--grace", 60.0, "Seconds it has to save and leave; reserved.", "run", _OWN,
+        "--grace", 60.0, "Seconds it has to save and leave; reserved.", "run try", _OWN,
         metavar="S", place="grace_s", parse=_seconds(86_400.0),
     )
     silent: float = option(
@@ -261,7 +261,7 @@ class CommandRequest:
     resume: str = option(
         "--resume", "",
         "The command that goes on from a checkpoint: 'python train.py --resume {checkpoint}'.",
-        "run", _OWN, metavar="COMMAND", parse=_resume_words,
+        "run try", _OWN, metavar="COMMAND", parse=_resume_words,
     )
     probe: int = option(
         "--probe", 0,
@@ -326,6 +326,16 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
         )
     wished = replace(request, recipe=RECIPE, phase="train", data=data)
     return replace(planner.spec_to_launch(wished), command=command)
+
+
+def check_hardware(text: str) -> str:
+    """Return the hardware as ``run`` takes it: ``local``, ``any`` or ``8xany``, or NxSKU.
+
+    Raises:
+        UsageError: it is none.
+    """
+    typed = text.strip().lower()
+    return typed if not typed or _ANY.fullmatch(typed) else parse_hardware(text).text
 
 
 def prepare(
@@ -453,14 +463,16 @@ def _check_image(plan: Plan) -> None:
 
 
 def _check_first_word(plan: Plan, tree: WorkingTree) -> None:
+    command = plan.spec.command
+    if command is not None and plan.spec.hardware == LOCAL:
+        check_first_word(command.words[0], tree)
+
+
+def check_first_word(word: str, tree: WorkingTree) -> None:
     """
     Raises:
-        UsageError: it is to run here, and there is no such command.
+        UsageError: there is no such command on this machine, nor in ``tree``.
     """
-    command = plan.spec.command
-    if command is None or plan.spec.hardware != LOCAL:
-        return
-    word = command.words[0]
     name = os.path.normpath(os.path.join(tree.folder, word))
     there = name in tree.names or (os.path.isabs(word) and Path(word).is_file())
     if not there and ("/" in word or shutil.which(word) is None):

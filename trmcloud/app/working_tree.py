@@ -164,6 +164,21 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
     )
 
 
+def why_left_out(tree: WorkingTree, name: str) -> str:
+    """Why the file ``name``, relative to the tree's root, is not among the files to send; empty
+    where it is one, or where there is no such file."""
+    path = tree.root / name
+    if name in tree.names or not os.path.lexists(path):
+        return ""
+    if name in tree.keys:
+        return "it looks like a key"
+    if name in tree.links or path.is_symlink():
+        return "it is a link"
+    if _Ignored(tree.root).leaves_out(name):
+        return f"{IGNORE_NAME} leaves it out"
+    return "git ignores it" if tree.by_git else "it is hidden, or in an environment"
+
+
 def pack(tree: WorkingTree, home: Path, beside: Mapping[str, bytes] | None = None) -> Path:
     """The folder below ``home`` that holds the tree as ``code.tar``, and the files ``beside`` it:
     the same for the same files.

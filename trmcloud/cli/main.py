@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "guard": ("Let this machine end forgotten pods by itself: install, status, remove.", "Before"),
     "notify": ("Have somebody told when it matters: add, list, test, remove.", "Before"),
     "rehearse": ("Play a planned run in a simulated world, with faults.", "Before"),
+    "try": ("Run a command here for a minute, free, and see what a run needs.", "Before"),
     "launch": ("Reserve the worst case, train, stop in time.", "Running"),
     "run": ("Any training script under a hard budget, its best checkpoint home.", "Running"),
     "export": ("Write a launch as a script that stands by itself.", "Running"),
@@ -76,6 +77,7 @@ _MODULES = {
     "serve": "evaluate",
     "ssh": "logs",
     "tensorboard": "curves",
+    "try": "try_command",
     "ui": "curves",
     "volumes": "checkpoints",
     "wandb": "curves",
@@ -114,7 +116,7 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """The command of that name: in its module the function so called, else the group ``app``."""
-    own = name.replace("-", "_")
+    own = "try_command" if name == "try" else name.replace("-", "_")
     module: Any = importlib.import_module(f"trmcloud.cli.commands.{_MODULES.get(name, own)}")
     if not hasattr(module, own):
         made = typer.main.get_command(module.app)

@@ -34,6 +34,7 @@ from enum import Enum
 #     ├── NotSupported (12)         a known wish that this version cannot fulfil yet
 #     ├── NotVerified (17)          a kill layer was tried for real and was not seen to work
 #     ├── ReceiptError (18)         a receipt was changed, or is not that of the checkpoint
+#     ├── TrialFailed (31)          a check of ``try`` failed
 #     ├── NotifyError (19)          a destination did not accept a notice
 #     │   └── OutboxError           what is to be told cannot be kept
 #     └── LinkError (13)            a pod cannot be reached over SSH, or does not do as asked
@@ -181,6 +182,10 @@ class NotVerified(TrmcloudError):
 
 class ReceiptError(TrmcloudError):
     exit_code = 18
+
+
+class TrialFailed(TrmcloudError):
+    exit_code = 31
 
 
 class NotifyError(TrmcloudError):

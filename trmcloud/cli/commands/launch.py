@@ -17,6 +17,7 @@ from trmcloud.app.data import need_training_extra
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.launch_checks import check_bucket, check_capped, first_candidate
 from trmcloud.app.preparing import PreparedLaunch
+from trmcloud.app.working_tree import pack
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import tell
 from trmcloud.cli.confirm import is_confirmed
@@ -26,6 +27,7 @@ from trmcloud.cli.views.plan_explain import probe_lines
 from trmcloud.cli.views.reasons import tell_unreached
 from trmcloud.cli.views.run import carry
 from trmcloud.cli.views.text import DataProgress, Progress
+from trmcloud.cli.views.trial import trial_lines
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.errors import Outcome, UsageError
@@ -143,11 +145,13 @@ def run(
         tree, plan = commands.tree_of(spec, here), planner.save(planner.plan(spec))
         show_plan(context, plan, as_json=as_json, verbose=verbose)
         if not as_json:
-            print("\n".join(tree_lines(tree, verbose=verbose)))
+            tried = trial_lines(context, plan, lambda: pack(tree, context.home))
+            print("\n".join([*tree_lines(tree, verbose=verbose), *tried]))
         return
     ready, tree = commands.prepare(context, planner, request, spec, here)
     show_plan(context, ready.plan, verbose=verbose)
-    print("\n".join(tree_lines(tree, verbose=verbose)))
+    tried = trial_lines(context, ready.plan, lambda: Path(ready.data.code))
+    print("\n".join([*tree_lines(tree, verbose=verbose), *tried]))
     if (driver := _start(context, request, ready, yes=yes)) is None:
         return
     code = run_view.carry(context, driver, detach=request.detach)

@@ -1,0 +1,331 @@
+"""What ``try`` reports of observations, and the line that follows. No process is started."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trmcloud.app.trial import Trial, key_of
+from trmcloud.app.trial_checks import (
+    NAMES,
+    Absent,
+    Attempt,
+    Check,
+    Facts,
+    Hired,
+    Observed,
+    Result,
+    SeenKey,
+    SeenSave,
+    best_key,
+    checkpoints_place,
+    failed,
+    judge,
+    numbers_in,
+    requirement_names,
+    run_line,
+)
+from trmcloud.app.trial_facts import facts_of, shadow
+from trmcloud.app.working_tree import look_at, why_left_out
+from trmcloud.cli.main import load_command
+from trmcloud.cli.views.trial import check_lines, record_lines
+from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.records import ContractError, dump, load
+
+COMMAND = Command(("python", "train.py"))
+SAVES = (SeenSave("out/step-10.pt", 300_000, 10), SeenSave("out/step-20.pt", 310_000, 20))
+KEYS = (
+    SeenKey("train_loss", 20, 2.5, "train_loss=([0-9.]+)"),
+    SeenKey("val_loss", 2, 2.7, "val_loss=([0-9.]+)"),
+)
+RAN = Attempt(
+    ran_s=60.0,
+    lines=20,
+    first_step=1,
+    last_step=20,
+    step_s=3.0,
+    memory_bytes=2_000_000_000,
+    keys=KEYS,
+    saves=SAVES,
+    told=True,
+    left_s=1.5,
+    saved_s=1.2,
+)
+
+
+def facts(first: Attempt = RAN, command: Command = COMMAND, **more: object) -> Facts:
+    given = {name: more.pop(name) for name in list(more) if name in _OF_FACTS}
+    observed = Observed(first, **{"pythons": ("/usr/bin/python3",), **more})  # type: ignore[arg-type]
+    return Facts(command, observed, files=12, **given)  # type: ignore[arg-type]
+
+
+_OF_FACTS = {
+    "data", "missing", "outside_reads", "outside_writes", "own_modules", "unnamed", "requirements",
+    "hub_reads", "most_bytes", "online", "modules",
+}  # fmt: skip
+
+
+def check(name: str, of: Facts) -> Check:
+    return dict(zip(NAMES, judge(of), strict=True))[name]
+
+
+def test_a_training_that_does_all_passes_all_but_what_needs_more() -> None:
+    made = judge(facts())
+    assert [each.name for each in made] == list(NAMES)
+    assert failed(made) == ()
+    unknown = [each.name for each in made if each.result is Result.UNKNOWN]
+    assert unknown == ["resumes", "gpu"]
+    assert check("pace", facts()).evidence == (
+        "3 s a step (steps 1 to 20); 2.00 GB of this machine's memory"
+    )
+    assert check("stops", facts()).evidence == "saved 1.2 s after SIGTERM, left after 1.5 s"
+
+
+@pytest.mark.parametrize(
+    ("first", "result", "said"),
+    [
+        (Attempt(code=1, ran_s=0.4), "failed", "it ended with code 1 after 0.4 s"),
+        (Attempt(code=-9, ran_s=4.0), "failed", "it ended with signal 9 after 4.0 s"),
+        (Attempt(code=0, ran_s=0.1), "failed", "without a step, a metric or a checkpoint"),
+        (Attempt(code=0, ran_s=9.0, saves=SAVES), "passed", "it ended by itself with code 0"),
+        (Attempt(code=0, left_behind=2), "failed", "left 2 processes running"),
+        (Attempt(ran_s=60.0), "unknown", "it ran for 60 s and printed nothing"),
+        (Attempt(ran_s=3.0, too_large=True), "failed", "wrote more than 5 GB within 3 s"),
+    ],
+)
+def test_how_it_starts(first: Attempt, result: str, said: str) -> None:
+    made = check("starts", facts(first, most_bytes=5_000_000_000))
+    assert (made.result, said in made.evidence) == (Result(result), True), made
+
+
+def test_what_was_not_sent_is_named_with_its_reason_and_what_sends_it() -> None:
+    absent = Absent("data/train.bin", "git ignores it", "--data data")
+    of = facts(Attempt(code=1, last_lines=("FileNotFoundError",)), missing=(absent,))
+    made = check("starts", of)
+    assert "data/train.bin is here and was not sent: git ignores it" in made.evidence
+    assert (made.fix, made.details) == ("--data data", ("FileNotFoundError",))
+    assert check("reads", of).result is Result.FAILED
+    assert check("writes", of).fix == "", "it has to start first"
+
+
+def test_one_that_wants_the_network_is_not_judged_by_it() -> None:
+    ended = Attempt(code=1, ran_s=3.0, last_lines=("OSError: Network is unreachable",))
+    made = check("starts", facts(ended))
+    assert (made.result, made.fix) == (Result.UNKNOWN, "--online lets it download")
+    assert check("starts", facts(ended, online=True)).result is Result.FAILED
+
+
+def test_compiled_readers_leave_open_what_was_read() -> None:
+    made = check("reads", facts(modules=("torch", "pyarrow")))
+    assert made.result is Result.UNKNOWN
+    assert "possibly missed: pyarrow reads without an event" in made.evidence
+    assert check("reads", facts(pythons=())).evidence == "no Python process was observed"
+    outside = check("reads", facts(outside_reads=("~/text.txt",)))
+    assert outside.result is Result.FAILED
+    assert "--data FOLDER" in outside.fix
+
+
+def test_imports_without_requirements() -> None:
+    made = check("imports", facts(unnamed=("einops", "tqdm")))
+    assert made.evidence == "no requirements name einops, tqdm, which are imported"
+    assert made.fix == "add them to requirements.txt, and --pip requirements.txt"
+    named = check("imports", facts(unnamed=("einops",), requirements="needs/requirements.txt"))
+    assert named.evidence.startswith("needs/requirements.txt does not name einops")
+
+
+def test_a_metric_that_was_asked_for() -> None:
+    asked = Command(COMMAND.words, metric="val_loss")
+    assert check("metric", facts(command=asked)).evidence == "val_loss: 2 values, the last 2.7"
+    other = check("metric", facts(command=Command(COMMAND.words, metric="eval_loss")))
+    assert other.result is Result.FAILED
+    assert "seen: train_loss (20 values), val_loss (2 values)" in other.evidence
+
+
+def test_how_it_stops_and_resumes() -> None:
+    killed = Attempt(ran_s=60.0, lines=9, told=True, left_s=None, saves=SAVES)
+    assert check("stops", facts(killed)).result is Result.FAILED
+    plain = Attempt(ran_s=60.0, lines=9, told=True, left_s=0.1, saves=SAVES)
+    assert "a run keeps what was saved before" in check("stops", facts(plain)).evidence
+    resume = Command(COMMAND.words, resume=("python", "train.py", "{checkpoint}"))
+    goes_on = Attempt(ran_s=2.0, first_step=21)
+    again = Attempt(ran_s=2.0, first_step=1)
+    about: dict[str, Any] = {"resumed_from": "out/step-20.pt", "resumed_step": 20}
+    assert check("resumes", facts(command=resume, resumed=goes_on, **about)).result is Result.PASSED
+    begun = check("resumes", facts(command=resume, resumed=again, **about))
+    assert (begun.result, "it began again at step 1" in begun.evidence) == (Result.FAILED, True)
+    broken = Attempt(ran_s=0.2, code=2, last_lines=("KeyError",))
+    assert check("resumes", facts(command=resume, resumed=broken, **about)).details == ("KeyError",)
+    about["resumed_by"] = (*COMMAND.words, "--ckpt_path", "{checkpoint}")
+    guess = check("resumes", facts(resumed=broken, **about))
+    assert guess.result is Result.UNKNOWN
+    assert "by --ckpt_path: it ended with code 2" in guess.evidence
+    assert "--resume" not in run_line(facts(resumed=broken, **about), Hired())
+    line = run_line(facts(resumed=goes_on, **about), Hired())
+    assert "--resume 'python train.py --ckpt_path {checkpoint}' -- python train.py" in line
+
+
+def test_the_line_follows_from_what_was_seen() -> None:
+    line = run_line(facts(), Hired())
+    assert line == (
+        "trmcloud run local --rate 1 --budget 1 --checkpoints out --checkpoint-gb 0.01 "
+        "--metric 'val_loss=([0-9.]+)' --grace 8 -- python train.py"
+    )
+    large = Attempt(saves=(SeenSave("ckpt/a b", 4_000_000_000, 1),), told=True, left_s=70.0)
+    command = Command(
+        ("python", "train.py", "--name", "it's"),
+        env=("KEY",),
+        stop_signal="USR1",
+        resume=("python", "train.py", "{checkpoint}"),
+    )
+    rented = run_line(
+        facts(large, command, data="data", requirements="requirements.txt"),
+        Hired("1xH100", "", "20"),
+    )
+    words = shlex.split(rented)
+    assert words[:5] == ["trmcloud", "run", "1xH100", "--budget", "20"]
+    assert words[5:7] == ["--data", "data"]
+    assert words[words.index("--checkpoint-gb") + 1] == "6"
+    assert words[words.index("--resume") + 1] == "python train.py {checkpoint}"
+    assert words[words.index("--pip") + 1] == "requirements.txt"
+    assert words[words.index("--stop-signal") + 1] == "USR1"
+    assert words[-4:] == list(command.words)
+    context = load_command("run").make_context("run", words[2:])
+    assert context.params["words"] == ("python", "train.py", "--name", "it's") or context.params[
+        "words"
+    ] == list(command.words)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value", "pattern"),
+    [
+        ("step 1 val_loss=2.5", "val_loss", 2.5, r"val_loss=([0-9.]+)"),
+        ("step 0: train loss 10.9, val loss 10.8", "val_loss", 10.8, r"val loss\s+([0-9.]+)"),
+        ("{'eval_loss': '6.2', 'epoch': 1}", "eval_loss", 6.2, r"eval_loss[^\w.+-]+([0-9.]+)"),
+        ("acc: -1e-3", "acc", -0.001, r"\bacc[^\w.+-]+([-+0-9.,a-zA-Z]+)"),
+        ("tokens 3 loss=1,234.5", "loss", 1234.5, r"\bloss=([-+0-9.,a-zA-Z]+)"),
+        ("run.py:824] loss: nan", "loss", None, r"\bloss[^\w.+-]+([-+0-9.,a-zA-Z]+)"),
+    ],
+)
+def test_named_numbers_of_a_line(text: str, name: str, value: float | None, pattern: str) -> None:
+    found = {each.name: each for each in numbers_in(text)}
+    assert found[name].pattern == pattern
+    assert found[name].value == value or value is None
+    assert not {"step", "epoch", "run.py", "tokens"} & set(found)
+    command = Command(("python",), metric=pattern)
+    assert command.metric_name.strip("_").endswith(name.rpartition("_")[2])
+
+
+def test_the_best_key_is_a_held_out_loss() -> None:
+    keys = [SeenKey(name, 3) for name in ("grad_norm", "loss", "val_acc", "eval/loss")]
+    assert best_key(keys).name == "eval/loss"  # type: ignore[union-attr]
+    assert best_key(keys[:3]).name == "val_acc"  # type: ignore[union-attr]
+    assert best_key(keys[:1]) is None
+    assert best_key([SeenKey("gradient_accumulation_steps", 1)]) is None
+    accuracy = facts(Attempt(keys=(SeenKey("val_acc", 3, 0.5),)))
+    assert "--metric val_acc --best max" in run_line(accuracy, Hired())
+
+
+@pytest.mark.parametrize(
+    ("sources", "place"),
+    [
+        (["out/a.pt", "out/b.pt"], "out"),
+        (["model.pt"], "model.pt"),
+        (["a.pt", "b.pt"], "*.pt"),
+        (["runs/1/a.pt", "runs/2/b.pt"], "runs"),
+        (["checkpoint-10", "checkpoint-20"], "checkpoint*"),
+        (["lightning_logs/version_0/checkpoints/a.ckpt"], "lightning_logs/version_0/checkpoints"),
+        (["a.pt", "out/b.bin"], "."),
+    ],
+)
+def test_the_place_of_its_checkpoints(sources: list[str], place: str) -> None:
+    assert checkpoints_place([SeenSave(source, 1) for source in sources]) == place
+
+
+def test_names_in_requirements() -> None:
+    texts = {
+        "requirements.txt": "Torch>=2\n# einops\n-r other.txt\nmy_pkg[extra]==1 ; os_name\n"
+        "git+https://x/y.git\n",
+        "environment.yml": "dependencies:\n  - numpy=1.2\n  - pip:\n    - tqdm\n",
+    }
+    assert requirement_names(texts) >= {"torch", "my-pkg", "numpy", "tqdm"}
+    assert "einops" not in requirement_names(texts)
+
+
+def test_a_record_is_read_strictly_and_shown_beside_a_plan() -> None:
+    made = judge(facts(Attempt(code=1, ran_s=1.0)))
+    trial = Trial("a" * 64, COMMAND.words, 1e9, 60.0, made, "trmcloud run local")
+    assert load(Trial, 1, dump(trial)) == trial
+    assert trial.has_failed
+    assert "✘ starts    failed: it ended with code 1 after 1.0 s" in check_lines(trial)
+    lines = record_lines(trial, 1e9 + 120)
+    assert lines[0].startswith("  · tried here 2 min 00 s ago; not known: writes, ")
+    assert lines[1] == "  ! failed there: starts: it ended with code 1 after 1.0 s"
+    for text in (dump(trial).replace('"failed"', '"perhaps"', 1), dump(trial)[:-1], "[]"):
+        with pytest.raises(ContractError):
+            load(Trial, 1, text)
+    assert key_of("a" * 64, ("a", "b")) != key_of("a" * 64, ("a b",))
+
+
+def test_why_a_file_is_not_sent(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    (tmp_path / "prod.env").write_text("KEY=1")
+    (tmp_path / "big.bin").write_bytes(b"0")
+    (tmp_path / ".hidden").write_bytes(b"0")
+    (tmp_path / "link").symlink_to("train.py")
+    (tmp_path / ".trmcloudignore").write_text("*.bin\n")
+    tree = look_at(tmp_path)
+    assert why_left_out(tree, "train.py") == why_left_out(tree, "none") == ""
+    assert why_left_out(tree, "prod.env") == "it looks like a key"
+    assert why_left_out(tree, "big.bin") == ".trmcloudignore leaves it out"
+    assert why_left_out(tree, "link") == "it is a link"
+    assert why_left_out(tree, ".hidden") == "it is hidden, or in an environment"
+    seen = Observed(Attempt(code=1, last_lines=("No such file: 'big.bin'", "'\x1b' \udcff'" * 99)))
+    made = facts_of(
+        COMMAND, seen, tree, tmp_path / "trial", for_s=1.0, most_bytes=1, data="", online=False
+    )
+    assert [each.name for each in made.missing] == ["big.bin"]
+
+
+def test_a_module_that_is_elsewhere_is_named_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in ("mine/__init__.py", "src/made/__init__.py", "below/lib/other.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    below = tmp_path / "below"
+    (below / "train.py").write_text("import mine")
+
+    def said(root: Path, module: str) -> list[tuple[str, str]]:
+        lines = (f"ModuleNotFoundError: No module named '{module}'",)
+        made = facts_of(
+            COMMAND, Observed(Attempt(code=1, last_lines=lines)), look_at(root), tmp_path / "t",
+            for_s=1.0, most_bytes=1, data="", online=False,
+        )  # fmt: skip
+        return [(each.said, each.fix) for each in made.missing]
+
+    assert [fix for _, fix in said(below, "mine.part")] == ["--root .."]
+    assert [fix for _, fix in said(below, "made")] == ["--root .."]
+    assert said(tmp_path, "made") == [
+        (
+            "module made is sent, but is not on Python's path",
+            "env PYTHONPATH=src before the command",
+        )
+    ]
+    assert said(tmp_path, "nowhere") == []
+
+
+def test_a_shadow_is_read_and_leaves_its_source_alone(tmp_path: Path) -> None:
+    source = tmp_path / "hub"
+    (source / "blobs").mkdir(parents=True)
+    (source / "blobs" / "b").write_text("weights")
+    (source / "snapshot").mkdir()
+    (source / "snapshot" / "model").symlink_to("../blobs/b")
+    target = tmp_path / "shown"
+    assert shadow(source, target, 10) == 2
+    assert (target / "snapshot" / "model").read_text() == "weights"
+    (target / "snapshot" / "new").write_text("x")
+    (target / "blobs" / "b").unlink()
+    assert sorted(path.name for path in source.rglob("*")) == ["b", "blobs", "model", "snapshot"]
+    assert shadow(source, tmp_path / "few", 1) == 1

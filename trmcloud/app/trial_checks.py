@@ -1,0 +1,724 @@
+"""Judges a tried command: observations in, checks and the line to type out. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Annotated
+
+from trmcloud.core.contract.command import NO_SIGNAL, Command
+from trmcloud.core.contract.command_terms import MOST_LINE_CHARS
+from trmcloud.core.contract.records import Step, within
+from trmcloud.core.text import one_line
+from trmcloud.core.values import dataclass, replace
+
+# -- observations -------------------------------------------------------------------------------
+
+_Count = Annotated[int, within(0, 1 << 53)]
+_Seconds = Annotated[float, within(0.0, 1e7)]
+
+
+@dataclass(frozen=True)
+class SeenSave:
+    """An artifact that the command wrote."""
+
+    source: str
+    """Its path in the command's folder; one that begins with ``~/`` is in its HOME."""
+    size_bytes: _Count
+    step: Step | None = None
+    kind: str = ""
+    """The name of its layout."""
+    is_file: bool = True
+
+
+@dataclass(frozen=True)
+class SeenKey:
+    """A named number of the log or of TensorBoard's files. ``last`` is None for NaN and inf."""
+
+    name: str
+    count: _Count
+    last: float | None = None
+    pattern: str = ""
+    """The ``--metric`` that reads it; empty: its name does."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of the command, until all its processes had ended."""
+
+    ran_s: _Seconds = 0.0
+    """Until it ended or was asked to stop."""
+    code: int | None = None
+    """None: it ran until it was asked to stop. Below zero: the number of the signal that ended
+    it."""
+    lines: _Count = 0
+    last_lines: tuple[str, ...] = ()
+    first_step: Step | None = None
+    last_step: Step | None = None
+    step_s: _Seconds | None = None
+    memory_bytes: _Count = 0
+    keys: tuple[SeenKey, ...] = ()
+    saves: tuple[SeenSave, ...] = ()
+    told: bool = False
+    left_s: _Seconds | None = None
+    """Seconds from the request to stop until it had ended; None: it had to be killed."""
+    saved_s: _Seconds | None = None
+    """Seconds from the request to stop until its last write of an artifact; None: it wrote none."""
+    left_behind: _Count = 0
+    """Processes that were alive after the command itself had ended."""
+    too_large: bool = False
+    """It was ended, since it had written more than allowed."""
+
+
+@dataclass(frozen=True)
+class SeenPath:
+    """A path that a Python process of the command opened."""
+
+    path: str
+    writes: bool
+    there: bool
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The observations of one trial. Paths are absolute."""
+
+    first: Attempt
+    resumed: Attempt | None = None
+    resumed_from: str = ""
+    resumed_step: Step | None = None
+    """The step of that checkpoint, where its name or its state has one."""
+    resumed_by: tuple[str, ...] = ()
+    """The words that resumed it, with ``{checkpoint}`` in them."""
+    pythons: tuple[str, ...] = ()
+    """Interpreters that were observed; none: no process was observed."""
+    modules: tuple[str, ...] = ()
+    """Top-level modules beside the standard library's whose import was tried."""
+    paths: tuple[SeenPath, ...] = ()
+    sources: tuple[str, ...] = ()
+    """The files of the copy that Python read as source, relative to it."""
+    other_files: _Count = 0
+    other_bytes: _Count = 0
+    """What it wrote beside artifacts."""
+    network_blocked: bool = False
+    why_not_started: str = ""
+    version: int = 1
+
+
+# -- facts, which need the file system, and the checks of them -----------------------------------
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A file or module that the command did not find in the copy, and that is here."""
+
+    name: str
+    why: str
+    fix: str
+    is_sent: bool = False
+    """It is in the copy, at another place than where it was looked for."""
+
+    @property
+    def said(self) -> str:
+        how = "is sent, but" if self.is_sent else "is here and was not sent:"
+        return f"{self.name} {how} {self.why}"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that is judged of one trial."""
+
+    command: Command
+    observed: Observed
+    files: int = 0
+    for_s: float = 60.0
+    most_bytes: int = 0
+    data: str = ""
+    """``--data``, as it was typed."""
+    missing: tuple[Absent, ...] = ()
+    outside_reads: tuple[str, ...] = ()
+    outside_writes: tuple[str, ...] = ()
+    own_modules: tuple[Absent, ...] = ()
+    """Modules that were imported from outside the copy."""
+    modules: tuple[str, ...] = ()
+    """Installed modules that were imported."""
+    unnamed: tuple[str, ...] = ()
+    """Imported distributions that no requirements name or bring, and no image has."""
+    requirements: str = ""
+    """The file of requirements in the tree; empty: there is none."""
+    hub_reads: tuple[str, ...] = ()
+    """Entries of the model hub's cache that were read."""
+    online: bool = False
+    """Downloads were let through."""
+
+
+class Result(str, Enum):
+    """The result of one check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check with one line of evidence; ``fix`` is what to change, empty where nothing is."""
+
+    name: str
+    result: Result
+    evidence: str
+    fix: str = ""
+    details: tuple[str, ...] = ()
+
+
+NAMES = ("starts", "reads", "imports", "writes", "metric", "pace", "stops", "resumes", "gpu")
+COMPILED_READERS = (
+    "pyarrow", "datasets", "safetensors", "tokenizers", "h5py", "cv2", "tensorflow", "tensorstore",
+    "sentencepiece", "polars", "duckdb", "lance", "decord", "av", "torchaudio", "torchcodec",
+    "xgboost", "lightgbm", "catboost", "netCDF4", "zarr",
+)  # fmt: skip
+"""Modules that open files without an event of Python's."""
+_OFFLINE = re.compile(
+    r"offline ?mode|HF_HUB_OFFLINE|LocalEntryNotFound|network is unreachable|name resolution"
+    r"|name or service not known|couldn.t connect to|max retries exceeded|getaddrinfo",
+    re.I,
+)
+"""What a command prints that needs a network, in the words of libc and of the hub's libraries."""
+_SHOWN = 3
+
+
+def judge(facts: Facts) -> tuple[Check, ...]:
+    """Return the checks in the order of ``NAMES``; each passed, failed or unknown."""
+    started = _starts(facts)
+    if facts.observed.why_not_started:
+        rest = (Check(name, Result.UNKNOWN, "it did not start") for name in NAMES[1:-1])
+        return started, *rest, _gpu(facts)
+    made = (
+        started, _reads(facts), _imports(facts), _writes(facts), _metric(facts), _pace(facts),
+        _stops(facts), _resumes(facts), _gpu(facts),
+    )  # fmt: skip
+    if not facts.observed.first.code:
+        return made
+    # It has to start before anything else is worth changing.
+    others = (
+        replace(check, fix="") if check.result is Result.UNKNOWN else check for check in made[1:]
+    )
+    return started, *others
+
+
+def _starts(facts: Facts) -> Check:
+    seen, first = facts.observed, facts.observed.first
+    if seen.why_not_started:
+        return Check("starts", Result.FAILED, seen.why_not_started)
+    details = tuple(first.last_lines)
+    if first.too_large:
+        return Check(
+            "starts", Result.FAILED,
+            f"it wrote more than {facts.most_bytes / 1e9:g} GB within {first.ran_s:.0f} s, and was "
+            "ended", "--gb with a higher limit",
+        )  # fmt: skip
+    if first.code and not facts.online and any(map(_OFFLINE.search, first.last_lines)):
+        return Check(
+            "starts", Result.UNKNOWN,
+            f"{_ended(first.code, first.ran_s)}: it wanted the network, which a trial keeps closed",
+            "--online lets it download", details,
+        )  # fmt: skip
+    if first.code:
+        fix = "; ".join(dict.fromkeys(each.fix for each in facts.missing))
+        why = [each.said for each in facts.missing]
+        how = _ended(first.code, first.ran_s)
+        return Check("starts", Result.FAILED, "; ".join([how, *why[:_SHOWN]]), fix, details)
+    if first.left_behind:
+        count = f"{first.left_behind} process{'es' * (first.left_behind != 1)}"
+        return Check(
+            "starts", Result.FAILED,
+            f"the command ended after {first.ran_s:.1f} s and left {count} running: a run ends, "
+            "and ends them, when its command does",
+            "start it in the foreground, without & or nohup",
+        )  # fmt: skip
+    if first.code == 0:
+        if first.last_step is None and not first.saves and not first.keys:
+            return Check(
+                "starts", Result.FAILED,
+                f"it ended by itself with code 0 after {first.ran_s:.1f} s, without a step, a "
+                "metric or a checkpoint", "", details,
+            )  # fmt: skip
+        return Check(
+            "starts", Result.PASSED, f"it ended by itself with code 0 after {first.ran_s:.1f} s"
+        )
+    if not first.lines:
+        return Check(
+            "starts", Result.UNKNOWN,
+            f"it ran for {first.ran_s:.0f} s and printed nothing",
+        )  # fmt: skip
+    files = f"{facts.files:,} file{'s' * (facts.files != 1)}"
+    return Check("starts", Result.PASSED, f"it ran for {first.ran_s:.0f} s in a copy of {files}")
+
+
+def _reads(facts: Facts) -> Check:
+    seen = facts.observed
+    absent = [each for each in (*facts.missing, *facts.own_modules) if not each.is_sent]
+    if absent or facts.outside_reads:
+        told = [f"{each.name} ({each.why})" for each in absent] + list(facts.outside_reads)
+        fixes = [each.fix for each in absent]
+        if facts.outside_reads:
+            fixes.append("--data FOLDER, which the script finds as $TRMCLOUD_DATA")
+        return Check(
+            "reads", Result.FAILED, f"not among the files to send: {_some(told)}",
+            "; ".join(dict.fromkeys(fixes)),
+        )  # fmt: skip
+    if not seen.pythons:
+        return Check("reads", Result.UNKNOWN, "no Python process was observed")
+    hub = f"; from the hub's cache here: {_some(facts.hub_reads)}" if facts.hub_reads else ""
+    compiled = [name for name in COMPILED_READERS if name in facts.modules]
+    if compiled:
+        return Check(
+            "reads", Result.UNKNOWN,
+            f"nothing beyond the files to send was seen; possibly missed: {', '.join(compiled)} "
+            f"{'read' if len(compiled) > 1 else 'reads'} without an event{hub}",
+        )  # fmt: skip
+    return Check("reads", Result.PASSED, f"nothing beyond the files to send{hub}")
+
+
+def _imports(facts: Facts) -> Check:
+    if not facts.observed.pythons:
+        return Check("imports", Result.UNKNOWN, "no Python process was observed")
+    if facts.unnamed:
+        where = facts.requirements or "requirements.txt"
+        said = f"{where} does not name" if facts.requirements else "no requirements name"
+        one = len(facts.unnamed) == 1
+        return Check(
+            "imports", Result.FAILED,
+            f"{said} {_some(facts.unnamed, 8)}, which {'is' if one else 'are'} imported",
+            f"add {'it' if one else 'them'} to {where}, and --pip {where}",
+        )  # fmt: skip
+    if facts.requirements:
+        return Check("imports", Result.PASSED, f"all are named by {facts.requirements}")
+    return Check("imports", Result.PASSED, "nothing that the default image lacks")
+
+
+def _writes(facts: Facts) -> Check:
+    saves, seen = facts.observed.first.saves, facts.observed
+    absolute = (
+        f"; for real, outside the copy: {_some(facts.outside_writes)}"
+        if facts.outside_writes
+        else ""
+    )
+    others = ""
+    if seen.other_files:
+        files = f"{seen.other_files:,} other file{'s' * (seen.other_files != 1)}"
+        others = f"; {files}, {_size(seen.other_bytes)}"
+    if not saves:
+        return Check(
+            "writes", Result.UNKNOWN,
+            f"no checkpoint within {seen.first.ran_s:.0f} s{others}{absolute}",
+            "" if seen.first.code else "--for with more seconds, or save more often for a trial",
+        )  # fmt: skip
+    largest = max(save.size_bytes for save in saves)
+    place = checkpoints_place(saves)
+    kinds = ", ".join(sorted({save.kind for save in saves if save.kind}))
+    count = f"{len(saves)} checkpoint{'s' * (len(saves) != 1)}"
+    told = f"{count}{f' ({kinds})' if kinds else ''} in {place}, {_size(largest)} the largest"
+    result = Result.FAILED if facts.outside_writes else Result.PASSED
+    fix = "write below the working folder" if facts.outside_writes else ""
+    return Check("writes", result, told + others + absolute, fix)
+
+
+def _metric(facts: Facts) -> Check:
+    first, command = facts.observed.first, facts.command
+    keys = {key.name: key for key in first.keys}
+    compared = [key for key in first.keys if _may_compare(key.name)] or list(first.keys)
+    others = len(first.keys) - len(compared)
+    shown = _some([_key_text(key) for key in compared], 6)
+    shown += f", and {others} other name{'s' * (others != 1)}" if others else ""
+    if command.metric:
+        found = keys.get(command.metric_name)
+        if found is not None:
+            times = f"{found.count:,} value{'s' * (found.count != 1)}"
+            last = (
+                f", the last {found.last:g}" if found.last is not None else ", the last not finite"
+            )
+            return Check("metric", Result.PASSED, f"{command.metric_name}: {times}{last}")
+        seen = f"; seen: {shown}" if keys else "; no other number was seen either"
+        return Check(
+            "metric", Result.FAILED if first.lines else Result.UNKNOWN,
+            f"{command.metric_name} did not appear within {first.ran_s:.0f} s{seen}",
+            "--for with more seconds, or --metric with one of these" if keys else "",
+        )  # fmt: skip
+    if not keys:
+        return Check("metric", Result.UNKNOWN, "its log and event files showed no named number")
+    chosen = best_key(first.keys)
+    if chosen is None:
+        return Check("metric", Result.UNKNOWN, f"seen: {shown}; none looks like a loss or a score")
+    return Check("metric", Result.PASSED, f"seen: {shown}; best by {chosen.name}")
+
+
+def _pace(facts: Facts) -> Check:
+    first = facts.observed.first
+    memory = f"{first.memory_bytes / 1e9:.2f} GB of this machine's memory"
+    if first.step_s is None or first.first_step is None or first.last_step is None:
+        steps = "no step was seen" if first.last_step is None else "too few steps to know a pace"
+        return Check("pace", Result.UNKNOWN, f"{steps}; {memory}")
+    steps = f"steps {first.first_step:,} to {first.last_step:,}"
+    return Check("pace", Result.PASSED, f"{first.step_s:.3g} s a step ({steps}); {memory}")
+
+
+def _stops(facts: Facts) -> Check:
+    first, command = facts.observed.first, facts.command
+    way = f"SIG{command.stop_signal}" if command.stop_signal != NO_SIGNAL else "its stop file"
+    if not first.told:
+        why = "had ended before it" if first.code is not None else "was not asked"
+        return Check("stops", Result.UNKNOWN, f"it {why}")
+    if first.left_s is None:
+        return Check(
+            "stops", Result.FAILED,
+            f"it had not left {command.grace_s:g} s after {way}, and was killed"
+            + (f"; it saved after {first.saved_s:.1f} s" if first.saved_s is not None else ""),
+            "--grace with more seconds, or save often: a run keeps what was saved",
+        )  # fmt: skip
+    if first.saved_s is not None:
+        return Check(
+            "stops", Result.PASSED,
+            f"saved {first.saved_s:.1f} s after {way}, left after {first.left_s:.1f} s",
+        )  # fmt: skip
+    if first.saves:
+        return Check(
+            "stops", Result.PASSED,
+            f"it left {first.left_s:.1f} s after {way} without a save: a run keeps what was saved "
+            "before",
+        )  # fmt: skip
+    return Check(
+        "stops", Result.UNKNOWN, f"it left {first.left_s:.1f} s after {way}, and saved nothing"
+    )
+
+
+def _resumes(facts: Facts) -> Check:
+    seen, resumed = facts.observed, facts.observed.resumed
+    if resumed is None:
+        why = (
+            "there was no checkpoint to resume from"
+            if facts.command.resume
+            else "--resume was not given"
+        )
+        words = " ".join(map(_quoted, facts.command.words))
+        fix = "" if facts.command.resume else f"--resume '{words} … {{checkpoint}}'"
+        return Check("resumes", Result.UNKNOWN, why, fix)
+    details = tuple(resumed.last_lines)
+    came = f"from {one_line(seen.resumed_from)}"
+    is_guess = not facts.command.resume
+    if is_guess:
+        came += f" by {seen.resumed_by[-2]}"
+    broken = Result.UNKNOWN if is_guess else Result.FAILED
+    if resumed.code:
+        how = _ended(resumed.code, resumed.ran_s)
+        return Check("resumes", broken, f"{came}: {how}", "", details)
+    if resumed.first_step is None:
+        return Check("resumes", Result.UNKNOWN, f"{came}: its log names no step")
+    if seen.resumed_step is None:
+        begins, first = resumed.first_step, seen.first.first_step
+        if first is not None and begins > first:
+            return Check("resumes", Result.PASSED, f"{came}: its first step was {begins:,}")
+        return Check("resumes", Result.UNKNOWN, f"{came}: its first step was {begins:,}")
+    if resumed.first_step >= seen.resumed_step:
+        return Check("resumes", Result.PASSED, f"{came}: its first step was {resumed.first_step:,}")
+    return Check(
+        "resumes", broken, f"{came}: it began again at step {resumed.first_step:,}", "", details
+    )
+
+
+def _gpu(facts: Facts) -> Check:
+    return Check(
+        "gpu", Result.UNKNOWN, "memory and pace on a GPU are not known from here",
+        probe_line(facts),
+    )  # fmt: skip
+
+
+def failed(checks: Sequence[Check]) -> tuple[Check, ...]:
+    return tuple(check for check in checks if check.result is Result.FAILED)
+
+
+# -- the line to type ----------------------------------------------------------------------------
+
+_LEAST_GB = 0.01
+_ROOM = 1.5
+"""A checkpoint on another machine may hold more: optimizer states that were empty here."""
+_PROBE_STEPS = 200
+
+
+@dataclass(frozen=True)
+class Hired:
+    """The machine and money of the printed line, as they were typed to ``try``."""
+
+    hardware: str = ""
+    rate: str = ""
+    budget: str = ""
+
+    @property
+    def is_rented(self) -> bool:
+        return self.hardware not in ("", "local")
+
+
+def run_line(facts: Facts, hired: Hired) -> str:
+    """Return the whole ``trmcloud run …`` line that follows from what was seen, quoted for a
+    shell."""
+    rented = hired.is_rented
+    where = [hired.hardware] if rented else ["local", "--rate", hired.rate or "1"]
+    words = ["trmcloud", "run", *where, "--budget", hired.budget or "1"]
+    return shlex.join([*words, *_options(facts, rented=rented), "--", *facts.command.words])
+
+
+def probe_line(facts: Facts) -> str:
+    """Return the line of a paid probe, capped, that answers what needs a GPU."""
+    given = [word for name in facts.command.env for word in ("--env", name)]
+    data = [*_root(facts.command), *(["--data", facts.data] if facts.data else [])]
+    pip = ["--pip", facts.requirements] if facts.requirements else []
+    words = ["trmcloud", "run", "any", "--memory", "20", "--probe", str(_PROBE_STEPS)]
+    words += ["--budget", "1", *data, *given, *pip]
+    return shlex.join([*words, "--", *facts.command.words])
+
+
+def _options(facts: Facts, *, rented: bool) -> list[str]:
+    command, first = facts.command, facts.observed.first
+    made = _root(command)
+    if facts.data:
+        made += ["--data", facts.data]
+    place = command.checkpoints or (checkpoints_place(first.saves) if first.saves else "")
+    if place:
+        made += ["--checkpoints", place]
+        if first.saves:
+            made += ["--checkpoint-gb", f"{_checkpoint_gb(first.saves):g}"]
+    made += _metric_options(facts)
+    made += ["--grace", f"{_grace_s(facts):g}"]
+    if command.stop_signal != "TERM":
+        made += ["--stop-signal", command.stop_signal]
+    if command.stop_file:
+        made += ["--stop-file", command.stop_file]
+    for name in command.env:
+        made += ["--env", name]
+    pip = command.pip or (facts.requirements if rented else "")
+    if pip:
+        made += ["--pip", pip]
+    if command.image:
+        made += ["--image", command.image]
+    resume = command.resume
+    if not resume and _resumes(facts).result is Result.PASSED:
+        resume = facts.observed.resumed_by
+    if resume:
+        made += ["--resume", " ".join(map(_quoted, resume))]
+    return made
+
+
+def _root(command: Command) -> list[str]:
+    """``--root ..``, where the command is started below the tree that is sent."""
+    depth = len(command.folder.split("/")) if command.folder else 0
+    return ["--root", "/".join([".."] * depth)] if depth else []
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell takes it; braces, which only a shell with expansion reads, stay plain."""
+    return word if re.fullmatch(r"[\w@%+=:,./{}-]+", word, re.A) else shlex.quote(word)
+
+
+def _metric_options(facts: Facts) -> list[str]:
+    command = facts.command
+    if command.metric:
+        best = ["--best", "max"] if command.higher_is_better else []
+        return ["--metric", command.metric, *best]
+    chosen = best_key(facts.observed.first.keys)
+    if chosen is None:
+        return []
+    best = ["--best", "max"] if is_higher_better(chosen.name) else []
+    return ["--metric", chosen.pattern or chosen.name, *best]
+
+
+def _grace_s(facts: Facts) -> float:
+    """The grace that is worth its reservation: what a save took, twice, and 5 s."""
+    first = facts.observed.first
+    if not first.told or first.left_s is None:
+        return facts.command.grace_s
+    return float(min(facts.command.grace_s, 5 + math.ceil(2 * (first.saved_s or 0.0))))
+
+
+def _checkpoint_gb(saves: Sequence[SeenSave]) -> float:
+    """In GB, two digits, rounded up."""
+    needed = max(save.size_bytes for save in saves) / 1e9 * _ROOM
+    if needed <= _LEAST_GB:
+        return _LEAST_GB
+    unit = 10.0 ** (math.floor(math.log10(needed)) - 1)
+    return round(math.ceil(needed / unit) * unit, 6)
+
+
+def checkpoints_place(saves: Sequence[SeenSave]) -> str:
+    """The folder that holds all of ``saves``, or a pattern where they are in the working folder
+    itself."""
+    folders = [save.source.rpartition("/")[0] for save in saves]
+    common = folders[0].split("/") if folders[0] else []
+    for folder in folders[1:]:
+        parts = folder.split("/") if folder else []
+        same = [a for a, b in zip(common, parts, strict=False) if a == b]
+        common = common[: len(same)] if common[: len(same)] == same else []
+    if common:
+        return "/".join(common)
+    names = {save.source for save in saves}
+    if len(names) == 1:
+        return next(iter(names))
+    tops = {save.source.partition("/")[0] for save in saves}
+    if len(tops) == 1:
+        return next(iter(tops))
+    suffixes = {name.rpartition(".")[2] for name in tops if "." in name}
+    if len(suffixes) == 1 and all("." in name for name in tops):
+        return f"*.{next(iter(suffixes))}"
+    heads = {re.split(r"[-_.]?[0-9]", name, maxsplit=1)[0] for name in tops}
+    return f"{next(iter(heads))}*" if len(heads) == 1 and "" not in heads else "."
+
+
+# -- named numbers of a line -----------------------------------------------------------------------
+
+_NUMBER = r"[-+]?(?:[0-9][0-9,]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?(?:nan|inf)\b"
+_PAIR = re.compile(
+    rf"""(?<![\w./-])([A-Za-z_][A-Za-z0-9_./@-]{{0,60}}(?:\ [A-Za-z_][A-Za-z0-9_]{{0,30}})?)
+    (['"]?\s{{0,8}}[=:]\s{{0,8}}['"]?)({_NUMBER})""",
+    re.X | re.I,
+)
+_WORDS = re.compile(
+    rf"""\b((?:(?:val|valid|validation|eval|test|dev|train|training)[ _-])?
+    (?:loss|acc|accuracy|ppl|perplexity|bpb|bpc))(\s{{1,8}})({_NUMBER})""",
+    re.X | re.I,
+)
+_NO_METRIC = re.compile(
+    r"(global_?)?(step|iter|iteration|epoch)s?|lr|learning_rate|time|seconds|elapsed|eta|seed|"
+    r"port|pid|rank|world_size|device|.*(/s|_per_sec.*|per_second|time|_ms|samples|tokens)", re.I
+)  # fmt: skip
+_PLACE = re.compile(r".*\.(py|pyx|c|cc|cpp|cu|h|rs|go|js)|https?|file", re.I)
+"""Names that stand before the number of a line or a port."""
+_HELD_OUT = re.compile(r"val|eval|test|dev|held", re.I)
+_LOWER = re.compile(
+    r"(.*loss|nll|.*ppl|.*perplexity|bpb|bpc|error|err|mae|mse|rmse|wer|cer|fid)", re.I
+)
+_HIGHER = re.compile(
+    r"(.*acc|.*accuracy|f1|bleu|rouge\w?|auc|map|rewards?|score|returns?|precision|recall|r2|iou"
+    r"|dice|top[15])",
+    re.I,
+)
+
+
+@dataclass(frozen=True)
+class NamedNumber:
+    """A number of a line of text, its name and the pattern that finds it."""
+
+    name: str
+    value: float
+    pattern: str
+
+
+def numbers_in(text: str) -> tuple[NamedNumber, ...]:
+    """Return the named numbers of a line, the leftmost of each name; step counters are none."""
+    found: dict[str, NamedNumber] = {}
+    for match in (
+        *_PAIR.finditer(text[:MOST_LINE_CHARS]),
+        *_WORDS.finditer(text[:MOST_LINE_CHARS]),
+    ):
+        typed, between, number = match.groups()
+        name = re.sub(r"[^\w./@-]+", "_", typed.strip())
+        if _NO_METRIC.fullmatch(name) or _PLACE.fullmatch(name) or name in found:
+            continue
+        try:
+            value = float(number.replace(",", ""))
+        except ValueError:
+            continue
+        found[name] = NamedNumber(name, value, _pattern(typed, between, number))
+    return tuple(found.values())
+
+
+def _pattern(typed: str, between: str, number: str) -> str:
+    """``val_loss=([0-9.]+)``: what finds the number by the text before it."""
+    digits = "[0-9.]+" if re.fullmatch(r"[0-9.]+", number) else "[-+0-9.,a-zA-Z]+"
+    if re.fullmatch(r"[=:]", between):
+        joint = between
+    elif between.isspace():
+        joint = r"\s+"
+    else:
+        joint = r"[^\w.+-]+"
+    name = re.escape(typed).replace(r"\ ", " ").replace("\\_", "_").replace(r"\-", "-")
+    return rf"{'' if re.match('val|eval|test', typed) else BOUNDARY}{name}{joint}({digits})"
+
+
+BOUNDARY = r"\b"
+
+
+def best_key(keys: Sequence[SeenKey]) -> SeenKey | None:
+    """The key by which checkpoints are best compared: a held-out loss, else a held-out score, else
+    a loss; None where no key looks like one."""
+
+    def rank(key: SeenKey) -> tuple[bool, bool, int]:
+        return (
+            _HELD_OUT.search(key.name) is None,
+            not _says(_LOWER, key.name),
+            len(key.name),
+        )
+
+    may_be = [key for key in keys if _may_compare(key.name)]
+    return min(may_be, key=rank) if may_be else None
+
+
+def _may_compare(name: str) -> bool:
+    return _says(_LOWER, name) or _says(_HIGHER, name)
+
+
+def is_higher_better(name: str) -> bool:
+    return _says(_HIGHER, name) and not _says(_LOWER, name)
+
+
+def _says(pattern: re.Pattern[str], name: str) -> bool:
+    """Whether a word of the name is one that ``pattern`` knows: ``val/acc_top1`` has three."""
+    return any(pattern.fullmatch(word) for word in re.split(r"[^A-Za-z0-9]+", name))
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def requirement_names(texts: Mapping[str, str]) -> frozenset[str]:
+    """The distributions that requirements files name, by PEP 503.
+
+    Args:
+        texts: file name → content, of requirements*.txt and environment.yml.
+    """
+    found = set()
+    for name, text in texts.items():
+        for line in text.splitlines():
+            said = line.split("#")[0].strip()
+            if name.endswith((".yml", ".yaml")):
+                said = said[1:].strip() if said.startswith("-") else ""
+            match = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)", said)
+            if match and not said.endswith(":"):
+                found.add(plain_name(match[1]))
+    return frozenset(found)
+
+
+def plain_name(name: str) -> str:
+    """A distribution's name as PEP 503 normalises it."""
+    return re.sub(r"[-_.]+", "-", name).lower().strip("-")
+
+
+def _key_text(key: SeenKey) -> str:
+    return f"{key.name} ({key.count:,} value{'s' * (key.count != 1)})"
+
+
+def _ended(code: int, ran_s: float) -> str:
+    how = f"code {code}" if code >= 0 else f"signal {-code}"
+    return f"it ended with {how} after {ran_s:.1f} s"
+
+
+def _some(names: Sequence[str], most: int = _SHOWN) -> str:
+    told = ", ".join(one_line(name)[:160] for name in names[:most])
+    return f"{told} and {len(names) - most} more" if len(names) > most else told
+
+
+def _size(size_bytes: int) -> str:
+    for unit, each in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size_bytes >= each:
+            return f"{size_bytes / each:.1f} {unit}"
+    return f"{size_bytes} bytes"

@@ -1,0 +1,86 @@
+"""``trmcloud try``: run a command here for a minute, free, before anything is rented."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trmcloud.app.commands import CommandRequest, check_hardware
+from trmcloud.app.trial import Trial, TrialBounds, log_path
+from trmcloud.app.trial import try_command as run_trial
+from trmcloud.app.trial_checks import Hired
+from trmcloud.cli import options
+from trmcloud.cli.views.streams import as_is
+from trmcloud.cli.views.trial import TrialProgress, check_lines, contained_lines
+from trmcloud.core.contract.records import finite
+from trmcloud.core.errors import TrialFailed
+from trmcloud.core.money import Usd
+from trmcloud.options import LaunchRequest, parse_money
+from trmcloud.wiring import build_trial
+
+_INTERRUPTED = 130
+
+
+@options.with_options("try")
+def try_command(
+    request: LaunchRequest,
+    asked: CommandRequest,
+    for_s: Annotated[
+        float, typer.Option("--for", metavar="S", help="Seconds until it is asked to stop.")
+    ] = 60.0,
+    steps: Annotated[
+        int, typer.Option("--steps", help="Ask it to stop after so many steps, if earlier.")
+    ] = 0,
+    gigabytes: Annotated[
+        float, typer.Option("--gb", metavar="GB", help="The most that it may write.")
+    ] = 5.0,
+    online: Annotated[
+        bool, typer.Option("--online", help="Let it download; pushes need a key in --env.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Run a command here for a minute, free, in a copy of what would be sent: what it needs and
+    writes, whether it stops and resumes, and the line that runs it.
+
+    Example: trmcloud try --metric val_loss -- python train.py
+    """
+    ground = build_trial()
+    hired = Hired(
+        check_hardware(request.hardware),
+        _plain(parse_money("--rate", request.rate)),
+        _plain(parse_money("--budget", request.budget)),
+    )
+    bounds = TrialBounds(for_s=for_s, steps=steps, gigabytes=gigabytes, online=online)
+    progress = TrialProgress(for_s)
+    try:
+        trial = run_trial(ground, asked, bounds, hired, Path.cwd(), request.data, progress)
+    except KeyboardInterrupt:
+        progress.clear()
+        print("interrupted: the command and all that it started have ended", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
+    finally:
+        progress.clear()
+    if as_json:
+        print(json.dumps(finite(trial)), file=as_is())
+    else:
+        _show(trial, hired, log_path(ground.home, trial))
+    if trial.has_failed:
+        sys.exit(TrialFailed.exit_code)
+
+
+def _show(trial: Trial, hired: Hired, log: Path) -> None:
+    print("\n".join([*check_lines(trial), *contained_lines(trial)]))
+    if not trial.line:
+        print(f"  its log: {log}")
+        return
+    if not hired.is_rented:
+        print("  to rent, put 1xH100 or any --memory 24 in the place of local --rate:")
+    print(trial.line, file=as_is())  # to be copied: whole, however wide the terminal is
+
+
+def _plain(amount: Usd | None) -> str:
+    return amount.plain() if amount is not None else ""
