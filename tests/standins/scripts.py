@@ -106,3 +106,105 @@ open("out/step-6.pt", "wb").write(b"sound")
 print("step 6 val_loss=0.25")
 time.sleep(4)
 """
+
+#: Saves each epoch and evaluates then, as many a loop does.
+SAVES_FIRST = """
+import os, time
+os.makedirs("out")
+for epoch, loss in enumerate((5.0, 1.0, 4.0)):
+    print(f"epoch {epoch} training")
+    time.sleep(1.2)
+    with open(f"out/state-{'abc'[epoch]}.bin", "w") as file:
+        file.write(f"real {loss} " * 999)
+    time.sleep(1.2)
+    print(f"epoch {epoch} val_acc {1 / loss:.3f} val_loss={loss}")
+"""
+
+#: Its loss becomes NaN and then infinite; it saves all the same.
+DIVERGING = """
+import os, time
+os.makedirs("out")
+for step, loss in ((1, "2.5"), (2, "nan"), (3, "inf")):
+    print(f"step {step} val_loss={loss}")
+    with open(f"out/step-{step}.pt", "w") as file:
+        file.write(f"loss {loss} " * 999)
+    time.sleep(3)
+"""
+
+#: Writes the next one over the last, too often for a copy.
+OVERWRITING = """
+import time
+for step in range(1, 9):
+    print(f"step {step} val_loss={1 / step:.3f}")
+    with open("model.bin", "w") as file:
+        file.write(f"{step:04}" * 999)
+    time.sleep(0.8)
+"""
+
+#: Deletes what it saved.
+DELETING = """
+import os, time
+os.makedirs("out")
+with open("out/step-5.pt", "w") as file:
+    file.write("short-lived" * 99)
+print("step 5 val_loss=0.5")
+time.sleep(5)
+os.remove("out/step-5.pt")
+"""
+
+#: Changes its folder, and prints what is no text.
+WANDERING = """
+import os, time
+os.makedirs("far/away")
+os.chdir("far/away")
+os.write(1, bytes(range(256)) * 400)
+with open("weights.pt", "w") as file:
+    file.write("far" * 999)
+print("\\nstep 3 val_loss=0.25")
+time.sleep(3)
+"""
+
+#: Leaves a daemon behind, and nothing else.
+DAEMON = """
+import os, sys, time
+if os.fork():
+    sys.exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+while True:
+    time.sleep(0.2)
+"""
+
+#: Saves no checkpoint, but a table.
+TABLE = """
+import time
+with open("predictions.csv", "w") as file:
+    file.write("a,b\\n1,2\\n")
+time.sleep(1)
+"""
+
+#: Files as transformers' Trainer leaves them: checkpoints, a final model, and its arguments.
+TRAINER = """
+import json, os, time
+def lay(folder, weights, *others):
+    os.makedirs(folder, exist_ok=True)
+    header = json.dumps({"w": {"dtype": "U8", "shape": [len(weights)], "data_offsets":
+                               [0, len(weights)]}}).encode()
+    with open(f"{folder}/model.safetensors", "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header + weights)
+    for name in ("config.json", "training_args.bin", *others):
+        with open(f"{folder}/{name}", "w") as file:
+            file.write("{}")
+history = []
+for step, loss in ((20, 2.5), (40, 1.25), (60, 1.75)):
+    time.sleep(1)
+    history.append({"step": step, "eval_loss": loss})
+    print({"eval_loss": str(loss), "epoch": step / 20})
+    lay(f"out/checkpoint-{step}", bytes([step]) * 500, "optimizer.pt", "rng_state.pth")
+    with open(f"out/checkpoint-{step}/trainer_state.json", "w") as file:
+        json.dump({"global_step": step, "log_history": history}, file)
+    time.sleep(2)
+lay("out", bytes([60]) * 500)
+print({"train_runtime": 9.0})
+"""

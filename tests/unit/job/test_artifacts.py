@@ -147,6 +147,12 @@ def test_files_that_belong_together_are_one_checkpoint(tmp_path: Path, layout: s
     assert found(tmp_path) == expected
 
 
+def test_files_written_long_after_another_are_another_checkpoint(tmp_path: Path) -> None:
+    lay(tmp_path, "out/encoder.pt", "out/decoder.pt", "out/optimizer.pt", "out/state-b.pt")
+    os.utime(tmp_path / "out/state-b.pt", (1e9, 1e9))
+    assert found(tmp_path) == {"out/decoder.pt": ("pt", 3), "out/state-b.pt": ("pt", 1)}
+
+
 def test_what_a_file_is_shows_in_its_first_bytes(tmp_path: Path) -> None:
     lay(tmp_path, "out/booster.json", content=BOOSTER)
     lay(tmp_path, "out/trees.txt", content=b"tree\nversion=v4\n")

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -114,6 +114,8 @@ _HUB_WEIGHTS = re.compile(
 _HUB_SIGNS = frozenset(
     ("config.json", "adapter_config.json", "trainer_state.json", "training_args.bin")
 )
+_WRITTEN_BYTES_PER_S = 50e6
+"""The slowest disk on which files of one checkpoint are known for such by their times."""
 _MOST_ENTRIES = 20_000
 """Of one look at a place."""
 _MOST_STATE_BYTES = 64 << 20
@@ -403,13 +405,15 @@ class _Search:
                 parts.append(name)
             elif not _LOG.search(name):
                 self.rest.append(file)
-        plain = [key for key in groups if isinstance(key, str)]
+        for key in [key for key in groups if isinstance(key, str)]:
+            names = groups.pop(key)
+            groups |= {(key, at): each for at, each in _written_together(folder.files, names)}
         for name in parts:
-            key = _group_of(name)
-            if is_part(name) and key not in groups and isinstance(key, str) and len(plain) == 1:
-                key = plain[0]
-            if is_part(name) and key in groups:
-                groups[key].append(name)
+            group = _group_of(name)
+            if isinstance(group, str):
+                group = _nearest_group(folder.files, name, group, groups)
+            if is_part(name) and group in groups:
+                groups[group].append(name)
             else:
                 self.rest.append(folder.files[name])
         for names in groups.values():
@@ -519,6 +523,38 @@ def _group_of(name: str) -> object:
         return tuple(str(int(number)) for number in numbers)
     variant = _VARIANT.search(stem)
     return variant.group(1).lower() if variant else ""
+
+
+def _written_together(
+    files: Mapping[str, SeenFile], names: Sequence[str]
+) -> list[tuple[int, list[str]]]:
+    """Divide files without a number by their times: one that was written long after another one
+    belongs to another checkpoint. Returns each part's last time in ns, and its names."""
+    found: list[tuple[int, list[str]]] = []
+    for name in sorted(names, key=lambda name: files[name].mtime_ns):
+        file = files[name]
+        if found and file.mtime_ns - found[-1][0] <= _apart_ns(file):
+            found[-1] = file.mtime_ns, [*found[-1][1], name]
+        else:
+            found.append((file.mtime_ns, [name]))
+    return [(at, sorted(each)) for at, each in found]
+
+
+def _nearest_group(
+    files: Mapping[str, SeenFile], name: str, key: str, groups: Mapping[object, list[str]]
+) -> object:
+    """The group of files without a number that a part was written with: of its own kind of name, or
+    of any."""
+    file = files[name]
+    plain = [each for each in groups if isinstance(each, tuple) and isinstance(each[-1], int)]
+    alike = [each for each in plain if each[0] == key] or plain
+    near = [each for each in alike if abs(each[-1] - file.mtime_ns) <= 3 * _apart_ns(file)]
+    return min(near, key=lambda each: abs(each[-1] - file.mtime_ns), default=None)
+
+
+def _apart_ns(file: SeenFile) -> int:
+    """How long it may have taken to write a file after the one before it."""
+    return int(1.0e9 + file.size_bytes / _WRITTEN_BYTES_PER_S * 1e9)
 
 
 def _stem(name: str) -> str:

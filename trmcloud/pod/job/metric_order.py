@@ -140,12 +140,13 @@ class MetricOrder:
             same = [v for v in with_steps if v.step == step]
             if same:
                 return Assigned(same[-1], "step")
-            # Of another step: the last one up to it is the nearest that was measured.
+            # Of another step: the last one up to it, unless another checkpoint lies between.
             later = any((v.step or 0) > step for v in with_steps)
             earlier = [v for v in with_steps if (v.step or 0) < step]
-            if later or self.has_ended:
-                return Assigned(earlier[-1] if earlier else None, "step")
-            return Assigned(earlier[-1] if earlier else None, "step", pending=True)
+            found = earlier[-1] if earlier else None
+            if found is not None and self._has_save_between(found.step or 0, step):
+                found = None
+            return Assigned(found, "step", pending=not later and not self.has_ended)
         with_epochs = [v for v in self.values if v.epoch is not None]
         if epoch is None or not with_epochs or not self._count_alike(with_epochs):
             return None
@@ -161,6 +162,10 @@ class MetricOrder:
         if self.has_ended or any((v.epoch or 0) > epoch for v in with_epochs):
             return None
         return Assigned(None, "epoch", pending=True)
+
+    def _has_save_between(self, since: int, until: int) -> bool:
+        steps = (s.marks.number if s.marks.step is None else s.marks.step for s in self.saves)
+        return any(since < step < until for step in steps if step is not None)
 
     def _count_alike(self, values: list[Value]) -> bool:
         """Whether names and log may both count epochs from the same number."""

@@ -194,6 +194,8 @@ class Job:
         self._asked = False
         self._child: subprocess.Popen[bytes] | None = None
         self._started_at = math.inf
+        self._left = 0
+        """Processes that still ran when the command had ended."""
         self._offspring: dict[int, str] = {}
         self._newest: str | None = None
         self._looked_at = 0.0
@@ -220,11 +222,12 @@ class Job:
             return
         self._started_at = time.time()
         self._tell.enter("training", self._started_at)
+        assert self._child is not None
         try:
             self._watch_over()
         finally:
+            self._left = len(offspring(os.getpid())) if self._child.poll() is not None else 0
             ended = kill_all(os.getpid(), _KILL_WITHIN_S)
-        assert self._child is not None
         code = self._child.wait() if ended or self._child.poll() is not None else -signal.SIGKILL
         self._finish(code)
 
@@ -528,6 +531,9 @@ class Job:
             notes.append(
                 f"it had not left {self._command.grace_s:g} s after it was told, and was killed"
             )
+        if self._left and not self._stopping.told:
+            many = "a process" if self._left == 1 else f"{self._left} processes"
+            notes.append(f"it left {many} running, now ended: start it in the foreground")
         if self._tell.beat.saved_step is None:
             where = f" in {self._command.checkpoints}" if self._command.checkpoints else ""
             also = ": its other files come home unjudged" if self._taking.has_outputs else ""

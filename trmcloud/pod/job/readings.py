@@ -53,6 +53,8 @@ class LogPump:
         self._lines: deque[tuple[float, bytes]] = deque(maxlen=_MOST_LINES)
         self._rest = b""
         self._skips = False
+        self._at_start = True
+        """Whether the log ends with a whole line."""
         self._tail = b""
         self._left_out = 0
         self.lines_seen = 0
@@ -75,7 +77,9 @@ class LogPump:
 
     def say(self, text: str) -> None:
         """A line of our own, among the command's."""
-        self._write(f"trmcloud: {text}\n".encode())
+        begin = "" if self._at_start else "\n"
+        self._write(f"{begin}trmcloud: {text}\n".encode())
+        self._at_start = True
 
     def close(self, wait_s: float) -> None:
         """Once the command has ended; a child of its that holds the pipe open is waited for no
@@ -106,6 +110,7 @@ class LogPump:
         if kept:
             self._room -= len(kept)
             self._write(kept, always=True)
+            self._at_start = kept.endswith(b"\n")
         if beyond:
             self._left_out += len(beyond)
             self._tail = (self._tail + beyond)[-_TAIL_BYTES:]

@@ -1,0 +1,114 @@
+"""``trmcloud run`` on this machine: what comes home of scripts with odd habits is their model."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import User
+from tests.standins import scripts
+from trmcloud.core.contract.manifest import from_json
+from trmcloud.core.errors import NO_CHECKPOINT_CODE
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    made = User(tmp_path, cwd=folder)
+    yield made
+    made.end_everything()
+
+
+def run(user: User, text: str, *options: str, code: int = 0) -> str:
+    assert user.cwd is not None
+    (user.cwd / "train.py").write_text(text, encoding="utf-8")
+    rate = ("--rate", "3.60", "--budget", "0.20", "--checkpoint-gb", "0.01", "-y")
+    shown = user.run("run", "local", *rate, *options, "--", "python3", "train.py", code=code)
+    assert not user.live_pods()
+    return shown
+
+
+def fetched(user: User) -> Path:
+    """The file or folder that ``fetch-best`` brings, under its own name."""
+    assert user.cwd is not None
+    user.run("fetch-best", "--into", "best")
+    [found] = (user.cwd / "best" / "own").iterdir()
+    return found
+
+
+def metric(user: User) -> dict[str, object]:
+    """What the fetched checkpoint's manifest says of its metric."""
+    assert user.cwd is not None
+    path = user.cwd / "best" / "manifest.json"
+    told = from_json(path.read_text(), str(path)).extra.get("metric", {})
+    assert isinstance(told, dict)
+    return told
+
+
+def log_of(user: User) -> str:
+    path = user.home / "runs" / user.only_run().run_id / "train" / "train.log"
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def test_one_that_saves_and_then_evaluates(user: User) -> None:
+    run(user, scripts.SAVES_FIRST, "--metric", "val_loss")
+    best = fetched(user)
+    assert best.read_text().startswith("real 1.0")
+    assert metric(user)["value"] == 1.0
+
+
+def test_one_that_diverges(user: User) -> None:
+    run(user, scripts.DIVERGING, "--metric", "val_loss")
+    assert fetched(user).read_text().startswith("loss 2.5")
+    said = [
+        from_json(path.read_text(), str(path)).extra.get("metric")
+        for path in sorted(user.home.glob("runs/*/train/checkpoints/*/manifest.json"))
+    ]
+    assert {"name": "val_loss", "value": None, "by": "step", "said": "inf", "step": 3} in said
+
+
+def test_one_that_writes_over_its_last(user: User) -> None:
+    run(user, scripts.OVERWRITING, "--metric", "val_loss")
+    assert "model.bin was overwritten" in log_of(user)
+    assert fetched(user).read_text().startswith("0008")
+    assert metric(user)["value"] == 0.125
+
+
+def test_one_that_deletes_what_it_saved(user: User) -> None:
+    run(user, scripts.DELETING, "--metric", "val_loss")
+    assert fetched(user).read_text().startswith("short-lived")
+    assert metric(user)["value"] == 0.5
+
+
+def test_one_that_changes_its_folder_and_prints_no_text(user: User) -> None:
+    run(user, scripts.WANDERING, "--metric", "val_loss")
+    assert fetched(user).read_text().startswith("far")
+    assert metric(user)["value"] == 0.25
+
+
+def test_one_that_leaves_a_daemon(user: User) -> None:
+    shown = run(user, scripts.DAEMON, code=NO_CHECKPOINT_CODE)
+    assert "running, now ended: start it in the foreground" in " ".join(shown.split())
+
+
+def test_one_that_saves_no_checkpoint(user: User) -> None:
+    shown = run(user, scripts.TABLE, code=NO_CHECKPOINT_CODE)
+    assert "no checkpoint was recognised; files of no known layout are brought home" in " ".join(
+        shown.split()
+    )
+    with tarfile.open(fetched(user)) as archive:
+        assert archive.getnames() == ["predictions.csv"]
+
+
+def test_one_that_finishes_as_a_trainer_of_transformers_does(user: User) -> None:
+    """Its arguments are no model, and its checkpoints outlive its end."""
+    run(user, scripts.TRAINER, "--metric", "eval_loss")
+    best = fetched(user)
+    assert best.name == "checkpoint-40"
+    assert (best / "model.safetensors").read_bytes().endswith(bytes([40]) * 500)
+    assert metric(user) == {"name": "eval_loss", "value": 1.25, "by": "layout", "step": 40}
+    assert "took out (transformers-model)" in log_of(user)
