@@ -518,9 +518,9 @@ SWEPT_RUN = "r-aaaaaa"
 SWEPT = (
     ("status", "--all"), ("stop", SWEPT_RUN), ("stop", "--now", SWEPT_RUN), ("reap", "--yes"),
     ("report",), ("report", SWEPT_RUN), ("ledger", "check"), ("budget", "show"),
-    ("ledger", "backups"), ("fetch-best", SWEPT_RUN), ("resume", SWEPT_RUN),
+    ("ledger", "backups"), ("fetch-best", SWEPT_RUN),
 )  # fmt: skip
-EXITS = {"stop": {0, 7, 8}, "fetch-best": {3, 7}, "resume": {3, 7, 8}}
+EXITS = {"stop": {0, 7, 8}, "fetch-best": {3, 7}}
 """Well, or the ledger's code; else those of a run that is not known or has ended."""
 
 

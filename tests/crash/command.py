@@ -76,7 +76,9 @@ def main() -> None:
         world = build(home)
         return replace(world, ledger=WatchedLedger(world.ledger, at_write))
 
-    wiring.build_context = build_watched
+    for module in list(sys.modules.values()):  # a warm process has imported them
+        if getattr(module, "build_context", None) is build:
+            module.build_context = build_watched  # type: ignore[attr-defined]
     if arguments.stale is not None:
         run_queries._STALE_DRIVER_S = arguments.stale
     sys.argv = ["trmcloud", *arguments.words]

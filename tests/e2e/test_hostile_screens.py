@@ -187,5 +187,5 @@ def test_what_is_drawn_is_cleaned_by_whoever_draws() -> None:
         return sorted(found)
 
     assert uses("drawn_on(") == ["run_bar.py", "streams.py"]
-    assert uses(" draw(") == ["streams.py", "text.py"]
+    assert uses(" draw(") == ["streams.py", "text.py", "trial.py"]
     assert uses("__stdout__") == uses("stdout.buffer") == uses("__stderr__") == []

@@ -18,7 +18,7 @@ import pytest
 
 from tests.e2e.test_run import RATE, log_of
 from tests.e2e.user import User
-from trmcloud.core.errors import DataError, Outcome, UsageError
+from trmcloud.core.errors import NO_CHECKPOINT_CODE, DataError, Outcome, UsageError
 
 FAILED = Outcome.FAILED.exit_code
 
@@ -44,8 +44,11 @@ def git(folder: Path, *words: str) -> None:
     subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)
 
 
-def typed(user: User, *options: str, code: int = 0, words: tuple[str, ...] = ()) -> str:
+def typed(
+    user: User, *options: str, code: int = NO_CHECKPOINT_CODE, words: tuple[str, ...] = ()
+) -> str:
     command = ("python3", "train.py", *words)
+    code = 0 if "--dry-run" in options or "--checkpoints" in options else code
     return user.run("run", "local", *RATE, "--budget", "0.20", *options, "--", *command, code=code)
 
 
@@ -192,7 +195,7 @@ WAITS = "import time, trmcloud_job\nprint('LEFT', trmcloud_job.seconds_left())\n
 def test_hours_are_what_the_command_gets(user: User) -> None:
     assert user.cwd is not None
     write(user.cwd, {"train.py": WAITS})
-    out = typed(user, "--hours", "0.002", "--grace", "1", code=Outcome.LANDED.exit_code)
+    out = typed(user, "--hours", "0.002", "--grace", "1")
     assert "told to stop after 7 s" in out
     [left] = [line.split()[1] for line in log_of(user).splitlines() if line.startswith("LEFT")]
     assert 4 < float(left) <= 7.2

@@ -167,7 +167,8 @@ def _question(seen: Foreseen, folder: str) -> tuple[str, str, list[str]]:
             lines = ["Its pod is ended without landing.", lost, *ends]
             return "Stop this run at once", f"Stop it now, {seen.at_most} at most", lines
         case "save":
-            told = f"Saving and evaluating costs {seen.at_most} at most, {takes}; then it goes on."
+            told = f"Saving and evaluating costs {seen.at_most} at most, of the run's {seen.cap}; "
+            told += "then it goes on."
             return "Save a checkpoint now", f"Save now, {seen.at_most} at most", [told]
         case "fetch":
             costs = f"It costs {ZERO}: nothing is rented for it."
