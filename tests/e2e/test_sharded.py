@@ -33,7 +33,7 @@ def test_two_processes_share_it_out_are_killed_and_one_goes_on(trainee: User) ->
     two = ("launch", "local", *SMALL, "--processes", "2", "--budget", BUDGET.plain())
     trainee.run(*two, "-y", "-d")
     until(lambda: len(trainee.checkpoints()) >= 2, within_s=120, what="two checkpoints")
-    for word in ("watchdog_process", "agent.process", "torch.distributed.run", "model.train"):
+    for word in ("agent.watchdog", "agent.process", "torch.distributed.run", "model.train"):
         for pid in trainee.pids(word):
             kill(pid)
     run = settle(trainee, BUDGET)

@@ -24,7 +24,7 @@ from trmcloud.pod.machine import processes
 
 # The watchdog's own thinking, without a file, a process or a clock of its own.
 #
-# ``watchdog_process.py`` gives it the pod's real body; the simulated world gives it another one.
+# ``Watch`` below gives it the pod's real body; the simulated world gives it another one.
 
 HARD_STOP_GRACE_S = 1.0
 HARD_STOP, WORK_DONE, TERMINATED = "hard stop", "its work is done", "terminated"
