@@ -25,6 +25,8 @@ OUTPUTS = "outputs"
 """The kind of the one archive of files that no layout recognises."""
 UNFINISHED = "unfinished"
 """The layout of a folder whose index is not there yet."""
+STATES = frozenset({"cbsnapshot"})
+"""Layouts of a training's state whose step no name and no line of the log tells."""
 NAMED = "named"
 """The kind of what a pattern of ``--checkpoints`` or a line of reports names."""
 _MODELS = frozenset(

@@ -39,6 +39,11 @@ class Saved(NamedTuple):
     at: float
     marks: Marks = Marks()
 
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that its name bears, or the one number in it."""
+        return self.marks.number if self.marks.epoch is None else self.marks.epoch
+
 
 class Assigned(NamedTuple):
     """The value of a checkpoint. ``by`` says how it was found: step, epoch, time or order;
@@ -133,8 +138,7 @@ class MetricOrder:
 
     def _exact(self, saved: Saved) -> Assigned | None:
         """By the step or epoch that both its name and a line of the log bear."""
-        step, epoch, number = saved.marks
-        step = number if step is None else step
+        step = saved.marks.number if saved.marks.step is None else saved.marks.step
         with_steps = [v for v in self.values if v.step is not None]
         if step is not None and with_steps and self.is_step(step, saved.at):
             same = [v for v in with_steps if v.step == step]
@@ -147,21 +151,33 @@ class MetricOrder:
             if found is not None and self._has_save_between(found.step or 0, step):
                 found = None
             return Assigned(found, "step", pending=not later and not self.has_ended)
-        with_epochs = [v for v in self.values if v.epoch is not None]
-        if epoch is None or not with_epochs or not self._count_alike(with_epochs):
+        return self._by_epoch(saved) if not with_steps else None
+
+    def _by_epoch(self, saved: Saved) -> Assigned | None:
+        values = [v for v in self.values if v.epoch is not None]
+        if saved.epoch is None or not values or not self._count_alike(values):
             return None
-        same = [v for v in with_epochs if v.epoch == epoch]
-        if same:
-            # Names may count from 0 where the log counts from 1: then it trained between the two.
-            at = same[-1].at
-            is_at_once = abs(at - saved.at) <= AT_ONCE_S
-            nearest = self._nearest(saved, before=at < saved.at + AT_ONCE_S)
-            trained = self._trained(min(at, saved.at), max(at, saved.at))
-            is_sound = is_at_once or (same[-1] == nearest and not trained)
-            return Assigned(same[-1], "epoch") if is_sound else None
-        if self.has_ended or any((v.epoch or 0) > epoch for v in with_epochs):
+        if any(v.epoch == saved.epoch for v in values):
+            found = self._of_same_epoch(saved)
+            return None if found is None else Assigned(found, "epoch")
+        if not self.has_ended and all((v.epoch or 0) < saved.epoch for v in values):
+            return Assigned(None, "epoch", pending=True)
+        # Where the others have theirs by their names, this one has none.
+        others = any(self._of_same_epoch(other) for other in self.saves)
+        return Assigned(None, "epoch") if others else None
+
+    def _of_same_epoch(self, saved: Saved) -> Value | None:
+        """The value with its name's epoch. Names may count from 0 where the log counts from 1: then
+        it trained between the two."""
+        same = [v for v in self.values if v.epoch is not None and v.epoch == saved.epoch]
+        if not same:
             return None
-        return Assigned(None, "epoch", pending=True)
+        at = same[-1].at
+        if abs(at - saved.at) <= AT_ONCE_S:
+            return same[-1]
+        nearest = self._nearest(saved, before=at < saved.at + AT_ONCE_S)
+        trained = self._trained(min(at, saved.at), max(at, saved.at))
+        return same[-1] if same[-1] == nearest and not trained else None
 
     def _has_save_between(self, since: int, until: int) -> bool:
         steps = (s.marks.number if s.marks.step is None else s.marks.step for s in self.saves)
@@ -169,7 +185,7 @@ class MetricOrder:
 
     def _count_alike(self, values: list[Value]) -> bool:
         """Whether names and log may both count epochs from the same number."""
-        first = min((s.marks.epoch for s in self.saves if s.marks.epoch is not None), default=0)
+        first = min((s.epoch for s in self.saves if s.epoch is not None), default=0)
         return first > 0 or any(v.epoch == 0 for v in values)
 
     def _before(self, saved: Saved) -> Value | None:

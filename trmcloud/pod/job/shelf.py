@@ -26,6 +26,7 @@ from trmcloud.io.files import read_small, sync_folder, write_atomic
 from trmcloud.io.hashing import file_sha256
 from trmcloud.pod.job.artifacts import (
     OUTPUTS,
+    STATES,
     Artifact,
     ArtifactRefused,
     SeenFile,
@@ -505,7 +506,7 @@ class CheckpointTaker:
             saved = Saved(found.saved_at, found.marks._replace(step=named))
             self._tell.order.saw_save(saved)
             metric, waits = self._of_layout(found, step), False
-            if metric is None:
+            if metric is None and found.kind not in STATES:
                 metric, waits = self._metric_of(saved)
             self._take(found, step, metric, saved, waits=waits)
 
@@ -582,7 +583,7 @@ class CheckpointTaker:
             self.largest_bytes = max(self.largest_bytes, artifact.size_bytes)
             if made is not None:
                 self._last = made
-                if METRIC not in made.extra and not made.is_output:
+                if METRIC not in made.extra and made.extra[mf.LAYOUT] not in (OUTPUTS, *STATES):
                     self._unscored[made.step] = saved
                 self._tell.saved(made.step, made.val_bpb, time.time())
                 self._say(
