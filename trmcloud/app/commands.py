@@ -306,7 +306,8 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
     if (any_of := _ANY.fullmatch(request.hardware.strip().lower())) is not None:
         if request.rate is not None:
             raise UsageError("--rate is the price of this machine, which any does not mean")
-        request = replace(request, hardware="", gpus=int(any_of[1] or 1))
+        typed = tuple(name for name in request.typed if name != "hardware")
+        request = replace(request, hardware="", gpus=int(any_of[1] or 1), typed=typed)
     elif request.memory:
         raise UsageError(
             "--memory is for a machine that is to be chosen",

@@ -94,6 +94,7 @@ def test_any_is_the_cheapest_with_that_memory_and_never_this_machine() -> None:
     assert chosen(wish()).hardware == "1xL4"
     assert chosen(wish(memory=40.0)).hardware == "1xA100"
     assert chosen(wish("8xany")).hardware == "8xL4"
+    assert chosen(wish("8xany", typed=("hardware", "budget"))).hardware == "8xL4"
     assert chosen(wish("8xANY", memory=25.0)).hardware == "8xH100"
     with pytest.raises(NotFoundError, match=r"no GPU that is offered has 400\.0 GB") as caught:
         plan(wish(memory=400.0))
