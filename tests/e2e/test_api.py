@@ -144,7 +144,7 @@ def test_what_run_refuses_is_refused_to_a_program(home: Home, project: Path) -> 
         home.plan_command(WORDS, here=project, budget="1")
     with pytest.raises(UsageError, match="nothing says when it is to stop"):
         home.run_command(WORDS, here=project, hardware="local", rate="3.60")
-    with pytest.raises(BudgetRefused, match="with no budget anywhere"):
+    with pytest.raises(BudgetRefused, match="there is no budget anywhere"):
         home.run_command(WORDS, here=project, hardware="local", rate="3.60", hours=0.01)
     with pytest.raises(UsageError, match="there is no such command here"):
         home.run_command(("./absent",), here=project, **OWN)

@@ -191,7 +191,7 @@ def test_its_screen_says_what_is_simulated(tmp_path: Path) -> None:
     assert "simulated in place of python train.py, which is not run" in done.stdout
     assert "0.3 to 1.5 times the time until it is told to stop" in done.stdout
     assert "script    deaf\n" in done.stdout
-    assert "is not started again" in done.stdout
+    assert "crashed   not started again" in done.stdout
     assert "of training at least" in done.stdout
     assert "never run here" not in done.stdout
 

@@ -209,7 +209,13 @@ class CommandRequest:
     words: Sequence[str] = option(
         "words", (), "What to run, after --, as in a shell here.", _TRIED, _OWN,
         metavar="-- COMMAND…", parse=_words,
-        but={"rehearse": {"is_required": False, "metavar": "[-- COMMAND…]"}},
+        but={
+            "rehearse": {
+                "help": "A command in place of a recipe, after --, as run takes it.",
+                "metavar": "[-- COMMAND…]",
+                "is_required": False,
+            }
+        },
     )
     checkpoints: str = option(
         "--checkpoints", "",

@@ -14,12 +14,14 @@ from trmcloud.app import commands, preparing
 from trmcloud.app.commands import CommandRequest
 from trmcloud.app.launch_checks import check_launchable, check_loss
 from trmcloud.app.launching import keep_launchable
+from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli import options
-from trmcloud.cli.views.launch import show_plan
+from trmcloud.cli.views.launch import show_plan, tree_lines
 from trmcloud.cli.views.text import duration, print_json
 from trmcloud.core.contract.command import Command
 from trmcloud.core.errors import NotSupported, UsageError
 from trmcloud.core.spec.plan import Candidate
+from trmcloud.core.text import one_line
 from trmcloud.options import LaunchRequest, refuse_others
 from trmcloud.sim import rehearsal
 from trmcloud.sim.play import timeline
@@ -66,6 +68,7 @@ def rehearse(
         raise UsageError(f"--runs is from 1 to {_MOST_RUNS:,}, not {runs}")
     names = fault_names(faults, of_command=bool(asked.words))
     context, planner = build_context(), build_planner()
+    tree = None
     if asked.words:
         refuse_others(request, "run", "is about a recipe, and a command is rehearsed")
         here = Path.cwd()
@@ -91,21 +94,24 @@ def rehearse(
     else:
         if verbose:
             show_plan(context, made.plan, verbose=True)
-        _show(made, names, detach=request.detach, most=_ALL_LINES if verbose else _LINES)
+        _show(made, names, tree, detach=request.detach, most=_ALL_LINES if verbose else _LINES)
         if refusal:
             print(f"  launch      refuses this plan: {refusal}")
     if made.violations:
         sys.exit(1)
 
 
-def _show(made: Rehearsal, faults: Sequence[str], *, detach: bool, most: int) -> None:
+def _show(
+    made: Rehearsal, faults: Sequence[str], tree: WorkingTree | None, *, detach: bool, most: int
+) -> None:
     candidate = made.plan.recommended
     assert candidate is not None
     print(f"One play of {candidate.hardware} at {candidate.provider}, seed {made.shown.seed}:")
     how = "left alone once it trains" if detach else "launched and watched from here"
     print(f"  ({how}; checkpoints: {made.plan.survives})")
-    if made.plan.spec.command is not None:
-        print("\n".join(_simulated(made.plan.spec.command, candidate, faults)))
+    if made.plan.spec.command is not None and tree is not None:
+        lines = tree_lines(tree, verbose=False)
+        print("\n".join([*lines, *_simulated(made.plan.spec.command, candidate, faults)]))
     print(timeline(made.shown.timeline, most=most))
     print()
     money = spread(made.spent)
@@ -143,13 +149,13 @@ def _simulated(command: Command, candidate: Candidate, faults: Sequence[str]) ->
         length = "as its probe tells"
     often, seldom = SAVES
     habits = [name for name in faults if name in HABITS] or [Habit.PLAIN.value]
-    again = "is started again from its checkpoint" if command.resume else "is not started again"
+    again = "started again from its checkpoint" if command.resume else "not started again"
     return [
-        f"  simulated in place of {' '.join(command.words)[:60]}, which is not run:",
+        f"  simulated in place of {one_line(' '.join(command.words))[:60]}, which is not run:",
         f"    length    {length}",
         f"    saves     every {often:.0%} to {seldom:.0%} of its length",
         f"    script    {', '.join(habits)}",
-        f"    a crash   it {again}",
+        f"    crashed   {again}",
     ]
 
 
