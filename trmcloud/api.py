@@ -367,7 +367,8 @@ class Home:
         rent: bool = False,
         progress: Progress | None = None,
     ) -> Fetched:
-        """Copy its best checkpoint, every hash verified.
+        """Copy its best checkpoint, every hash verified; that of a command lies in ``own`` of the
+        folder, too, under the names that its script gave it.
 
         Args:
             into: a folder to make; RUN-PHASE-STEP in the working directory where None.
@@ -388,6 +389,8 @@ class Home:
             context, state, found, folder, weights_only=weights_only, progress=told
         )
         best = made.manifest
+        if state.plan.spec.command is not None:
+            fetching.under_own_names(best, made.folder)
         return Fetched(best.label, best.sha256, best.val_bpb, str(made.folder.absolute()))
 
     def resume(self, run_id: str, *, cap: Usd | str | None = None) -> Run:
