@@ -190,7 +190,9 @@ def _as_if_launchable(plan: Plan) -> Plan:
 def _scenario(plan: Plan, faults: tuple[str, ...], seed: int, detached: bool) -> Scenario:
     rng = random.Random(seed)
     tried = [plan.candidate(name) for name in plan.launchable]
+    run_id = "r-000001"
     if plan.spec.command is not None:
+        run_id = f"r-{seed % (1 << 24):06x}"  # the dice of its habit are drawn by it
         habits = [name for name in faults if name in HABITS]
         faults = tuple(name for name in faults if name not in HABITS)
         plan = _with_habit(plan, rng.choice(habits) if habits else Habit.PLAIN.value)
@@ -200,7 +202,7 @@ def _scenario(plan: Plan, faults: tuple[str, ...], seed: int, detached: bool) ->
     expected = tried[0].soft_stop_s
     chosen = tuple(rng.sample(faults, min(len(faults), rng.randint(1, 3)))) if faults else ()
     wish = Wish(
-        run_id="r-000001",
+        run_id=run_id,
         at_s=1.0,
         plan=plan,
         shapes=shapes,
