@@ -64,6 +64,13 @@ def tried(folder: Path) -> Iterator[Reader]:
 
 
 @contextlib.contextmanager
+def own_desk(folder: Path) -> Iterator[Reader]:
+    """The same folder, and all that is shown."""
+    with your_own(folder) as reader:
+        yield Reader(reader.user)
+
+
+@contextlib.contextmanager
 def runpod(folder: Path) -> Iterator[Reader]:
     """A user with a key, a text and a smoke run on record; the pods' torch is this one's."""
     image_env = {"PATH": f"{Path(sys.prefix) / 'bin'}:{SYSTEM_PATH}", "OMP_NUM_THREADS": "2"}
@@ -254,12 +261,12 @@ WORLDS: Mapping[str, Mapping[str, World]] = {
     "first-run": {"": first_run},
     "your-own": {"": your_own, "tried": tried},
     "runpod": {"": runpod},
-    "rehearse": {"": desk},
+    "rehearse": {"": desk, "own": own_desk},
     "plan": {"": planner},
     "receipt": {"": guide_worlds_told.receipt},
     "notify": {"": guide_worlds_told.notify},
     "watch": {"": guide_worlds_told.watch},
-    "api": {"": guide_worlds_told.api},
+    "api": {"": guide_worlds_told.api, "own": guide_worlds_told.api_of_commands},
     "skypilot": {"": guide_worlds_sky.sky},
     "s3": {"": bucket, "alone": bucket_alone},
     "scale": {"": shared_out, "plan": shared_out_plan},

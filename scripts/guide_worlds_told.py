@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from guide_readers import TINY, Reader, at_home
 from tests.e2e.user import User, real_trainer, until
 from tests.standins.browser import chromium
 from tests.standins.receiver import Receiver, receiving
+from tests.standins.runpod.containers import SYSTEM_PATH
 from trmcloud.cli.views.html_page import head_of, html_table, words
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "guide"
@@ -101,11 +104,26 @@ def api(folder: Path) -> Iterator[Reader]:
     user = at_home(User(folder, trainer=real_trainer(folder / "trainer")))
     user.environment |= {"OMP_NUM_THREADS": "1", "LOGNAME": "you"}
     (folder / "text.txt").write_text(_prose())
-    programs = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (GUIDE / "api.md").read_text(), re.S)
-    for name, program in programs:
-        (folder / name).write_text(program)
+    _write_programs(folder)
     yield Reader(user)
     picture(folder / "curve.html", "curve.png", 1000, 420)
+
+
+@contextlib.contextmanager
+def api_of_commands(folder: Path) -> Iterator[Reader]:
+    """The page's own programs, and a folder with a stranger's script that needs torch."""
+    user = at_home(User(folder, trainer=None))
+    user.environment["PATH"] = f"{Path(sys.prefix) / 'bin'}:{SYSTEM_PATH}"
+    (folder / "project").mkdir()
+    shutil.copy(GUIDE / "your-own" / "train.py", folder / "project")
+    _write_programs(folder)
+    yield Reader(user)
+
+
+def _write_programs(folder: Path) -> None:
+    page = (GUIDE / "api.md").read_text()
+    for name, program in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.S):
+        (folder / name).write_text(program)
 
 
 def _trained(folder: Path) -> User:

@@ -90,7 +90,7 @@ def option_tables() -> str:
             flags = [] if row.is_positional else [", ".join(row.flags)]
             cells = [
                 f"`{' '.join([*flags, row.metavar or '']).strip()}`",
-                f"`{name}`" if request is LaunchRequest else "",
+                f"`{name}`",
                 f"`{kept[row.place_of(name)]}`" if row.place_of(name) else "",
                 f"{defaults[name]}" if defaults[name] else "",
                 ", ".join(row.on),

@@ -23,7 +23,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app import ledger_care, preparing, short_rentals
+from trmcloud.app import commands, ledger_care, preparing, short_rentals
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
 from trmcloud.app.checkpoints.saving import AwaitedSave, request_save
@@ -32,7 +32,7 @@ from trmcloud.app.context import Context, find_run, is_quiet
 from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.kill_layers import Layer, MaxOverspend
-from trmcloud.app.launch_checks import check_bucket
+from trmcloud.app.launch_checks import check_bucket, check_capped
 from trmcloud.app.launching import (
     OnlyBillPending,
     follow_or_drive,
@@ -43,6 +43,7 @@ from trmcloud.app.launching import (
     start,
 )
 from trmcloud.app.planning import Planner
+from trmcloud.app.preparing import PreparedLaunch
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_facts import Money, Run, Training, facts_of
 from trmcloud.app.short_rentals import is_needed
@@ -85,6 +86,10 @@ class Fetched:
 
 def _nothing(*_: object) -> None:
     pass
+
+
+def _folder(here: str | os.PathLike[str] | None) -> Path:
+    return Path(here).expanduser().absolute() if here is not None else Path.cwd()
 
 
 class Home:
@@ -135,18 +140,54 @@ class Home:
         Raises:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
-        told = progress or _nothing
         request = request_from({**wish, "hardware": hardware})
         ready = preparing.prepare(self._context, self._planner(), request, _nothing)
-        preparing.upload_data(self._context, ready, told)
-        driver = start(
-            self._context,
-            ready.plan,
-            data=ready.data,
-            initial_weights=ready.initial_weights,
-            detached=request.detach,
-        )
-        return self._once_begun(driver)
+        return self._begin(ready, progress or _nothing, detached=request.detach)
+
+    def plan_command(
+        self, words: Sequence[str], *, here: str | os.PathLike[str] | None = None, **wish: Any
+    ) -> Plan:
+        """Plan a command of your own, and save the plan, as ``run --dry-run`` does: to look at.
+        ``launch`` refuses its id, since a plan does not hold the code.
+
+        Args:
+            words, here, wish: as in ``run_command``.
+
+        Raises:
+            UsageError, DataError, NotFoundError, DoesNotFit, BudgetRefused: there is no such plan.
+        """
+        folder, planner = _folder(here), self._planner()
+        request, asked = commands.requests_of(words, wish)
+        spec = commands.wish_of(planner, request, asked, folder)
+        plan, _ = commands.dry_run(planner, spec, folder)
+        return plan
+
+    def run_command(
+        self,
+        words: Sequence[str],
+        *,
+        here: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+        **wish: Any,
+    ) -> Run:
+        """Run a command of your own as ``run`` does, and return as ``launch`` does.
+
+        Args:
+            words: what to run: ``("python", "train.py")``.
+            here: the folder whose files are sent and in which it is started; the working directory
+                where None. Relative paths in ``wish`` are relative to it.
+            progress: told (done, total) bytes of what is sent to a bucket.
+            wish: the options of ``run`` by their names there, ``_`` for ``-``; ``hardware`` is one.
+
+        Raises:
+            TrmcloudError: whatever keeps it from being launched; nothing is rented then.
+        """
+        folder, planner = _folder(here), self._planner()
+        request, asked = commands.requests_of(words, wish)
+        spec = commands.wish_of(planner, request, asked, folder)
+        ready, _ = commands.prepare(self._context, planner, request, spec, folder)
+        check_capped(self._context, ready.plan, confirmed=False)
+        return self._begin(ready, progress or _nothing, detached=request.detach)
 
     def try_command(
         self,
@@ -174,11 +215,10 @@ class Home:
         known = {field.name for field in fields(CommandRequest)} - {"words", "typed"}
         for name in sorted(wish.keys() - known):
             raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
-        request = CommandRequest(words=tuple(words), typed=("words", *wish), **wish)
+        request = commands.request_of(words, wish)
         bounds = TrialBounds(for_s, steps, gigabytes, online)
-        place = Path(here) if here is not None else Path.cwd()
-        ground = build_trial(self._context.home)
-        return try_command(ground, request, bounds, Hired(), place, data, progress or _nothing)
+        told, ground = progress or _nothing, build_trial(self._context.home)
+        return try_command(ground, request, bounds, Hired(), _folder(here), data, told)
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -327,7 +367,8 @@ class Home:
         rent: bool = False,
         progress: Progress | None = None,
     ) -> Fetched:
-        """Copy its best checkpoint, every hash verified.
+        """Copy its best checkpoint, every hash verified; that of a command lies in ``own`` of the
+        folder, too, under the names that its script gave it.
 
         Args:
             into: a folder to make; RUN-PHASE-STEP in the working directory where None.
@@ -348,6 +389,8 @@ class Home:
             context, state, found, folder, weights_only=weights_only, progress=told
         )
         best = made.manifest
+        if state.plan.spec.command is not None:
+            fetching.under_own_names(best, made.folder)
         return Fetched(best.label, best.sha256, best.val_bpb, str(made.folder.absolute()))
 
     def resume(self, run_id: str, *, cap: Usd | str | None = None) -> Run:
@@ -381,6 +424,17 @@ class Home:
 
     def _planner(self) -> Planner:
         return build_planner(self._context.home)
+
+    def _begin(self, ready: PreparedLaunch, progress: Progress, *, detached: bool) -> Run:
+        preparing.upload_data(self._context, ready, progress)
+        driver = start(
+            self._context,
+            ready.plan,
+            data=ready.data,
+            initial_weights=ready.initial_weights,
+            detached=detached,
+        )
+        return self._once_begun(driver)
 
     def _once_begun(self, driver: RunDriver) -> Run:
         """It trains by itself from then on, or has ended."""

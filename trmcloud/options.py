@@ -49,6 +49,8 @@ class Option:
     """It may be typed beside the id of a plan that was made before, and does not change it."""
     but: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     """By command, fields of this row that differ there."""
+    is_required: bool = True
+    """Of a positional argument: whether it must be typed."""
 
     def place_of(self, name: str) -> str:
         return name if self.place is None else self.place
@@ -189,6 +191,10 @@ class LaunchRequest:
                 "help": "8xA100, 2x8xA100 (two machines), local, … (default: everything offered).",
             },
             "export": {"help": "8xA100, other NxSKU, local, or all (--as sky)."},
+            "rehearse": {
+                "help": "8xH100, other NxSKU, 2x8xH100 for two machines, local, or a plan's id; "
+                "for a command also any (8xany).",
+            },
             "run": {
                 "help": "8xH100, 1xA100, other NxSKU, local, or any (8xany): the cheapest.",
             },
@@ -299,7 +305,7 @@ class LaunchRequest:
         parse=checked(lambda n: 0 <= n <= 64, "{flag} lies between 1 and 64, not {value}"),
     )
     memory: float = option(
-        "--memory", 0.0, "With any: the least that one GPU must have.", "run", _CHOICE,
+        "--memory", 0.0, "With any: the least that one GPU must have.", "rehearse run", _CHOICE,
         metavar="GB", place="gpu_memory_gb",
         parse=checked(
             lambda gb: 0 <= gb < 1e4, "{flag} takes GB of one GPU, not {value:g}", "--memory 24"
@@ -308,7 +314,7 @@ class LaunchRequest:
     accept_exposure: str | None = option(
         "--accept-exposure", None,
         "Rent without two verified kill layers, or where nothing caps the rent: the USD an hour "
-        "that may be lost.", "launch run", _LEAVING, metavar="USD", place="", beside_a_plan=True,
+        "that may be lost.", _LAUNCHED, _LEAVING, metavar="USD", place="", beside_a_plan=True,
     )
     volume: bool = option(
         "--volume", False, "Keep checkpoints on a network volume, not pulled here.",
@@ -357,7 +363,8 @@ class LaunchRequest:
     )
     deadline: str | None = option(
         "--deadline", None, "When it must have ended: 12h, friday, 2026-11-27T18:00.",
-        "plan run", _LENGTH, metavar="TIME", place="deadline_at",
+        "plan rehearse run", _LENGTH, metavar="TIME", place="deadline_at",
+        but={"rehearse": {"help": "Of a command: when it must have ended: 12h, friday."}},
     )
     fill: bool = option(
         "--fill", False, "As many tokens as budget or deadline buy.", "plan", _LENGTH,
@@ -402,6 +409,16 @@ def spec_of(
         given["deadline_at"] = parse_deadline(request.deadline, now, None)
     given["providers"] = tuple(providers)
     return RunSpec(**given, bucket_relayed="bucket" in given and not pods_can_upload)
+
+
+def refuse_others(request: Any, command: str, why: str) -> None:
+    """
+    Raises:
+        UsageError: an option was typed that ``command`` does not take; ``why`` explains it.
+    """
+    rows, taken = rows_of(type(request)), rows_of(type(request), command)
+    for row in (rows[name] for name in request.typed if name not in taken):
+        raise UsageError(f"{row.flag} {why}", next_step=f"leave {row.flag} out")
 
 
 def refuse_changes(request: LaunchRequest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.user import User
+from tests.standins import scripts
 from trmcloud.api import Home
 from trmcloud.app.run_facts import Run
 from trmcloud.core.errors import BudgetRefused, ConflictError, NotFoundError, Outcome, UsageError
@@ -22,6 +24,22 @@ SMALL: dict[str, Any] = {
         "eval_every=10", "save_every=20",
     ),
 }  # fmt: skip
+
+
+#: A stranger's script, as ``run`` would be told of it.
+WORDS = ("python3", "train.py")
+OWN: dict[str, Any] = {
+    "hardware": "local", "rate": "3.60", "budget": Usd("0.02"), "grace": 2.0,
+    "checkpoints": Path("out"), "checkpoint_gb": 0.001, "metric": "val_loss=([0-9.]+)",
+}  # fmt: skip
+
+
+@pytest.fixture
+def project(user: User) -> Path:
+    made = user.folder / "project"
+    made.mkdir()
+    (made / "train.py").write_text(scripts.PLAIN)
+    return made
 
 
 @pytest.fixture
@@ -90,6 +108,59 @@ def test_events_come_to_an_end_where_nobody_drives_the_run(home: Home) -> None:
     assert kinds[0] == "RunPlanned"
     assert kinds[-1] == "Closed"
     assert home.run(run.id).outcome is Outcome.FINISHED
+
+
+def test_a_program_runs_a_command_of_its_own(home: Home, user: User, project: Path) -> None:
+    plan = home.plan_command(WORDS, here=project, **OWN)
+    assert plan.spec.command is not None
+    assert (plan.spec.command.words, plan.cap) == (WORDS, Usd("0.02"))
+    with pytest.raises(UsageError, match="that of a command, whose code it does not hold"):
+        home.launch(plan.id)
+    assert home.runs() == ()
+
+    run = home.run_command(WORDS, here=project, **OWN)
+    assert (run.live, run.money.cap) == (True, Usd("0.02"))
+    ended = home.wait(run.id)
+    assert ended.outcome is Outcome.LANDED
+    assert Usd("0") < ended.money.proven <= Usd("0.02")
+    fetched = home.fetch_best(run.id, into=user.folder / "best")
+    [own] = (Path(fetched.folder) / "own").iterdir()
+    assert hashlib.sha256(own.read_bytes()).hexdigest() == fetched.sha256
+    step = int(own.stem.removeprefix("step-"))
+    assert fetched.checkpoint == f"train/step-{step:08d}"
+    assert fetched.val_bpb == pytest.approx(100 / step, abs=1e-3)
+
+
+def test_what_run_refuses_is_refused_to_a_program(home: Home, project: Path) -> None:
+    with pytest.raises(UsageError, match="the words of a command are a list") as caught:
+        home.run_command("python3 train.py", here=project, **OWN)
+    assert caught.value.next_step == "['python3', 'train.py']"
+    for wrong in ({"recipe": "trm"}, {"colour": "red"}):
+        with pytest.raises(UsageError, match=f"there is no option '{next(iter(wrong))}'"):
+            home.run_command(WORDS, here=project, **{**OWN, **wrong})
+    with pytest.raises(UsageError, match="--metric is no pattern"):
+        home.plan_command(WORDS, here=project, **{**OWN, "metric": "(["})
+    with pytest.raises(UsageError, match="which machine"):
+        home.plan_command(WORDS, here=project, budget="1")
+    with pytest.raises(UsageError, match="nothing says when it is to stop"):
+        home.run_command(WORDS, here=project, hardware="local", rate="3.60")
+    with pytest.raises(BudgetRefused, match="there is no budget anywhere"):
+        home.run_command(WORDS, here=project, hardware="local", rate="3.60", hours=0.01)
+    with pytest.raises(UsageError, match="there is no such command here"):
+        home.run_command(("./absent",), here=project, **OWN)
+    with pytest.raises(UsageError, match="--data takes a folder"):
+        home.run_command(WORDS, here=project, data="absent", **OWN)
+    assert home.runs() == ()
+
+
+def test_paths_of_a_command_are_relative_to_its_folder(home: Home, project: Path) -> None:
+    for name in ("sub", "data"):
+        (project / name).mkdir()
+        (project / name / "file.txt").write_text(name)
+    plan = home.plan_command(WORDS, here=project / "sub", root="..", data="../data", **OWN)
+    assert plan.spec.command is not None
+    assert (plan.spec.command.folder, plan.spec.command.data) == ("sub", "data")
+    assert Path(plan.spec.data).samefile(project / "data")
 
 
 def _step(run: Run) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from trmcloud.core.errors import UsageError
 from trmcloud.sim.faults.table import NAMES
-from trmcloud.sim.rehearsal import fault_names, spread
+from trmcloud.sim.rehearsal import HABITS, fault_names, spread
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -134,6 +134,91 @@ def test_a_plan_made_before_is_played_as_it_is(tmp_path: Path) -> None:
     assert f"--volume would change plan {plan_id}" in changed.stderr
 
 
+COMMAND = ("--", "python", "train.py")
+
+
+def of_command(home: Path, *arguments: str) -> dict[str, Any]:
+    (home / "train.py").write_text("print('never run here')\n")
+    done = rehearse(home, *arguments, "--json", *COMMAND)
+    assert done.returncode == 0, done.stderr
+    made: dict[str, Any] = json.loads(done.stdout)
+    assert made["violations"] == []
+    assert made["spent_usd"]["max"] <= made["budget_usd"] + made["over_budget_exposed_usd"]
+    return made
+
+
+def test_a_command_is_played_with_every_habit_of_scripts(tmp_path: Path) -> None:
+    made = of_command(tmp_path, "1xH100", "--budget", "20", "--runs", "60")
+    assert made["habits"].keys() == set(HABITS)
+    assert {"landed", "finished"} <= made["outcomes"].keys()
+    assert len(made["faults_felt"]) > 10
+    assert made["steps_saved"] == {}, "its own steps are not known"
+    assert made["training_kept_s"]["max"] > 3600
+    assert not (tmp_path / "trmcloud" / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("local", "--rate", "3.60", "--grace", "5"),
+        ("any", "--memory", "24", "--hours", "2"),
+        ("2x8xH100", "--provider", "lambda"),
+        ("8xH100", "--volume", "-d"),
+        ("1xH100", "--deadline", "3h", "--resume", "python train.py {checkpoint}"),
+    ],
+    ids=" ".join,
+)
+def test_without_faults_a_command_leaves_a_checkpoint(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    made = of_command(tmp_path, *arguments, "--budget", "200", "--runs", "6", "--faults", "none")
+    assert made["habits"] == {"plain": 6}
+    assert made["outcomes"].keys() <= {"landed", "finished"}
+    assert made["plays_without_checkpoint"] == 0
+    assert made["training_kept_s"]["min"] > 0
+
+
+def test_a_habit_is_named_among_the_faults(tmp_path: Path) -> None:
+    named = ("1xH100", "--budget", "20", "--runs", "5", "--faults", "slow-to-save,preempted")
+    assert of_command(tmp_path, *named)["habits"] == {"slow-to-save": 5}
+
+
+def test_its_screen_says_what_is_simulated(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('never run here')\n")
+    wish = ("1xH100", "--budget", "20", "--runs", "3", "--faults", "deaf")
+    done = rehearse(tmp_path, *wish, *COMMAND)
+    assert done.returncode == 0, done.stderr
+    assert "simulated in place of python train.py, which is not run" in done.stdout
+    assert "0.3 to 1.5 times the time until it is told to stop" in done.stdout
+    assert "script    deaf\n" in done.stdout
+    assert "crashed   not started again" in done.stdout
+    assert "of training at least" in done.stdout
+    assert "never run here" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "message"),
+    [
+        (("8xH100", "--budget", "9", "--checkpoints", "out"), (), "--checkpoints is about a comm"),
+        (("8xH100", "--budget", "9", "--memory", "9"), (), "--memory is about a command"),
+        (("8xH100", "--budget", "9", "--recipe", "trm"), COMMAND, "--recipe is about a recipe"),
+        (("8xH100",), COMMAND, "nothing says when it is to stop"),
+        (("local", "--budget", "9"), ("--", "./absent"), "there is no such command here"),
+        (("8xH100", "--budget", "9", "-d"), COMMAND, "nobody would pull them"),
+        (("--budget", "9"), COMMAND, "unknown hardware 'python'"),
+        (("8xH100", "--budget", "9", "--faults", "sleepy"), COMMAND, "or a habit: plain, deaf"),
+    ],
+)
+def test_what_run_refuses_is_refused_of_a_rehearsed_command(
+    tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "train.py").write_text("print('never run here')\n")
+    done = rehearse(tmp_path, *arguments, *words)
+    assert done.returncode == 2, done.stdout
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -156,6 +241,10 @@ def test_faults_by_number_and_by_word() -> None:
     assert fault_names("34,12") == ("34", "12")
     assert fault_names("preempted") == ("34",)
     assert "7" in fault_names("asleep")
+    assert fault_names("all", of_command=True) == (*NAMES, *HABITS)
+    assert "deaf" in fault_names("34,deaf", of_command=True)
+    with pytest.raises(UsageError, match="'kills-the-agent' is no fault"):
+        fault_names("kills-the-agent")
     with pytest.raises(UsageError):
         fault_names("34,,12")
 

@@ -8,8 +8,9 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trmcloud.app.context import Context
 from trmcloud.app.launch_checks import check_disk
@@ -38,7 +39,16 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.hashing import file_sha256
-from trmcloud.options import LaunchRequest, Parser, checked, option, parse_money, placed
+from trmcloud.options import (
+    LaunchRequest,
+    Parser,
+    checked,
+    option,
+    parse_money,
+    placed,
+    request_from,
+    rows_of,
+)
 
 _MOST_WORDS = 1000
 _ANY = re.compile(r"(?:([1-9][0-9]?)x)?any")
@@ -87,14 +97,14 @@ def _place(flag: str, path: str) -> str:
     return plain
 
 
-def _folder_below(flag: str, root: str) -> str:
-    """Return the working directory's name below ``root``; empty where it is ``root``."""
-    top = os.path.realpath(os.path.expanduser(root))
-    name = os.path.relpath(os.path.realpath(os.getcwd()), top)
+def _folder_below(root: str, here: Path) -> str:
+    """Return ``here``'s name below ``root``; empty where it is ``root``."""
+    top = os.path.realpath(here / os.path.expanduser(root))
+    name = os.path.relpath(os.path.realpath(here), top)
     if not os.path.isdir(top) or name.split(os.sep)[0] == os.pardir:
         raise UsageError(
-            f"{flag} takes a folder around this one, and {root[:80]!r} is none",
-            next_step=f"{flag} .. sends the folder above with all that is in it",
+            f"--root takes a folder around this one, and {root[:80]!r} is none",
+            next_step="--root .. sends the folder above with all that is in it",
         )
     return "" if name == os.curdir else Path(name).as_posix()
 
@@ -186,93 +196,150 @@ def _bytes(flag: str, gigabytes: float) -> int:
 
 
 _OWN = "A command of your own"
+_RUN = "rehearse run"
+_TRIED = _RUN + " try"
 
 
 # fmt: off
 @dataclass(frozen=True)
 class CommandRequest:
-    """The options that ``run`` alone has, as they were typed: nothing is checked. The place of each
+    """The options about a command, as they were typed: nothing is checked. The place of each
     row is in ``Command``."""
 
     words: Sequence[str] = option(
-        "words", (), "What to run, after --, as in a shell here.", "run try", _OWN,
+        "words", (), "What to run, after --, as in a shell here.", _TRIED, _OWN,
         metavar="-- COMMAND…", parse=_words,
+        but={
+            "rehearse": {
+                "help": "A command in place of a recipe, after --, as run takes it.",
+                "metavar": "[-- COMMAND…]",
+                "is_required": False,
+            }
+        },
     )
     checkpoints: str = option(
         "--checkpoints", "",
         "Folder (or pattern: out/ckpt-*) that it saves in, also outside the working tree: "
         "~/.cache/run; several with a colon between. Without it the whole tree is watched.",
-        "run try", _OWN, metavar="DIR", parse=_places,
+        _TRIED, _OWN, metavar="DIR", parse=_places,
     )
     metric: str = option(
         "--metric", "",
         "What is best: a key in its log (val_loss=1.2, JSON, dicts, tables), its TensorBoard files "
         "or its checkpoints, or a pattern: 'val_loss=([0-9.]+)'.",
-        "run try", _OWN, metavar="METRIC", parse=_metric,
+        _TRIED, _OWN, metavar="METRIC", parse=_metric,
     )
     best: str = option(
-        "--best", "min", "min or max of the metric.", "run try", _OWN,
+        "--best", "min", "min or max of the metric.", _TRIED, _OWN,
         place="higher_is_better", parse=_is_higher_better,
     )
     keep_best: int = option(
-        "--keep-best", 2, "Checkpoints kept beside the latest.", "run", _OWN,
+        "--keep-best", 2, "Checkpoints kept beside the latest.", _RUN, _OWN,
         parse=checked(lambda n: 1 <= n <= 1000, "{flag} is from 1 to 1000, not {value}"),
     )
     checkpoint_gb: float = option(
-        "--checkpoint-gb", 2.0, "The most one checkpoint may hold; reserved.", "run", _OWN,
+        "--checkpoint-gb", 2.0, "The most one checkpoint may hold; reserved.", _RUN, _OWN,
         metavar="GB", place="checkpoint_bytes", parse=_bytes,
     )
     env: Sequence[str] = option(
-        "--env", (), "A variable of this shell that it is given, repeatable.", "run try", _OWN,
+        "--env", (), "A variable of this shell that it is given, repeatable.", _TRIED, _OWN,
         metavar="NAME", parse=_variables,
     )
     pip: str = option(
         "--pip", "",
         "Packages to install before it starts: requirements.txt, pyproject.toml ([EXTRA] behind "
-        "it), uv.lock or environment.yml.", "run try", _OWN,
+        "it), uv.lock or environment.yml.", _TRIED, _OWN,
         metavar="FILE", parse=_path_inside,
     )
     root: str = option(
         "--root", "",
         "Folder around this one that is sent as a whole; the command starts in the same folder "
-        "below it, and finds its modules.", "run try", _OWN, metavar="DIR",
-        place="folder", parse=_folder_below,
+        "below it, and finds its modules.", _TRIED, _OWN, metavar="DIR",
+        place="folder",
     )
     image: str = option(
-        "--image", "", "Container image in place of RunPod's own.", "run try", _OWN,
+        "--image", "", "Container image in place of RunPod's own.", _TRIED, _OWN,
         metavar="NAME", parse=_image,
     )
     stop_signal: str = option(
         "--stop-signal", "", "What tells it to stop: TERM, INT, USR1, USR2, HUP, QUIT or none.",
-        "run try", _OWN, parse=_stop_signal,
+        _TRIED, _OWN, parse=_stop_signal,
     )
     stop_file: str = option(
-        "--stop-file", "", "Or a file that is made there.", "run try", _OWN,
+        "--stop-file", "", "Or a file that is made there.", _TRIED, _OWN,
         metavar="FILE", parse=_path_inside,
     )
     grace: float = option(
-        "--grace", 60.0, "Seconds it has to save and leave; reserved.", "run try", _OWN,
+        "--grace", 60.0, "Seconds it has to save and leave; reserved.", _TRIED, _OWN,
         metavar="S", place="grace_s", parse=_seconds(86_400.0),
     )
     silent: float = option(
         "--silent", 1800.0, "Seconds without a line, a step or a file until it counts as hung.",
-        "run", _OWN, place="silent_s", parse=_seconds(864_000.0),
+        _RUN, _OWN, place="silent_s", parse=_seconds(864_000.0),
     )
     resume: str = option(
         "--resume", "",
         "The command that goes on from a checkpoint: 'python train.py --resume {checkpoint}'.",
-        "run try", _OWN, metavar="COMMAND", parse=_resume_words,
+        _TRIED, _OWN, metavar="COMMAND", parse=_resume_words,
     )
     probe: int = option(
         "--probe", 0,
         "Make and measure that many steps, and end: their pace, memory and what they may take on "
-        "other hardware.", "run", _OWN, metavar="STEPS", place="probe_steps",
+        "other hardware.", _RUN, _OWN, metavar="STEPS", place="probe_steps",
         parse=checked(
             lambda n: 0 <= n <= 1_000_000, "{flag} is from 1 to 1000000 steps, not {value}"
         ),
     )
     typed: tuple[str, ...] = ()
 # fmt: on
+
+
+def request_of(words: Sequence[str], wish: Mapping[str, Any]) -> CommandRequest:
+    """Return the request of a command by its options' names; paths are text or ``Path``.
+
+    Raises:
+        UsageError: ``words`` are one text.
+    """
+    if isinstance(words, str):
+        raise UsageError(
+            "the words of a command are a list", next_step=f"{shlex.split(words)!r:.200}"
+        )
+    given = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for name, value in wish.items()
+    }
+    texts = tuple(os.fspath(word) for word in words)
+    return CommandRequest(**{**given, "words": texts}, typed=("words", *given))
+
+
+def requests_of(
+    words: Sequence[str], wish: Mapping[str, Any]
+) -> tuple[LaunchRequest, CommandRequest]:
+    """Return what ``run`` would get for ``words`` and the options of ``wish``, by their names.
+
+    Raises:
+        UsageError: one of them is no option of ``run``.
+    """
+    of_launch, of_command = rows_of(LaunchRequest, "run"), rows_of(CommandRequest, "run")
+    known = {*of_launch, *of_command} - {"words"}
+    for name in wish:
+        if name not in known:
+            raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
+    own = {name: value for name, value in wish.items() if name in of_command}
+    rest = {name: value for name, value in wish.items() if name in of_launch}
+    return request_from(rest), request_of(words, own)
+
+
+def wish_of(planner: Planner, request: LaunchRequest, asked: CommandRequest, here: Path) -> RunSpec:
+    """Return the checked wish of a command that is typed in ``here``, to which relative paths are
+    relative.
+
+    Raises:
+        UsageError: naming the option at fault.
+    """
+    data = str(here / Path(request.data).expanduser()) if request.data else ""
+    command = command_of(asked, data, here)
+    return spec_to_run(planner, replace(request, data=data), command)
 
 
 def command_of(request: CommandRequest, data: str, here: Path) -> Command:
@@ -283,7 +350,8 @@ def command_of(request: CommandRequest, data: str, here: Path) -> Command:
     """
     if request.pip and not (here / request.pip.partition("[")[0]).is_file():
         raise UsageError(f"--pip {request.pip}: no such file here")
-    made = Command(**placed(request))
+    folder = _folder_below(request.root, here) if request.root else ""
+    made = Command(**placed(replace(request, root=folder)))
     return replace(made, data=_name_in(root_of(made, here), data))
 
 
@@ -303,10 +371,12 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
             "which machine? Nothing is known of what a command needs",
             next_step="run local … -- COMMAND, or 1xH100, or any --memory 24",
         )
+    check_hardware(request.hardware)
     if (any_of := _ANY.fullmatch(request.hardware.strip().lower())) is not None:
         if request.rate is not None:
             raise UsageError("--rate is the price of this machine, which any does not mean")
-        request = replace(request, hardware="", gpus=int(any_of[1] or 1))
+        typed = tuple(name for name in request.typed if name != "hardware")
+        request = replace(request, hardware="", gpus=int(any_of[1] or 1), typed=typed)
     elif request.memory:
         raise UsageError(
             "--memory is for a machine that is to be chosen",
@@ -338,6 +408,16 @@ def check_hardware(text: str) -> str:
     return typed if not typed or _ANY.fullmatch(typed) else parse_hardware(text).text
 
 
+def dry_run(planner: Planner, spec: RunSpec, here: Path) -> tuple[Plan, WorkingTree]:
+    """Return the plan that would be launched, saved, and the files that would be sent.
+
+    Raises:
+        TrmcloudError: there can be no such plan, or no such files.
+    """
+    tree = tree_of(spec, here)
+    return planner.save(planner.plan(spec)), tree
+
+
 def prepare(
     context: Context, planner: Planner, request: LaunchRequest, spec: RunSpec, here: Path
 ) -> tuple[PreparedLaunch, WorkingTree]:
@@ -355,8 +435,7 @@ def prepare(
     spec = replace(spec, command=replace(spec.command, source=source))
     plan = planner.plan(spec)
     check_launch(context, plan, request, exposure)
-    _check_first_word(plan, tree)
-    _check_image(plan)
+    check_command(plan, tree)
     planner.save(plan)
     check_disk(context.home, plan)
     return PreparedLaunch(plan, LaunchData(spec.data, code=str(code), here=str(here))), tree
@@ -447,25 +526,23 @@ def _name_in(root: Path, data: str) -> str:
     return Path(name).as_posix() if is_inside(name) and name != "." else ""
 
 
-def _check_image(plan: Plan) -> None:
+def check_command(plan: Plan, tree: WorkingTree) -> None:
     """
     Raises:
-        UsageError: it is to run where no container is made of an image of the user's.
+        UsageError: this machine, on which it is to run, has no such command; or it is to run where
+            no container is made of an image of the user's.
     """
+    command = plan.spec.command
+    if command is not None and plan.spec.hardware == LOCAL:
+        check_first_word(command.words[0], tree)
     able = [name for name in rentable() if TRAITS[name].takes_image]
     others = {plan.candidate(name).provider for name in plan.launchable}.difference(able)
-    if plan.spec.command is not None and plan.spec.command.image and others:
+    if command is not None and command.image and others:
         raise UsageError(
             f"--image is for {' and '.join(able)}, which starts a container of it, and this plan "
             f"may rent from {', '.join(sorted(others))}",
             next_step=f"--provider {able[0]}, or leave --image out",
         )
-
-
-def _check_first_word(plan: Plan, tree: WorkingTree) -> None:
-    command = plan.spec.command
-    if command is not None and plan.spec.hardware == LOCAL:
-        check_first_word(command.words[0], tree)
 
 
 def check_first_word(word: str, tree: WorkingTree) -> None:

@@ -142,7 +142,7 @@ def check_capped(context: Context, plan: Plan, *, confirmed: bool) -> None:
     if context.ledger.read().has_cap(context.project, context.wall()):
         return
     raise BudgetRefused(
-        "-y with no budget anywhere would spend without a limit you named",
+        "there is no budget anywhere: this would spend without a limit that you named",
         next_step="--budget USD, or trmcloud budget set month USD",
     )
 

@@ -117,6 +117,8 @@ def _of_row(row: Option, name: str, kind: Any, default: Any) -> inspect.Paramete
         kind, default = (list[str], default) if row.is_positional else (list[str] | None, None)
     if row.is_positional:
         argument = typer.Argument(help=row.help, metavar=row.metavar)
+        if not row.is_required:
+            return _parameter(name, Annotated[kind | None, argument], None)
         return _parameter(name, Annotated[kind, argument])
     made = typer.Option(*row.flags, help=row.help, metavar=row.metavar, envvar=row.envvar)
     return _parameter(name, Annotated[kind, made], default)

@@ -1,4 +1,8 @@
-"""A planned run, played in simulated worlds before it is paid for."""
+"""A planned run, played in simulated worlds before it is paid for.
+
+Nothing is known of a command of the user's own: each play draws how long it takes, how often it
+saves and which habit its script has.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,24 @@ from typing import Any
 from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.planner.speed import steps_between_saves
-from trmcloud.core.spec.plan import Interval, PhasePlan, Plan
+from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
 from trmcloud.core.values import dataclass, replace
 from trmcloud.sim.faults.table import ALL, NAMES, arm_all
 from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario, Wish
 from trmcloud.sim.world.provider_profiles import PROFILES
-from trmcloud.sim.world.trainer import Shape
+from trmcloud.sim.world.trainer import Habit, Shape
+
+HABITS = tuple(habit.value for habit in Habit)
+LENGTHS = (0.3, 1.5)
+"""Of the time until it is told to stop, how long a command is drawn to take that has no probe."""
+SAVES = (0.02, 0.25)
+"""Of its length, the time between two checkpoints of a command."""
+_STEPS = 1000
+"""That a command's length is divided into; its own are not known."""
+_SAVED_BYTES_PER_S = 1e9
+_LONGEST_SAVE = 0.01
+"""Of a command's length, what one save takes at most."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +41,11 @@ class Rehearsal:
     plan: Plan
     plays: tuple[PlayResult, ...]
     shown: PlayResult
+    habits: tuple[str, ...] = ()
+    """Of a command: the habit of its script in each play."""
+    kept_s: tuple[float, ...] = ()
+    """Of a command: the seconds of training that the newest whole checkpoint of each play holds;
+    0: there is none."""
 
     @property
     def spent(self) -> list[Usd]:
@@ -49,6 +69,14 @@ class Rehearsal:
 
     def to_json(self) -> dict[str, Any]:
         spent, saved = self.spent, self.steps_saved()
+        of_command: dict[str, Any] = {}
+        if self.kept_s:
+            saved = []  # its steps are simulated, and none of the command's own
+            of_command = {
+                "habits": dict(Counter(self.habits)),
+                "plays_without_checkpoint": self.kept_s.count(0.0),
+                "training_kept_s": dict(spread(sorted(self.kept_s))),
+            }
         return {
             "plan": self.plan.id,
             "runs": len(self.plays),
@@ -57,6 +85,7 @@ class Rehearsal:
             "outcomes": dict(self.outcomes()),
             "ended_by": dict(self.ended_by()),
             "steps_saved": dict(spread(saved)) if saved else {},
+            **of_command,
             "over_budget_exposed_usd": max(p.over_exposed_usd for p in self.plays),
             "exposed_seconds": max(p.exposed_s for p in self.plays),
             "faults_felt": dict(Counter(name for p in self.plays for name in p.observed)),
@@ -67,23 +96,27 @@ class Rehearsal:
         }
 
 
-def fault_names(text: str) -> tuple[str, ...]:
-    """``all``, ``none``, or numbers and words of faults, comma-separated.
+def fault_names(text: str, *, of_command: bool = False) -> tuple[str, ...]:
+    """``all``, ``none``, or numbers and words of faults, comma-separated; those ``of_command`` are
+    the habits of its script, too.
 
     Raises:
         UsageError: naming what is no fault.
     """
+    habits = HABITS if of_command else ()
     if text in ("", "none"):
         return ()
     if text == "all":
-        return NAMES
+        return (*NAMES, *habits)
     names = []
     for word in (part.strip() for part in text.split(",")):
         found = [n for n, (what, _) in ALL.items() if n == word or (word and word in what)]
+        found += [habit for habit in habits if habit == word]
         if not found or not word:
+            also = f", or a habit: {', '.join(habits)}" if habits else ""
             raise UsageError(
                 f"--faults: {word!r} is no fault",
-                next_step="all, none, a number from 1 to 72, or a word such as preempted",
+                next_step=f"all, none, a number from 1 to 72, or a word such as preempted{also}",
             )
         names += [found[0]] if word in ALL else found
     return tuple(dict.fromkeys(names))
@@ -107,12 +140,18 @@ def rehearse(
         )
     plan = _as_if_launchable(plan)
     known = _with_known_habits(plan)
-    plays = []
+    plays, habits, kept_s = [], [], []
     for index in range(runs):
         scenario = _scenario(known, faults, seed + index, detached)
-        plays.append(play(scenario, arm_all))
+        played = play(scenario, arm_all)
+        plays.append(played)
+        [wish] = scenario.wishes
+        if wish.plan.spec.command is not None:
+            [shape] = wish.shapes.values()
+            habits.append(wish.plan.spec.command.words[0])
+            kept_s.append(max(played.saved, default=0) * shape.step_s)
     shown = next((p for p in plays if p.violation), plays[0])
-    return Rehearsal(plan, tuple(plays), shown)
+    return Rehearsal(plan, tuple(plays), shown, tuple(habits), tuple(kept_s))
 
 
 def spread(values: Sequence[Any]) -> Mapping[str, Any]:
@@ -151,11 +190,19 @@ def _as_if_launchable(plan: Plan) -> Plan:
 def _scenario(plan: Plan, faults: tuple[str, ...], seed: int, detached: bool) -> Scenario:
     rng = random.Random(seed)
     tried = [plan.candidate(name) for name in plan.launchable]
-    shapes = {phase.name: _shape(rng, phase) for phase in tried[0].phases}
+    run_id = "r-000001"
+    if plan.spec.command is not None:
+        run_id = f"r-{seed % (1 << 24):06x}"  # the dice of its habit are drawn by it
+        habits = [name for name in faults if name in HABITS]
+        faults = tuple(name for name in faults if name not in HABITS)
+        plan = _with_habit(plan, rng.choice(habits) if habits else Habit.PLAIN.value)
+        shapes = {tried[0].phases[0].name: _command_shape(rng, tried[0], plan)}
+    else:
+        shapes = {phase.name: _shape(rng, phase) for phase in tried[0].phases}
     expected = tried[0].soft_stop_s
     chosen = tuple(rng.sample(faults, min(len(faults), rng.randint(1, 3)))) if faults else ()
     wish = Wish(
-        run_id="r-000001",
+        run_id=run_id,
         at_s=1.0,
         plan=plan,
         shapes=shapes,
@@ -195,6 +242,47 @@ def _shape(rng: random.Random, phase: PhasePlan) -> Shape:
         start_s=parts.get("startup", 5.0),
         compile_s=parts.get("compile", 0.0),
     )
+
+
+def _with_habit(plan: Plan, habit: str) -> Plan:
+    """The plan of a command that has this habit; by its first word the simulator knows it."""
+    command = plan.spec.command
+    assert command is not None
+    resume = (habit, "{checkpoint}") if command.resume else ()
+    made = replace(command, words=(habit,), resume=resume)
+    return replace(plan, spec=replace(plan.spec, command=made))
+
+
+def _command_shape(rng: random.Random, candidate: Candidate, plan: Plan) -> Shape:
+    """The command as this play's machine runs it; its length is the plan's where a probe tells it.
+    It evaluates when it saves, which costs no time of its own."""
+    command = plan.spec.command
+    assert command is not None
+    [phase] = candidate.phases
+    if is_length_known(candidate):
+        length_s = _drawn(rng, phase.seconds)
+    else:
+        until_stop_s = max(1.0, candidate.soft_stop_s - candidate.startup_s.p50)
+        length_s = until_stop_s * rng.uniform(*LENGTHS)
+    steps = _STEPS + rng.randint(0, 1)
+    save_every = round(steps * rng.uniform(*SAVES))
+    return Shape(
+        phase=phase.name,
+        steps=steps,
+        step_s=length_s / steps,
+        eval_every=save_every,
+        eval_s=0.0,
+        save_every=save_every,
+        save_s=min(command.checkpoint_bytes / _SAVED_BYTES_PER_S, length_s * _LONGEST_SAVE),
+        start_s=0.0,
+        compile_s=0.0,
+    )
+
+
+def is_length_known(candidate: Candidate) -> bool:
+    """Whether a probe tells how long the command of this plan takes."""
+    [phase] = candidate.phases
+    return bool(phase.settings.steps) and phase.seconds.p10 < phase.seconds.p90
 
 
 def _drawn(rng: random.Random, interval: Interval) -> float:

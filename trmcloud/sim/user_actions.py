@@ -316,6 +316,9 @@ class UserActions:
             generation = run.generations[-1]
             lived = (generation.ended_at or 0.0) - generation.intended_at
             promised = wish.plan.candidate(generation.candidate_id).soft_stop_s
+            spec = wish.plan.spec
+            if spec.command is not None and spec.hours is not None:
+                promised = min(promised, spec.hours * HOUR_S)  # counted from its own start
             if lived < promised - 60.0:
                 check.fail("wasteful", f"{run.run_id} landed {promised - lived:.0f} s early")
 

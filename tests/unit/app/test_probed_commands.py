@@ -43,6 +43,7 @@ from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace
 from trmcloud.options import LaunchRequest
+from trmcloud.sim.rehearsal import is_length_known, rehearse
 from trmcloud.wiring_plans import build_planner
 
 # -- probed commands ----------------------------------------------------------------------------
@@ -94,10 +95,25 @@ def test_any_is_the_cheapest_with_that_memory_and_never_this_machine() -> None:
     assert chosen(wish()).hardware == "1xL4"
     assert chosen(wish(memory=40.0)).hardware == "1xA100"
     assert chosen(wish("8xany")).hardware == "8xL4"
+    assert chosen(wish("8xany", typed=("hardware", "budget"))).hardware == "8xL4"
     assert chosen(wish("8xANY", memory=25.0)).hardware == "8xH100"
     with pytest.raises(NotFoundError, match=r"no GPU that is offered has 400\.0 GB") as caught:
         plan(wish(memory=400.0))
     assert caught.value.next_step.startswith("any --memory 80")
+
+
+def test_a_rehearsal_draws_the_length_from_what_the_probe_tells() -> None:
+    known, unknown = plan(wish("1xH100", steps=10_000), ON_A100), plan(wish("1xH100"))
+    assert known.recommended is not None
+    assert unknown.recommended is not None
+    assert is_length_known(known.recommended)
+    assert not is_length_known(unknown.recommended)
+    seconds = known.recommended.phases[0].seconds
+    made = rehearse(known, runs=5, faults=(), seed=1, detached=False)
+    assert made.outcomes() == {"finished": 5}
+    assert all(seconds.p10 <= kept_s <= seconds.p90 for kept_s in made.kept_s)
+    assert len(set(made.kept_s)) == 5
+    assert made.plan.spec.command == known.spec.command, "its own words, not a habit's"
 
 
 @pytest.mark.parametrize(

@@ -138,11 +138,10 @@ def run(
         raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
     here = Path.cwd()
     context, planner = build_context(), build_planner()
-    wished = commands.command_of(asked, request.data, here)
-    spec = commands.spec_to_run(planner, request, wished)
+    spec = commands.wish_of(planner, request, asked, here)
     context.ledger.read()  # a ledger that cannot be used is told before any work is done
     if dry_run:
-        tree, plan = commands.tree_of(spec, here), planner.save(planner.plan(spec))
+        plan, tree = commands.dry_run(planner, spec, here)
         show_plan(context, plan, as_json=as_json, verbose=verbose)
         if not as_json:
             tried = trial_lines(context, plan, lambda: pack(tree, context.home))

@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trmcloud.app import preparing
+from trmcloud.app import commands, preparing
+from trmcloud.app.commands import CommandRequest
 from trmcloud.app.launch_checks import check_launchable, check_loss
 from trmcloud.app.launching import keep_launchable
+from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli import options
-from trmcloud.cli.views.launch import show_plan
-from trmcloud.cli.views.text import print_json
+from trmcloud.cli.views.launch import show_plan, tree_lines
+from trmcloud.cli.views.text import duration, print_json
+from trmcloud.core.contract.command import Command
 from trmcloud.core.errors import NotSupported, UsageError
-from trmcloud.options import LaunchRequest
+from trmcloud.core.spec.plan import Candidate
+from trmcloud.core.text import one_line
+from trmcloud.options import LaunchRequest, refuse_others
 from trmcloud.sim import rehearsal
 from trmcloud.sim.play import timeline
-from trmcloud.sim.rehearsal import Rehearsal, fault_names, spread
+from trmcloud.sim.rehearsal import (
+    HABITS,
+    LENGTHS,
+    SAVES,
+    Rehearsal,
+    fault_names,
+    is_length_known,
+    spread,
+)
+from trmcloud.sim.world.trainer import Habit
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner, simulate_providers
 
@@ -30,23 +46,40 @@ _LINES, _ALL_LINES = 40, 1_000_000
 @options.with_options("rehearse")
 def rehearse(
     request: LaunchRequest,
+    asked: CommandRequest,
     runs: Annotated[int, typer.Option(help="How often the run is played.")] = 200,
     faults: Annotated[
-        str, typer.Option(help="all, none, or numbers and words: 15,preempted,asleep.")
+        str,
+        typer.Option(
+            help="all, none, or numbers and words: 15,preempted,asleep; of a command's script "
+            "deaf, slow-to-save, …"
+        ),
     ] = "all",
     seed: Annotated[int, typer.Option(help="The first play's dice; the rest follow.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Play a planned run in a simulated world: what it would spend, and who would stop it.
+    """Play a planned run in a simulated world: what it would spend, and who would stop it; with a
+    command and the options of run, that command's run.
 
     Example: trmcloud rehearse 8xH100 --budget 400 --runs 500
     """
     if not 1 <= runs <= _MOST_RUNS:
         raise UsageError(f"--runs is from 1 to {_MOST_RUNS:,}, not {runs}")
-    names = fault_names(faults)
-    context = build_context()
-    plan = preparing.dry_run(context, build_planner(), request)
+    names = fault_names(faults, of_command=bool(asked.words))
+    context, planner = build_context(), build_planner()
+    tree = None
+    if asked.words:
+        refuse_others(request, "run", "is about a recipe, and a command is rehearsed")
+        here = Path.cwd()
+        spec = commands.wish_of(planner, request, asked, here)
+        plan, tree = commands.dry_run(planner, spec, here)
+        commands.check_command(plan, tree)
+    else:
+        why = "is about a command, and none stands behind --"
+        refuse_others(request, "launch", why)
+        refuse_others(asked, "launch", why)
+        plan = preparing.dry_run(context, planner, request)
     check_loss(plan, detached=request.detach, accepted=request.accept_loss)
     refusal = ""
     try:
@@ -61,19 +94,24 @@ def rehearse(
     else:
         if verbose:
             show_plan(context, made.plan, verbose=True)
-        _show(made, detach=request.detach, most=_ALL_LINES if verbose else _LINES)
+        _show(made, names, tree, detach=request.detach, most=_ALL_LINES if verbose else _LINES)
         if refusal:
             print(f"  launch      refuses this plan: {refusal}")
     if made.violations:
         sys.exit(1)
 
 
-def _show(made: Rehearsal, *, detach: bool, most: int) -> None:
+def _show(
+    made: Rehearsal, faults: Sequence[str], tree: WorkingTree | None, *, detach: bool, most: int
+) -> None:
     candidate = made.plan.recommended
     assert candidate is not None
     print(f"One play of {candidate.hardware} at {candidate.provider}, seed {made.shown.seed}:")
     how = "left alone once it trains" if detach else "launched and watched from here"
     print(f"  ({how}; checkpoints: {made.plan.survives})")
+    if made.plan.spec.command is not None and tree is not None:
+        lines = tree_lines(tree, verbose=False)
+        print("\n".join([*lines, *_simulated(made.plan.spec.command, candidate, faults)]))
     print(timeline(made.shown.timeline, most=most))
     print()
     money = spread(made.spent)
@@ -85,7 +123,9 @@ def _show(made: Rehearsal, *, detach: bool, most: int) -> None:
     print("  ended       " + _counts(made.outcomes(), count))
     print("  stopped by  " + _counts(made.ended_by(), sum(made.ended_by().values())))
     saved = made.steps_saved()
-    if saved:
+    if made.kept_s:
+        print(f"  saved       {_kept(made)}")
+    elif saved:
         steps = spread(saved)
         print(
             f"  saved       a checkpoint of step {steps['min']:,} at least, {steps['p50']:,} median"
@@ -99,6 +139,32 @@ def _show(made: Rehearsal, *, detach: bool, most: int) -> None:
         )
     for play in made.violations[:5]:
         print(f"  BROKEN      seed {play.seed}: {play.detail}")
+
+
+def _simulated(command: Command, candidate: Candidate, faults: Sequence[str]) -> list[str]:
+    """Return the lines that say what is drawn of a command in place of what is not known of it."""
+    low, high = LENGTHS
+    length = f"{low:g} to {high:g} times the time until it is told to stop"
+    if is_length_known(candidate):
+        length = "as its probe tells"
+    often, seldom = SAVES
+    habits = [name for name in faults if name in HABITS] or [Habit.PLAIN.value]
+    again = "started again from its checkpoint" if command.resume else "not started again"
+    return [
+        f"  simulated in place of {one_line(' '.join(command.words))[:60]}, which is not run:",
+        f"    length    {length}",
+        f"    saves     every {often:.0%} to {seldom:.0%} of its length",
+        f"    script    {', '.join(habits)}",
+        f"    crashed   {again}",
+    ]
+
+
+def _kept(made: Rehearsal) -> str:
+    """Return what is at home of a command after a play: of its time, since steps are unknown."""
+    without = made.kept_s.count(0.0)
+    kept = spread(sorted(made.kept_s))
+    text = f"{duration(kept['min'])} of training at least, {duration(kept['p50'])} median"
+    return f"{text}; no checkpoint in {without} of {len(made.kept_s)} plays"
 
 
 def _counts(counts: Counter[str], whole: int) -> str:
