@@ -142,8 +142,7 @@ def of_command(home: Path, *arguments: str) -> dict[str, Any]:
     done = rehearse(home, *arguments, "--json", *COMMAND)
     assert done.returncode == 0, done.stderr
     made: dict[str, Any] = json.loads(done.stdout)
-    assert made["violations"] == []
-    assert made["spent_usd"]["max"] <= made["budget_usd"] + made["over_budget_exposed_usd"]
+    assert made["violations"] == []  # that money went beyond what faults excuse is one of them
     return made
 
 
@@ -174,6 +173,7 @@ def test_without_faults_a_command_leaves_a_checkpoint(
     made = of_command(tmp_path, *arguments, "--budget", "200", "--runs", "6", "--faults", "none")
     assert made["habits"] == {"plain": 6}
     assert made["outcomes"].keys() <= {"landed", "finished"}
+    assert made["spent_usd"]["max"] <= made["budget_usd"]
     assert made["plays_without_checkpoint"] == 0
     assert made["training_kept_s"]["min"] > 0
 
