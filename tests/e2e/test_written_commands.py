@@ -69,7 +69,7 @@ QUESTION = (
     "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
     " How many clips did Natalia sell altogether in April and May?"
 )
-POST_TRAINED = "run local --rate 3.60 --budget 0.30 --grace 10 --checkpoint-gb 0.01 --checkpoints"
+POST_TRAINED = "run local --rate 3.60 --budget 0.40 --grace 10 --checkpoint-gb 0.01 --checkpoints"
 ELSEWHERE = {
     **dict.fromkeys(MISSION, "with pods that train: tests/e2e/test_mission.py"),
     "adopt ./trmcloud-run": "tests/e2e/test_export.py",
@@ -120,7 +120,7 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(
         (
-            "try --for 40 --grace 5 --resume python sft.py --resume {checkpoint} -- python sft.py",
+            "try --for 20 --grace 5 --resume python sft.py --resume {checkpoint} -- python sft.py",
             f"{POST_TRAINED} sft --metric eval_loss -y -- python sft.py",
             f"{POST_TRAINED} lora --metric eval_loss -y -- python lora.py",
             f"{POST_TRAINED} grpo --metric reward --best max -y -- python grpo.py",
