@@ -75,7 +75,7 @@ def post_training(folder: Path) -> Iterator[Reader]:
     only = {
         "make_model.py": "^base",
         "ask.py": "right$",
-        "run": "^(r-|✔)|^train .*best|^  (why|spent|trmcloud)",
+        "run": "^r-.* finished|^train .*best|^  spent",
         "fetch-best": "fetched|^  (eval_loss|reward|lies in)",
     }
     yield Reader(user, only=only, python=str(OWN / "python"))
