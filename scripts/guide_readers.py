@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -35,6 +36,8 @@ class Reader:
     """Likewise while it runs."""
     only: Mapping[str, str] = field(default_factory=dict)
     """Lines that are shown of a command, by how it begins."""
+    python: str = sys.executable
+    """What ``$ python`` starts."""
 
 
 World = Callable[[Path], AbstractContextManager[Reader]]

@@ -26,6 +26,7 @@ from tests.standins.runpod.fixture import judged
 from trmcloud.pod.machine import processes
 
 ROOT = Path(__file__).resolve().parents[1]
+OWN = ROOT / ".venv-own" / "bin"
 HOUR, DAY = 3600.0, 86_400.0
 _TERMS = "^  (plan|hardware|rate|cap|stops|checkpoints|trmcloud)|^(r-|✔)"
 """Of a launch, its terms and its course."""
@@ -68,6 +69,23 @@ def own_desk(folder: Path) -> Iterator[Reader]:
     """The same folder, and all that is shown."""
     with your_own(folder) as reader:
         yield Reader(reader.user)
+
+
+@contextlib.contextmanager
+def post_training(folder: Path) -> Iterator[Reader]:
+    """A repository of the guide's own scripts, with TRL and PEFT: ``make own-all`` makes these."""
+    user = at_home(User(folder, trainer=None, cwd=folder))
+    user.environment["PATH"] = f"{OWN}:{SYSTEM_PATH}"
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    (folder / ".git" / "info" / "exclude").write_text("trmcloud-home/\n")
+    shutil.copytree(ROOT / "docs" / "guide" / "post-training", folder, dirs_exist_ok=True)
+    only = {
+        "make_model.py": "^base",
+        "ask.py": "right$",
+        "run": "^r-.* finished|^train .*best|^  spent",
+        "fetch-best": "fetched|^  (eval_loss|reward|lies in)",
+    }
+    yield Reader(user, only=only, python=str(OWN / "python"))
 
 
 @contextlib.contextmanager
@@ -260,6 +278,7 @@ def _prose() -> str:
 WORLDS: Mapping[str, Mapping[str, World]] = {
     "first-run": {"": first_run},
     "your-own": {"": your_own, "tried": tried},
+    "post-training": {"": post_training},
     "runpod": {"": runpod},
     "rehearse": {"": desk, "own": own_desk},
     "plan": {"": planner},

@@ -3,6 +3,8 @@ each block below ``<!-- run -->`` of the pages named here, and each below ``<!--
 a world of its own.
 
 .venv/bin/python scripts/guides.py [PAGE | PAGE:WORLD …]       # s3, budget:volume, budget:
+
+``post-training`` needs TRL and PEFT: make .venv-own/.all-ready
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from guide_worlds import WORLDS  # noqa: E402
 _BLOCK = re.compile(r"<!-- run(?: (?P<world>[a-z-]+))? -->\n```\n(?P<shown>.*?)```\n", re.DOTALL)
 _TYPED = re.compile(r"^\$ ((?:trmcloud|python) (?:.*\\\n)*.*)$", re.MULTILINE)
 _PLAN, _RUN = re.compile(r"launch (p-\w+)"), re.compile(r"\br-[0-9a-f]{6}\b")
+_FETCHED = re.compile(r"([\w-]+/own)/[\w.-]+")
 _COMMENT = re.compile(r"\s+# (.*)$")
 _WITHIN_S = 500
 _OFFERS_SHOWN = 6
@@ -72,7 +75,7 @@ def _again(reader: Reader, block: re.Match[str]) -> str:
 
 def _run(reader: Reader, program: str, typed: str) -> str:
     """One command, of trmcloud or of a program that the page shows, and what it prints: plan and
-    run that it names are those made last."""
+    run that it names are those made last, and a fetched checkpoint is the one that is there."""
     user = reader.user
     home = Path(user.env()["TRMCLOUD_HOME"])
     for pattern, made in ((_PLAN, home.glob("plans/p-*.json")), (_RUN, home.glob("runs/r-*"))):
@@ -80,6 +83,7 @@ def _run(reader: Reader, program: str, typed: str) -> str:
         if names:
             newest = names[-1] if pattern is _RUN else f"launch {names[-1]}"
             typed = pattern.sub(newest, typed)
+    typed = _FETCHED.sub(lambda named: _only_in(user.folder, named[1]), typed)
     print(f"$ {program} {typed}", flush=True)
     comment = _COMMENT.search(typed)
     told = comment[1] if comment is not None else ""
@@ -87,8 +91,9 @@ def _run(reader: Reader, program: str, typed: str) -> str:
     meanwhile = threading.Thread(target=reader.during.get(told, lambda: None))
     meanwhile.start()
     words = shlex.split(_COMMENT.sub("", typed).replace("\\\n", " "))
+    is_ours = program == "trmcloud"
     done = subprocess.run(
-        [sys.executable, "-u", *(user.program if program == "trmcloud" else ()), *words],
+        [*((sys.executable, "-u", *user.program) if is_ours else (reader.python, "-u")), *words],
         cwd=user.folder,
         env=user.env(),
         stdin=subprocess.DEVNULL,
@@ -109,6 +114,12 @@ def _run(reader: Reader, program: str, typed: str) -> str:
         out = re.sub(pattern_, short, out)
     lines = _excerpt(reader, typed, out.rstrip().splitlines())
     return "\n".join([f"$ {program} {typed}", *lines, ""])
+
+
+def _only_in(folder: Path, below: str) -> str:
+    """The one entry of that folder, by its path below ``folder``."""
+    [entry] = (folder / below).iterdir()
+    return f"{below}/{entry.name}"
 
 
 def _excerpt(reader: Reader, typed: str, lines: list[str]) -> list[str]:

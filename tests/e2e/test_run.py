@@ -397,8 +397,9 @@ def test_the_guides_script_is_stopped_in_time_for_less_than_five_cents(user: Use
     assert user.cwd is not None
     shutil.copy(ROOT / "docs" / "guide" / "your-own" / "train.py", user.cwd)
     user.environment["PATH"] = f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"
-    shown = next(c for c in written.commands() if c.words[0] == "run" and "-y" in c.words)
-    assert shown.document == "your-own.md"
+    page = written.GUIDES / "your-own.md"
+    guide = written.commands_in(page.name, page.read_text(encoding="utf-8"))
+    shown = next(c for c in guide if c.words[0] == "run" and "-y" in c.words)
     user.run(*shown.words, code=LANDED)
     [told] = user.json("status", user.only_run().run_id, "--json")
     assert 0 < told["spent_usd"] <= 0.05

@@ -69,6 +69,7 @@ QUESTION = (
     "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."
     " How many clips did Natalia sell altogether in April and May?"
 )
+POST_TRAINED = "run local --rate 3.60 --budget 0.40 --grace 10 --checkpoint-gb 0.01 --checkpoints"
 ELSEWHERE = {
     **dict.fromkeys(MISSION, "with pods that train: tests/e2e/test_mission.py"),
     "adopt ./trmcloud-run": "tests/e2e/test_export.py",
@@ -116,6 +117,17 @@ ELSEWHERE = {
             "run 1xH100 --budget 5 --dry-run -- python train.py",
         ),
         "likewise: tests/e2e/test_try.py",
+    ),
+    **dict.fromkeys(
+        (
+            "try --for 20 --grace 5 --resume python sft.py --resume {checkpoint} -- python sft.py",
+            f"{POST_TRAINED} sft --metric eval_loss -y -- python sft.py",
+            f"{POST_TRAINED} lora --metric eval_loss -y -- python lora.py",
+            f"{POST_TRAINED} grpo --metric reward --best max -y -- python grpo.py",
+            "run 1xH100 --budget 20 --pip requirements.txt --checkpoint-gb 20 --checkpoints sft "
+            "--metric eval_loss --resume python sft.py --resume {checkpoint} -- python sft.py",
+        ),
+        "wants TRL: tests/e2e/test_post_training.py",
     ),
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 import pytest
 import typer
 
+from tests.e2e import written
 from tests.e2e.hinted import Hint, command, hints, options_in_next_steps
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.main import COMMANDS, main
@@ -47,6 +48,18 @@ def test_every_hint_is_understood() -> None:
     assert len({hint.text for hint in found}) > 60
     assert wrong == {}, "\n".join(
         f"{hint.place}: {hint.text}: {why}" for hint, why in wrong.items()
+    )
+
+
+def test_every_command_of_readme_and_guides_is_understood() -> None:
+    """Those that tests/e2e/test_written_commands.py leaves out, too."""
+    found = [each for each in written.commands() if not each.refused]
+    wrong = {
+        each: why for each in found if (why := _why_not_words(each.words[0], [*each.words[1:]]))
+    }
+    assert len({each.text for each in found}) > 100
+    assert wrong == {}, "\n".join(
+        f"{each.document}:{each.line}: {each.text}: {why}" for each, why in wrong.items()
     )
 
 
@@ -78,11 +91,15 @@ def test_every_option_in_a_next_step_is_one() -> None:
 def _why_not(hint: Hint) -> str:
     """What is wrong with the words; nothing of them is carried out."""
     name, *words = hint.words(_Anything())
+    if name in COMMANDS and not words and hint.is_named_only:
+        return ""
+    return _why_not_words(name, words)
+
+
+def _why_not_words(name: str, words: list[str]) -> str:
     if name not in COMMANDS:
         return "no such command"
     made = command(name)
-    if not words and hint.is_named_only:
-        return ""
     while hasattr(made, "commands") and words and not words[0].startswith("-"):
         if words[0] not in made.commands:
             return f"no subcommand {words[0]}"
