@@ -66,9 +66,10 @@ def tried(folder: Path) -> Iterator[Reader]:
 
 @contextlib.contextmanager
 def own_desk(folder: Path) -> Iterator[Reader]:
-    """The same folder, and all that is shown."""
+    """The same folder; of a rehearsal, what is simulated and what came of it."""
+    shown = "^  simulated|^    (length|saves|script)|^100 plays|^  (spent|ended|saved|exposed)"
     with your_own(folder) as reader:
-        yield Reader(reader.user)
+        yield Reader(reader.user, only={"rehearse": shown})
 
 
 @contextlib.contextmanager
