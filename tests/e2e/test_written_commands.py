@@ -122,7 +122,8 @@ ELSEWHERE = {
         (
             "try --for 20 --grace 5 --resume python sft.py --resume {checkpoint} -- python sft.py",
             "run local --rate 1 --budget 1 --checkpoints sft --checkpoint-gb 0.01 "
-            "--metric eval_loss --grace 5 --resume python sft.py --resume {checkpoint} -- python sft.py",
+            "--metric eval_loss --grace 5 --resume python sft.py --resume {checkpoint} "
+            "-- python sft.py",
             f"{POST_TRAINED} sft --metric eval_loss -y -- python sft.py",
             f"{POST_TRAINED} lora --metric eval_loss -y -- python lora.py",
             f"{POST_TRAINED} grpo --metric reward --best max -y -- python grpo.py",
