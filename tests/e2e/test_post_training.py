@@ -90,7 +90,8 @@ def test_the_best_comes_home_with_its_own_metric_and_opens(user: User, script: s
         logged = rows[-1][name]  # the final model, of the last checkpoint's weights
     best = max if "max" in typed.words else min
     assert logged == best(row[name] for row in rows)
-    assert manifest.extra["metric"] == {"name": name, "value": pytest.approx(logged, rel=1e-3)}, out
+    carried = manifest.extra["metric"]
+    assert (carried["name"], carried["value"]) == (name, pytest.approx(logged, rel=1e-3)), out
     opened, _, right = python(user.cwd, "ask.py", str(own)).partition(": ")
     assert opened == OPENED[script]
     assert int(right.split("; ")[1].split()[0]) > 260, "the base has about 200 of 400"

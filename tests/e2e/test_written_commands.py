@@ -121,6 +121,9 @@ ELSEWHERE = {
     **dict.fromkeys(
         (
             "try --for 20 --grace 5 --resume python sft.py --resume {checkpoint} -- python sft.py",
+            "run local --rate 1 --budget 1 --checkpoints sft --checkpoint-gb 0.01 "
+            "--metric eval_loss --grace 5 --resume python sft.py --resume {checkpoint} "
+            "-- python sft.py",
             f"{POST_TRAINED} sft --metric eval_loss -y -- python sft.py",
             f"{POST_TRAINED} lora --metric eval_loss -y -- python lora.py",
             f"{POST_TRAINED} grpo --metric reward --best max -y -- python grpo.py",
@@ -128,6 +131,10 @@ ELSEWHERE = {
             "--metric eval_loss --resume python sft.py --resume {checkpoint} -- python sft.py",
         ),
         "wants TRL: tests/e2e/test_post_training.py",
+    ),
+    **dict.fromkeys(
+        (f"fetch-best --into {name}-best" for name in ("sft", "lora", "grpo")),
+        "of what these runs left",
     ),
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
