@@ -52,6 +52,7 @@ from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.artifacts import (
+    MODELS_ALONE,
     Artifact,
     files_below,
     find_artifacts,
@@ -170,7 +171,9 @@ class Trial:
         by = command.resume or ((*command.words, flag, "{checkpoint}") if flag else ())
         if not by:
             return seen
-        newest = max(artifacts, key=lambda artifact: artifact.saved_at)
+        # A final model has no state to train on with.
+        whole = [a for a in artifacts if a.kind not in MODELS_ALONE]
+        newest = max(whole or artifacts, key=lambda artifact: artifact.saved_at)
         copy = self._folder / RESUMED_DIR
         try:
             unpack(Path(self._job.code_dir), copy)

@@ -25,6 +25,7 @@ from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, sync_folder, write_atomic
 from trmcloud.io.hashing import file_sha256
 from trmcloud.pod.job.artifacts import (
+    MODELS_ALONE,
     OUTPUTS,
     STATES,
     Artifact,
@@ -206,8 +207,11 @@ class CommandCheckpoints:
             archive.unlink(missing_ok=True)
 
     def latest(self) -> CheckpointManifest | None:
-        """The one to resume from; None where there is none."""
-        return mf.pick_latest(m for m in self.manifests() if not m.is_output)
+        """The one to resume from: a final model has no state to train on with, so one with its
+        optimizer comes first; None where there is none."""
+        made = [m for m in self.manifests() if not m.is_output]
+        whole = [m for m in made if m.extra.get(mf.LAYOUT) not in MODELS_ALONE]
+        return mf.pick_latest(whole) or mf.pick_latest(made)
 
     def restore(self, manifest: CheckpointManifest, into: Path) -> Path:
         """The checkpoint under its own names, below ``into``; returns the file or folder.
