@@ -37,7 +37,7 @@ class Reader:
     only: Mapping[str, str] = field(default_factory=dict)
     """Lines that are shown of a command, by how it begins."""
     python: str = sys.executable
-    """What ``$ python`` starts."""
+    """The Python that ``$ python`` starts."""
 
 
 World = Callable[[Path], AbstractContextManager[Reader]]

@@ -41,7 +41,7 @@ def fetched(user: User) -> Path:
 
 
 def metric(user: User) -> dict[str, object]:
-    """What the fetched checkpoint's manifest says of its metric."""
+    """The metric in the fetched checkpoint's manifest."""
     assert user.cwd is not None
     path = user.cwd / "best" / "manifest.json"
     told = from_json(path.read_text(), str(path)).extra.get("metric", {})

@@ -30,7 +30,7 @@ _CODES = {"finishes": 0, "stopped": Outcome.LANDED.exit_code, "killed": Outcome.
 _ENDLESS = 1_000_000
 _GRACE_S = 10
 _LANDING_S = 9
-"""What the plan reserves to land beside the grace."""
+"""Reserved by the plan to land, beside the grace."""
 _SETTLED_S = 6
 """Longer than the watcher waits for a file to stop changing."""
 _NOTHING_SAVED = re.compile(r"no checkpoint|saved nothing", re.I)
@@ -38,7 +38,7 @@ _NOTHING_SAVED = re.compile(r"no checkpoint|saved nothing", re.I)
 
 @dataclass(frozen=True)
 class Cell:
-    """What came home of one ending, as the page shows it."""
+    """The result of one ending, as the page shows it."""
 
     came: str
     metric: str

@@ -37,7 +37,7 @@ class Script:
     is_light: bool = False
     """It needs no more than torch."""
     saves_once: bool = False
-    """What it saves on the way is one file, written anew."""
+    """On the way it saves one file, written anew each time."""
 
     @property
     def files(self) -> tuple[str, ...]:

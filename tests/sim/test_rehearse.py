@@ -189,7 +189,7 @@ def test_its_screen_says_what_is_simulated(tmp_path: Path) -> None:
     done = rehearse(tmp_path, *wish, *COMMAND)
     assert done.returncode == 0, done.stderr
     assert "simulated in place of python train.py, which is not run" in done.stdout
-    assert "0.3 to 1.5 times the time until it is told to stop" in done.stdout
+    assert "0.3 to 1.5 times its time limit" in done.stdout
     assert "script    deaf\n" in done.stdout
     assert "crashed   not started again" in done.stdout
     assert "of training at least" in done.stdout

@@ -102,7 +102,7 @@ class Observed:
     """The files of the copy that Python read as source, relative to it."""
     other_files: _Count = 0
     other_bytes: _Count = 0
-    """What it wrote beside artifacts."""
+    """Files that it wrote beside artifacts."""
     network_blocked: bool = False
     why_not_started: str = ""
     version: int = 1
@@ -186,7 +186,7 @@ _OFFLINE = re.compile(
     r"|name or service not known|couldn.t connect to|max retries exceeded|getaddrinfo",
     re.I,
 )
-"""What a command prints that needs a network, in the words of libc and of the hub's libraries."""
+"""Messages of a command that needs a network, in the words of libc and the hub's libraries."""
 _SHOWN = 3
 
 

@@ -1,4 +1,4 @@
-"""What this machine's files add to a trial's observations: files that were not sent, and packages
+"""Facts from this machine's files about a trial: files that were not sent, and packages
 that no requirements name."""
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def _project_names(tree: WorkingTree) -> frozenset[str]:
 
 
 class _Packages(NamedTuple):
-    """What the observed Python says of its installed distributions."""
+    """The installed distributions of the observed Python."""
 
     of: Mapping[str, Sequence[str]]
     """By module, the distributions that hold it."""

@@ -233,7 +233,7 @@ class Trial:
         return not inside or not path.there or "/hub/" in path.path
 
     def _lay_modules(self) -> None:
-        """What a run lays on the command's path, and the observer before it."""
+        """The modules that a run lays on the command's path, and the observer before them."""
         from_here = Path(sys.modules[Readings.__module__].__file__ or "").parent
         for folder in (ON_PATH_DIR, OBSERVER_DIR, HOME_DIR, TMP_DIR):
             (self._folder / folder).mkdir(exist_ok=True)

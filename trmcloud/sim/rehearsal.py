@@ -24,7 +24,7 @@ from trmcloud.sim.world.trainer import Habit, Shape
 
 HABITS = tuple(habit.value for habit in Habit)
 LENGTHS = (0.3, 1.5)
-"""Of the time until it is told to stop, how long a command is drawn to take that has no probe."""
+"""The share of its time limit that a command without a probe is drawn to take."""
 SAVES = (0.02, 0.25)
 """Of its length, the time between two checkpoints of a command."""
 _STEPS = 1000

@@ -1,4 +1,4 @@
-"""What ``try`` reports of observations, and the line that follows. No process is started."""
+"""Checks of a trial from its observations, and the line that follows. No process is started."""
 
 from __future__ import annotations
 

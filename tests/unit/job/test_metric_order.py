@@ -24,7 +24,7 @@ class Script(NamedTuple):
     steps: bool = False
     """Its lines of values bear the step."""
     marks: str = ""
-    """What its files' names bear: step or epoch."""
+    """The mark in its files' names: step or epoch."""
     first_value: bool = False
     """It evaluates once before it trains."""
 

@@ -144,7 +144,7 @@ def _show(
 def _simulated(command: Command, candidate: Candidate, faults: Sequence[str]) -> list[str]:
     """Return the lines that say what is drawn of a command in place of what is not known of it."""
     low, high = LENGTHS
-    length = f"{low:g} to {high:g} times the time until it is told to stop"
+    length = f"{low:g} to {high:g} times its time limit"
     if is_length_known(candidate):
         length = "as its probe tells"
     often, seldom = SAVES

@@ -271,7 +271,7 @@ class Heartbeat:
     curve: Curve | None = None
     """None while too little is known, and once it cools down."""
     note: str = ""
-    """What a user should know of at once, in one line."""
+    """A warning for the user, in one line."""
     signs: int = 0
     """Counts what else shows that it gets on where its steps are not known: lines of a log, files
     that change."""

@@ -131,7 +131,7 @@ _UNUSABLE, _OVER, _OLD, _UNREACHABLE = 8, 4, 2, 1
 
 
 class PlanningInputs(NamedTuple):
-    """What a plan is made from beside its offers: see ``planning.make_plan``."""
+    """The inputs of a plan beside its offers: see ``planning.make_plan``."""
 
     spec: RunSpec
     recipe: Recipe

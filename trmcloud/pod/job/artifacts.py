@@ -152,7 +152,7 @@ class Marks(NamedTuple):
 
 @dataclass(frozen=True)
 class Artifact:
-    """What belongs together as one checkpoint. ``source`` is its name below its place."""
+    """Files that are one checkpoint. ``source`` is its name below its place."""
 
     source: str
     root: Path
@@ -206,7 +206,7 @@ def is_part(name: str) -> bool:
 
 
 def metrics_in(artifact: Artifact) -> list[tuple[int | None, dict[str, float]]]:
-    """What the layout itself says of quality: (step, metrics) in the order of logging.
+    """Return the metrics in the layout itself: (step, metrics) in the order of logging.
 
     transformers' ``trainer_state.json``, orbax's ``metrics/metrics``, and names that bear a value
     (``epoch=2-val_loss=0.34.ckpt``).
@@ -519,7 +519,7 @@ def is_model(root: Path, file: SeenFile) -> bool:
 
 
 def _group_of(name: str) -> object:
-    """What files of one checkpoint have in common in their names: all their numbers; where they
+    """Return the part that names of one checkpoint have in common: all their numbers; where they
     have none, whether they are called best, last or neither."""
     plain = _TF_DATA.sub("", _SHARD.sub("", name))
     stem = _stem(plain)

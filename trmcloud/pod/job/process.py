@@ -437,7 +437,7 @@ class Job:
                 self._tell.read(self._readings.read_events(reading), now)
 
     def _notes(self, now: float) -> list[str]:
-        """What a user should know of at once."""
+        """Return the warnings for the user."""
         notes = self._taking.notes
         waited = now - self._started_at >= _KEYS_AFTER_S
         if self._command.metric and self._tell.metric is None and waited:

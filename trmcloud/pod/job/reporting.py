@@ -107,7 +107,7 @@ class CommandReporter:
         return True
 
     def note(self, text: str) -> None:
-        """What a user should know of at once: shown beside the progress."""
+        """Show a warning beside the progress."""
         if text != self.beat.note:
             self.beat = replace(self.beat, note=text)
 

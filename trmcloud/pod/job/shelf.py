@@ -84,7 +84,7 @@ class CommandCheckpoints:
         self._folder, self._run_id, self._phase = folder, run_id, phase
         self._command, self._now = command, now
         self.provenance: Mapping[str, object] = {}
-        """What its command is run with, for each manifest."""
+        """The provenance of its command, for each manifest."""
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(f"{MAKING}*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -312,7 +312,7 @@ class CommandCheckpoints:
         return None
 
     def _score_of(self, metric: Metric | None) -> float | None:
-        """What is compared; NaN and infinity are noted and never compared."""
+        """The value that is compared; None for NaN and infinity, which are noted alone."""
         if metric is None or not math.isfinite(metric.value):
             return None
         return self._command.score(metric.value)
@@ -476,7 +476,7 @@ class CheckpointTaker:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know of at once: what was left out, overwritten, or is larger than
+        """Return warnings: checkpoints that were left out, overwritten, or are larger than
         was reserved for it."""
         notes = []
         if self._left_out:
@@ -531,7 +531,7 @@ class CheckpointTaker:
             self._refuse(name, str(why))
 
     def _of_layout(self, artifact: Artifact, step: int | None) -> Metric | None:
-        """What its own state says: the value of its step; else the last one before it."""
+        """Return the value of its step in its own state; else the last one before it."""
         wanted = plain_name(self._tell.metric_name)
         found: Metric | None = None
         for at, metrics in metrics_in(artifact) if wanted else []:
