@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test test-quick stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
+.PHONY: help install demo test test-quick test-all stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
 	@echo "make test     all tests, and a table of the slowest (PAGE=docs/tests.md: keep it)"
 	@echo "make test-quick  those that start no process: for between two changes"
+	@echo "make test-all  the variants that make test leaves out: docs/soak/test-all.md"
 	@echo "make stress   tests of real processes under load, ROUNDS=10 times: failures of each"
 	@echo "make check    format, lint, types, import contracts"
 	@echo "make bench-train PEER=nanogpt|nanochat PEER_PATH=…   steps beside another trainer's"
@@ -126,7 +127,7 @@ own: .venv-own/.ready
 	@touch $@
 
 e2e-own: $(READY) .venv-own/.ready
-	$(BIN)/python -m pytest -n 0 -s tests/e2e/test_run_trainers.py
+	TRMCLOUD_TEST_MORE=1 $(BIN)/python -m pytest -n 0 -s tests/e2e/test_run_trainers.py
 
 # Each script of tests/own finishes, is stopped at its budget, or is killed; ONLY=keras-killed: one cell.
 own-all: $(READY) .venv-own/.all-ready
@@ -167,6 +168,11 @@ WORKERS ?= $(shell echo $$(( $$(nproc) * 4 )))
 PAGE ?= build/tests.md
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --slowest-page=$(PAGE)
+
+# Variants of what other tests hold, with the marker `more`.
+test-all: $(READY)
+	TRMCLOUD_TEST_MORE=1 $(BIN)/python -m pytest -n $(WORKERS) -m more \
+		--slowest-page=docs/soak/test-all.md
 
 # Tests of real processes again and again, beside processes that compute; counts failures per test.
 stress: $(READY)

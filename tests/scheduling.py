@@ -1,4 +1,7 @@
-"""Which worker runs which test, and the table of the slowest.
+"""Which worker runs which test, which are left out, and the table of the slowest.
+
+A test with the marker ``more`` is a variant of one that always runs: only ``make test-all``, which
+sets ``TRMCLOUD_TEST_MORE``, runs it.
 
 ``make test`` has four workers per core. Of every four one computes (units, simulations, models),
 with a lower priority: what computes needs a whole core and can wait. One trains the real trainer
@@ -27,6 +30,7 @@ try:
 except ImportError:  # without it there is one process, and nothing to share out
     LoadScopeScheduling = object
 
+ENV_MORE = "TRMCLOUD_TEST_MORE"
 _BEGAN = pytest.StashKey[float]()
 _NOT_RUN = pytest.StashKey[Sequence[str]]()
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tests.md"
@@ -56,7 +60,10 @@ _USES_SSH = (
 )  # fmt: skip
 _RENTERS = frozenset(("renter", "rented", "skyfarer"))
 """Fixtures whose users rent, which needs OpenSSH's client."""
-_WHOLE = ("tests/unit/", "tests/model/", "tests/e2e/test_serve.py")
+_WHOLE = (
+    "tests/unit/", "tests/model/", "tests/e2e/test_serve.py", "tests/e2e/test_ui.py",
+    "tests/e2e/test_written_commands.py",
+)  # fmt: skip
 _TAKEN = (
     (_COMPUTING, _TRAINING, _WAITING),
     (_TRAINING, _WAITING),
@@ -138,7 +145,11 @@ def _number(node: Any) -> int:
     return int(node.gateway.id.removeprefix("gw"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    more = [item for item in items if item.get_closest_marker("more")]
+    if more and not os.environ.get(ENV_MORE):
+        config.hook.pytest_deselected(items=more)
+        items[:] = [item for item in items if item not in more]
     absent = [name for name in ("ssh", "ssh-keygen") if find(name) is None]
     for item in items:
         if starts_processes(item.nodeid):
@@ -177,7 +188,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not (page := config.getoption("slowest_page")):
         return
     wall_s = time.monotonic() - config.stash[_BEGAN]
-    lines = table(spent_s, wall_s, workers=config.getoption("numprocesses", None) or 1)
+    failed = sum(len(terminalreporter.stats.get(name, ())) for name in ("failed", "error"))
+    lines = table(spent_s, wall_s, failed, workers=config.getoption("numprocesses", None) or 1)
     terminalreporter.section(f"slowest {SHOWN} tests")
     for nodeid, took_s in slowest(spent_s):
         terminalreporter.write_line(f"{took_s:7.1f} s  {nodeid}")
@@ -202,19 +214,21 @@ def slowest(spent_s: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(spent_s.items(), key=lambda item: -item[1])[:SHOWN]
 
 
-def table(spent_s: Mapping[str, float], wall_s: float, *, workers: int) -> str:
+def table(spent_s: Mapping[str, float], wall_s: float, failed: int, *, workers: int) -> str:
     """The page: what all took, and the slowest tests with their setup and teardown."""
+    more = bool(os.environ.get(ENV_MORE))
+    made_by = "make test-all" if more else "make test PAGE=docs/tests.md"
     rows = [f"| {took_s:.1f} | `{nodeid}` |" for nodeid, took_s in slowest(spent_s)]
     all_s = sum(spent_s.values())
     return "\n".join(
         [
-            "# The slowest tests",
+            "# Variants that make test leaves out" if more else "# The slowest tests",
             "",
-            f"Made by `make test PAGE=docs/tests.md`: {len(spent_s):,} tests on {os.cpu_count()}"
-            f" cores by {workers} workers",
-            f"in {wall_s / 60:.1f} minutes; one after another they took {all_s / 60:.0f}."
-            " The next run begins",
-            "with these. Setup and teardown are counted.",
+            f"Made by `{made_by}`, {time.strftime('%F')}: {len(spent_s):,} tests, {failed} failed,",
+            f"on {os.cpu_count()} cores by {workers} workers in {wall_s / 60:.1f} minutes; one"
+            f" after another they took {all_s / 60:.0f}.",
+            *([] if more else ["The next run begins with these."]),
+            "Setup and teardown are counted.",
             "",
             "| seconds | test |",
             "|--:|---|",

@@ -40,7 +40,10 @@ ENV_CLOCK = "TEST_CLOCK"
 """A file with the seconds that a process is to add to its clocks."""
 
 _KNOWN = frozenset(
-    {"PATH", "HOME", "LANG", "TMPDIR", "NO_COLOR", "OMP_NUM_THREADS", "TERM", ENV_CLOCK}
+    {
+        *("PATH", "HOME", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "NO_COLOR", "OMP_NUM_THREADS"),
+        *("TERM", ENV_CLOCK),
+    }
 )
 _OURS = ("TRMCLOUD_", "RUNPOD_", "AWS_", "HF_", "HUGGING")
 _LANG = "C.UTF-8"

@@ -7,15 +7,13 @@ Net, vocabulary, batch and steps are shrunk by ``TRMCLOUD_TEST_SETTINGS``; all e
 from __future__ import annotations
 
 import contextlib
-import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.e2e import web_corpus
 from tests.e2e.rented import skip_without_pods
-from tests.e2e.user import IMPATIENT, RANKS, User
+from tests.e2e.user import IMPATIENT, User, python_of_ranks
 from tests.standins.data_host import DataHost, serving
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
@@ -42,7 +40,7 @@ log_every = 3
 def world(folder: Path, *, reach: Sequence[int] = ()) -> Iterator[tuple[User, DataHost]]:
     """(a user in an empty home, the host of their data); ``reach``: more ports that pods reach."""
     skip_without_pods()
-    inside = _image(folder / "image")
+    inside = python_of_ranks(folder / "image")
     image_env = {
         "PATH": f"{inside}:{SYSTEM_PATH}",
         "OMP_NUM_THREADS": "1",  # eight ranks share what cores there are
@@ -61,17 +59,3 @@ def world(folder: Path, *, reach: Sequence[int] = ()) -> Iterator[tuple[User, Da
                 **host.environment,
             }
             yield user, host
-
-
-def _image(folder: Path) -> Path:
-    """Where an image has this interpreter with its torch; ranks begin as ``tests/standins/ranks``
-    says."""
-    folder.mkdir()
-    shutil.copy(RANKS / "sitecustomize.py", folder)
-    python = folder / "python3"
-    python.write_text(
-        f'#!/bin/sh\nPYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{folder}" '
-        f'exec "{Path(sys.prefix) / "bin" / "python3"}" "$@"\n'
-    )
-    python.chmod(0o755)
-    return folder

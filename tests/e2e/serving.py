@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 
 from tests.e2e.user import User
+from tests.warm import Warm, can_warm
 
 WITHIN_S = 200.0
 NO_CHANGE: Callable[[list[str]], list[str]] = list
@@ -21,10 +22,11 @@ class Server:
     def __init__(
         self, user: User, *words: str, limit: Callable[[list[str]], list[str]] = NO_CHANGE
     ) -> None:
-        self.process = subprocess.Popen(
-            limit([sys.executable, "-m", "trmcloud", *words, "--port", "0"]),
-            cwd=user.folder, env=user.env(), stdin=subprocess.DEVNULL, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        words, env = ("-m", "trmcloud", *words, "--port", "0"), user.env()
+        warm = limit is NO_CHANGE and can_warm(words, env)
+        self.process = (Warm if warm else subprocess.Popen)(
+            limit([sys.executable, *words]), cwd=user.folder, env=env, stdin=subprocess.DEVNULL,
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         assert self.process.stdout is not None
         self.shown, found = "", None

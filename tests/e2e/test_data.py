@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import web_corpus
-from tests.e2e.user import User, until
+from tests.e2e.user import User, real_trainer, until
 from tests.standins.data_host import DataHost, Fault, serving
 from trmcloud.adapters.files import load_data_set
 from trmcloud.cli.views.reasons import sentence
@@ -33,7 +33,7 @@ log_every = 5
 """
 LAUNCH = (
     *("launch", "local", "--recipe", "trm-tiny", "--data", "fineweb-edu", "--phase", "fast"),
-    *("--rate", "3.60", "--budget", "1", "-y"),
+    *("--rate", "3.60", "--budget", "1", "--processes", "1", "-y"),
 )
 SETS = "/datasets/karpathy/fineweb-edu-100b-shuffle/resolve/main"
 
@@ -58,7 +58,7 @@ def reader(tmp_path: Path, host: DataHost) -> Iterator[User]:
     """A user of the real trainer whose data host is on loopback."""
     settings = tmp_path / "small.toml"
     settings.write_text(SETTINGS)
-    user = User(tmp_path, trainer=None)
+    user = User(tmp_path, trainer=real_trainer(tmp_path / "trainer"))
     user.environment |= {
         "OMP_NUM_THREADS": "1",
         "TRMCLOUD_TEST_SETTINGS": str(settings),

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.e2e import web_corpus
-from tests.e2e.user import User
+from tests.e2e.user import User, python_of_ranks
 from tests.standins.data_host import DataHost, serving
 
 TINY = (
@@ -31,8 +31,8 @@ def test_a_script_trains_lands_at_its_budget_and_wins_no_time_by_a_second_start(
     assert "--force" in user.refused("export", "local", *TINY, "-o", "train.sh", code=8)
     empty = tmp_path / "elsewhere"
     empty.mkdir()
-    bare = {"PATH": os.environ["PATH"], "HOME": str(empty), "PYTHON": sys.executable}
-
+    python = python_of_ranks(tmp_path / "bin", step_s=0.15) / "python3"
+    bare = {"PATH": os.environ["PATH"], "HOME": str(empty), "PYTHON": str(python)}
     bare["TRMCLOUD_KEEP"] = str(tmp_path / "kept")
 
     def start(*words: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_export import TINY
-from tests.e2e.user import User
+from tests.e2e.user import User, python_of_ranks
 from trmcloud.pod.agent.watchdog import watchdog_of
 from trmcloud.pod.machine import processes
 
@@ -70,7 +69,8 @@ class Node:
         self.namespace = namespace
         self._in = ["ip", "netns", "exec", namespace]
         self._environment = {
-            "PATH": os.environ["PATH"], "HOME": str(folder), "PYTHON": sys.executable,
+            "PATH": os.environ["PATH"], "HOME": str(folder),
+            "PYTHON": str(python_of_ranks(folder / "bin", step_s=0.1) / "python3"),
             "NODES": "2", "NODE_RANK": str(rank), "HEAD": HEAD,
         }  # fmt: skip
         self._path = script

@@ -26,6 +26,7 @@ OPENED = {
 }
 
 pytestmark = [
+    pytest.mark.more,
     pytest.mark.skipif(
         not list(OWN.glob("lib/*/site-packages/trl")),
         reason="TRL is not here: make .venv-own/.all-ready",

@@ -17,7 +17,7 @@ STEPS = 60
 
 
 def test_a_budget_that_binds(trainee: User) -> None:
-    trainee.trainer = None  # this one begins as a user's does
+    trainee.pace(0.25)
     budget = Usd("0.04")
     out = trainee.run("launch", "local", *TINY, "--budget", budget.plain(), "-y", code=20)
     run = trainee.only_run()
@@ -47,6 +47,7 @@ def test_a_budget_that_binds(trainee: User) -> None:
 
 
 def test_a_run_that_landed_is_topped_up_from_before_its_cooldown(trainee: User) -> None:
+    trainee.pace(0.25)
     one = ("--processes", "1", "--set", "warmup_steps=4", "--set", "keep_best=1")
     trainee.run("launch", "local", *TINY, *one, "--budget", "0.03", "-y", code=20)
     run = trainee.only_run()
@@ -116,9 +117,10 @@ _SEGMENTS = ("sequence=88", "question_tokens=24", "plan_tokens=24", "execution_t
             "1 texts to train on and 0 to validate on have a question, plan or",
             ["plan", "execution"],
         ),
-        (
+        pytest.param(
             "bd3lm-small", ("sequence=64", "block=8"),
             "1 texts to train on and 0 to validate on are longer than a row of 64 tokens", [],
+            marks=pytest.mark.more,
         ),
     ],
 )  # fmt: skip
@@ -206,7 +208,8 @@ def test_a_changed_training_is_refused_by_name_then_accepted_and_trained_on(
 
 
 def test_resume_passes_over_a_damaged_checkpoint(trainee: User) -> None:
-    trainee.run("launch", "local", *TINY, "--steps", str(STEPS), "--budget", "1", "-y", "-d")
+    steps = ("--steps", str(STEPS), "--processes", "1")
+    trainee.run("launch", "local", *TINY, *steps, "--budget", "1", "-y", "-d")
     until(lambda: bool(trainee.checkpoints()))
     trainee.run("stop")
     run = trainee.only_run()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import written
-from tests.e2e.user import ROOT, User, until
+from tests.e2e.user import ROOT, User, python_of_ranks, until
 from tests.standins import scripts
 from trmcloud.core.contract.manifest import from_json
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome
@@ -399,7 +399,8 @@ def test_the_guides_script_is_stopped_in_time_for_less_than_five_cents(user: Use
     """A plain PyTorch loop, word by word as docs/guide/your-own.md has its commands."""
     assert user.cwd is not None
     shutil.copy(ROOT / "docs" / "guide" / "your-own" / "train.py", user.cwd)
-    user.environment["PATH"] = f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"
+    python = python_of_ranks(user.folder / "bin", step_s=0.02)
+    user.environment["PATH"] = f"{python}:{os.environ['PATH']}"
     page = written.GUIDES / "your-own.md"
     guide = written.commands_in(page.name, page.read_text(encoding="utf-8"))
     shown = next(c for c in guide if c.words[0] == "run" and "-y" in c.words)

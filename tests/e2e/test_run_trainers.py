@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.user import ROOT, User
+from tests.e2e.user import ROOT, User, python_of_ranks
 from trmcloud.core.contract.manifest import from_json, pick_best
 from trmcloud.core.errors import Outcome
 
@@ -33,14 +33,18 @@ def user(tmp_path: Path) -> Iterator[User]:
     folder = tmp_path / "project"
     folder.mkdir()
     made = User(tmp_path, cwd=folder)
-    made.environment["PATH"] = f"{OWN / 'bin'}:{os.environ['PATH']}"
+    python = python_of_ranks(tmp_path / "bin", step_s=0.15, prefix=OWN)
+    made.environment["PATH"] = f"{python}:{os.environ['PATH']}"
     yield made
     made.end_everything()
 
 
 @pytest.mark.parametrize(
     ("name", "metric"),
-    [("train_transformers.py", "eval_loss"), ("train_lightning.py", "val_loss")],
+    [
+        ("train_transformers.py", "eval_loss"),
+        pytest.param("train_lightning.py", "val_loss", marks=pytest.mark.more),
+    ],
 )
 def test_it_is_told_in_time_saves_and_its_best_comes_home(
     user: User, name: str, metric: str

@@ -16,6 +16,7 @@ RARELY = ("--set", "save_every=100000", "--set", "eval_every=100000")
 
 def test_a_run_is_saved_twice_while_it_trains_and_then_stopped(trainee: User) -> None:
     launch = ("launch", "local", *TINY, *RARELY, "--set", "keep_best=5", "--steps", "4000")
+    trainee.pace(0.2)
     trainee.run(*launch, "--budget", "2", "-y", "-d")
     until(lambda: bool(trainee.metrics("train")))
     first = trainee.json("save", "--json")
@@ -42,7 +43,7 @@ def test_a_run_is_saved_twice_while_it_trains_and_then_stopped(trainee: User) ->
 def test_one_that_is_killed_between_save_and_metric_loses_nothing(trainee: User) -> None:
     """SIGKILL to every process of the trainer while it evaluates what it has just saved."""
     slow = (
-        *("--set", "eval_tokens=60000", "--set", "validation_fraction=0.5"),
+        *("--processes", "1", "--set", "eval_tokens=30000", "--set", "validation_fraction=0.5"),
         *("--set", "save_every=30", "--set", "eval_every=100000"),
     )
     trainee.run("launch", "local", *TINY, *slow, "--steps", "45", "--budget", "2", "-y", "-d")

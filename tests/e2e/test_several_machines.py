@@ -78,6 +78,7 @@ def sailing(folder: Path) -> Iterator[Sailor]:
     python = inside / "bin" / "python3"
     python.write_text(python.read_text().replace(f"{inside / 'site'}", f"{site}:{inside / 'site'}"))
     shutil.copy(RANKS / "sitecustomize.py", inside / "site")
+    (inside / "site" / "step_s").write_text("0.2")
     path = {"PATH": f"{inside / 'bin'}:{SYSTEM_PATH}"}
     host = web_corpus.put_on(DataHost(), folder / "corpus")
     with (

@@ -9,6 +9,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.mission import world
 from tests.e2e.user import until
 from tests.standins.data_host import DataHost
@@ -22,8 +24,7 @@ LAUNCH = (
     *("launch", "1xA100", "--phase", "fast", "--budget", "5", "--accept-exposure", "5", "-y"),
     *("--bucket", f"s3://{BUCKET}/of-tokens"),
 )
-
-
+pytestmark = pytest.mark.more  # tests/contract/test_token_cache.py holds what the parts do
 VIA = ("--via", "skypilot", "--provider", "runpod", "--allow-account-key-on-pod")
 
 

@@ -163,6 +163,7 @@ def reader(folder: Path, tmp_path: Path, s3: S3) -> Iterator[User]:
     with serving(host), judged(folder / "runpod", real_pods=False) as standin:
         standin.control.set(no_capacity=["*"])
         user = User(folder, trainer=real_trainer(tmp_path / "trainer"))
+        user.pace(0.4)
         user.environment |= {
             **standin.environment,
             "TRMCLOUD_TEST_SETTINGS": str(settings),
@@ -296,6 +297,7 @@ NOT_HERE = {
 HINT_ENDS = {
     "reap --accept-restored": "the ledger was not restored from a backup",
     "save": "is not training",
+    "logs -f": "has no log yet",  # the newest, which hoped for a GPU
     "stop": "has ended already",
     "resume r-": "has finished: there is nothing to resume",
     "resume": "nothing could be rented",  # the newest, which hoped for a GPU
@@ -308,7 +310,8 @@ HINT_ENDS = {
 
 
 def test_every_command_that_screens_hint_at_runs(reader: User) -> None:
-    assert typed(reader, FIRST.split())[0] == 0
+    if not reader.ledger_path.exists():  # or else the test above has made it
+        assert typed(reader, FIRST.split())[0] == 0
     run_id = next(iter(reader.ledger().runs))
     _code, shown = typed(reader, ["plan", "--hardware", "8xH100", "--budget", "1000"])
     plan_id = re.search(r"launch (p-[0-9a-f]{4})", shown)

@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,6 +65,22 @@ def real_trainer(folder: Path) -> Path:
     return folder
 
 
+def python_of_ranks(folder: Path, step_s: float = 0.0, prefix: Path = Path(sys.prefix)) -> Path:
+    """A folder for PATH whose ``python3`` and ``python`` are the interpreter of ``prefix``. Ranks
+    begin as ``tests/standins/ranks`` says, and each step is preceded by a pause."""
+    folder.mkdir()
+    (folder / "step_s").write_text(str(step_s))
+    shutil.copy(RANKS / "sitecustomize.py", folder)
+    python = folder / "python3"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{folder}" '
+        f'exec "{prefix / "bin" / "python3"}" "$@"\n'
+    )
+    python.chmod(0o755)
+    (folder / "python").symlink_to(python)
+    return folder
+
+
 @dataclass
 class User:
     """Runs ``trmcloud`` as a person would, in a home of their own."""
@@ -103,6 +120,12 @@ class User:
         path.touch()
         self.environment["TRMCLOUD_STANDIN_HOLD"] = str(path)
         return path
+
+    def pace(self, step_s: float) -> None:
+        """Trainings of ``real_trainer`` wait so long before each step from now on: those that end
+        with their budget, or are stopped, need time, and not all that a core can do in it."""
+        assert self.trainer is not None
+        (self.trainer / "step_s").write_text(str(step_s))
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         env, words = self.env(), [*self.program, *arguments]

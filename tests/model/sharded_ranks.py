@@ -31,7 +31,7 @@ from model.training.stepping import Stepper
 from tests import settings as made
 from trmcloud.core.spec.settings import PhaseRecipe
 
-STEPS = 20
+STEPS = 12
 ROWS = 8
 CASES: dict[str, dict[str, Any]] = {
     "muon": {},
@@ -71,7 +71,7 @@ def settings_of(case: str, ranks: int, how: str) -> PhaseRecipe:
 
 
 def train(settings: PhaseRecipe, world: World) -> dict[str, Any]:
-    """20 steps from one seed on one fixed text, whoever shares them out."""
+    """Steps from one seed on one fixed text, whoever shares them out."""
     model = sharding.build(settings, world)
     model.initialise(7)
     optimizer = Optimizer(model, Rules.of(settings))

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable
 
@@ -227,47 +228,55 @@ def test_waiting_threads_sleep_unless_the_user_says_so(
         assert os.environ["OMP_WAIT_POLICY"] == kept
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "told"),
-    [
-        ("vocab_size", 3_000_000, "another shape than its manifest says"),
-        ("width", 1 << 16, "another shape than its manifest says"),
-        ("depth", 9_999, "fewer than its layers"),
-        ("depth", 10**15, "describe no model"),
-        ("sequence", 10**12, "describe no model"),
-        ("vocab_size", "many", "describe no model"),
-    ],
+SHAPES: Sequence[tuple[str, object, str]] = (
+    ("vocab_size", 3_000_000, "another shape than its manifest says"),
+    ("width", 1 << 16, "another shape than its manifest says"),
+    ("depth", 9_999, "fewer than its layers"),
+    ("depth", 10**15, "describe no model"),
+    ("sequence", 10**12, "describe no model"),
+    ("vocab_size", "many", "describe no model"),
 )
+SAMPLED = """
+import json, os, runpy, sys
+import torch, model.training.load
+for folder in sys.argv[1:]:
+    sys.stdout.flush()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        for end in (1, 2):
+            os.dup2(write, end)
+        os.close(write)
+        sys.argv = ["sample", "--checkpoint", folder, "--max-tokens", "2"]
+        runpy.run_module("model.sample", run_name="__main__", alter_sys=True)
+    os.close(write)
+    with open(read) as said:
+        text = said.read()
+    _, status, used = os.wait4(pid, 0)
+    print(json.dumps([os.waitstatus_to_exitcode(status), used.ru_maxrss, text]))
+"""
+"""By folder: exit code, most resident KiB, and all that ``model.sample`` said, each in a process
+of its own that is forked once torch is there."""
+
+
 def test_a_manifest_of_another_shape_is_refused_before_memory_is_taken(
-    folder: Path, tmp_path: Path, setting: str, value: object, told: str
+    folder: Path, tmp_path: Path
 ) -> None:
-    """In a process of its own, whose most memory the kernel tells, held to one that samples."""
-    changed = tmp_path / "checkpoint"
-    shutil.copytree(folder, changed)
-    manifest = json.loads((changed / "manifest.json").read_text())
-    manifest["settings"][setting] = value
-    (changed / "manifest.json").write_text(json.dumps(manifest))
-    sound, usual_kib, _ = _sampled(folder)
-    code, most_kib, text = _sampled(changed)
+    """The kernel tells how much memory was taken at most; one that samples is the measure."""
+    folders = [folder]
+    for number, (setting, value, _) in enumerate(SHAPES):
+        folders.append(Path(shutil.copytree(folder, tmp_path / str(number))))
+        manifest = json.loads((folders[-1] / "manifest.json").read_text())
+        manifest["settings"][setting] = value
+        (folders[-1] / "manifest.json").write_text(json.dumps(manifest))
+    done = subprocess.run(
+        [sys.executable, "-c", SAMPLED, *map(str, folders)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (sound, usual_kib, _), *others = map(json.loads, done.stdout.splitlines())
     assert sound == 0
-    assert code == CheckpointError.exit_code, text
-    assert told in text
-    assert "Traceback" not in text
-    assert most_kib < usual_kib + (100 << 10), f"{most_kib >> 10} MiB, not {usual_kib >> 10}"
-
-
-def _sampled(folder: Path) -> tuple[int, int, str]:
-    """(exit code, most resident KiB, all that it said) of ``model.sample``."""
-    command = [sys.executable, "-m", "model.sample", "--checkpoint", str(folder)]
-    process = subprocess.Popen(
-        [*command, "--max-tokens", "2"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    text = process.stdout.read()
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, used.ru_maxrss, text
+    for (setting, value, told), (code, most_kib, text) in zip(SHAPES, others, strict=True):
+        assert code == CheckpointError.exit_code, (setting, value, text)
+        assert told in text
+        assert "Traceback" not in text
+        assert most_kib < usual_kib + (100 << 10), f"{setting}: {most_kib >> 10} MiB"

@@ -118,7 +118,7 @@ def test_a_tiny_temperature_costs_no_other_its_answer(client: Served, temperatur
         body = f'{{"prompt": "the dog", "max_tokens": 3, "temperature": {temperature}}}'
         told.append(client.ask("POST", "/generate", body.encode())[::2])
 
-    alone, beside = alongside(client, poison, [good(number) for number in range(6)])
+    alone, beside = alongside(client, poison, [good(number, 60) for number in range(3)])
     assert beside == alone
     assert {status for status, _ in beside} == {200}
     assert told[0] == client.ask("POST", "/generate", {
@@ -277,12 +277,12 @@ def test_a_family_in_turns_goes_on_past_a_text_that_fails() -> None:
 def test_clients_that_leave_in_the_middle_cost_no_other_its_text(client: Served) -> None:
     def leave() -> None:
         for number in range(12):
-            gone = client.begin(**good(number, 2048), stream=bool(number % 2))
+            gone = client.begin(**good(number, 500), stream=bool(number % 2))
             if number % 3:
                 gone.recv(40)
             gone.close()
 
-    alone, beside = alongside(client, leave, [good(number, 200) for number in range(4)])
+    alone, beside = alongside(client, leave, [good(number, 150) for number in range(4)])
     assert beside == alone
     until(lambda: client.get("/health") == {"status": "ok", "drawn": 0, "waiting": 0})
 

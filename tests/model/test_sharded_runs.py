@@ -118,7 +118,9 @@ def with_settings(run: Any, **changes: Any) -> Any:
     return type(run)(replace(run.job, settings={**run.job.settings, **changes}))
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "processes", [1, pytest.param(4, marks=[pytest.mark.slow, pytest.mark.more])]
+)
 def test_others_go_on_from_its_shards(undisturbed: Any, at_40: Any, processes: int) -> None:
     """They share the same global batch: each loss that follows is the same within 1e-5."""
     run = with_settings(at_40, batch=4 // processes)

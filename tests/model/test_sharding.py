@@ -23,7 +23,9 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("keep_generator")
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=[2, pytest.param(4, marks=[pytest.mark.slow, pytest.mark.more])]
+)
 def ranks(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -57,7 +59,7 @@ def trained(ranks: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 
 @pytest.mark.parametrize("case", list(CASES))
 def test_one_process_ddp_and_fsdp_agree(trained: dict[str, Any], case: str, ranks: int) -> None:
-    """20 steps in float32: every loss within 1e-5, and every gradient's norm before clipping."""
+    """In float32: every loss within 1e-5, and every gradient's norm before clipping."""
     alone = train(settings_of(case, 1, "ddp"), World(0, 1, torch.device("cpu")))
     for how in ("ddp", "fsdp"):
         other = trained[f"{case} {how}"]

@@ -163,6 +163,7 @@ def test_an_error_of_another_rank_is_the_one_that_is_told(new_run: NewRun, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.more
 @pytest.mark.timeout(900)
 def test_what_was_compiled_is_kept(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second attempt finds all of it: it makes no kernel anew, and is done sooner."""

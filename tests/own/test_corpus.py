@@ -1,6 +1,7 @@
 """Each script of the corpus in three endings: what came home opens, with the metric it logged.
 
-Those that need no more than torch always; all of them with TRMCLOUD_OWN=1, after ``make own``.
+Of those that need no more than torch each is killed, and one ends in each way; all of them in all
+ways with TRMCLOUD_OWN=1, and by ``make own-all``.
 """
 
 from __future__ import annotations
@@ -14,11 +15,16 @@ import pytest
 from tests.own.cells import ENDINGS, run_cell
 from tests.own.corpus import CORPUS, Script
 
-SCRIPTS = [script for script in CORPUS if script.is_light or os.environ.get("TRMCLOUD_OWN")]
+CELLS = [
+    pytest.param(script, ending, id=f"{script.name}-{ending}")
+    for script in CORPUS
+    for ending in ENDINGS
+    if os.environ.get("TRMCLOUD_OWN")
+    or (script.is_light and (ending == "killed" or script.name == "torch-evaluate-save"))
+]
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("script", SCRIPTS, ids=[script.name for script in SCRIPTS])
+@pytest.mark.parametrize(("script", "ending"), CELLS)
 def test_what_comes_home_opens_with_its_metric(script: Script, ending: str, tmp_path: Path) -> None:
     cell = run_cell(script, ending, tmp_path)
     print(f"{script.name}, {ending}: {cell}")

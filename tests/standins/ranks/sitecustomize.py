@@ -8,7 +8,11 @@ environment, streams, signals, exit status) that run the same module from its fi
 differs: they share a hash seed, ``/proc/PID/cmdline`` and ``environ`` are the launcher's, and their
 ``comm`` is ``rank0`` and so on. ``TRMCLOUD_TEST_COLD=1`` switches it off. One training of
 ``tests/model/test_torchrun.py`` has ranks that nobody forked, and the others are compared with it
-bit by bit; so begins ``test_a_budget_that_binds`` of ``tests/e2e/test_real_trainer.py``.
+bit by bit; so begins ``test_a_script_makes_its_named_data_where_it_runs`` of
+``tests/e2e/test_export.py``.
+
+A file ``step_s`` beside this one has the seconds that a trainer waits before each step, as cores do
+while GPUs compute: a test that trains until its budget ends needs time, not steps.
 """
 
 from __future__ import annotations
@@ -19,19 +23,29 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 _HANDLER = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+_LOOP = "model.training.loop"
 _RANKS_IMPORT = ("torch.nn.parallel", "torch._dynamo", "safetensors.torch")
+try:
+    with open(os.path.join(os.path.dirname(__file__), "step_s")) as _file:
+        _STEP_S = float(_file.read())
+except FileNotFoundError:
+    _STEP_S = 0.0
 
 
-class _Handler:
-    """Finds torchrun's module that starts ranks, as always, and lets it fork them."""
+class _Changed:
+    """Finds one module as always, and changes it once it is loaded."""
+
+    def __init__(self, name: str, change: Callable[[Any], None]) -> None:
+        self._name, self._change = name, change
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != _HANDLER:
+        if name != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -41,10 +55,33 @@ class _Handler:
 
         def executed(module: Any) -> None:
             execute(module)
-            module.Popen = _Forked
+            self._change(module)
 
         spec.loader.exec_module = executed  # type: ignore[method-assign]
         return spec
+
+
+def _fork_ranks(module: Any) -> None:
+    """Of torchrun's module that starts ranks."""
+    module.Popen = _Forked
+
+
+def _pace(module: Any) -> None:
+    """Of the trainer's loop."""
+    module.Trainer._step = _paced(module.Trainer._step)
+
+
+def _pace_others(module: Any) -> None:
+    """Of the optimizer of scripts that are not ours."""
+    module.AdamW.step = _paced(module.AdamW.step)
+
+
+def _paced(step: Callable[..., Any]) -> Callable[..., Any]:
+    def paced(*arguments: Any, **named: Any) -> Any:
+        time.sleep(_STEP_S)
+        return step(*arguments, **named)
+
+    return paced
 
 
 class _Forked(subprocess.Popen):
@@ -120,4 +157,8 @@ if "torch.distributed.run" in sys.orig_argv and not os.environ.get("TRMCLOUD_TES
     os.environ.setdefault(
         "OMP_WAIT_POLICY", "passive"
     )  # the trainer's, which torch reads as it loads
-    sys.meta_path.insert(0, _Handler())
+    sys.meta_path.insert(0, _Changed(_HANDLER, _fork_ranks))
+if _STEP_S:
+    sys.meta_path.insert(0, _Changed(_LOOP, _pace))
+    if "-m" not in sys.orig_argv:
+        sys.meta_path.insert(0, _Changed("torch.optim.adamw", _pace_others))
