@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.errors import CheckpointError, UsageError
@@ -69,9 +69,7 @@ def load_model(folder: Path) -> LoadedModel:
         if settings.work().layers > len(held):
             raise _other_weights(folder, f"its {len(held)} tensors are fewer than its layers")
         # Without memory first: what its settings ask for need not be what its file holds.
-        with torch.device("meta"):
-            asked = registry.build(settings, torch.device("meta")).state_dict()
-        _compare(folder, {name: tuple(each.shape) for name, each in asked.items()}, held)
+        _compare(folder, _shapes(settings), held)
         model = registry.build(settings, torch.device("cpu"))
     except (UsageError, TypeError, ValueError, ZeroDivisionError, RuntimeError) as error:
         raise CheckpointError(
@@ -81,6 +79,31 @@ def load_model(folder: Path) -> LoadedModel:
     tokenizer = load_tokenizer(read_text(folder, manifest, "tokenizer"), where=str(folder))
     device = torch.device("cuda" if has_gpu() else "cpu")
     return LoadedModel(model.to(device).eval(), tokenizer, described, manifest, device)
+
+
+def _shapes(settings: PhaseRecipe) -> dict[str, tuple[int, ...]]:
+    """The shapes of the weights that ``settings`` describe, by name; takes no memory.
+
+    Nothing is initialised: torch imports its compiler for random numbers on the meta device, which
+    is a second of each start.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    from model.families import registry
+
+    class Uninitialised(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            named = kwargs or {}
+            if getattr(func, "__module__", "") == "torch.nn.init":
+                return named["tensor"] if "tensor" in named else args[0]
+            return func(*args, **named)
+
+    with torch.device("meta"), Uninitialised():
+        made = registry.build(settings, torch.device("meta"))
+    return {name: tuple(each.shape) for name, each in made.state_dict().items()}
 
 
 def _compare(

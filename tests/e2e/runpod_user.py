@@ -170,11 +170,6 @@ class RentedUser(User):
         runs = list(self.ledger().runs.values()) if self.ledger_path.exists() else []
         return runs[0].state if runs else None
 
-    def pod_missed(self) -> bool:
-        """Whether the user's side has seen each of its pods missing."""
-        notes = [json.loads(path.read_text()) for path in self.home.glob("runpod/*.json")]
-        return bool(notes) and all(note["gone_at"] is not None for note in notes)
-
     def see_out(
         self, process: subprocess.Popen[str], code: int | Sequence[int] = 0, within_s: float = 150.0
     ) -> tuple[str, str]:

@@ -113,14 +113,14 @@ def told(user: User, out: str, *words: str) -> dict[str, Any]:
 
 def test_memory_that_runs_out_is_made_do_with(stricken: Callable[[str], User]) -> None:
     user = stricken("memory")
-    batch = ("--set", "batch=128", "--set", "accumulation=1")
+    batch = ("--set", "batch=64", "--set", "accumulation=1")
     out = launch(user, 3, *batch, *ONE)
-    found = told(user, out, "ran out of memory", "batch 64 × accumulation 2")
+    found = told(user, out, "ran out of memory", "batch 32 × accumulation 2")
     assert found["what"] == "out_of_memory"
     assert found["lost_seconds"] > 0
     assert {row.what for row in rows(user)} == {"out_of_memory"}
     last = user.checkpoints()["fast/step-00000003"]
-    assert last.settings["batch"] * last.settings["accumulation"] == 128
+    assert last.settings["batch"] * last.settings["accumulation"] == 64
 
 
 def test_a_loss_that_is_lost_goes_back_at_half_the_rate(stricken: Callable[[str], User]) -> None:

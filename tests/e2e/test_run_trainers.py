@@ -33,7 +33,7 @@ def user(tmp_path: Path) -> Iterator[User]:
     folder = tmp_path / "project"
     folder.mkdir()
     made = User(tmp_path, cwd=folder)
-    python = python_of_ranks(tmp_path / "bin", step_s=0.15, prefix=OWN)
+    python = python_of_ranks(tmp_path / "bin", step_s=0.11, prefix=OWN)
     made.environment["PATH"] = f"{python}:{os.environ['PATH']}"
     yield made
     made.end_everything()

@@ -43,7 +43,7 @@ def test_a_run_is_saved_twice_while_it_trains_and_then_stopped(trainee: User) ->
 def test_one_that_is_killed_between_save_and_metric_loses_nothing(trainee: User) -> None:
     """SIGKILL to every process of the trainer while it evaluates what it has just saved."""
     slow = (
-        *("--processes", "1", "--set", "eval_tokens=30000", "--set", "validation_fraction=0.5"),
+        *("--processes", "1", "--set", "eval_tokens=16000", "--set", "validation_fraction=0.5"),
         *("--set", "save_every=30", "--set", "eval_every=100000"),
     )
     trainee.run("launch", "local", *TINY, *slow, "--steps", "45", "--budget", "2", "-y", "-d")

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.user import User
 from trmcloud.core.errors import UsageError
 from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.rehearsal import HABITS, fault_names, spread
-
-ROOT = Path(__file__).resolve().parents[2]
-
 
 ONE_PHASE_RECIPES = ("d24", "d64", "gpt350m", "hdp", "bd3lm")
 
@@ -24,21 +20,10 @@ ONE_PHASE_RECIPES = ("d24", "d64", "gpt350m", "hdp", "bd3lm")
 def rehearse(
     home: Path, *arguments: str, command: str = "rehearse"
 ) -> subprocess.CompletedProcess[str]:
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "TRMCLOUD_HOME": str(home / "trmcloud"),
-        "PYTHONPATH": str(ROOT),
-        "LANG": "C.UTF-8",
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "trmcloud", command, *arguments],
-        cwd=home,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    own = {"TRMCLOUD_HOME": str(home / "trmcloud")}
+    process = User(home, trainer=None, environment=own).start(command, *arguments)
+    out, err = process.communicate(timeout=200)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def test_it_tells_what_a_run_would_spend(tmp_path: Path) -> None:
