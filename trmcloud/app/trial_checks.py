@@ -669,8 +669,8 @@ def best_key(keys: Sequence[SeenKey]) -> SeenKey | None:
 
 
 def _worth_naming(keys: Sequence[SeenKey]) -> list[SeenKey]:
-    """The keys that may be the metric, held-out ones before others, at most ``_MOST_NAMES``: those that
-    look like a loss or a score, and of these the ones whose values change, if any does."""
+    """The keys that may be the metric, at most ``_MOST_NAMES``: those that look like a loss or a
+    score, of these the ones whose values change, if any does, and held-out ones before others."""
     found = [key for key in keys if _may_compare(key.name)] or list(keys)
     found = [key for key in found if key.changes] or found
     first = sorted(found, key=lambda key: _HELD_OUT.search(key.name) is None)[:_MOST_NAMES]

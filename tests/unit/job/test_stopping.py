@@ -23,9 +23,9 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import PATTERN_STRIKES, Act, CommandStopper, MeasuredSteps
 from trmcloud.core.planner.command_outlook import transfer_speed
 from trmcloud.pod.job import process
+from trmcloud.pod.job.metric_order import Saved, Value
 from trmcloud.pod.job.process import Job
 from trmcloud.pod.job.readings import Reading, Readings, whole_step
-from trmcloud.pod.job.metric_order import Saved, Value
 from trmcloud.pod.job.reporting import CommandReporter, StepProbe
 
 # -- When a command is told, signalled and killed -----------------------------------------------

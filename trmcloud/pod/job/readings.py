@@ -217,7 +217,7 @@ class _Bars:
         if found is None:
             return None
         done, total = int(found.group(1)), int(found.group(2))
-        if not 0 < total or done > total:
+        if not total > 0 or done > total:
             return None
         if total != self._total:
             if self._total and not (self._done == self._total < total):
