@@ -112,3 +112,15 @@ def test_one_that_finishes_as_a_trainer_of_transformers_does(user: User) -> None
     assert (best / "model.safetensors").read_bytes().endswith(bytes([40]) * 500)
     assert metric(user) == {"name": "eval_loss", "value": 1.25, "by": "layout", "step": 40}
     assert "took out (transformers-model)" in log_of(user)
+
+
+def test_one_that_writes_far_more_than_was_reserved(user: User) -> None:
+    text = (
+        "import os\nos.makedirs('out')\n"
+        "with open('out/step_5.pt', 'wb') as file: file.truncate(40_000_000)\n"
+        "print('step 5 val_loss=1.5')\n"
+    )
+    shown = run(user, text, "--metric", "val_loss")
+    assert "a checkpoint holds 0.04 GB, more than the 0.01 GB reserved: --checkpoint-gb" in shown
+    assert "spent $" in shown
+    assert fetched(user).stat().st_size == 40_000_000

@@ -242,7 +242,7 @@ CORPUS = (
     ),
     Script(
         "dcp-torchrun",
-        "torchrun --nproc-per-node 2 dcp_torchrun.py --steps {steps} --pause {pause}",
+        "torchrun --standalone --nproc-per-node 2 dcp_torchrun.py --steps {steps} --pause {pause}",
         *(40, 0.25),
         checkpoints="checkpoints",
         metric=r"val_loss ([0-9.]+)",

@@ -43,6 +43,8 @@ class SeenKey:
     last: float | None = None
     pattern: str = ""
     """The ``--metric`` that reads it; empty: its name does."""
+    changes: bool = True
+    """Its values differ, or there is only one."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,8 @@ _OFFLINE = re.compile(
 )
 """Messages of a command that needs a network, in the words of libc and the hub's libraries."""
 _SHOWN = 3
+_MOST_NAMES = 8
+"""Of numbers, in the check of the metric."""
 
 
 def judge(facts: Facts) -> tuple[Check, ...]:
@@ -330,9 +334,9 @@ def _writes(facts: Facts) -> Check:
 def _metric(facts: Facts) -> Check:
     first, command = facts.observed.first, facts.command
     keys = {key.name: key for key in first.keys}
-    compared = [key for key in first.keys if _may_compare(key.name)] or list(first.keys)
+    compared = _worth_naming(first.keys)
     others = len(first.keys) - len(compared)
-    shown = _some([_key_text(key) for key in compared], 6)
+    shown = _some([_key_text(key) for key in compared], _MOST_NAMES)
     shown += f", and {others} other name{'s' * (others != 1)}" if others else ""
     if command.metric:
         found = keys.get(command.metric_name)
@@ -662,6 +666,15 @@ def best_key(keys: Sequence[SeenKey]) -> SeenKey | None:
 
     may_be = [key for key in keys if _may_compare(key.name)]
     return min(may_be, key=rank) if may_be else None
+
+
+def _worth_naming(keys: Sequence[SeenKey]) -> list[SeenKey]:
+    """The keys that may be the metric, at most ``_MOST_NAMES``: those that look like a loss or a
+    score, of these the ones whose values change, if any does, and held-out ones before others."""
+    found = [key for key in keys if _may_compare(key.name)] or list(keys)
+    found = [key for key in found if key.changes] or found
+    first = sorted(found, key=lambda key: _HELD_OUT.search(key.name) is None)[:_MOST_NAMES]
+    return [key for key in found if key in first]
 
 
 def _may_compare(name: str) -> bool:

@@ -386,6 +386,8 @@ class _Attempt:
                     artifact.is_file,
                 )
             )
+        if not self._steps:  # its log names none
+            self._steps = _steps_of([artifact for _, artifact in artifacts], self._began_at)
         if artifacts:
             newest = max((artifact for _, artifact in artifacts), key=lambda a: a.saved_at)
             for _, metrics in metrics_in(newest):
@@ -472,7 +474,8 @@ class _Attempt:
             finite = value if value == value and abs(value) != float("inf") else None
             count = before.count + 1 if before is not None else 1
             kept = pattern or "" if before is None else before.pattern
-            self._keys[name] = SeenKey(name[:120], count, finite, kept[:400])
+            changes = before is None or finite != before.last or (count > 2 and before.changes)
+            self._keys[name] = SeenKey(name[:120], count, finite, kept[:400], changes)
 
     def _step_s(self) -> float | None:
         """Seconds a step, without what came before the second time that steps were told."""
@@ -498,6 +501,16 @@ class _Attempt:
         }
         with contextlib.suppress(OSError):
             print(json.dumps(said), flush=True)
+
+
+def _steps_of(artifacts: Sequence[Artifact], began_at: float) -> list[tuple[float, int]]:
+    """(seconds since the start, step) of checkpoints whose layout or name has a step."""
+    found: list[tuple[float, int]] = []
+    for artifact in sorted(artifacts, key=lambda each: each.saved_at):
+        step = step_in(artifact)
+        if step is not None and (not found or step > found[-1][1]):
+            found.append((max(0.0, artifact.saved_at - began_at), step))
+    return found
 
 
 def _is_read_by_name(number: NamedNumber, text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,15 @@ def test_what_was_not_sent_is_named_with_its_reason_and_what_sends_it() -> None:
     assert (made.fix, made.details) == ("--data data", ("FileNotFoundError",))
     assert check("reads", of).result is Result.FAILED
     assert check("writes", of).fix == "", "it has to start first"
+
+
+def test_of_many_names_those_that_may_be_the_metric_are_named_and_the_rest_counted() -> None:
+    losses = [SeenKey(f"part{number}_loss", 5, 0.1) for number in range(12)]
+    keys = (SeenKey("aux_loss", 5, 0.0, changes=False), *losses, SeenKey("eval_loss", 2, 1.0))
+    evidence = check("metric", facts(replace(RAN, keys=keys))).evidence
+    assert evidence.startswith("seen: part0_loss (5 values), part1_loss")
+    assert evidence.endswith("eval_loss (2 values), and 6 other names; best by eval_loss")
+    assert "aux_loss" not in evidence
 
 
 def test_one_that_wants_the_network_is_not_judged_by_it() -> None:

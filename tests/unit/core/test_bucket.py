@@ -152,6 +152,16 @@ def test_no_slot_that_is_needed_is_ever_written_to(
         slots[slot] = kept(step, bpb, max(began, default=None))
 
 
+def test_an_unjudged_archive_is_stored_after_the_checkpoints_and_takes_no_slot_of_theirs() -> None:
+    made = [kept(10, 1.0), kept(20, 2.0), replace(kept(21, None), is_output=True)]
+    assert bk.worth_saving(made) == tuple(made)
+    assert bk.unstored(made, made[:2]) == (made[2],)
+    held = dict(zip("abcd", [kept(5, 1.5), *made], strict=True))
+    assert bk.free_slot(held, 1) == "a", "neither the best nor the latest checkpoint"
+    held["a"] = kept(15, 0.5)
+    assert bk.free_slot(held, 1) == "b"
+
+
 def test_best_and_latest_of_each_phase_are_worth_saving() -> None:
     made = [kept(1, 1.0), kept(2, None), kept(3, 2.0)]
     assert bk.worth_saving(made) == (made[0], made[2])

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_values
-from trmcloud.cli.views.health import WORDS, advice_text, evidence_text
+from trmcloud.cli.views.health import WORDS, advice_of, advice_text, evidence_text
+from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.pod_contract import (
     MOST_GPUS,
@@ -237,6 +239,23 @@ def test_what_a_resumed_training_does_again_takes_the_place_of_what_was_lost() -
     again = trained(lines)[-10:]
     assert Rule.NOT_FINITE in rules([*lines, *lost])
     assert findings([*lines, *lost, *again], WELL) == ()
+
+
+def test_advice_for_a_command_fits_a_command_and_its_state() -> None:
+    def run_of(command: Command | None, live: bool) -> Any:
+        spec = SimpleNamespace(command=command)
+        return SimpleNamespace(run_id="r-1", live=live, spec=spec)
+
+    command = Command(("x",))
+    finding = Finding(Rule.NOT_FINITE, 3)
+    assert "preset" in advice_of(finding, run_of(None, live=True))
+    assert advice_of(finding, run_of(command, live=True)) == (
+        "trmcloud stop r-1, then a lower learning rate in the command"
+    )
+    assert advice_of(finding, run_of(command, live=False)) == (
+        "a lower learning rate in the command"
+    )
+    assert advice_of(Finding(Rule.GPU_IDLE, 3), run_of(command, live=False)) == ""
 
 
 def test_gaps_are_no_symptom() -> None:

@@ -106,6 +106,30 @@ def test_the_best_by_a_metric_of_which_more_is_better_is_kept(tmp_path: Path, wo
     assert best.step == 20
 
 
+def test_a_final_model_says_the_step_that_another_checkpoint_has(
+    tmp_path: Path, work: Path
+) -> None:
+    shelf = shelf_at(tmp_path)
+    for name in ("checkpoint-20", "final"):
+        folder = work / "out" / name
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(safetensors())
+        (folder / "config.json").write_text("{}")
+    (work / "out" / "checkpoint-20" / "optimizer.pt").write_bytes(b"x")
+    (work / "out" / "final" / "config.json").write_text('{"final": 1}')
+    whole, final = (
+        shelf.take(seen(work, f"out/{name}"), 20, None) for name in ("checkpoint-20", "final")
+    )
+    assert whole is not None
+    assert (whole.step, whole.final_at, whole.trained_to) == (20, None, 20)
+    assert final is not None
+    assert (final.step, final.final_at, final.trained_to) == (21, 20, 20)
+
+
+def safetensors() -> bytes:
+    return (2).to_bytes(8, "little") + b"{}"
+
+
 def test_the_very_same_is_taken_once_and_a_step_never_twice(tmp_path: Path, work: Path) -> None:
     path = work / "out" / "model.pt"
     path.write_bytes(b"one")

@@ -23,9 +23,10 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import PATTERN_STRIKES, Act, CommandStopper, MeasuredSteps
 from trmcloud.core.planner.command_outlook import transfer_speed
 from trmcloud.pod.job import process
+from trmcloud.pod.job.metric_order import Saved, Value
 from trmcloud.pod.job.process import Job
 from trmcloud.pod.job.readings import Reading, Readings, whole_step
-from trmcloud.pod.job.reporting import StepProbe
+from trmcloud.pod.job.reporting import CommandReporter, StepProbe
 
 # -- When a command is told, signalled and killed -----------------------------------------------
 
@@ -189,6 +190,41 @@ def test_less_memory_than_is_in_use_does_not_fit() -> None:
 
 def reader(metric: str = "") -> Readings:
     return Readings(Command(("x",), metric=metric))
+
+
+def steps_of(lines: list[str]) -> list[int]:
+    read = reader("eval_loss")
+    made = [read.read(line.encode()) for line in lines]
+    return [reading.step for reading in made if reading is not None and reading.step is not None]
+
+
+def test_steps_are_those_of_the_trainings_progress_bar() -> None:
+    assert steps_of(
+        [
+            "Map: 100%|██████████| 500/500 [00:00<00:00, 9000 examples/s]",
+            "  0%|          | 0/120 [00:00<?, ?it/s]",
+            " 17%|█▋        | 20/120 [00:02<00:10,  9.6it/s]",
+            "{'loss': '4.1', 'grad_norm': '1.2', 'epoch': '0.5'}",
+            "100%|██████████| 8/8 [00:00<00:00, 60.1it/s]\x1b[A",
+            "{'eval_loss': 6.2, 'epoch': 1.0}",
+            " 68%|██████▊   | 81/120 [00:10<00:05,  7.7it/s, loss=3.1]",
+        ]
+    ) == [20, 81]
+    assert steps_of(["2/4 [00:01<00:01]", "4/4 [00:02<00:00]", "1/4 [00:00<00:01]"]) == [2, 4, 5]
+    assert steps_of(["3/3 [00:01<00:00]", "5/90 [00:01<00:30]"]) == [3, 5], "one before it"
+    assert steps_of(["step 7: loss 2.5", "3/9 [00:01<00:01]"]) == [7], "its log names them"
+
+
+def test_a_bars_step_is_shown_and_says_nothing_of_what_was_trained_when(tmp_path: Path) -> None:
+    job = SimpleNamespace(run_id="r-1", phase="train", settings={})
+    command = Command(("x",), metric="eval_loss")
+    tell = CommandReporter(tmp_path, job, command, 1, 100.0)  # type: ignore[arg-type]
+    tell.read(Reading(20, {}, at=101.0, by_bar=True), 101.0)
+    tell.read(Reading(None, {"eval_loss": 2.0}, at=102.0), 102.0)
+    tell.read(Reading(21, {}, at=102.5, by_bar=True), 102.5)
+    assert (tell.beat.step, tell.metric) == (21, 2.0)
+    assert tell.order.value_of(Saved(103.0)).value == Value(102.0, 2.0)
+    assert tell.step_at(102.1) == 20
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,8 @@ def fetch_best(
         print_json(fetched.to_json(), indent=None)
         return
     word = "already there, verified" if fetched.already_there else "fetched and verified"
-    print(f"{state.run_id} {best.label}: {word}")
+    final = "" if best.final_at is None else f", the final model of step {best.final_at:,}"
+    print(f"{state.run_id} {best.label}{final}: {word}")
     metric = score_rows(state.spec.command, mark_reported(state, best))
     if best.recipe == RECIPE:
         print("\n".join(own_files(fetched, metric)))

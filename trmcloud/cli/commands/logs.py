@@ -16,7 +16,7 @@ from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, w
 from trmcloud.app.trainings import find_symptoms
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up, look_again
-from trmcloud.cli.views.health import RecoveryNews, advice_text, evidence_text
+from trmcloud.cli.views.health import RecoveryNews, advice_of, evidence_text
 from trmcloud.cli.views.streams import as_is
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
@@ -134,7 +134,8 @@ class HealthLines:
                 told = (
                     f"{run.run_id}: unwell: {phase} step {finding.step:,}: {evidence_text(finding)}"
                 )
-                print(f"{told}\n  try: {advice_text(finding, run.run_id)}", file=sys.stderr)
+                advice = advice_of(finding, run)
+                print(f"{told}\n  try: {advice}" if advice else told, file=sys.stderr)
 
 
 class Log:

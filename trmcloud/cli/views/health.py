@@ -101,6 +101,14 @@ WORDS: Mapping[Rule, tuple[str, str]] = {
         "twice the batch with half the accumulation: fewer, larger passes are faster",
     ),
 }
+_OF_A_COMMAND: Mapping[Rule, str] = {
+    Rule.NOT_FINITE: "trmcloud stop {run}, then a lower learning rate in the command",
+    Rule.GPU_IDLE: "see that steps do not wait for data; a larger batch; fewer GPUs",
+    Rule.GPU_LAGS: WORDS[Rule.GPU_LAGS][1],
+}
+"""Advice for a command, of whose model and options nothing is known."""
+_ENDED: Mapping[Rule, str] = {Rule.NOT_FINITE: "a lower learning rate in the command"}
+"""Advice for a command that has ended; none for other rules."""
 _FORMATS: Mapping[str, Callable[[float], str]] = {
     **dict.fromkeys(("refinement", "share", "mfu", "busy"), "{:.1%}".format),
     **dict.fromkeys(("number", "best_step", "gpu", "rank", "accumulation"), "{:,.0f}".format),
@@ -123,8 +131,17 @@ def evidence_text(finding: Finding) -> str:
 
 
 def advice_text(finding: Finding, run_id: str) -> str:
-    """Return the advice for a finding."""
+    """Return the advice for a finding of a recipe's training."""
     return WORDS[finding.rule][1].format(run=run_id)
+
+
+def advice_of(finding: Finding, run: RunState) -> str:
+    """Return the advice for a finding of a run, whose training may be a command; empty where
+    nothing can be advised."""
+    if run.spec.command is None:
+        return advice_text(finding, run.run_id)
+    words = _OF_A_COMMAND if run.live else _ENDED
+    return words.get(finding.rule, "").format(run=run.run_id)
 
 
 def health_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
@@ -133,7 +150,8 @@ def health_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
     for phase, found in find_symptoms(context, run).items():
         for finding in found:
             rows.append(("unwell", f"{phase} step {finding.step:,}: {evidence_text(finding)}"))
-            rows.append(("  try", advice_text(finding, run.run_id)))
+            if advice := advice_of(finding, run):
+                rows.append(("  try", advice))
     return rows
 
 
@@ -145,7 +163,7 @@ def health_json(context: Context, run: RunState) -> list[dict[str, Any]]:
             "step": finding.step,
             "facts": dict(finding.facts),
             "text": evidence_text(finding),
-            "next": advice_text(finding, run.run_id),
+            "next": advice_of(finding, run) or None,
         }
         for phase, found in find_symptoms(context, run).items()
         for finding in found

@@ -104,7 +104,8 @@ def free_slot(held: Mapping[str, KeptCheckpoint | None], keep_best: int) -> str:
         if kept is None:
             return name
     there = {name: kept for name, kept in held.items() if kept is not None}
-    needed = _wanted(tuple(there.values()), max(1, keep_best))
+    judged = tuple(kept for kept in there.values() if not kept.is_output)
+    needed = _wanted(judged, max(1, keep_best)) if judged else []
     spare = []
     for name, kept in there.items():
         if kept in needed:

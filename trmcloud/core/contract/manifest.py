@@ -87,6 +87,9 @@ GATHERED = "gathered_from"
 
 LAYOUT = "layout"
 """The key in ``extra`` of a command's checkpoint: the layout by which it was recognised."""
+FINAL_AT = "final_at"
+"""The key in ``extra`` of a final model that was saved at the step of another checkpoint: that
+step. Its own number is the next free one."""
 OUTPUTS = "outputs"
 """The layout of an archive of files that no layout recognised."""
 OUTPUTS_AT = 1.0
@@ -166,6 +169,17 @@ class CheckpointManifest:
     def is_output(self) -> bool:
         """Whether it is an archive of unjudged files: never the best, and never resumed from."""
         return self.extra.get(LAYOUT) == OUTPUTS
+
+    @property
+    def final_at(self) -> int | None:
+        """The step at which a final model was saved, where another checkpoint has its number."""
+        told = self.extra.get(FINAL_AT)
+        return told if type(told) is int and 0 <= told <= self.step else None
+
+    @property
+    def trained_to(self) -> int:
+        """The step that was trained to: its number, but of such a final model."""
+        return self.step if self.final_at is None else self.final_at
 
     @property
     def size_bytes(self) -> int:

@@ -76,16 +76,17 @@ class MetricOrder:
         self._order = ""
 
     def saw_training(self, at: float, step: int | None) -> None:
-        self._note_step(at, step)
+        self.note_step(at, step)
         if len(self._training) < _MOST and (not self._training or self._training[-1] <= at):
             self._training.append(at)
 
     def saw(self, value: Value) -> None:
-        self._note_step(value.at, value.step)
+        self.note_step(value.at, value.step)
         if len(self.values) < _MOST:
             bisect.insort(self.values, value, key=_at)
 
-    def _note_step(self, at: float, step: int | None) -> None:
+    def note_step(self, at: float, step: int | None) -> None:
+        """Note the step at which the training was at ``at``."""
         if step is not None:
             self._steps.add(step)
             if not self._stepped or self._stepped[-1][0] <= at:

@@ -271,7 +271,7 @@ class Job:
         latest = self._shelf.latest() if command.resume else None
         if latest is None:
             return command.words
-        self._tell.saved(latest.step, None, time.time())
+        self._tell.saved(latest.trained_to, None, time.time())
         into = self._folder / RESUME_DIR / f"{self._attempt}"
         path = self._shelf.restore(latest, into)
         path = put_back(path, self._work, self._shelf.source_of(latest))

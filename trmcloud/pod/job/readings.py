@@ -168,6 +168,9 @@ _STEP = re.compile(
     + r"|^\[?([0-9]{1,8})[\]:]\s",  # XGBoost and LightGBM; CatBoost
     re.I,
 )
+_BAR = re.compile(r"^(?:[0-9]{1,3}%\|[^|]*\|\s*)?([0-9]{1,8})/([0-9]{1,8})\s\[[0-9]+:[0-9]{2}")
+"""tqdm's bar without a description: that of a loop over steps. Others (``Map: …``, ``Epoch 3: …``)
+have one."""
 _EPOCH = re.compile(r"\bepochs?\b['\"]?[\s:=\[(|'\"]{0,6}" + _WHOLE, re.I)
 _PAIR = re.compile(
     r"['\"]?([A-Za-z_][A-Za-z0-9_./@-]{0,79})['\"]?\s*(?:=|:|\|)\s*['\"]?(?:" + _NUMBER + ")", re.I
@@ -195,6 +198,35 @@ class Reading:
     metrics: Mapping[str, float]
     epoch: int | None = None
     at: float | None = None
+    by_bar: bool = False
+    """The step is that of a progress bar, which is redrawn between other lines as well."""
+
+
+class _Bars:
+    """Steps by the progress bars of a log, in which evaluations have bars of their own.
+
+    The first one is followed; if it starts again with the same total, steps are added up. Another
+    one takes its place only if it has more steps and the one before was complete."""
+
+    def __init__(self) -> None:
+        self._total = self._done = self._before = 0
+
+    def step(self, text: str) -> int | None:
+        """None where it is no bar, another one, or one that has not advanced."""
+        found = _BAR.search(text)
+        if found is None:
+            return None
+        done, total = int(found.group(1)), int(found.group(2))
+        if not total > 0 or done > total:
+            return None
+        if total != self._total:
+            if self._total and not (self._done == self._total < total):
+                return None
+            self._total, self._done, self._before = total, 0, 0
+        elif done < self._done == self._total:
+            self._before += self._total
+        self._done = done
+        return self._before + done or None
 
 
 class _TooLong(Exception):
@@ -212,6 +244,8 @@ class Readings:
         self._columns: tuple[int, int] | None = None
         self._strikes = 0
         self._lines = 0
+        self._bars: _Bars | None = _Bars()
+        """None once the log has named steps by itself."""
         self.keys: dict[str, int] = {}
         """The names of numbers seen so far, and how often each was noticed."""
         if self._pattern is not None:
@@ -227,7 +261,11 @@ class Readings:
         text = _STYLE.sub("", line.decode("utf-8", "replace")).strip()
         if text.startswith("{") and (reading := of_json(text.encode())) is not None:
             self.note_keys(reading.metrics)
+            if reading.step is not None:
+                self._bars = None
             return self._named(reading)
+        if self._bars is not None and (step := self._bars.step(text)) is not None:
+            return Reading(step, {}, by_bar=True)
         self._lines += 1
         if self._lines <= _KEYS_FROM or self._lines % 50 == 0:
             self.note_keys(_PAIR.findall(text) + _WORDS.findall(text))
@@ -238,6 +276,8 @@ class Readings:
         if self._name != "loss" and (loss := _LOSS.search(text)) is not None:
             metrics["loss"] = number_of(loss.group(1) or loss.group(2))
         step, epoch = mark_of(_STEP, text), mark_of(_EPOCH, text)
+        if step is not None:
+            self._bars = None
         if not metrics and step is None and epoch is None:
             return None
         return Reading(step, metrics, epoch)

@@ -81,6 +81,9 @@ class CommandReporter:
     def read(self, reading: Reading, now: float) -> None:
         """Note a reading of a line of the log, or of a report."""
         at = now if reading.at is None else min(reading.at, now)
+        if reading.by_bar and reading.step is not None:
+            self.reach(reading.step, at, now)
+            return
         loss = next((reading.metrics[key] for key in _LOSSES if key in reading.metrics), None)
         advances = self._advances(reading)
         if reading.step is not None:
@@ -97,6 +100,13 @@ class CommandReporter:
             if now - self._lined_at >= _LINE_EVERY_S:
                 self._lined_at = now
                 self.line("train", now, {"loss": known})
+
+    def reach(self, step: int, at: float, now: float) -> None:
+        """Note a step that no line names: a progress bar's, or a checkpoint's. It says nothing of
+        what was trained when, since bars are redrawn."""
+        if step > self.beat.step:
+            self.order.note_step(at, step)
+            self._note_step(step, now)
 
     def _advances(self, reading: Reading) -> bool:
         """Whether it names a step or an epoch beyond those before."""

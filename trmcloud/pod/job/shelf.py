@@ -125,7 +125,9 @@ class CommandCheckpoints:
         shutil.rmtree(making, ignore_errors=True)
         try:
             making.mkdir()
-            manifest = self._copy(artifact, number, metric, making, made)
+            is_final = artifact.kind in MODELS_ALONE and step is not None and step < number
+            final_at = step if is_final else None
+            manifest = self._copy(artifact, number, metric, making, made, final_at)
             tree = str(manifest.extra[TREE_SHA256])
             if tree in self._trees:
                 return None
@@ -248,6 +250,7 @@ class CommandCheckpoints:
         metric: Metric | None,
         making: Path,
         made: Sequence[CheckpointManifest],
+        final_at: int | None,
     ) -> CheckpointManifest:
         files: list[CheckpointFile] = []
         listed: list[TreeFile] = []
@@ -296,6 +299,7 @@ class CommandCheckpoints:
                 TREE_SHA256: whole.hexdigest(),
                 mf.PROVENANCE: dict(self.provenance),
                 mf.LAYOUT: artifact.kind,
+                **({mf.FINAL_AT: final_at} if final_at is not None else {}),
                 **self._metric_words(metric),
             },
         )
@@ -507,6 +511,8 @@ class CheckpointTaker:
             else:
                 step = self._tell.step_at(found.saved_at)
                 step = named if step is None else step
+            if is_sure and number is not None:
+                self._tell.reach(number, found.saved_at, time.time())
             saved = Saved(found.saved_at, found.marks._replace(step=named))
             self._tell.order.saw_save(saved)
             metric, waits = self._of_layout(found, step), False
@@ -589,9 +595,12 @@ class CheckpointTaker:
                 self._last = made
                 if METRIC not in made.extra and made.extra[mf.LAYOUT] not in (OUTPUTS, *STATES):
                     self._unscored[made.step] = saved
-                self._tell.saved(made.step, made.val_bpb, time.time())
+                self._tell.saved(made.trained_to, made.val_bpb, time.time())
+                final = (
+                    "" if made.final_at is None else f", the final model of step {made.final_at}"
+                )
                 self._say(
-                    f"took {one_line(artifact.name)} ({artifact.kind}) as {made.label},"
+                    f"took {one_line(artifact.name)} ({artifact.kind}) as {made.label}{final},"
                     f" {made.size_bytes} bytes"
                 )
         self._score()
@@ -609,7 +618,7 @@ class CheckpointTaker:
                 with suppress(OSError):
                     scored = self._shelf.score(step, metric)
                     if scored is not None:
-                        self._tell.scored(step, scored.val_bpb, time.time())
+                        self._tell.scored(scored.trained_to, scored.val_bpb, time.time())
                         self._say(f"{scored.label}: {self._tell.metric_name} {metric.value:g}")
 
     def take_outputs(self) -> None:
