@@ -1,0 +1,30 @@
+"""The traits of Hugging Face Jobs, rented by its own API."""
+
+from __future__ import annotations
+
+from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits, StoragePrices
+
+NAME = "huggingface"
+
+TRAITS = (
+    ProviderTraits(
+        name=NAME,
+        create_settle_s=600.0,
+        absent_lists=3,
+        # A job is billed by the minute, and one that was cancelled ends within seconds.
+        kill_latency_s=60.0,
+        # Jobs were seen in SCHEDULING for hours: huggingface_hub #4376.
+        boot_deadline_s=1200.0,
+        silence_s=120.0,
+        end_grace_s=60.0,
+        absent_s=300.0,
+        absent_deleted_s=30.0,
+        kill_layers=(*OUR_LAYERS, "timeout"),
+        independent_layers=("agent", "timeout", "guard-elsewhere"),
+        title="Hugging Face",
+        live_prices=True,
+        takes_image=True,
+        # The disk belongs to the hardware and is in its price.
+        storage=StoragePrices(0, 10, 0, 0, 0, 0),
+    ),
+)
