@@ -70,7 +70,9 @@ _STATUS: Mapping[str, PodStatus] = {
 class HuggingFaceCompute(Compute):
     """``keys`` gives a job's SSH keys by its name; ``payload`` is ``packing.boot_payload``, called
     where a job is made; ``environment`` is added to every job's; ``token`` is the account's, which
-    no job may have; ``ssh_key`` is the file of the key for the gateway ('': ssh's own choice)."""
+    no job may have; ``ssh_key`` is the file of the key for the gateway ('': ssh's own choice).
+    ``ahead_s``: so long before its hard stop the time-out of the next job ends it: a smoke run's,
+    which proves it."""
 
     def __init__(
         self,
@@ -90,6 +92,7 @@ class HuggingFaceCompute(Compute):
         self._seen = sightings if sightings is not None else Sightings(None)
         self._image, self._environment = image, dict(environment or {})
         self._ssh_key = ssh_key
+        self.ahead_s = 0.0
         self._lock = threading.RLock()
         self._live: list[Job] = []
         self._ended: dict[str, tuple[Job, str]] = {}
@@ -135,7 +138,7 @@ class HuggingFaceCompute(Compute):
                 if job.name == request.name:
                     return job.id
             flavor = self._flavor(request)
-            timeout = timeout_s(request.lease.hard_stop_at, self._now())
+            timeout = timeout_s(request.lease.hard_stop_at - self.ahead_s, self._now())
             spec = job_spec(
                 request, flavor.name, self._keys, self._payload(), self._image,
                 self._environment, token=self._token, timeout=timeout,
@@ -306,6 +309,16 @@ class HuggingFaceCompute(Compute):
         if job.made_at is not None and late_s > TIMEOUT_SLACK_S:
             return (OwnLimit("timeout", False, f"{detail}: {late_s:.0f} s past its hard stop"),)
         return (OwnLimit("timeout", True, f"{detail}; read back"),)
+
+    def ended_by_timeout(self, pod_name: str) -> str:
+        """What the platform says of a job that its time-out has ended; '' of any other."""
+        with self._lock:
+            jobs = [job for job, _ in self._ended.values() if job.name == pod_name]
+        for job in jobs:
+            if job.stage == "ERROR" and "timeout" in job.message.casefold().replace("-", ""):
+                said = self._api.http.clean(job.message)
+                return f"the platform ended the job with {said!r} after its {job.timeout_s} s"
+        return ""
 
     def by_hand(self, pod_name: str) -> Sequence[str]:
         job = self._named(pod_name)

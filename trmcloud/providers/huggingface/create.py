@@ -23,7 +23,6 @@ from trmcloud.providers.huggingface.traits import NAME
 PREFIX = "/opt/trmcloud"
 MAX_VARIABLE_BYTES = 120_000
 """Linux starts no program with a variable of 128 KiB."""
-LEAST_TIMEOUT_S = 60
 _SECRET = (contract.ENV_HOST_KEY,)
 """Sent as secrets, which the Hub encrypts and never shows again."""
 
@@ -56,7 +55,7 @@ exec python3 -m {POD_ENTRY}
 def timeout_s(hard_stop_at: float, now: float) -> int:
     """The time-out of a job that is made at ``now`` (epoch s), in whole seconds: until its hard
     stop, and never none, for which the platform would take its own 30 minutes."""
-    return max(LEAST_TIMEOUT_S, ceil(hard_stop_at - now))
+    return max(1, ceil(hard_stop_at - now))
 
 
 def job_spec(

@@ -8,7 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trmcloud.core.errors import AuthError
+from trmcloud.core.errors import AuthError, ProviderError
+from trmcloud.core.money import ZERO
 from trmcloud.providers.huggingface import secrets
 from trmcloud.providers.huggingface.traits import NAME
 from trmcloud.providers.protocol import Provider
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import Source
     from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.doctor import Finding
+    from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.money import Usd
     from trmcloud.providers.huggingface.api import JobsApi
@@ -103,6 +105,40 @@ class HuggingFace(Provider):
         from trmcloud.providers.huggingface.offers import price_rows
 
         return [Source(NAME, partial(price_rows, self.site.environ))]
+
+    def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
+        from trmcloud.adapters.ssh.checks import answers, round_trip, termination
+        from trmcloud.app.smoke_watch import AccountFigures, MadeLimit, SmokeSetting
+        from trmcloud.providers.huggingface.offers import offers_of
+
+        jobs = self._jobs
+        compute = jobs.compute
+
+        def account() -> AccountFigures:
+            return AccountFigures(None, None, None, "Hugging Face's API tells no credits")
+
+        def ahead(seconds: float) -> None:
+            compute.ahead_s = seconds
+
+        def offers(now: float) -> Sequence[Offer]:
+            try:
+                return [offer for offer in offers_of(jobs.api.hardware(), now) if offer.gpus == 1]
+            except AuthError:
+                raise
+            except ProviderError:
+                # The dated table serves where the list does not answer.
+                return [offer for offer in known(now) if offer.provider == NAME]
+
+        return SmokeSetting(
+            provider=NAME,
+            account=account,
+            offers=offers,
+            disk_rate=ZERO,
+            answers=partial(answers, jobs.link),
+            round_trip=lambda pod_name, size: round_trip(jobs.link.connection(pod_name), size),
+            termination=partial(termination, jobs.link),
+            made_limit=MadeLimit("timeout", ahead, compute.ended_by_timeout),
+        )
 
 
 PROVIDER = HuggingFace

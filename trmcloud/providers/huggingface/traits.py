@@ -24,6 +24,8 @@ TRAITS = (
         title="Hugging Face",
         live_prices=True,
         takes_image=True,
+        # Half of it is the time in which a job may wait for its machine.
+        smoke_minutes=12.0,
         # The disk belongs to the hardware and is in its price.
         storage=StoragePrices(0, 10, 0, 0, 0, 0),
     ),
