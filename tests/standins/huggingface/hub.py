@@ -86,6 +86,8 @@ class StoodJob:
     finished_at: float | None = None
     ended_by: str = ""
     """exit, timeout, or api."""
+    ssh: tuple[str, str, int] | None = None
+    """(user, host, port) of a gateway of its own, where there is one."""
     log: list[tuple[float, str]] = field(default_factory=list)
 
     @property
@@ -121,15 +123,10 @@ class OnPaper:
 
 
 class Hub:
-    """``ssh`` is the gateway's (host, port); ``lock`` guards everything."""
+    """``lock`` guards everything."""
 
-    def __init__(
-        self,
-        now: Callable[[], float],
-        machines: Machines | None = None,
-        ssh: tuple[str, int] = ("ssh.hf.jobs", 22),
-    ) -> None:
-        self.now, self.knobs, self.ssh = now, Knobs(), ssh
+    def __init__(self, now: Callable[[], float], machines: Machines | None = None) -> None:
+        self.now, self.knobs = now, Knobs()
         self.machines: Machines = machines if machines is not None else OnPaper()
         self.lock = threading.RLock()
         self.jobs: dict[str, StoodJob] = {}
@@ -243,8 +240,8 @@ class Hub:
         until = job.finished_at if job.finished_at is not None else now
         status: dict[str, Any] = {"stage": job.stage, "message": job.message, "failureCount": 0}
         if spec.get("ssh", {}).get("enabled"):
-            host, port = self.ssh
-            status["sshUrl"] = f"ssh://{job.id}@{host}" + (f":{port}" if port != 22 else "")
+            user, host, port = job.ssh or (job.id, "ssh.hf.jobs", 22)
+            status["sshUrl"] = f"ssh://{user}@{host}" + (f":{port}" if port != 22 else "")
         return {
             "type": "job",
             "id": job.id,

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, inf
+from pathlib import Path
 
 from trmcloud.adapters.pod_history import Sightings
 from trmcloud.core.contract.pod_contract import INNER_SSH_PORT, parse_pod_name
@@ -70,7 +71,8 @@ _STATUS: Mapping[str, PodStatus] = {
 class HuggingFaceCompute(Compute):
     """``keys`` gives a job's SSH keys by its name; ``payload`` is ``packing.boot_payload``, called
     where a job is made; ``environment`` is added to every job's; ``token`` is the account's, which
-    no job may have; ``ssh_key`` is the file of the key for the gateway ('': ssh's own choice).
+    no job may have; ``ssh_key`` is the file of the key for the gateway ('': ssh's own choice),
+    ``known_hosts`` the file in which the gateway's own key is kept once it was seen (None: ssh's).
     ``ahead_s``: so long before its hard stop the time-out of the next job ends it: a smoke run's,
     which proves it."""
 
@@ -86,12 +88,13 @@ class HuggingFaceCompute(Compute):
         image: str = IMAGE,
         environment: Mapping[str, str] | None = None,
         ssh_key: str = "",
+        known_hosts: Path | None = None,
     ) -> None:
         self._api, self._keys, self._payload, self._token = api, keys, payload, token
         self._now = now
         self._seen = sightings if sightings is not None else Sightings(None)
         self._image, self._environment = image, dict(environment or {})
-        self._ssh_key = ssh_key
+        self._ssh_key, self._known_hosts = ssh_key, known_hosts
         self.ahead_s = 0.0
         self._lock = threading.RLock()
         self._live: list[Job] = []
@@ -352,6 +355,8 @@ class HuggingFaceCompute(Compute):
             "StrictHostKeyChecking": "accept-new",
         }
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        if self._known_hosts is not None:
+            words += ["-o", f"UserKnownHostsFile={self._known_hosts}"]
         if self._ssh_key:
             words += ["-o", "IdentitiesOnly=yes", "-i", self._ssh_key]
         words += ["-p", str(job.ssh.port)]

@@ -67,6 +67,7 @@ class HuggingFace(Provider):
             image=secrets.image(site.environ),
             environment=install_settings(site.environ),
             ssh_key=secrets.ssh_key(site.environ),
+            known_hosts=site.home / NAME / "known_hosts",
         )
         link = SshPodLink(
             site.home, compute.address_of, now=time.time, keys=keys, way_to=compute.way_to

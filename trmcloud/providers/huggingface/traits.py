@@ -11,8 +11,8 @@ TRAITS = (
         name=NAME,
         create_settle_s=600.0,
         absent_lists=3,
-        # A job is billed by the minute, and one that was cancelled ends within seconds.
-        kill_latency_s=60.0,
+        # A job that was cancelled ends within a minute, and a begun minute is billed whole.
+        kill_latency_s=120.0,
         # Jobs were seen in SCHEDULING for hours: huggingface_hub #4376.
         boot_deadline_s=1200.0,
         silence_s=120.0,
