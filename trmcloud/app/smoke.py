@@ -405,7 +405,11 @@ class Smoke:
             self._say("controller", None, f"a second pod was not tried: {missing} more is needed")
             return
         is_cut = self._ground.cut is not None
-        by_limit = self._ground.made_limit is not None
+        limit = self._ground.made_limit
+        by_limit = limit is not None
+        if limit is not None:
+            # Behind its hard stop: what ends it there is its agent.
+            limit.ahead(-self._traits.kill_latency_s)
         try:
             driver = launching.start(
                 self._context, plan, data=LaunchData(), detached=is_cut or by_limit
@@ -415,6 +419,8 @@ class Smoke:
             return
         self._drivers.append(driver)
         run = self._step_until(driver, _has_pod)
+        if limit is not None:
+            limit.ahead(0.0)
         if run.generation is None or run.generation.pod_id is None:
             why = self._why(run.reason, _NOT_RENTED)
             self._say("controller", None, f"there was no second pod: {why}")

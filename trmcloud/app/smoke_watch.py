@@ -44,8 +44,9 @@ class RoundTrip:
 @dataclass(frozen=True)
 class MadeLimit:
     """A limit of the provider's own that a pod is made with. ``layer`` is its name in the traits;
-    ``ahead`` has the next pods end by it so many seconds before their hard stop; ``how`` says of a
-    pod that is gone what the provider says of that limit ('': it was not that)."""
+    ``ahead`` has the next pods end by it so many seconds before their hard stop, or behind it where
+    that is negative; ``how`` gives the provider's words of that limit for a pod that is gone ('':
+    something else ended it)."""
 
     layer: str
     ahead: Callable[[float], None]

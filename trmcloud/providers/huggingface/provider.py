@@ -121,6 +121,9 @@ class HuggingFace(Provider):
         def ahead(seconds: float) -> None:
             compute.ahead_s = seconds
 
+        def own_end(pod_name: str) -> str:
+            return compute.exit_record(pod_name) or termination(jobs.link, pod_name)
+
         def offers(now: float) -> Sequence[Offer]:
             try:
                 return [offer for offer in offers_of(jobs.api.hardware(), now) if offer.gpus == 1]
@@ -137,7 +140,7 @@ class HuggingFace(Provider):
             disk_rate=ZERO,
             answers=partial(answers, jobs.link),
             round_trip=lambda pod_name, size: round_trip(jobs.link.connection(pod_name), size),
-            termination=partial(termination, jobs.link),
+            termination=own_end,
             made_limit=MadeLimit("timeout", ahead, compute.ended_by_timeout),
         )
 
