@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,3 +91,40 @@ def test_a_smoke_run_sees_the_time_out_and_the_exit_end_real_jobs(
     assert (second.ended_by, second.stage) == ("exit", "COMPLETED")
     known = {layer for provider, layer in tenant.ledger().verified if provider == "huggingface"}
     assert known == {"timeout", "agent"}
+
+
+@pytest.fixture
+def on_paper(tmp_path: Path) -> Iterator[StandIn]:
+    with serving(Hub(time.time)) as standin:
+        yield standin
+
+
+@pytest.mark.parametrize(
+    ("knobs", "code", "said"),
+    [
+        ({"credits_usd": 0.0}, 27, "credits do not cover this"),
+        ({"recorded_timeout": 1800}, 27, "a time-out of 1800 s"),
+        ({"recorded_timeout": None}, 27, "a time-out of none"),
+        ({"no_capacity": True}, 27, "none free"),
+    ],
+)
+def test_a_launch_that_gets_no_job_says_why_and_leaves_none(
+    on_paper: StandIn, tmp_path: Path, knobs: dict[str, Any], code: int, said: str
+) -> None:
+    user = User(tmp_path, program=IMPATIENT, environment=dict(on_paper.environment))
+    for name, value in knobs.items():
+        setattr(on_paper.hub.knobs, name, value)
+    process = user.start(*LAUNCH, *data(user))
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == code, out + err
+    assert said in out + err
+    assert on_paper.hub.live() == []
+
+
+def test_another_gpu_than_was_rented_is_ended_before_training(jobs: StandIn, tenant: User) -> None:
+    jobs.hub.knobs.gpu_shown = "NVIDIA L40S"
+    process = tenant.start(*LAUNCH, *data(tenant))
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 28, out + err
+    assert "L40S" in out + err
+    assert jobs.hub.live() == []

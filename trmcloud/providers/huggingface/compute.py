@@ -100,6 +100,7 @@ class HuggingFaceCompute(Compute):
         self._lock = threading.RLock()
         self._live: list[Job] = []
         self._ended: dict[str, tuple[Job, str]] = {}
+        self._refused: dict[str, str] = {}
         self._listed_at: float | None = None
         self._hold_s = 0.0
         self._failed: ProviderError | None = None
@@ -215,6 +216,7 @@ class HuggingFaceCompute(Compute):
             return
         said = "none" if seen is None else f"{seen} s"
         what = f"a job was made with a time-out of {said}, not the {wanted_s} s asked for"
+        self._refused[job.id] = f"{what}: it was cancelled"
         for tries_left in reversed(range(CANCEL_TRIES)):
             try:
                 self._api.cancel(job.id)
@@ -421,8 +423,10 @@ class HuggingFaceCompute(Compute):
         return list(live.values())
 
     def _why_ended(self, job: Job) -> str:
-        """Why a job came to nothing: its status message where it never started, or what its first
-        command has printed; '' where it did its work."""
+        """Why a job came to nothing: that it was refused here, its status message where it never
+        started, or what its first command has printed; '' where it did its work."""
+        if job.id in self._refused:
+            return self._refused[job.id]
         if job.started_at is None:
             return one_line(job.message)[:200] or f"{job.stage} before it started"
         if job.stage != "ERROR":
