@@ -26,6 +26,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.providers.huggingface import secrets, self_end
 from trmcloud.providers.huggingface.api import JobsApi, read_job
+from trmcloud.providers.huggingface.checkup import check_account
 from trmcloud.providers.huggingface.create import timeout_s
 from trmcloud.providers.huggingface.http import Http, ThrottledError
 from trmcloud.providers.huggingface.offers import live_prices, offers_of, price_rows
@@ -104,6 +105,17 @@ def test_a_create_whose_answer_is_lost_is_found_by_its_label(rig: HubRig) -> Non
     (job,) = rig.hub.live()
     assert rig.compute.create(wanted) == job.id
     assert len([each for each in rig.asked("POST") if not each.endswith("cancel")]) == 1
+
+
+def test_a_job_whose_create_was_lost_is_held_to_its_time_out_too(rig: HubRig) -> None:
+    rig.hub.knobs.loses_answers, rig.hub.knobs.recorded_timeout = 1, 1800
+    wanted = job_request(rig)
+    with pytest.raises(AmbiguousCreate):
+        rig.compute.create(wanted)
+    rig.on(5)
+    with pytest.raises(FinalRefusal, match="a time-out of 1800 s"):
+        rig.compute.create(wanted)
+    assert rig.hub.live() == []
 
 
 def test_429_for_an_hour_ends_a_create_after_ninety_seconds(rig: HubRig) -> None:
@@ -371,3 +383,15 @@ def test_the_planned_rate_is_what_the_list_says(rig: HubRig) -> None:
     rig.on(5)
     (pod,) = rig.compute.list_pods()
     assert pod.rate == Usd("0.79998") < RATE
+
+
+def test_doctor_asks_nothing_of_an_account_that_is_not_rented_from(rig: HubRig) -> None:
+    environ = rig.standin.environment
+    assert check_account(environ, needed=False) == []
+    assert rig.standin.requests == []
+    states = [found.state for found in check_account(environ, needed=True)]
+    assert states == ["ok", "ok"]
+    (found,) = check_account(environ | {"HF_TOKEN": "hf_wrong"}, needed=True)
+    assert found.state == "bad"
+    (found,) = check_account({"HOME": "/nowhere"}, needed=True)
+    assert found.state == "warn"

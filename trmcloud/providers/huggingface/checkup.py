@@ -14,15 +14,14 @@ _TOKEN = "huggingface token"
 
 
 def check_account(environ: Mapping[str, str], *, needed: bool) -> list[Finding]:
-    """``needed``: it was rented from, or is planned for. Without that nothing is asked: a token may
-    be there to read data alone."""
-    token = secrets.account_token(environ)
-    fix = f"to rent there: hf auth login, or {secrets.TOKENS_PAGE} and HF_TOKEN"
-    if token is None:
-        state = "warn" if needed else "ok"
-        return [Finding(_TOKEN, state, "none: no job can be started at Hugging Face", fix)]
+    """``needed``: it was rented from, or is planned for. Without that nothing is asked or shown: a
+    token may be there to read data alone."""
     if not needed:
-        return [Finding(_TOKEN, "ok", "there; not asked whether it may start jobs")]
+        return []
+    token = secrets.account_token(environ)
+    if token is None:
+        fix = f"hf auth login, or {secrets.TOKENS_PAGE} and HF_TOKEN"
+        return [Finding(_TOKEN, "warn", "none: no job can be started or ended there", fix)]
     try:
         api = JobsApi(Http(secrets.endpoint(environ), token), secrets.namespace(environ))
         where = api.namespace()

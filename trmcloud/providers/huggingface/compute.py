@@ -141,6 +141,9 @@ class HuggingFaceCompute(Compute):
         with self._lock:
             for job in self._before_create():
                 if job.name == request.name:
+                    # Made by a create whose answer was lost: its time-out was never read.
+                    stop_at = request.lease.hard_stop_at - self.ahead_s
+                    self._require_timeout(job, timeout_s(stop_at, job.made_at or self._now()))
                     return job.id
             flavor = self._flavor(request)
             timeout = timeout_s(request.lease.hard_stop_at - self.ahead_s, self._now())
@@ -154,7 +157,7 @@ class HuggingFaceCompute(Compute):
             finally:
                 self._listed_at = None
             self._note(job, self._now(), request.rate)
-            self._require_timeout(job, timeout)
+            self._require_timeout(job, timeout, slack_s=0.0)
             return job.id
 
     def _before_create(self) -> Sequence[Job]:
@@ -197,9 +200,11 @@ class HuggingFaceCompute(Compute):
             )
         return roomy[0]
 
-    def _require_timeout(self, job: Job, wanted_s: int) -> None:
-        """See that the platform has the time-out on record, by a second look where the answer to
-        the create does not say.
+    def _require_timeout(
+        self, job: Job, wanted_s: int, *, slack_s: float = TIMEOUT_SLACK_S
+    ) -> None:
+        """See that the platform has the time-out on record, within ``slack_s``, by a second look
+        where the answer to the create does not say.
 
         Raises:
             FinalRefusal: it has another; the job was cancelled.
@@ -212,7 +217,7 @@ class HuggingFaceCompute(Compute):
             except ProviderError:
                 again = None
             seen = again.timeout_s if again is not None else None
-        if seen == wanted_s:
+        if seen is not None and abs(seen - wanted_s) <= slack_s:
             return
         said = "none" if seen is None else f"{seen} s"
         what = f"a job was made with a time-out of {said}, not the {wanted_s} s asked for"
