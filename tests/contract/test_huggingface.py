@@ -262,7 +262,7 @@ def test_a_cancel_that_fails_is_no_end(rig: HubRig) -> None:
     assert rig.hub.live()
 
 
-def test_the_time_out_ends_a_job_that_nobody_else_ends(rig: HubRig) -> None:
+def test_the_time_out_ends_a_job_that_nothing_else_ends(rig: HubRig) -> None:
     wanted = job_request(rig)
     job_id = rig.compute.create(wanted)
     rig.on(10)

@@ -42,7 +42,7 @@ class StandIn:
 
 @contextlib.contextmanager
 def serving(hub: Hub, port: int = 0) -> Iterator[StandIn]:
-    """Answers until the block ends; what is due happens though nobody asks."""
+    """Answers until the block ends; what is due happens without a request too."""
     requests: list[Logged] = []
 
     class Served(_Handler):

@@ -9,7 +9,7 @@
     no connection at all                        ProviderError: nothing was asked
 
 A create is sent once and never again: its job is looked for by the label that names it. What
-identifies a job must be right, since one that cannot be told apart could be ours; all the rest is
+identifies a job must be right, since one that cannot be identified could be ours; all the rest is
 None where it is not what ``huggingface_hub`` 2.4.0 and ``@huggingface/hub`` read.
 """
 
@@ -217,7 +217,7 @@ class JobsApi:
 def read_job(data: Any, where: str) -> Job:
     """
     Raises:
-        ProviderError: it is no job, or one that cannot be told apart.
+        ProviderError: it is no job, or one that cannot be identified.
     """
     status = data.get("status") if isinstance(data, dict) else None
     stage = status.get("stage") if isinstance(status, dict) else None

@@ -1,4 +1,4 @@
-"""Hugging Face Jobs as a ``Compute``: a job is a pod, told apart by its labels.
+"""Hugging Face Jobs as a ``Compute``: a job is a pod, identified by its labels.
 
 The list of live jobs is read by our label. A job that was in it and is missing is asked for by its
 id: only an ended stage, or 404, takes it off. The time-out that a job was made with is read back
@@ -161,8 +161,8 @@ class HuggingFaceCompute(Compute):
             return job.id
 
     def _before_create(self) -> Sequence[Job]:
-        """The live jobs of our label. Where they cannot be had nothing was asked for, which is
-        told apart from a create whose answer was lost.
+        """The live jobs of our label. Where they cannot be read nothing was asked for, unlike a
+        create whose answer was lost.
 
         Raises:
             ThrottledError, ProviderRefused
@@ -302,8 +302,8 @@ class HuggingFaceCompute(Compute):
     def require_account(self, rate: Usd) -> None:
         """
         Raises:
-            AuthError, ProviderError: the token is wrong, or may not list jobs. Credits are told
-                nowhere: a create without them is refused with 402.
+            AuthError, ProviderError: the token is wrong, or may not list jobs. No API
+                shows credits: a create without them is refused with 402.
         """
         self._list(fresh=True)
 
@@ -333,7 +333,7 @@ class HuggingFaceCompute(Compute):
 
     def exit_record(self, pod_name: str) -> str:
         """The record of its own end that a job leaves as ``pod.agent.terminate`` writes one, by the
-        platform's word: COMPLETED is a command that ended by itself, with 0. '' of any other."""
+        platform's record: COMPLETED is a command that ended by itself, with 0. '' of any other."""
         with self._lock:
             jobs = [job for job, _ in self._ended.values() if job.name == pod_name]
         if not any(job.stage == "COMPLETED" for job in jobs):

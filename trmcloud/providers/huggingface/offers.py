@@ -55,7 +55,7 @@ def offers_of(listed: Sequence[Hardware], now: float) -> list[Offer]:
                 Offer(
                     sku=sku, gpus=each.gpus, provider=NAME, region=ANYWHERE, instance=each.name,
                     rate=rate, spot=False, priced_at=now, source=SOURCE, vcpus=each.vcpus,
-                    ram_gb=each.ram_gb, note="a job; stock is not told",
+                    ram_gb=each.ram_gb, note="a job; no list shows stock",
                 )
             )  # fmt: skip
     return found

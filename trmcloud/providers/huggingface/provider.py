@@ -116,7 +116,7 @@ class HuggingFace(Provider):
         compute = jobs.compute
 
         def account() -> AccountFigures:
-            return AccountFigures(None, None, None, "Hugging Face's API tells no credits")
+            return AccountFigures(None, None, None, "Hugging Face's API shows no credits")
 
         def ahead(seconds: float) -> None:
             compute.ahead_s = seconds
