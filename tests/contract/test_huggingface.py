@@ -10,7 +10,8 @@ import pytest
 from tests.contract.huggingface_rig import HOST_KEY, RATE, HubRig, another, hub_rig, job_request
 from tests.standins.huggingface.hub import TOKEN
 from trmcloud.core.contract.pod_contract import ENV_HOST_KEY
-from trmcloud.core.control.observation import PodStatus
+from trmcloud.core.contract.trainer_contract import PhaseJob
+from trmcloud.core.control.observation import BootTrouble, PodStatus
 from trmcloud.core.errors import (
     AccessDenied,
     AmbiguousCreate,
@@ -27,6 +28,7 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.providers.huggingface import secrets, self_end
 from trmcloud.providers.huggingface.api import JobsApi, read_job
 from trmcloud.providers.huggingface.checkup import check_account
+from trmcloud.providers.huggingface.compute import WAITS
 from trmcloud.providers.huggingface.create import timeout_s
 from trmcloud.providers.huggingface.http import Http, ThrottledError
 from trmcloud.providers.huggingface.offers import live_prices, offers_of, price_rows
@@ -72,6 +74,13 @@ def test_a_token_that_a_job_would_have_is_refused(rig: HubRig, given: dict[str, 
     with pytest.raises(NotSupported, match="could start jobs") as found:
         rig.compute.create(job_request(rig, given=given))
     assert TOKEN not in str(found.value)
+    assert rig.asked("POST") == []
+
+
+def test_a_token_in_the_settings_of_a_training_is_seen_through_base64(rig: HubRig) -> None:
+    job = PhaseJob("r1", "fast", {"data": f"https://u:{TOKEN}@example.com"}, "/d", "/o", 1)
+    with pytest.raises(NotSupported, match="phase fast holds a Hugging Face token"):
+        rig.compute.create(job_request(rig, jobs=(job,)))
     assert rig.asked("POST") == []
 
 
@@ -216,8 +225,14 @@ def test_a_list_is_read_to_its_last_page(rig: HubRig) -> None:
 def test_a_job_that_stays_scheduling_is_being_created_and_costs_nothing(rig: HubRig) -> None:
     rig.hub.knobs.stays_scheduling = True
     job_id = rig.compute.create(job_request(rig))
+    rig.on(10)
+    assert rig.compute.boot_trouble(job_id) is None
     rig.on(12 * 3600)
     (pod,) = rig.compute.list_pods()
+    assert rig.compute.boot_trouble(job_id) == BootTrouble(WAITS)
+    rig.hub.jobs[job_id].message = "Waiting for an l4x1"
+    rig.on(5)
+    assert rig.compute.boot_trouble(job_id) == BootTrouble("Waiting for an l4x1")
     assert pod.status is PodStatus.CREATING
     assert rig.compute.address_of(pod.name) is None
     rig.compute.terminate(job_id)

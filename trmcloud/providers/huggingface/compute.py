@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trmcloud.adapters.pod_history import Sightings
 from trmcloud.core.contract.pod_contract import INNER_SSH_PORT, parse_pod_name
-from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
+from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
     AmbiguousCreate,
     FinalRefusal,
@@ -51,6 +51,8 @@ THROTTLED_S = 90.0
 UNTOLD_WAIT_S = 5.0
 HARDWARE_FRESH_S = 600.0
 CANCEL_TRIES = 3
+WAITS_S = 60.0
+WAITS = "in SCHEDULING: it waits for a machine, at no cost"
 QUANTUM_S = 60.0
 """Billing is by the minute."""
 TIMEOUT_SLACK_S = 120.0
@@ -299,6 +301,17 @@ class HuggingFaceCompute(Compute):
         found = (job for job in self._api.jobs() if parse_pod_name(job.name) is not None)
         return tuple(self._pod_seen(job) for job in found if job.id not in known)
 
+    def boot_trouble(self, pod_id: str) -> BootTrouble | None:
+        """What the platform says of a job that waits, or that it has waited for a minute; never
+        fatal: the boot deadline ends it."""
+        job = next((job for job in self._known() if job.id == pod_id), None)
+        if job is None or job.stage != SCHEDULING:
+            return None
+        if job.message:
+            return BootTrouble(self._api.http.clean(job.message))
+        has_waited = job.made_at is not None and self._now() - job.made_at >= WAITS_S
+        return BootTrouble(WAITS) if has_waited else None
+
     def require_account(self, rate: Usd) -> None:
         """
         Raises:
@@ -384,13 +397,15 @@ class HuggingFaceCompute(Compute):
     # -- how -------------------------------------------------------------------------------------
 
     def _named(self, pod_name: str) -> Job | None:
-        """The live job of a name, by the last list where a new one cannot be had."""
+        return next((job for job in self._known() if job.name == pod_name), None)
+
+    def _known(self) -> list[Job]:
+        """The live jobs, by the last list where a new one cannot be read."""
         with self._lock:
             try:
-                live = self._list()
+                return self._list()
             except ProviderError:
-                live = self._live
-        return next((job for job in live if job.name == pod_name), None)
+                return self._live
 
     def _list(self, *, fresh: bool = False) -> list[Job]:
         with self._lock:
