@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import guide_worlds_jobs
 import guide_worlds_sky
 import guide_worlds_told
 from guide_readers import TINY, Reader, World, at_home, gone, rented, smoked, trains
@@ -281,6 +282,7 @@ WORLDS: Mapping[str, Mapping[str, World]] = {
     "your-own": {"": your_own, "tried": tried},
     "post-training": {"": post_training},
     "runpod": {"": runpod},
+    "huggingface": {"": guide_worlds_jobs.huggingface},
     "rehearse": {"": desk, "own": own_desk},
     "plan": {"": planner},
     "receipt": {"": guide_worlds_told.receipt},

@@ -46,8 +46,8 @@ class LocalPlanInputs:
 
         return load_recipe(name)
 
-    def live_prices(self, now: float) -> tuple[Sequence[Offer], str]:
-        asked = (name for name in direct() if TRAITS[name].live_prices)
+    def live_prices(self, now: float, providers: Sequence[str]) -> tuple[Sequence[Offer], str]:
+        asked = (name for name in direct() if name in providers and TRAITS[name].live_prices)
         told = [self._providers[name].live_prices(now) for name in asked]
         offers = [offer for found, _ in told for offer in found]
         return offers, "; ".join(why for _, why in told if why)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.huggingface_rig import hub_rig
 from tests.contract.runpod_rig import Clocked, build
 from tests.unit.skypilot.rig import Rig
 from trmcloud.core.contract.pod_contract import Lease, PodName
@@ -79,6 +80,10 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
     elif request.param == "skypilot":
         sky = Rig(tmp_path)
         yield Ground(sky.compute(), lambda: sky.now, sky.on)
+    elif request.param == "huggingface":
+        with hub_rig() as jobs:
+            jobs.hub.hardware["l4x1"] |= {"unitCostMicroUSD": 490_000, "unitLabel": "hour"}
+            yield Ground(jobs.compute, jobs.clock, jobs.on)
     elif request.param != SIMULATED:
         site = Site(tmp_path, {}, str, lambda: ROOT / "model", lambda: [str(ROOT)])
         compute = Providers(site)[request.param].compute(request.param)

@@ -94,6 +94,16 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(
         (
+            "smoke --provider huggingface --max-usd 0.60 --minutes 0.7 -y",
+            "launch 1xL4 --provider huggingface --recipe trm-tiny --phase fast --steps 40 "
+            "--budget 0.50 --data notes.txt --accept-loss -y -d",
+            "launch 1xL4 --provider huggingface --recipe trm-tiny --phase fast --steps 40 "
+            "--budget 0.50 --data notes.txt -y",
+        ),
+        "wants a Hub: tests/e2e/test_huggingface.py",
+    ),
+    **dict.fromkeys(
+        (
             "notify add ntfy https://ntfy.sh/a-topic-of-your-own",
             "notify add email mailtos://USER:PASSWORD@smtp.example.org?to=you@example.org",
             "notify add slack https://hooks.slack.com/services/T…/B…/…",

@@ -1,6 +1,7 @@
 """Seeds that once broke something: ``kept.json``. None is ever exchanged for another.
 
 Each says how many faults there were then: more of them would make another world of the same number.
+So would more providers: those of a seed that does not name them are ``EARLIER``.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ from pathlib import Path
 from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario, draw
 
+EARLIER = ("local", "runpod", "skypilot", "aws")
+"""The providers that could be drawn until 2026-11-25."""
+
 
 @dataclass(frozen=True)
 class Kept:
     seed: int
     faults: int
     taught: str
+    providers: tuple[str, ...] = EARLIER
 
     def scenario(self) -> Scenario:
-        return draw(self.seed, NAMES[: self.faults])
+        return draw(self.seed, NAMES[: self.faults], among=self.providers)
 
 
 KEPT = tuple(

@@ -16,6 +16,8 @@ from trmcloud.providers.skypilot.traits import CLOUDS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "trmcloud"
 IDS = frozenset({*TRAITS, *ROWS, *CLOUDS.values()}) - {LOCAL}
+NO_IDS = {"app/trial_process.py": "_LIBRARY_CACHES"}
+"""Files in which a word that is an id names something else: the constant that holds it."""
 _LOOKUPS = frozenset({"get", "pop", "setdefault", "startswith", "endswith", "index"})
 
 
@@ -67,8 +69,14 @@ def test_no_code_outside_its_folder_branches_on_a_providers_id() -> None:
         if not any(path.is_relative_to(folder) for folder in folders)
         and path != PACKAGE / "providers" / "registry.py"
         for line in branches(path.read_text(encoding="utf-8"))
+        if NO_IDS.get(str(path.relative_to(PACKAGE)), "\0") not in _line(path, line)
     ]
     assert found == []
+
+
+def _line(path: Path, number: int) -> str:
+    """The line and the next one: a comparison's constant may stand there."""
+    return "\n".join(path.read_text(encoding="utf-8").splitlines()[number - 1 : number + 1])
 
 
 @pytest.mark.parametrize(

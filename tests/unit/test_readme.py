@@ -79,8 +79,10 @@ def test_every_decision_is_headed_by_its_number_and_listed() -> None:
 
 
 def test_guides_stay_short() -> None:
-    pages = (ROOT / "docs" / "guide").glob("*.md")
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 25_000
+    pages = {page.stem: page for page in (ROOT / "docs" / "guide").glob("*.md")}
+    words = {name: len(page.read_text(encoding="utf-8").split()) for name, page in pages.items()}
+    assert words.pop("huggingface") <= 800, "a provider's guide has room of its own"
+    assert sum(words.values()) <= 25_000
 
 
 def test_the_glossarys_names_stand_in_the_code() -> None:

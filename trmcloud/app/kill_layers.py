@@ -27,6 +27,7 @@ _MISSED_VISITS = 3
 _LIMITS = {
     "prepaid": "the account's balance ends everything, unless auto-reload refills it",
     "autostop": "the provider's own autostop",
+    "timeout": "the time-out that the provider was given with the pod",
     "shutdown": "shutting down terminates the machine",
     "guard-elsewhere": "the reaper on another machine",
 }
@@ -232,6 +233,8 @@ def _overshoot(
     text = f"{generation.rate}/h until a command runs here"
     if "autostop" in working:
         text += ", at most until the provider's own autostop"
+    elif "timeout" in working:
+        text += ", at most until the provider's own time-out"
     elif "prepaid" in working:
         text += ", at most what the account's balance holds"
     return MaxOverspend(None, text)

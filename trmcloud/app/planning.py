@@ -324,8 +324,8 @@ class Planner:
         self.inputs, self._home, self._clock = inputs, home, clock
         self._recipes: dict[str, Recipe] = {}
         self._machine: LocalMachine | None = None
-        self._live: tuple[Sequence[Offer], str] | None = None
-        self._offers: dict[bool, list[Offer]] = {}
+        self._live: dict[tuple[str, ...], tuple[Sequence[Offer], str]] = {}
+        self._offers: dict[tuple[str, ...], list[Offer]] = {}
 
     def recipe(self, name: str) -> Recipe:
         if name not in self._recipes:
@@ -415,11 +415,12 @@ class Planner:
         told = ""
         found = map(find_traits, spec.providers or direct()[:1])
         named = [traits for traits in found if traits is not None]
-        asks = any(traits.live_prices for traits in named)
+        # Those whose own list is read: not one that is not planned for.
+        asks = tuple(dict.fromkeys(t.prices_of or t.name for t in named if t.live_prices))
         if asks:
-            if self._live is None:
-                self._live = self.inputs.live_prices(now)
-            live, missed = self._live
+            if asks not in self._live:
+                self._live[asks] = self.inputs.live_prices(now, asks)
+            live, missed = self._live[asks]
             if missed:
                 told = f"not read: {missed}; dated ones are planned with"
             elif live:

@@ -18,6 +18,7 @@ from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.short_rentals import make_smoke_plan, with_only_candidate
 from trmcloud.app.smoke_watch import (
     AccountFigures,
+    MadeLimit,
     PodWatch,
     SmokeSetting,
     Step,
@@ -145,9 +146,15 @@ class Smoke:
 
     def _first_pod(self, plan: Plan) -> str:
         """Which candidate it was."""
+        limit = self._ground.made_limit
+        ahead_s = min(LIMIT_AHEAD_S, self._hold_s / 2)
+        if limit is not None:
+            limit.ahead(ahead_s)
         driver = launching.start(self._context, plan, data=LaunchData(), detached=True)
         self._drivers.append(driver)
         run = self._step_until(driver, lambda run: _has_pod(run))
+        if limit is not None:
+            limit.ahead(0.0)
         generation = self._rented(run, plan)
         watch = PodWatch(self._context, generation)
         checks: tuple[tuple[str, Callable[[RunDriver, PodWatch], tuple[bool, str]]], ...] = (
@@ -170,7 +177,7 @@ class Smoke:
             self._controller_ends(driver, watch)
         elif self._ground.cut is not None:
             self._alone(driver, watch, limited=True)
-        else:
+        elif limit is None or not self._by_limit(driver, watch, limit):
             self._hands_off(driver, watch)
         self._verify_prepaid()
         return generation.candidate_id
@@ -283,6 +290,30 @@ class Smoke:
         self._unverified("the pod did not end itself")
         self._controller_ends(driver, watch)
 
+    def _by_limit(self, driver: RunDriver, watch: PodWatch, limit: MadeLimit) -> bool:
+        """Whether the limit with which the pod was made has ended it: before its hard stop, which
+        its agent waits for, while nothing here touches it."""
+        left_s = watch.hard_stop_at - self._context.wall()
+        self._say("hands off", None, f"its own limit must end it within {max(0.0, left_s):.0f} s")
+
+        def beat() -> None:
+            self._context.ledger.beat(driver.run_id, driver.epoch, self._context.wall())
+
+        gone_at = watch.await_gone(watch.hard_stop_at - _HANDS_OFF_S, beat)
+        how = limit.how(watch.name) if gone_at is not None else ""
+        if gone_at is None:
+            why = "it started too late, or has none; more --minutes leave more time"
+            self._say(limit.layer, None, f"not gone before its hard stop: {why}")
+            return False
+        early_s = watch.hard_stop_at - gone_at
+        self._say(limit.layer, bool(how), how or f"gone {early_s:.0f} s early, by something else")
+        if how:
+            told = f"{how}, {early_s:.0f} s before its hard stop"
+            self._verify(limit.layer, f"smoke run {driver.run_id}: {told}")
+        else:
+            self._unverified("the pod was gone early, and not by the provider's own limit")
+        return True
+
     def _alone(self, driver: RunDriver, watch: PodWatch, *, limited: bool) -> None:
         """The pod's end with the line from here cut: nothing on this machine is in touch with it or
         its provider, which is asked afterwards alone. ``limited``: its own limit is set to come
@@ -374,13 +405,22 @@ class Smoke:
             self._say("controller", None, f"a second pod was not tried: {missing} more is needed")
             return
         is_cut = self._ground.cut is not None
+        limit = self._ground.made_limit
+        by_limit = limit is not None
+        if limit is not None:
+            # Behind its hard stop: what ends it there is its agent.
+            limit.ahead(-self._traits.kill_latency_s)
         try:
-            driver = launching.start(self._context, plan, data=LaunchData(), detached=is_cut)
+            driver = launching.start(
+                self._context, plan, data=LaunchData(), detached=is_cut or by_limit
+            )
         except BudgetRefused as error:
             self._say("controller", None, f"a second pod was not tried: {error}")
             return
         self._drivers.append(driver)
         run = self._step_until(driver, _has_pod)
+        if limit is not None:
+            limit.ahead(0.0)
         if run.generation is None or run.generation.pod_id is None:
             why = self._why(run.reason, _NOT_RENTED)
             self._say("controller", None, f"there was no second pod: {why}")
@@ -390,6 +430,11 @@ class Smoke:
             self._step_until(driver, lambda run: run.result is not None)
             if terminated_at(self._context, driver.run_id) is None:
                 self._alone(driver, watch, limited=False)
+                return
+        if by_limit and "agent" not in self._verified:
+            self._step_until(driver, lambda run: run.result is not None)
+            if terminated_at(self._context, driver.run_id) is None:
+                self._hands_off(driver, watch)
                 return
         self._step_until(
             driver,

@@ -42,6 +42,18 @@ class RoundTrip:
 
 
 @dataclass(frozen=True)
+class MadeLimit:
+    """A limit of the provider's own that a pod is made with. ``layer`` is its name in the traits;
+    ``ahead`` has the next pods end by it so many seconds before their hard stop, or behind it where
+    that is negative; ``how`` gives the provider's words of that limit for a pod that is gone ('':
+    something else ended it)."""
+
+    layer: str
+    ahead: Callable[[float], None]
+    how: Callable[[str], str]
+
+
+@dataclass(frozen=True)
 class SmokeSetting:
     """The interface of a smoke run beyond the ports.
 
@@ -63,6 +75,8 @@ class SmokeSetting:
     cut: Callable[[], None] | None = None
     """Stops whatever on this machine is in touch with the provider; the next question starts it
     again. None where nothing is."""
+    made_limit: MadeLimit | None = None
+    """The provider's own limit, where a pod is made with it; None where there is none."""
     on_machine: str = ""
     """Which credential of the account will be on the pod."""
 

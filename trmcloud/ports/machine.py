@@ -118,9 +118,9 @@ class PlanInputs(Protocol):
             NotFoundError: no such recipe. UsageError: the file is none.
         """
 
-    def live_prices(self, now: float) -> tuple[Sequence[Offer], str]:
-        """(what can be rented at ``now`` (epoch s) by its provider's own list; why that could not
-        be read within seconds, empty where it was, or where there is no key to ask with)."""
+    def live_prices(self, now: float, providers: Sequence[str]) -> tuple[Sequence[Offer], str]:
+        """(what can be rented at ``now`` (epoch s) by the own lists of ``providers``; why one could
+        not be read within seconds, empty where all were, or where there is no key to ask with)."""
 
     def offers(self, now: float, live: Sequence[Offer]) -> list[Offer]:
         """Every offer known at ``now`` (epoch s), ``live`` ones in place of older ones.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.offers import DAY_S
@@ -81,11 +82,19 @@ OFF = (
 _OFF_SHARE = 0.15
 
 
-def draw(seed: int, fault_names: tuple[str, ...], *, most_faults: int = 7) -> Scenario:
-    """The scenario of ``seed``. A tenth of all seeds are healthy."""
+def draw(
+    seed: int,
+    fault_names: tuple[str, ...],
+    *,
+    most_faults: int = 7,
+    among: Collection[str] | None = None,
+) -> Scenario:
+    """The scenario of ``seed``. A tenth of all seeds are healthy. ``among`` names the providers
+    that can be drawn (None: all): with another one, the same seed is another world."""
     rng = random.Random(seed * 2 + 1)
     # Rented ones first, each as often as its share says.
-    there = sorted(PROFILES.values(), key=lambda profile: profile.provider == LOCAL)
+    known = [each for each in PROFILES.values() if among is None or each.provider in among]
+    there = sorted(known, key=lambda profile: profile.provider == LOCAL)
     provider = rng.choice([each.provider for each in there for _ in range(each.shares)])
     wishes = [_wish(rng, 0, provider, at_s=rng.uniform(0, 60))]
     if rng.random() < 0.3:

@@ -87,7 +87,7 @@ class Counted(LocalPlanInputs):
         super().__init__(home)
         self._count = count
 
-    def live_prices(self, now: float) -> tuple[Sequence[Offer], str]:
+    def live_prices(self, now: float, providers: Sequence[str]) -> tuple[Sequence[Offer], str]:
         self._count["prices"] += 1
         dated = [offer for offer in super().offers(now, ()) if offer.provider == "runpod"]
         return [offer._replace(priced_at=now) for offer in dated], ""

@@ -59,6 +59,8 @@ def request_of(plan: Plan, candidate: Candidate) -> PodRequest:
 
 def asked_gb(request: PodRequest, provider: str) -> int:
     """The GB of disk that a provider is asked for, for each machine."""
+    if not prices_of(provider).running:
+        return 0  # the disk belongs to the hardware, and no size is asked for
     if TRAITS[provider].via:
         task = json.loads(make_task(provider, request, KEYS, "boot.tar.gz", NOW, {}))
         return int(task["resources"]["disk_size"])
@@ -69,7 +71,9 @@ def asked_gb(request: PodRequest, provider: str) -> int:
 
 def billed(request: PodRequest, provider: str) -> Usd:
     """The price of an hour of its disks in a simulated world."""
-    alike = next(n for n in ("runpod", "skypilot") if prices_of(n) == prices_of(provider))
+    alike = next(
+        n for n in ("runpod", "skypilot", "huggingface") if prices_of(n) == prices_of(provider)
+    )
     account = SimWorld(random.Random(1), (alike,)).accounts[alike]
     return Usd.from_micros(RentedMachine(account, "pod", request, 0, NOW).micros(NOW + 3600.0))
 

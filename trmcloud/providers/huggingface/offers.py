@@ -1,0 +1,98 @@
+"""Hugging Face's hardware list as offers. It is public, and asks for no token."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from trmcloud.adapters.prices.tables import row_of
+from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.money import Usd
+from trmcloud.providers.huggingface import secrets
+from trmcloud.providers.huggingface.api import Hardware, JobsApi
+from trmcloud.providers.huggingface.http import Http
+from trmcloud.providers.huggingface.traits import NAME
+
+LIVE_WITHIN_S = 4.0
+"""For so long a plan waits for prices of today before it takes dated ones."""
+REFRESH_WITHIN_S = 20.0
+SOURCE = "huggingface-jobs-hardware"
+ANYWHERE = "any"
+SKUS: Mapping[str, str] = {
+    "A10G": "A10G",
+    # 96 vCPU and 1.1 TB beside eight of them: the machine has SXM boards.
+    "A100": "A100-80GB-SXM",
+    "H200": "H200",
+    "L4": "L4",
+    "L40S": "L40S",
+}
+"""Its models of GPUs in our words; others are not planned for."""
+_UNITS_PER_HOUR = {"minute": 60, "hour": 1}
+
+
+def hourly(hardware: Hardware) -> Usd | None:
+    """Return its price in USD/h; None where the unit is not known."""
+    units = _UNITS_PER_HOUR.get(hardware.unit)
+    return Usd.from_micros(hardware.micros * units) if units else None
+
+
+def flavors_of(sku: str, gpus: int, listed: Sequence[Hardware]) -> list[tuple[Usd, Hardware]]:
+    """Flavors of this hardware with their USD/h, the dearest first: it has more CPU and disk."""
+    fits = [h for h in listed if SKUS.get(h.model) == sku and h.gpus == gpus]
+    priced = [(rate, each) for each in fits if (rate := hourly(each)) is not None]
+    return sorted(priced, key=lambda row: (-row[0].micros, row[1].name))
+
+
+def offers_of(listed: Sequence[Hardware], now: float) -> list[Offer]:
+    """What can be planned for, as of ``now`` (epoch s)."""
+    found = []
+    for each in listed:
+        sku, rate = SKUS.get(each.model), hourly(each)
+        if sku is not None and rate is not None and each.gpus:
+            found.append(
+                Offer(
+                    sku=sku, gpus=each.gpus, provider=NAME, region=ANYWHERE, instance=each.name,
+                    rate=rate, spot=False, priced_at=now, source=SOURCE, vcpus=each.vcpus,
+                    ram_gb=each.ram_gb, note="a job; no list shows stock",
+                )
+            )  # fmt: skip
+    return found
+
+
+def live_prices(environ: Mapping[str, str], now: float) -> tuple[list[Offer], str]:
+    """(what is listed at ``now`` (epoch s); why it could not be read within a few seconds, empty
+    where it was). Asked on a thread: a name that is looked up has no time limit of its own."""
+    found: list[Offer] = []
+    failure = [f"no answer within {LIVE_WITHIN_S:.0f} s"]
+
+    def read() -> None:
+        try:
+            rows = _listed(environ, now, LIVE_WITHIN_S)
+        except TrmcloudError as error:
+            failure[0] = error.what[:80]
+        else:
+            found.extend(rows)
+            failure[0] = "" if rows else "it lists nothing"
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(LIVE_WITHIN_S)
+    failed = failure[0]
+    return ([] if failed else list(found)), failed
+
+
+def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, str]], list[str]]:
+    """(rows of ``prices.COLUMNS``, notes): the hardware list. What cannot be read is a note."""
+    try:
+        offers = _listed(environ, now, REFRESH_WITHIN_S)
+    except TrmcloudError as error:
+        return [], [f"{NAME}: not read: {error.what[:100]}"]
+    as_of = time.strftime("%Y-%m-%d", time.gmtime(now))
+    return [row_of(offer) for offer in offers], [f"{NAME}: {len(offers)} offers of {as_of}"]
+
+
+def _listed(environ: Mapping[str, str], now: float, bound_s: float) -> list[Offer]:
+    api = JobsApi(Http(secrets.endpoint(environ), ""))
+    return offers_of(api.hardware(bound_s), now)

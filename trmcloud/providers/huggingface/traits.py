@@ -1,0 +1,32 @@
+"""The traits of Hugging Face Jobs, rented by its own API."""
+
+from __future__ import annotations
+
+from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits, StoragePrices
+
+NAME = "huggingface"
+
+TRAITS = (
+    ProviderTraits(
+        name=NAME,
+        create_settle_s=600.0,
+        absent_lists=3,
+        # A job that was cancelled ends within a minute, and a begun minute is billed whole.
+        kill_latency_s=120.0,
+        # Jobs were seen in SCHEDULING for hours: huggingface_hub #4376.
+        boot_deadline_s=1200.0,
+        silence_s=120.0,
+        end_grace_s=60.0,
+        absent_s=300.0,
+        absent_deleted_s=30.0,
+        kill_layers=(*OUR_LAYERS, "timeout"),
+        independent_layers=("agent", "timeout", "guard-elsewhere"),
+        title="Hugging Face",
+        live_prices=True,
+        takes_image=True,
+        # Half of it is the time in which a job may wait for its machine.
+        smoke_minutes=12.0,
+        # The disk belongs to the hardware and is in its price.
+        storage=StoragePrices(0, 10, 0, 0, 0, 0),
+    ),
+)
