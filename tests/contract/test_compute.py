@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.runpod_rig import Clocked, build
+from tests.contract.vast_rig import vast
 from tests.unit.skypilot.rig import Rig
 from trmcloud.core.contract.pod_contract import Lease, PodName
 from trmcloud.core.control.observation import PodSeen
@@ -79,6 +80,9 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
     elif request.param == "skypilot":
         sky = Rig(tmp_path)
         yield Ground(sky.compute(), lambda: sky.now, sky.on)
+    elif request.param == "vast":
+        with vast(tmp_path) as own:
+            yield Ground(own.compute, own.clock, own.on)
     elif request.param != SIMULATED:
         site = Site(tmp_path, {}, str, lambda: ROOT / "model", lambda: [str(ROOT)])
         compute = Providers(site)[request.param].compute(request.param)

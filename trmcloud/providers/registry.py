@@ -18,6 +18,7 @@ ROWS: dict[str, str] = {
     "local": "trmcloud.providers.local",
     "runpod": "trmcloud.providers.runpod",
     "skypilot": "trmcloud.providers.skypilot",
+    "vast": "trmcloud.providers.vast",
 }
 """A provider's folder, as a package. The first one that is rented directly is the usual one."""
 _folder_of: dict[str, str] = {}

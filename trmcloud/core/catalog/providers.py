@@ -26,6 +26,8 @@ class StoragePrices:
     """A network volume's first 1,000 GB."""
     kept_beyond: int
     """The price above 1,000 GB."""
+    traffic: int = 0
+    """Micro-dollars per GB that goes to or from a pod; 0 where that is not billed."""
 
 
 UNKNOWN_STORAGE = StoragePrices(70, 0, 100_000, 100_000, 70_000, 50_000)
