@@ -357,8 +357,8 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "gte": lambda value, wanted: value >= float(wanted),
     "lt": lambda value, wanted: value < float(wanted),
     "lte": lambda value, wanted: value <= float(wanted),
-    "in": lambda value, wanted: value in wanted,
-    "notin": lambda value, wanted: value not in wanted,
+    "in": lambda value, wanted: str(value) in map(str, wanted),
+    "notin": lambda value, wanted: str(value) not in map(str, wanted),
 }
 
 
