@@ -21,9 +21,6 @@ HOURS_PER_MONTH = 730
 LEAST_WORK_GB = 30
 """Of a work disk or volume, before what is kept and the data made there."""
 _FIRST_KEPT_GB = 1000
-TRAFFIC_TIMES = 2
-"""How often a pod's disks are planned to pass its network: once to fill them, once on the way home
-or again after a restart."""
 
 
 def prices_of(provider: str) -> StoragePrices:
@@ -70,7 +67,8 @@ def pod_disks_price(provider: str, wanted_gb: int, nodes: int, *, on_volume: boo
 
 
 def traffic_price(provider: str, wanted_gb: int, nodes: int) -> Usd:
-    """Return the price in USD of what goes to and from a pod of ``nodes`` machines in its life: its
-    image, data and checkpoints, by the size of its disks; zero where traffic is not billed."""
-    each_gb = TRAFFIC_TIMES * pod_disks_gb(provider, wanted_gb)
+    """Return the price in USD of what goes to and from a pod of ``nodes`` machines in its life,
+    planned as much as its disks hold: image, data, and checkpoints once. Zero where traffic is not
+    billed."""
+    each_gb = pod_disks_gb(provider, wanted_gb)
     return Usd.from_micros(nodes * each_gb * prices_of(provider).traffic)

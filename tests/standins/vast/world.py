@@ -34,8 +34,8 @@ class Host:
     cuda_max_good: float = 12.8
     driver_version: str = "570.133.20"
     storage_cost: float = 0.15
-    inet_up_cost: float = 0.01
-    inet_down_cost: float = 0.01
+    inet_up_cost: float = 0.0045
+    inet_down_cost: float = 0.0012
     disk_space: float = 4000.0
     lasts_s: float = 90 * 86_400.0
     rented: bool = False

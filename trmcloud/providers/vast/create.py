@@ -67,7 +67,7 @@ if sys.version_info<(3,10):end("its python3 is older than 3.10")
 p="{PREFIX}/"+w["sha"]
 def go():
     sys.stdout.flush();e["PYTHONPATH"]=p
-    os.execv(sys.executable,[sys.executable,"-m","{POD_ENTRY}"])
+    os.execvp("python3",["python3","-m","{POD_ENTRY}"])
 if os.path.exists(p+"/ok"):go()
 until=min(time.time()+w["within"],w["stop"])
 s=socket.socket();s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1)

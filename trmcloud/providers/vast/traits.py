@@ -6,7 +6,7 @@ from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits, StorageP
 
 NAME = "vast"
 
-STORAGE = StoragePrices(20, 10, 200_000, 400_000, 70_000, 50_000, traffic=20_000)
+STORAGE = StoragePrices(20, 10, 200_000, 400_000, 70_000, 50_000, traffic=5_000)
 """Each host sets its own prices. These are the most that we accept: ``offers`` and every search
 before a create leave out hosts that ask more, so that a plan's disks and traffic are never below
 the bill's. A stopped disk may cost more than a running one (vast.ai, guides/instances/pricing)."""
