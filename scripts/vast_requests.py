@@ -29,8 +29,8 @@ LABEL = "a-label"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGp1c3QgYSBrZXkgdGhhdCBvcGVucyBub3RoaW5n me"
 SEARCH = (
     "gpu_name in [L4,L40S] num_gpus in [1,2] reliability>=0.98 cuda_vers>=12.8 disk_space>=50 "
-    "direct_port_count>=1 inet_down>=200 storage_cost<=0.2 inet_up_cost<=0.02 "
-    "inet_down_cost<=0.02 datacenter=true geolocation in [US] duration>=1"
+    "direct_port_count>=1 inet_down>=200 storage_cost<=0.2 inet_up_cost<=0.005 "
+    "inet_down_cost<=0.005 datacenter=true geolocation in [US] duration>=1"
 )
 """The adapter's search, in the client's language; ``duration`` is in days there."""
 

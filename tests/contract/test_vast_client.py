@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def test_a_create_has_the_clients_fields_and_no_other(rig: Rig) -> None:
 
 def test_the_list_the_log_the_end_and_the_money_are_asked_for_alike(rig: Rig) -> None:
     made = rig.compute.create(request(rig))
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "list": rig.api.instances,
         "logs": lambda: rig.api.log(made, 200),
         "user": rig.api.account,

@@ -35,7 +35,7 @@ def test_plan_launch_status_land_fetch_report(renter: VastUser) -> None:
     until(lambda: renter.only_run().trains, what="training")
     (instance,) = renter.live()
     key = renter.vast.api_key
-    assert "vast" in renter.run("status")
+    assert "prepaid" in renter.run("status")
     files = "find /workspace /opt /root /tmp -xdev -type f"
     held = renter.vast.inside(
         instance, f"{files} -exec grep -l {key} {{}} +; grep -l {key} /proc/[0-9]*/environ; true"
