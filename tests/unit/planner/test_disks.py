@@ -69,7 +69,7 @@ def asked_gb(request: PodRequest, provider: str) -> int:
 
 def billed(request: PodRequest, provider: str) -> Usd:
     """The price of an hour of its disks in a simulated world."""
-    alike = next(n for n in ("runpod", "skypilot") if prices_of(n) == prices_of(provider))
+    alike = next(n for n in ("runpod", "skypilot", "vast") if prices_of(n) == prices_of(provider))
     account = SimWorld(random.Random(1), (alike,)).accounts[alike]
     return Usd.from_micros(RentedMachine(account, "pod", request, 0, NOW).micros(NOW + 3600.0))
 
