@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test test-quick test-all stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
+.PHONY: help install demo test test-quick test-all stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -95,6 +95,14 @@ sky: .venv-sky/.ready
 .venv-sky/.ready: constraints-sky.txt
 	@test -x .venv-sky/bin/python || $(PYTHON) -m venv .venv-sky
 	.venv-sky/bin/python -m pip install --progress-bar on -c constraints-sky.txt 'skypilot[aws,runpod]'
+	@touch $@
+
+# vast.ai's own client; tests/contract/vast_requests.json is what it sends.
+vast: .venv-vast/.ready
+
+.venv-vast/.ready: constraints-vast.txt
+	@test -x .venv-vast/bin/python || $(PYTHON) -m venv .venv-vast
+	.venv-vast/bin/python -m pip install --progress-bar on -c constraints-vast.txt vastai
 	@touch $@
 
 sky-tasks: $(READY)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.contract.huggingface_rig import hub_rig
 from tests.contract.runpod_rig import Clocked, build
+from tests.contract.vast_rig import vast
 from tests.unit.skypilot.rig import Rig
 from trmcloud.core.contract.pod_contract import Lease, PodName
 from trmcloud.core.control.observation import PodSeen
@@ -84,6 +85,9 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
         with hub_rig() as jobs:
             jobs.hub.hardware["l4x1"] |= {"unitCostMicroUSD": 490_000, "unitLabel": "hour"}
             yield Ground(jobs.compute, jobs.clock, jobs.on)
+    elif request.param == "vast":
+        with vast(tmp_path) as own:
+            yield Ground(own.compute, own.clock, own.on)
     elif request.param != SIMULATED:
         site = Site(tmp_path, {}, str, lambda: ROOT / "model", lambda: [str(ROOT)])
         compute = Providers(site)[request.param].compute(request.param)

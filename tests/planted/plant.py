@@ -89,6 +89,8 @@ def hunt(bug: Bug, seeds: int = SEEDS) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         copy = Path(folder) / "trmcloud"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("bundle"))
+        # The families' plans and the recipes stand beside the package.
+        (Path(folder) / "model").symlink_to(PACKAGE.parent / "model")
         path = copy / bug.path
         # What is compiled saves each hunt a second; not that of the file which is about to change.
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):

@@ -23,6 +23,13 @@ def test_there_are_enough_of_each_kind() -> None:
 
 
 @pytest.mark.slow
+def test_a_copy_that_breaks_nothing_is_not_caught() -> None:
+    same = Bug("changes a comment", "core/money.py", "from __future__", "from  __future__")
+    verdict = hunt(same, 5)
+    assert (verdict.seed, verdict.by) == (None, "")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

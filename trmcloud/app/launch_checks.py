@@ -9,7 +9,7 @@ from pathlib import Path
 from trmcloud.app.context import Context, bucket_at
 from trmcloud.app.kill_layers import verified_layers
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import direct, traits_of
+from trmcloud.core.catalog.providers import direct, require_rented, traits_of
 from trmcloud.core.control.budget import LAYERS_NEEDED, UnacceptedExposure, unaccepted_exposure
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, MissingTool, NotSupported, UsageError
 from trmcloud.core.money import ZERO, Usd
@@ -222,9 +222,11 @@ def check_account_key(plan: Plan, *, allowed: bool) -> None:
     """
     Raises:
         UsageError: access to the pod would be access to the whole account, and the user did not
-            allow that.
+            allow that; or another provider took the place of one of the plan's.
     """
     providers = {plan.candidate(name).provider for name in plan.launchable}
+    for name in sorted(providers):
+        require_rented(name)
     holding = next((t for t in map(traits_of, providers) if t.account_key_on_pod), None)
     if holding is not None and not allowed:
         if holding.prices_of:

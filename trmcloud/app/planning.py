@@ -21,6 +21,7 @@ from trmcloud.core.catalog.providers import (
     direct,
     find_traits,
     rentable,
+    require_rented,
     traits_of,
 )
 from trmcloud.core.errors import ConflictError, DataError, DoesNotFit, NotFoundError, UsageError
@@ -79,15 +80,26 @@ def rent_from(
         return []
     for name in named:
         if find_traits(name) is None or name not in rentable():
-            own = (known for known in rentable() if not TRAITS[known].prices_of)
+            own = (n for n in rentable() if not (TRAITS[n].prices_of or TRAITS[n].instead))
             raise UsageError(
                 f"nothing can be rented from {name!r}", next_step=f"--provider {', '.join(own)}"
             )
     if not via:
+        for name in named:
+            require_rented(name)
         return list(named) or [direct()[0]]
     if named:
-        return [_through(via, name) for name in named]
-    found = [n for n in enabled() if key_allowed or not traits_of(n).account_key_on_pod]
+        through = [_through(via, name) for name in named]
+        for name in through:
+            require_rented(name)
+            if not traits_of(name).via:
+                title = TRAITS[brokered()[0]].via
+                raise UsageError(
+                    f"{title} does not rent from {name} for us", next_step="leave --via out"
+                )
+        return through
+    able = (name for name in enabled() if not traits_of(name).instead)
+    found = [n for n in able if key_allowed or not traits_of(n).account_key_on_pod]
     if not found:
         titles = {TRAITS[name].via.lower(): TRAITS[name].via for name in brokered()}
         raise DoesNotFit(f"no cloud is enabled in {titles[via]}", next_step="sky check")

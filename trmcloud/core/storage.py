@@ -64,3 +64,11 @@ def pod_disks_price(provider: str, wanted_gb: int, nodes: int, *, on_volume: boo
     """Return the price in USD per hour of the own disks of a running pod of ``nodes`` machines."""
     each_gb = pod_disks_gb(provider, wanted_gb, on_volume=on_volume)
     return price_per_hour(provider, "running", nodes * each_gb)
+
+
+def traffic_price(provider: str, wanted_gb: int, nodes: int) -> Usd:
+    """Return the price in USD of what goes to and from a pod of ``nodes`` machines in its life,
+    planned as much as its disks hold: image, data, and checkpoints once. Zero where traffic is not
+    billed."""
+    each_gb = pod_disks_gb(provider, wanted_gb)
+    return Usd.from_micros(nodes * each_gb * prices_of(provider).traffic)

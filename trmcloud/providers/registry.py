@@ -19,6 +19,7 @@ ROWS: dict[str, str] = {
     "runpod": "trmcloud.providers.runpod",
     "skypilot": "trmcloud.providers.skypilot",
     "huggingface": "trmcloud.providers.huggingface",
+    "vast": "trmcloud.providers.vast",
 }
 """A provider's folder, as a package. The first one that is rented directly is the usual one."""
 _folder_of: dict[str, str] = {}

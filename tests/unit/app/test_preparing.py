@@ -36,6 +36,7 @@ from trmcloud.app.pod_request import (
 from trmcloud.app.preparing import PreparedLaunch
 from trmcloud.app.staging import stage_items
 from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.catalog.providers import rentable
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
@@ -571,19 +572,27 @@ def test_a_live_run_shows_no_layer_as_verified_whose_credential_may_lapse(
     assert shown()["autostop"] == kill_layers.VERIFIED
 
 
-def test_machines_of_private_people_need_a_word_for_the_accounts_key(context: Context) -> None:
-    plan = planned(context, "1xRTX4090", "vast-ai")
-    with pytest.raises(UsageError) as caught:
-        check_account_key(plan, allowed=False)
-    assert str(caught.value) == (
-        "SkyPilot copies the vast-ai account's own key to every machine it rents there, and they "
-        "are private people's computers"
-    )
-    assert caught.value.next_step == (
-        "another cloud by --provider (runpod needs no key there), or --allow-account-key-on-pod"
-    )
-    assert caught.value.exit_code == 2
-    check_account_key(plan, allowed=True)
+def test_what_another_provider_took_the_place_of_is_refused_in_one_line(context: Context) -> None:
+    for named, via in ((("vast-ai",), ""), (("vast-ai",), "skypilot")):
+        with pytest.raises(UsageError) as caught:
+            whom(*named, via=via)
+        assert str(caught.value) == (
+            "vast.ai is not rented through SkyPilot any more ('vast-ai'), which copies the "
+            "account's key to the host"
+        )
+        assert caught.value.next_step == "--provider vast, without --via"
+    with pytest.raises(UsageError, match="SkyPilot does not rent from vast"):
+        whom("vast", via="skypilot")
+    assert whom(via="skypilot", on=("aws", "vast-ai"), key=True) == "aws"
+    assert whom("vast") == "vast"
+    assert "vast-ai" in rentable(), "clusters made before are still watched and ended"
+
+
+def test_an_older_plan_for_it_is_not_launched(context: Context) -> None:
+    plan = planned(context, "8xB200", "nebius")
+    older = replace(plan, candidates=tuple(replace(c, provider="vast-ai") for c in plan.candidates))
+    with pytest.raises(UsageError, match="not rented through SkyPilot any more"):
+        check_account_key(older, allowed=True)
 
 
 def test_no_other_cloud_asks_for_that_word(context: Context) -> None:

@@ -72,7 +72,9 @@ def asked_gb(request: PodRequest, provider: str) -> int:
 def billed(request: PodRequest, provider: str) -> Usd:
     """The price of an hour of its disks in a simulated world."""
     alike = next(
-        n for n in ("runpod", "skypilot", "huggingface") if prices_of(n) == prices_of(provider)
+        n
+        for n in ("runpod", "skypilot", "huggingface", "vast")
+        if prices_of(n) == prices_of(provider)
     )
     account = SimWorld(random.Random(1), (alike,)).accounts[alike]
     return Usd.from_micros(RentedMachine(account, "pod", request, 0, NOW).micros(NOW + 3600.0))

@@ -647,7 +647,7 @@ def test_where_nothing_caps_the_rent_it_says_so_and_by_how_much() -> None:
     (checked, *_) = launchable(planned_charged(1000, "runpod"))
     assert not any("nothing caps" in reason for _, reason in checked.reasons)
     shown = {name for name, traits in TRAITS.items() if traits.shows_rate}
-    assert shown == {"local", "runpod", "huggingface"}
+    assert shown == {"local", "runpod", "huggingface", "vast"}
 
 
 def test_spot_without_a_known_price_on_demand_is_never_launched() -> None:

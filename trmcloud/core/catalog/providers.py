@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Callable, Iterable
 
-from trmcloud.core.errors import NotSupported
+from trmcloud.core.errors import NotSupported, UsageError
 from trmcloud.core.values import dataclass
 
 
@@ -26,6 +26,8 @@ class StoragePrices:
     """A network volume's first 1,000 GB."""
     kept_beyond: int
     """The price above 1,000 GB."""
+    traffic: int = 0
+    """Micro-dollars per GB that goes to or from a pod; 0 where that is not billed."""
 
 
 UNKNOWN_STORAGE = StoragePrices(70, 0, 100_000, 100_000, 70_000, 50_000)
@@ -91,6 +93,9 @@ class ProviderTraits:
     account_key_on_pod: bool = False
     """Whether its pods hold a key to the whole account, and that must be allowed each time: there
     is a way without, or the host is a private person."""
+    instead: str = ""
+    """The provider that is rented from in its place: nothing new is rented here, while pods of it
+    are watched, shown and ended as before. Empty where it is rented from."""
     beware: str = ""
     """A warning shown to the user who plans it."""
     can_be_named: bool = True
@@ -171,6 +176,21 @@ def brokered() -> tuple[str, ...]:
 def direct() -> tuple[str, ...]:
     """Those rented by an interface of their own; the first is rented from where none is named."""
     return tuple(name for name in rentable() if not TRAITS[name].via)
+
+
+def require_rented(name: str) -> None:
+    """
+    Raises:
+        UsageError: nothing new is rented from ``name``, since another one took its place.
+    """
+    traits = find_traits(name)
+    if traits is not None and traits.instead:
+        title = traits_of(traits.instead).title
+        raise UsageError(
+            f"{title} is not rented through {traits.via} any more ({name!r}), which copies the "
+            "account's key to the host",
+            next_step=f"--provider {traits.instead}, without --via",
+        )
 
 
 def is_brokered(provider: str) -> bool:

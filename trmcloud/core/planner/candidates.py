@@ -16,7 +16,13 @@ from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.planner.speed import why_untrained
 from trmcloud.core.spec.plan import Candidate, Remark, RemarkTopic
 from trmcloud.core.spec.spec import RunSpec
-from trmcloud.core.storage import HOURS_PER_MONTH, pod_disks_price, price_per_hour, work_gb
+from trmcloud.core.storage import (
+    HOURS_PER_MONTH,
+    pod_disks_price,
+    price_per_hour,
+    traffic_price,
+    work_gb,
+)
 
 FREE_HARD_STOP_S = 24 * HOUR_S
 """The hard stop where nothing costs anything: this, or four times the run's P90."""
@@ -44,6 +50,8 @@ class Storage(NamedTuple):
     where neither is rented, those kept are priced as on a volume."""
     kept_s: float
     """The time after the run for which its reservation pays that."""
+    traffic: Usd = ZERO
+    """USD of what goes to and from the machine, where its provider bills that."""
 
     @property
     def hourly(self) -> Usd:
@@ -51,7 +59,7 @@ class Storage(NamedTuple):
 
     @property
     def after(self) -> Usd:
-        return cost(self.kept, self.kept_s)
+        return cost(self.kept, self.kept_s) + self.traffic
 
     def cost(self, seconds: float) -> Usd:
         return cost(self.hourly, seconds) + self.after
@@ -104,7 +112,8 @@ def storage_of(outlook: Estimates, provider: str) -> Storage:
         # A volume costs the same, used or not.
         kept = price_per_hour(provider, "kept", gb if on_volume else math.ceil(outlook.kept_gb))
     disks = pod_disks_price(provider, gb, outlook.machine.nodes, on_volume=on_volume)
-    return Storage(gb, disks, kept, kept_s)
+    traffic = traffic_price(provider, gb, outlook.machine.nodes)
+    return Storage(gb, disks, kept, kept_s, traffic)
 
 
 def seconds_allowed(row: RankedOffer, spec: RunSpec, now: float) -> float:

@@ -74,6 +74,8 @@ TRAITS = (
     replace(
         _cloud("vast-ai", ("autostop",), max_nodes=1),
         account_key_on_pod=True,
+        # Rented by its own API now. Clusters made before are still watched and ended.
+        instead="vast",
         beware="the account's API key is on the machine, which is a private person's computer",
     ),
     _cloud("digitalocean", ("autostop",)),

@@ -1,0 +1,190 @@
+"""One stand-in: an account of its own behind a URL of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tests.standins.runpod.knobs import Knobs as ContainerKnobs
+from tests.standins.runpod.machines import RealMachines
+from tests.standins.runpod.pods import OnPaper, Pod
+from tests.standins.runpod.standin import GivenClock
+from tests.standins.vast.routes import Answer, Asked, Logged, Routes
+from tests.standins.vast.world import Instance, Knobs, World
+
+API_KEY = "vast0standin0account0key0000000000000000000000000000000000000000"
+SETTLE_S = 0.02
+
+
+class _Machines(RealMachines):
+    """RunPod's containers, with vast.ai's variables in them."""
+
+    def environment(self, pod: Pod, public_ssh: int | None) -> dict[str, str]:
+        theirs = super().environment(pod, public_ssh)
+        kept = {name: text for name, text in theirs.items() if "RUNPOD" not in name}
+        own = {
+            "RUNPOD_POD_ID": pod.id,  # container.sh names the machine by it
+            "CONTAINER_ID": pod.id,
+            "CONTAINER_API_KEY": pod.key,
+            "VAST_CONTAINERLABEL": f"C.{pod.id}",
+            "PUBLIC_IPADDR": "127.0.0.1",
+            "GPU_COUNT": str(pod.gpu_count),
+        }
+        if public_ssh is not None:
+            own["VAST_TCP_PORT_22"] = str(public_ssh)
+        return {**kept, **own}
+
+
+class StandIn:
+    """``url`` is the base before ``/api``."""
+
+    def __init__(self, world: World, routes: Routes, url: str, clock: GivenClock | None) -> None:
+        self.world, self._routes, self.url, self._clock = world, routes, url, clock
+        self.api_key = world.account_key
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """All that a user of this account sets."""
+        return {"VAST_API_KEY": self.api_key, "TRMCLOUD_VAST_API": self.url}
+
+    @property
+    def requests(self) -> list[Logged]:
+        return self._routes.requests
+
+    @property
+    def knobs(self) -> Knobs:
+        return self.world.knobs
+
+    def set(self, **values: Any) -> None:
+        with self.world.lock:
+            for name, value in values.items():
+                if not hasattr(self.world.knobs, name):
+                    raise AttributeError(name)
+                setattr(self.world.knobs, name, value)
+
+    def live(self) -> list[Instance]:
+        """Instances that cost money in truth."""
+        with self.world.lock:
+            self.world.settle()
+            return self.world.living()
+
+    def named(self, label: str) -> list[Instance]:
+        """All instances of this label that there ever were."""
+        return [each for each in self.world.instances.values() if each.label == label]
+
+    def billed(self) -> float:
+        with self.world.lock:
+            return sum(each["billed"] for each in self.world.truth())
+
+    def advance(self, seconds: float) -> None:
+        if self._clock is None:
+            raise ValueError("this stand-in keeps real time")
+        with self.world.lock:
+            self._clock.advance(seconds)
+            self.world.settle()
+
+    def inside(self, instance: Instance, script: str) -> str:
+        """What a shell script prints that runs in the container.
+
+        Raises:
+            ValueError: it does not run.
+        """
+        machines = self.world.machines
+        if instance.pod is None or not isinstance(machines, RealMachines):
+            raise ValueError(f"{instance.label} does not run")
+        return machines.inside(instance.pod, script)
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path,
+    *,
+    clock: GivenClock | None = None,
+    real_pods: bool = True,
+    keep: Sequence[Path] = (),
+    image_env: Mapping[str, str] = MappingProxyType({}),
+    reach: Sequence[int] = (),
+    api_key: str = API_KEY,
+    credit: float = 100.0,
+    port: int = 0,
+) -> Iterator[StandIn]:
+    """A stand-in, up until the block ends; then every process of its instances is dead."""
+    now: Callable[[], float] = clock if clock is not None else time.time
+    machines: _Machines | OnPaper = OnPaper()
+    if real_pods:
+        machines = _Machines(folder, ContainerKnobs(), now, list, keep, image_env, reach)
+    world = World(now=now, machines=machines, account_key=api_key, credit=credit)
+    routes = Routes(world)
+    handler = type("Handler", (_Handler,), {"routes": routes})
+    http = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    http.daemon_threads = True
+    routes.url = url = f"http://127.0.0.1:{http.server_address[1]}"
+    if isinstance(machines, _Machines):
+        machines.api_url = url
+    over = threading.Event()
+    threads = [
+        threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True),
+        threading.Thread(target=_settle, args=(world, over), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield StandIn(world, routes, url, clock)
+    finally:
+        over.set()
+        http.shutdown()
+        http.server_close()
+        for thread in threads:
+            thread.join(5)
+        machines.close()
+
+
+def _settle(world: World, over: threading.Event) -> None:
+    """What is due happens though nobody asks: containers start, and the credit runs out."""
+    while not over.wait(SETTLE_S):
+        with world.lock:
+            world.settle()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    routes: Routes
+
+    def _serve(self) -> None:
+        url = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        self._write(
+            self.routes.answer(Asked(self.command, unquote(url.path), query, headers, body))
+        )
+
+    do_GET = do_POST = do_PUT = do_DELETE = _serve
+
+    def _write(self, answer: Answer) -> None:
+        if answer.drop:
+            self.close_connection = True
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(2)
+            return
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.send_response_only(answer.status)
+            for name, value in (answer.headers or {}).items():
+                self.send_header(name, value)
+            self.send_header("Content-Type", answer.content_type)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+            self.wfile.flush()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

@@ -1,0 +1,72 @@
+"""The checks of a vast.ai account for ``doctor``: the key, its scopes and its credit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from trmcloud.app.doctor import Finding
+from trmcloud.core.errors import AccessDenied, AuthError, ProviderError, TrmcloudError
+from trmcloud.core.money import Usd
+from trmcloud.providers.vast import secrets
+from trmcloud.providers.vast.api import VastApi
+from trmcloud.providers.vast.offers import market
+
+_BOUND_S = 10.0
+_KEYS_PAGE = "vast.ai console → Keys"
+
+
+def check_account(
+    environ: Mapping[str, str], rate: Usd | None = None, now: Callable[[], float] = time.time
+) -> list[Finding]:
+    """``rate`` is the USD/h of what is meant to be rented, where that is known."""
+    key = secrets.account_key(environ)
+    if key is None:
+        fix = f"to rent there: {_KEYS_PAGE}, then set {secrets.ENV_KEY}"
+        return [Finding("vast key", "warn", "none: nothing can be rented from vast.ai", fix)]
+    try:
+        api = VastApi(key, secrets.api_base(environ), now=now, bound_s=_BOUND_S)
+        instances = api.instances()
+    except TrmcloudError as error:
+        return [Finding("vast key", "bad", error.what, error.next_step)]
+    found = [Finding("vast key", "ok", f"known; {len(instances)} instances in the account")]
+    return [*found, _scopes(api, now()), _credit(api, rate)]
+
+
+def _scopes(api: VastApi, now: float) -> Finding:
+    """One harmless question for each thing that a run needs."""
+    questions: Mapping[str, Callable[[], object]] = {
+        "search offers": lambda: market(api, now, community=False),
+        "read charges": lambda: api.charges(now - 3600.0, now),
+    }
+    refused, unclear = [], []
+    for name, ask in questions.items():
+        try:
+            ask()
+        except AuthError:
+            refused.append(name)
+        except ProviderError as error:
+            unclear.append(f"{name}: {error.what}")
+    if refused:
+        fix = f"{_KEYS_PAGE}: instances read and write, billing read"
+        return Finding("vast scopes", "bad", f"the key may not {', '.join(refused)}", fix)
+    if unclear:
+        return Finding("vast scopes", "warn", "; ".join(unclear), "try again in a minute")
+    return Finding("vast scopes", "ok", "the key may " + ", ".join(questions))
+
+
+def _credit(api: VastApi, rate: Usd | None) -> Finding:
+    fix = "add credit: vast.ai console → Billing; at zero everything is stopped"
+    try:
+        balance = api.account().balance
+    except AccessDenied as error:
+        return Finding("vast credit", "warn", error.what, f"{_KEYS_PAGE}: billing, read")
+    except ProviderError as error:
+        return Finding("vast credit", "warn", error.what, error.next_step)
+    if balance is None:
+        return Finding("vast credit", "warn", "vast.ai did not say", "console → Billing shows it")
+    if balance <= Usd(0):
+        return Finding("vast credit", "bad", f"{balance}: empty", fix)
+    if rate is not None and balance < rate:
+        return Finding("vast credit", "bad", f"{balance}, below an hour of {rate}/h", fix)
+    return Finding("vast credit", "ok", str(balance))

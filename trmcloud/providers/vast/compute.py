@@ -1,0 +1,510 @@
+"""vast.ai as a ``Compute``: instances by label, billed by its charges.
+
+An offer is rented by its id, and offers go quickly: a create searches anew and takes the cheapest
+that is within what was reserved, then the next. The label is a pod's name; an instance that bears
+it is never made twice.
+
+A stopped instance still bills its disk, and may not get its GPUs back. So nothing is ever stopped:
+what is over is destroyed, and an instance that is found stopped counts as spending.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from trmcloud.adapters.pod_history import Sighting, Sightings
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
+from trmcloud.core.errors import (
+    FinalRefusal,
+    NoCapacity,
+    NotSupported,
+    PaymentRequired,
+    ProviderError,
+    ProviderRefused,
+)
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.storage import pod_disks_gb, price_per_hour
+from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest
+from trmcloud.providers.vast.api import Account, Instance, ThrottledError, VastApi, labelled
+from trmcloud.providers.vast.create import GREETING, create_body
+from trmcloud.providers.vast.offers import Ask, asks_of, name_of, query
+from trmcloud.providers.vast.secrets import IMAGE
+from trmcloud.providers.vast.traits import NAME
+
+LIST_FRESH_S = 3.0
+"""One list serves all who ask within this time: vast.ai wants seconds between two requests."""
+LONGEST_HOLD_S = 60.0
+THROTTLED_S = 90.0
+"""The time that a create may wait for vast.ai to accept requests again."""
+UNTOLD_WAIT_S = 12.0
+"""The pause where vast.ai does not name one: the penalty of its create (OpenAPI,
+``x-rate-limit``)."""
+MOST_ASKS = 5
+"""So many offers are tried, each taken by someone else in between."""
+ADDRESS_FRESH_S = 60.0
+ANYWHERE = ("", "any")
+SCREEN_S = 3.0
+BALANCE_FRESH_S = 300.0
+_STATUS: Mapping[str, PodStatus] = {
+    "": PodStatus.CREATING,
+    "loading": PodStatus.CREATING,
+    "created": PodStatus.CREATING,
+    "rebooting": PodStatus.CREATING,
+    "running": PodStatus.RUNNING,
+}
+"""By ``actual_status``. All others (stopped, exited, frozen, offline, unknown) bill at least a disk
+and are "unknown", which counts as spending."""
+
+
+class VastCompute(Compute):
+    """``keys`` gives a pod's SSH keys by its name; ``payload`` is ``create.boot_payload``;
+    ``environment`` is added to every pod's (never a key of the account's)."""
+
+    def __init__(
+        self,
+        api: VastApi,
+        keys: Callable[[str], PodKeys],
+        payload: Callable[[], bytes],
+        *,
+        now: Callable[[], float] = time.time,
+        sightings: Sightings | None = None,
+        image: str = IMAGE,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._api, self._keys, self._payload, self._now = api, keys, payload, now
+        self._seen = sightings if sightings is not None else Sightings(None)
+        self._image, self._environment = image, dict(environment or {})
+        self._biller = Biller(api, self._seen, now)
+        self._lock = threading.RLock()
+        self._listed: list[Instance] = []
+        self._listed_at: float | None = None
+        self._failed: ProviderError | None = None
+        self._hold_s = 0.0
+        self._limit: tuple[float, OwnLimit | None] = (-inf, None)
+        self._given: dict[str, tuple[str, int]] = {}
+        """Pods whose agent has its sources, with the address at which they were given."""
+
+    # -- Compute ---------------------------------------------------------------------------------
+
+    def create(self, request: PodRequest) -> str:
+        """See ``Compute.create``; what vast.ai's answers become stands in ``api``.
+
+        Raises:
+            NoCapacity: no host fits what was reserved, or each was taken in between.
+            FinalRefusal: vast.ai went on asking to be asked later; nothing was made.
+        """
+        began_at = self._now()
+        while True:
+            try:
+                return self._create(request)
+            except ThrottledError as error:
+                told_s = error.retry_after_s
+                wait_s = max(1.0, told_s if told_s is not None else UNTOLD_WAIT_S)
+                waited_s = self._now() - began_at
+                if not 0 <= waited_s <= THROTTLED_S - wait_s:
+                    raise FinalRefusal(
+                        f"{error.what} (for {max(wait_s, waited_s):.0f} s; nothing was rented)",
+                        where=error.where,
+                        next_step="launch again later: this account's requests are used up",
+                    ) from None
+                self._api.sleep(wait_s)
+
+    def _create(self, request: PodRequest) -> str:
+        if request.volume or request.volume_gb:
+            raise NotSupported("vast.ai's volumes lie on one host: leave --volume out")
+        body = self.body(request)
+        with self._lock:
+            existing = labelled(self._list_first(), request.name)
+            if existing:
+                return existing[0].id
+            asks = self._asks(request)
+            taken: NoCapacity | None = None
+            for ask in asks[:MOST_ASKS]:
+                request.require_wanted()
+                try:
+                    made = self._api.create(ask.id, body)
+                except NoCapacity as error:
+                    taken = error
+                    continue
+                finally:
+                    self._listed_at = None
+                self._seen.alive(
+                    made, request.name, rate=ask.rate, disk_gb=body["disk"], made_at=None,
+                    started_at=None, at=self._now(),
+                )  # fmt: skip
+                return made
+        raise taken if taken is not None else self._no_host(request)
+
+    def _asks(self, request: PodRequest) -> list[Ask]:
+        """What can be rented now within what was reserved, the cheapest first."""
+        name = name_of(request.sku)
+        if name is None:
+            raise NotSupported(f"vast.ai has no {request.sku} that this version knows")
+        country = "" if request.region in ANYWHERE else request.region
+        rest_s = request.lease.hard_stop_at - self._now()
+        asked = query(
+            names=[name], counts=[request.gpus], disk_gb=pod_disks_gb(NAME, request.disk_gb),
+            min_cuda=request.min_cuda, datacenter=not request.community, country=country,
+            lasts_s=rest_s, limit=4 * MOST_ASKS,
+        )  # fmt: skip
+        rows = self._api.search(asked)
+        return [
+            ask
+            for ask in asks_of(rows, min_cuda=request.min_cuda)
+            if ask.sku == request.sku
+            and ask.gpus == request.gpus
+            and ask.rate <= request.rate
+            and ask.lasts_until >= request.lease.hard_stop_at
+            and ask.disk_gb >= asked["allocated_storage"]
+            and country in ("", ask.country)
+        ]
+
+    def _no_host(self, request: PodRequest) -> NoCapacity:
+        where = "" if request.region in ANYWHERE else f" in {request.region}"
+        hosts = "hosts" if request.community else "data centres"
+        return NoCapacity(
+            f"none of vast.ai's {hosts}{where} rents {request.gpus}x {request.sku} for "
+            f"{request.rate}/h",
+            next_step="trmcloud plan shows what the market asks now"
+            + ("" if request.community else "; --community adds private hosts"),
+        )
+
+    def list_pods(self) -> Sequence[PodSeen]:
+        return tuple(self._pod_seen(each) for each in self._list())
+
+    def terminate(self, pod_id: str) -> bool:
+        """By id, or by one of our names: then every instance that bears it.
+
+        Raises:
+            ProviderError: vast.ai did not take it, or the instance is not one of ours.
+        """
+        ids = [pod_id]
+        if contract.parse_pod_name(pod_id) is not None:
+            found = [each.id for each in labelled(self._list(fresh=True), pod_id)]
+            ids = found or [sighting.pod_id for sighting in self._seen.named(pod_id)]
+        failed: ProviderError | None = None
+        taken = False
+        for one in ids:
+            sighting = self._seen.get(one)
+            if sighting is not None and contract.parse_pod_name(sighting.name) is None:
+                raise ProviderError(
+                    f"{one} is labelled {sighting.name!r}: not a pod of ours",
+                    next_step="end it in vast.ai's console, if it is yours",
+                )
+            if not one.isdecimal():
+                continue  # no instance of theirs has such an id
+            try:
+                taken = self._api.destroy(one) or taken
+            except ProviderError as error:
+                failed = error
+        with self._lock:
+            self._listed_at = None
+        if failed is not None:
+            raise failed
+        return taken
+
+    def bill(self, pod_id: str) -> Bill | None:
+        """Return what was charged, or its rate's worth where that is more, until it is final."""
+        with self._lock:
+            self._list()
+        if contract.parse_pod_name(pod_id) is None:
+            return self._biller.bill(pod_id)
+        bills = [self._biller.bill(sighting.pod_id) for sighting in self._seen.named(pod_id)]
+        found = [bill for bill in bills if bill is not None]
+        if not found:
+            return None
+        amount = sum((bill.amount for bill in found), ZERO)
+        return Bill(found[0].pod_id, amount, final=all(bill.final for bill in found))
+
+    # -- beyond Compute --------------------------------------------------------------------------
+
+    def boot_trouble(self, pod_id: str) -> BootTrouble | None:
+        """As the port says: by the host's own word in the list (``status_msg``)."""
+        with self._lock:
+            found = next((each for each in self._listed if each.id == pod_id), None)
+        return trouble_of(found) if found is not None else None
+
+    def account(self) -> Account:
+        return self._api.account()
+
+    def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
+        """The prepaid credit, asked for every few minutes at most."""
+        asked_at, limit = self._limit
+        if not 0 <= self._now() - asked_at < BALANCE_FRESH_S:
+            limit = self._ask_limit()
+            self._limit = (self._now(), limit)
+        return (limit,) if limit is not None else ()
+
+    def _ask_limit(self) -> OwnLimit | None:
+        try:
+            balance = self._api.account(SCREEN_S).balance
+        except ProviderError:
+            return None
+        if balance is None:
+            return OwnLimit("prepaid", False, "vast.ai does not tell the credit")
+        told = f"at the end of a credit of {balance} everything stops, unless a card refills it"
+        return OwnLimit("prepaid", balance > ZERO, told)
+
+    def require_account(self, rate: Usd) -> None:
+        """
+        Raises:
+            AuthError, PaymentRequired, ProviderError
+        """
+        self._list(fresh=True)
+        balance = self._api.account().balance
+        if balance is not None and balance < rate:
+            raise PaymentRequired(
+                f"the vast.ai credit is {balance}: below an hour of {rate}",
+                next_step="add credit: vast.ai console → Billing",
+            )
+
+    def by_hand(self, pod_name: str) -> Sequence[str]:
+        found = [each.id for each in labelled(self._listed, pod_name)]
+        ids = found or [sighting.pod_id for sighting in self._seen.named(pod_name)]
+        return [line for i in ids for line in (f"vastai show instance {i}",
+                                               f"vastai destroy instance {i} -y")]  # fmt: skip
+
+    def log(self, pod_id: str, tail: int = 200) -> str:
+        """Return the end of a container's log.
+
+        Raises:
+            ProviderError: there is none (yet).
+        """
+        return self._api.log(pod_id, tail)
+
+    def address_of(self, pod_name: str) -> tuple[str, int] | None:
+        """Return the address of the pod's own SSH server; None until it is up.
+
+        A container that waits for the agent's sources is given them here: whoever wants to speak
+        to the pod needs them to be there.
+        """
+        with self._lock:
+            fresh = self._age_s() < ADDRESS_FRESH_S
+            address = _address_in(self._listed, pod_name) if fresh else None
+            if address is None:
+                try:
+                    address = _address_in(self._list(), pod_name)
+                except ProviderError:
+                    address = None
+        if address is None:
+            return None
+        if self._given.get(pod_name) == address:
+            return address
+        if not give_sources(address, self._payload()):
+            return None
+        self._given[pod_name] = address
+        return address
+
+    def body(self, request: PodRequest) -> dict[str, Any]:
+        """See ``create_body``."""
+        return create_body(
+            request, self._keys, self._payload(), self._image, self._environment, self._api.key
+        )
+
+    # -- how -------------------------------------------------------------------------------------
+
+    def _list_first(self) -> list[Instance]:
+        """The list that a create looks at. Where there is none, nothing was asked for.
+
+        Raises:
+            ThrottledError, ProviderRefused
+        """
+        try:
+            return self._list(fresh=True)
+        except (ThrottledError, ProviderRefused):
+            raise
+        except ProviderError as error:
+            raise ProviderRefused(
+                f"nothing was asked for, since no list was to be had: {error.what}",
+                where=error.where,
+                next_step=error.next_step,
+            ) from error
+
+    def _list(self, *, fresh: bool = False) -> list[Instance]:
+        with self._lock:
+            if not fresh and self._age_s() < max(self._hold_s, LIST_FRESH_S):
+                if self._failed is not None:
+                    raise self._failed
+                return self._listed
+            try:
+                listed = self._api.instances()
+            except ProviderError as error:
+                self._failed, self._listed_at = error, self._now()
+                told_s = error.retry_after_s if isinstance(error, ThrottledError) else None
+                self._hold_s = min(LONGEST_HOLD_S, told_s or 0.0)
+                raise
+            at, self._hold_s = self._now(), 0.0
+            self._listed, self._failed, self._listed_at = listed, None, at
+            for each in listed:
+                self._seen.alive(
+                    each.id, each.label, rate=each.rate, disk_gb=each.disk_gb,
+                    made_at=each.made_at, started_at=each.made_at, at=at,
+                )  # fmt: skip
+            self._seen.missed((each.id for each in listed), at)
+            return listed
+
+    def _age_s(self) -> float:
+        if self._listed_at is None:
+            return inf
+        age_s = self._now() - self._listed_at
+        # A clock that was set back must not keep an old list fresh for ever.
+        return age_s if age_s >= 0 else inf
+
+    def _pod_seen(self, each: Instance) -> PodSeen:
+        sighting = self._seen.get(each.id)
+        rate = each.rate or (sighting.rate if sighting is not None else ZERO)
+        status = _STATUS.get(each.actual, PodStatus.UNKNOWN)
+        if each.intended not in ("", "running"):
+            status = PodStatus.UNKNOWN  # stopped by another hand, or for want of credit
+        if status is PodStatus.RUNNING and each.address is None:
+            status = PodStatus.CREATING
+        disk_rate = each.disk_rate
+        if disk_rate is None:
+            disk_rate = price_per_hour(NAME, "running", each.disk_gb)
+        host, port = each.address or ("", 0)
+        return PodSeen(
+            pod_id=each.id,
+            name=each.label,
+            status=status,
+            rate=rate,
+            disk_rate=disk_rate,
+            host=host,
+            port=port,
+            made_at=each.made_at,
+            region=each.country,
+        )
+
+
+def _address_in(instances: Sequence[Instance], pod_name: str) -> tuple[str, int] | None:
+    named = labelled(instances, pod_name)
+    return next((e.address for e in named if e.actual == "running" and e.address), None)
+
+
+# -- a container that waits for the agent's sources ----------------------------------------------
+
+CONNECT_S = 3.0
+GIVE_S = 20.0
+_MOST_GREETING = 256
+
+
+def give_sources(address: tuple[str, int], payload: bytes) -> bool:
+    """Whether an SSH server answers at ``address``. A container that waits there for the archive
+    of the agent's sources is sent it, and has its SSH server a moment later. The archive is no
+    secret, and the container takes no other than the one that it was created with."""
+    try:
+        with socket.create_connection(address, CONNECT_S) as to_pod:
+            to_pod.settimeout(CONNECT_S)
+            greeting = to_pod.recv(_MOST_GREETING)
+            if greeting.startswith(b"SSH-"):
+                return True
+            if greeting.startswith(GREETING):
+                to_pod.settimeout(GIVE_S)
+                to_pod.sendall(payload)
+                to_pod.recv(_MOST_GREETING)  # it has been taken, or refused: the next look tells
+    except OSError:
+        pass
+    return False
+
+
+# -- boot ----------------------------------------------------------------------------------------
+
+_FATAL = (
+    "manifest unknown",
+    "manifest for",
+    "pull access denied",
+    "no space left on device",
+    "toomanyrequests",
+    "unsatisfied condition: cuda",
+    "could not select device driver",
+    "nvidia-container-cli",
+    "failed to register layer",
+    "oci runtime create failed",
+)
+_TROUBLE = ("error", "failed", "fail", "denied", "timeout", "unable")
+
+
+def trouble_of(instance: Instance) -> BootTrouble | None:
+    """The trouble of an instance that boots, by its host's message; None where it tells none.
+
+    A message of an instance that runs, or a "success", is no trouble.
+    """
+    text = instance.message.casefold()
+    if not text or instance.actual == "running" or text.startswith("success"):
+        return None
+    if any(words in text for words in _FATAL):
+        return BootTrouble(instance.message, fatal=True)
+    if any(words in text for words in _TROUBLE) or instance.actual in ("exited", "offline"):
+        return BootTrouble(instance.message, fatal=False)
+    return None
+
+
+# -- bills ---------------------------------------------------------------------------------------
+
+ASK_EVERY_S = 20.0
+UNCHANGED_S = 1800.0
+"""vast.ai does not say how late charges come: a bill that stood still for so long is complete."""
+NO_CHARGES_S = 6 * 3600.0
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class _Asked:
+    at: float
+    bill: Bill | None
+
+
+class Biller:
+    """Bills of instances that ``sightings`` knows, by vast.ai's charges. One that was never charged
+    is billed by its rate after ``NO_CHARGES_S``: unknown is never zero."""
+
+    def __init__(self, api: VastApi, sightings: Sightings, now: Callable[[], float]) -> None:
+        self._api, self._seen, self._now = api, sightings, now
+        self._asked: dict[str, _Asked] = {}
+
+    def bill(self, pod_id: str) -> Bill | None:
+        """None where nothing at all is known of the instance.
+
+        Raises:
+            ProviderError: the charges cannot be read.
+        """
+        now, asked = self._now(), self._asked.get(pod_id)
+        sighting = self._seen.get(pod_id)
+        lives = sighting is not None and sighting.gone_at is None
+        fresh = asked is not None and 0 <= now - asked.at < ASK_EVERY_S
+        if asked is not None and fresh and not (asked.bill and asked.bill.final and lives):
+            return asked.bill
+        bill = self._ask(pod_id, sighting, now)
+        self._asked[pod_id] = _Asked(now, bill)
+        return bill
+
+    def _ask(self, pod_id: str, sighting: Sighting | None, now: float) -> Bill | None:
+        made_at = sighting.made_at if sighting is not None else None
+        since = (made_at if made_at is not None else now - 30 * _DAY_S) // _DAY_S * _DAY_S
+        amounts = [c.amount for c in self._api.charges(since, now) if c.instance == pod_id]
+        charged = sum(amounts, ZERO)
+        if sighting is None:
+            return Bill(pod_id, charged, final=False) if amounts else None
+        sighting = self._seen.billed(pod_id, charged if amounts else None, now) or sighting
+        if sighting.gone_at is None:
+            return Bill(pod_id, max(charged, _estimate(sighting, now)), final=False)
+        since = sighting.billed_since if sighting.billed_since is not None else now
+        still_s = now - max(sighting.gone_at, since)
+        if still_s >= (UNCHANGED_S if amounts else NO_CHARGES_S):
+            return Bill(pod_id, charged if amounts else _estimate(sighting, now), final=True)
+        return Bill(pod_id, max(charged, _estimate(sighting, now)), final=False)
+
+
+def _estimate(sighting: Sighting, now: float) -> Usd:
+    """Rate × the longest life that it can have had, its disk included."""
+    if sighting.made_at is None:
+        return ZERO
+    until = sighting.gone_at if sighting.gone_at is not None else now
+    rate = sighting.rate + price_per_hour(NAME, "running", sighting.disk_gb)
+    return cost(rate, max(0.0, until - sighting.made_at))

@@ -1,0 +1,35 @@
+"""The traits of vast.ai, rented by its own API."""
+
+from __future__ import annotations
+
+from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits, StoragePrices
+
+NAME = "vast"
+
+STORAGE = StoragePrices(20, 10, 200_000, 400_000, 70_000, 50_000, traffic=5_000)
+"""Each host sets its own prices. These are the most that we accept: ``offers`` and every search
+before a create leave out hosts that ask more, so that a plan's disks and traffic are never below
+the bill's. A stopped disk may cost more than a running one (vast.ai, guides/instances/pricing)."""
+
+TRAITS = (
+    ProviderTraits(
+        name=NAME,
+        create_settle_s=600.0,
+        absent_lists=3,
+        kill_latency_s=60.0,
+        # A host pulls the image itself, and most have not got it.
+        boot_deadline_s=1200.0,
+        silence_s=120.0,
+        end_grace_s=60.0,
+        absent_s=300.0,
+        absent_deleted_s=30.0,
+        kill_layers=(*OUR_LAYERS, "prepaid"),
+        independent_layers=("agent", "prepaid", "guard-elsewhere"),
+        title="vast.ai",
+        live_prices=True,
+        takes_image=True,
+        beware="a host can read what runs on it; it gets a key that can end this instance alone",
+        smoke_minutes=20.0,
+        storage=STORAGE,
+    ),
+)
