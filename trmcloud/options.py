@@ -343,7 +343,7 @@ class LaunchRequest:
     )
     allow_key: bool = option(
         "--allow-account-key-on-pod", False,
-        "RunPod and vast.ai through SkyPilot put the account's key on the pod.",
+        "SkyPilot puts the account's key on RunPod's pods.",
         _LAUNCHED, _RENTING, place="", beside_a_plan=True,
     )
     bucket: str = option(

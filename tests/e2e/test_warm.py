@@ -54,7 +54,7 @@ def test_of_four_workers_one_computes_and_the_page_of_the_slowest_is_read_back()
     assert sorted(kinds[0] for kinds in taken[:4]) == [*KINDS, KINDS[-1]]
     assert [KINDS[0] in kinds for kinds in taken] == [True, False, False, False] * 2
     took = {f"tests/{Path(__file__).name}::test[a b-{n}]": float(n) for n in range(40)}
-    assert slowest_known(table(took, 60.0, workers=3)) == dict(list(took.items())[10:])
+    assert slowest_known(table(took, 60.0, 0, workers=3)) == dict(list(took.items())[10:])
 
 
 def test_failures_of_a_report_are_counted_by_test() -> None:
