@@ -9,6 +9,7 @@ import random
 import zipfile
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
@@ -23,7 +24,8 @@ from trmcloud.core.text import CONTROL, one_line
 from trmcloud.pod.job import shelf as shelves
 from trmcloud.pod.job.artifacts import Artifact, ArtifactRefused, Watcher
 from trmcloud.pod.job.readings import EventFiles, Reading, reading_of
-from trmcloud.pod.job.shelf import CommandCheckpoints, Metric, on_disk, restore
+from trmcloud.pod.job.reporting import CommandReporter
+from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints, Metric, on_disk, restore
 
 # -- A command's files become checkpoints of ours: watched, copied, named, pruned, restored -----
 
@@ -124,6 +126,27 @@ def test_a_final_model_says_the_step_that_another_checkpoint_has(
     assert (whole.step, whole.final_at, whole.trained_to) == (20, None, 20)
     assert final is not None
     assert (final.step, final.final_at, final.trained_to) == (21, 20, 20)
+
+
+def test_a_save_has_the_step_of_its_value_where_the_log_ran_ahead(
+    tmp_path: Path, work: Path
+) -> None:
+    job = SimpleNamespace(run_id="r-1", phase="train", settings={})
+    tell = CommandReporter(tmp_path, job, COMMAND, 1, 100.0)  # type: ignore[arg-type]
+    said: list[str] = []
+    watcher, shelf = Watcher(work, "out"), shelf_at(tmp_path)
+    taker = CheckpointTaker(work, watcher, shelf, tell, said.append, 1 << 30)
+    (work / "out" / "model.pt").write_bytes(b"a state")
+    at = seen(work, "out/model.pt").saved_at
+    tell.read(Reading(500, {}, at=at - 0.1), at)
+    tell.read(Reading(500, {"acc": 0.7}, at=at), at)
+    tell.read(Reading(530, {}, at=at + 0.2), at + 0.2)
+    assert tell.step_at(at) == 530
+    taker.settled(at, 2.0)
+    taker.settled(at + 3.0, 2.0)
+    taker.collect(to_the_end=True)
+    (made,) = shelf.manifests()
+    assert (made.step, made.val_bpb) == (500, -0.7), said
 
 
 def safetensors() -> bytes:

@@ -506,8 +506,11 @@ class CheckpointTaker:
             named = step_in(found)
             number = found.marks.number if named is None else named
             is_sure = found.kind.startswith("transformers") and named is not None
-            if number is not None and (is_sure or self._tell.order.is_step(number, found.saved_at)):
-                step: int | None = number
+            bears_step = number is not None and (
+                is_sure or self._tell.order.is_step(number, found.saved_at)
+            )
+            if bears_step:
+                step = number
             else:
                 step = self._tell.step_at(found.saved_at)
                 step = named if step is None else step
@@ -518,6 +521,9 @@ class CheckpointTaker:
             metric, waits = self._of_layout(found, step), False
             if metric is None and found.kind not in STATES:
                 metric, waits = self._metric_of(saved)
+            if not bears_step and metric and metric.step and metric.by in ("time", "order"):
+                # The log is read a little late: its last line may be of many steps after the save.
+                step = metric.step
             self._take(found, step, metric, saved, waits=waits)
 
     def named(self, path: str, step: int | None, metric: float | None) -> None:
