@@ -32,6 +32,8 @@ class SeenSave:
     kind: str = ""
     """The name of its layout."""
     is_file: bool = True
+    beside: tuple[str, ...] = ()
+    """Its other files, by their paths as ``source`` is."""
 
 
 @dataclass(frozen=True)
@@ -558,7 +560,8 @@ def _checkpoint_gb(saves: Sequence[SeenSave]) -> float:
 def checkpoints_place(saves: Sequence[SeenSave]) -> str:
     """The folder that holds all of ``saves``, or a pattern where they are in the working folder
     itself."""
-    folders = [save.source.rpartition("/")[0] for save in saves]
+    names = {name for save in saves for name in (save.source, *save.beside)}
+    folders = [name.rpartition("/")[0] for name in sorted(names)]
     common = folders[0].split("/") if folders[0] else []
     for folder in folders[1:]:
         parts = folder.split("/") if folder else []
@@ -566,10 +569,9 @@ def checkpoints_place(saves: Sequence[SeenSave]) -> str:
         common = common[: len(same)] if common[: len(same)] == same else []
     if common:
         return "/".join(common)
-    names = {save.source for save in saves}
     if len(names) == 1:
         return next(iter(names))
-    tops = {save.source.partition("/")[0] for save in saves}
+    tops = {name.partition("/")[0] for name in names}
     if len(tops) == 1:
         return next(iter(tops))
     suffixes = {name.rpartition(".")[2] for name in tops if "." in name}

@@ -84,6 +84,7 @@ _LOG_BYTES = 1 << 20
 _LAST_LINES = 10
 _MOST_KEYS = 64
 _MOST_SAVES = 256
+_MOST_BESIDE = 64
 _MOST_PATHS = 1000
 _MOST_SEEN_BYTES = 8 << 20
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -377,6 +378,8 @@ class _Attempt:
         saves, last = [], 0.0
         for name, artifact in artifacts:
             last = max(last, artifact.saved_at)
+            below = [file.path for file in artifact.files] if artifact.is_file else []
+            above = next((name.removesuffix(path) for path in below if name.endswith(path)), "")
             saves.append(
                 SeenSave(
                     name[:400],
@@ -384,6 +387,7 @@ class _Attempt:
                     step_in(artifact),
                     artifact.kind,
                     artifact.is_file,
+                    tuple(above + path for path in below if above + path != name)[:_MOST_BESIDE],
                 )
             )
         if not self._steps:  # its log names none

@@ -254,6 +254,14 @@ def test_the_place_of_its_checkpoints(sources: list[str], place: str) -> None:
     assert checkpoints_place([SeenSave(source, 1) for source in sources]) == place
 
 
+def test_the_place_of_a_checkpoint_holds_its_other_files() -> None:
+    several = SeenSave("model.pkl", 1, beside=("model.txt",))
+    assert checkpoints_place([several]) == "."
+    assert checkpoints_place([replace(several, beside=("model.bin.pkl",))]) == "*.pkl"
+    inside = SeenSave("out/a.pt", 1, beside=("out/a.json",))
+    assert checkpoints_place([inside]) == "out"
+
+
 def test_names_in_requirements() -> None:
     texts = {
         "requirements.txt": "Torch>=2\n# einops\n-r other.txt\nmy_pkg[extra]==1 ; os_name\n"
