@@ -17,6 +17,7 @@ from pathlib import Path
 import guide_worlds_jobs
 import guide_worlds_sky
 import guide_worlds_told
+import guide_worlds_vast
 from guide_readers import TINY, Reader, World, at_home, gone, rented, smoked, trains
 
 from tests.e2e import mission
@@ -283,6 +284,7 @@ WORLDS: Mapping[str, Mapping[str, World]] = {
     "post-training": {"": post_training},
     "runpod": {"": runpod},
     "huggingface": {"": guide_worlds_jobs.huggingface},
+    "vast": {"": guide_worlds_vast.vast},
     "rehearse": {"": desk, "own": own_desk},
     "plan": {"": planner},
     "receipt": {"": guide_worlds_told.receipt},

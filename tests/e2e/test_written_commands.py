@@ -104,6 +104,16 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(
         (
+            "smoke --provider vast --max-usd 0.60 --minutes 1 -y",
+            "plan --hardware 1xRTX4090 --provider vast --recipe trm-tiny --phase fast --steps 40 "
+            "--budget 0.50 --data notes.txt",
+            "launch 1xRTX4090 --provider vast --recipe trm-tiny --phase fast --steps 40 "
+            "--budget 0.50 --data notes.txt -y",
+        ),
+        "wants vast.ai's market: scripts/guides.py vast; a launch: tests/e2e/test_vast.py",
+    ),
+    **dict.fromkeys(
+        (
             "notify add ntfy https://ntfy.sh/a-topic-of-your-own",
             "notify add email mailtos://USER:PASSWORD@smtp.example.org?to=you@example.org",
             "notify add slack https://hooks.slack.com/services/T…/B…/…",
