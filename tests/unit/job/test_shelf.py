@@ -140,6 +140,7 @@ def test_a_save_has_the_step_of_its_value_where_the_log_ran_ahead(
     at = seen(work, "out/model.pt").saved_at
     tell.read(Reading(500, {}, at=at - 0.1), at)
     tell.read(Reading(500, {"acc": 0.7}, at=at), at)
+    tell.read(Reading(None, {"acc": 0.7}, at=at + 0.1), at + 0.1)
     tell.read(Reading(530, {}, at=at + 0.2), at + 0.2)
     assert tell.step_at(at) == 530
     taker.settled(at, 2.0)

@@ -82,6 +82,11 @@ class MetricOrder:
 
     def saw(self, value: Value) -> None:
         self.note_step(value.at, value.step)
+        if value.step is None and self.values:
+            last = self.values[-1]
+            repeats = last.value == value.value and 0 <= value.at - last.at <= AT_ONCE_S
+            if repeats and last.step is not None:
+                return  # the same value once more, as in "test loss 2.2 is the best so far"
         if len(self.values) < _MOST:
             bisect.insort(self.values, value, key=_at)
 
