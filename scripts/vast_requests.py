@@ -38,7 +38,7 @@ _CLIENT = "import sys; from vastai.cli.main import main; sys.exit(main())"
 
 
 def record(python: str, folder: Path) -> dict[str, Any]:
-    """What the client sent for each command, with the end of what it printed."""
+    """The requests that the client sent for each command, and the end of its output."""
     with running(folder, clock=GivenClock(), real_pods=False) as standin:
         table: dict[str, Any] = {"client": version(python)}
 

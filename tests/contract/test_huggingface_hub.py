@@ -29,7 +29,7 @@ def client(rig: HubRig) -> HfApi:
 
 
 def sent(rig: HubRig, since: int) -> list[Logged]:
-    """What was asked since then, without who asked."""
+    """The requests since then, without the headers that name the client."""
     return [each for each in rig.standin.requests[since:] if "whoami" not in each.path]
 
 

@@ -25,6 +25,7 @@ from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
 from tests.unit.pod.leases import a_lease, job_of
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.adapters.pod_lists import LONGEST_HOLD_S, THROTTLED_S
 from trmcloud.app import launching
 from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
@@ -55,7 +56,7 @@ from trmcloud.ports.compute import PodRequest
 from trmcloud.ports.ledger import ControllerId
 from trmcloud.providers.runpod.account import RunPodGraphql
 from trmcloud.providers.runpod.api import RunPodApi
-from trmcloud.providers.runpod.compute import LONGEST_HOLD_S, THROTTLED_S, RunPodCompute
+from trmcloud.providers.runpod.compute import RunPodCompute
 from trmcloud.providers.runpod.create import (
     ENTRYPOINT,
     LIMIT_BODY_BYTES,

@@ -217,7 +217,7 @@ def test_volumes_and_unknown_gpus_are_refused(rig: Rig) -> None:
         rig.compute.create(request(rig, sku="A10G"))
 
 
-# -- what the host is told -----------------------------------------------------------------------
+# -- arguments and variables that the host can read ----------------------------------------------
 
 
 def told(body: dict[str, Any]) -> dict[str, Any]:
@@ -350,7 +350,7 @@ def test_its_rate_and_its_disks_are_told_apart(rig: Rig) -> None:
 
 
 def attempts(environment: dict[str, str]) -> dict[str, Answer]:
-    """What each way of an instance came to."""
+    """The status that each state of an instance is read as."""
     nothing = Answer(None, "not installed", False)
     tools = Tools(lambda *_, **__: nothing, _request)
     return {name: act() for name, act in self_end.ways(environment, tools)}

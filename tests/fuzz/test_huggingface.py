@@ -44,7 +44,7 @@ COMPUTE._hardware = (NOW, ())
 
 
 def _answers(told: object) -> Iterator[Any]:
-    """What is JSON of the variants: the rest ends in ``Http``, before it is read here."""
+    """Variants that are JSON: ``Http`` refuses the others before they are read here."""
     for text in variants(json.dumps(told).encode(), VARIANTS):
         with contextlib.suppress(ValueError, RecursionError):
             yield json.loads(text)

@@ -71,7 +71,7 @@ def settings_of(case: str, ranks: int, how: str) -> PhaseRecipe:
 
 
 def train(settings: PhaseRecipe, world: World) -> dict[str, Any]:
-    """Steps from one seed on one fixed text, whoever shares them out."""
+    """Steps from one seed on one fixed text, the same for DDP and FSDP."""
     model = sharding.build(settings, world)
     model.initialise(7)
     optimizer = Optimizer(model, Rules.of(settings))

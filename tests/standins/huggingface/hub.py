@@ -48,7 +48,7 @@ class Refused(Exception):
 
 @dataclass
 class Knobs:
-    """What a test turns. Seconds throughout."""
+    """Settings that a test changes. Times are in seconds."""
 
     scheduling_s: float = 5.0
     stays_scheduling: bool = False

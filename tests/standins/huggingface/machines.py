@@ -26,7 +26,7 @@ from tests.standins.sshd import find_sshd, make_key
 
 GATEWAY_PORT = 2222
 _HOST_MARK = "RUNPOD_POD_ID"
-"""What the containers' script names the machine by: taken away before the command runs."""
+"""Variables by which the containers' script knows the machine; removed before the command runs."""
 _GPUS: Mapping[str, str] = {
     "A100": "NVIDIA A100-SXM4-80GB", "H200": "NVIDIA H200", "L4": "NVIDIA L4",
     "L40S": "NVIDIA L40S",
@@ -149,7 +149,7 @@ class JobMachines(RealMachines):
             self.hub.jobs[pod.id].log.append((self._now(), line))
 
     def environment(self, pod: Pod, public_ssh: int | None) -> dict[str, str]:
-        """What a job finds: the Hub's own variables, and those that were asked for."""
+        """A job's variables: the Hub's own, and those of the request."""
         spec: dict[str, Any] = self.hub.jobs[pod.id].spec
         row = self.hub.hardware[spec["flavor"]]
         return {

@@ -264,7 +264,7 @@ class Routes:
 
 
 def _wrong(body: Mapping[str, Any]) -> str:
-    """What of a create breaks the published limits; empty where nothing does."""
+    """The published limit that a create breaks; empty where it breaks none."""
     env, args = body.get("env") or {}, body.get("args") or []
     if not body.get("image") or len(str(body["image"])) > 1024:
         return "image"

@@ -91,7 +91,7 @@ class StandIn:
             self.world.settle()
 
     def inside(self, instance: Instance, script: str) -> str:
-        """What a shell script prints that runs in the container.
+        """Return the output of a shell script that runs in the container.
 
         Raises:
             ValueError: it does not run.
@@ -147,7 +147,7 @@ def running(
 
 
 def _settle(world: World, over: threading.Event) -> None:
-    """What is due happens though nobody asks: containers start, and the credit runs out."""
+    """Do what is due without a request: start containers, and end the credit."""
     while not over.wait(SETTLE_S):
         with world.lock:
             world.settle()

@@ -1,4 +1,4 @@
-"""What ``trmcloud doctor`` finds out about a Hugging Face account: the token, jobs, prices."""
+"""``trmcloud doctor``'s checks of a Hugging Face account: the token, jobs, prices."""
 
 from __future__ import annotations
 

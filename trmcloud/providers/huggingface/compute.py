@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import shlex
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, inf
 from pathlib import Path
 
 from trmcloud.adapters.pod_history import Sightings
+from trmcloud.adapters.pod_lists import PodList, create_patiently
 from trmcloud.core.contract.pod_contract import INNER_SSH_PORT, parse_pod_name
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
@@ -44,10 +44,6 @@ from trmcloud.providers.huggingface.secrets import IMAGE
 
 LIST_FRESH_S = 2.0
 """One list serves all who ask within this time."""
-LONGEST_HOLD_S = 60.0
-"""For so long a list that was refused for asking too often is not asked for again, at most."""
-THROTTLED_S = 90.0
-"""The time that a create may wait for the Hub to accept requests again."""
 UNTOLD_WAIT_S = 5.0
 HARDWARE_FRESH_S = 600.0
 CANCEL_TRIES = 3
@@ -99,13 +95,10 @@ class HuggingFaceCompute(Compute):
         self._image, self._environment = image, dict(environment or {})
         self._ssh_key, self._known_hosts = ssh_key, known_hosts
         self.ahead_s = 0.0
-        self._lock = threading.RLock()
-        self._live: list[Job] = []
+        self._pods = PodList(self._look, now, ThrottledError)
+        self._lock = self._pods.lock
         self._ended: dict[str, tuple[Job, str]] = {}
         self._refused: dict[str, str] = {}
-        self._listed_at: float | None = None
-        self._hold_s = 0.0
-        self._failed: ProviderError | None = None
         self._hardware: tuple[float, Sequence[Hardware]] = (-inf, ())
 
     # -- Compute ---------------------------------------------------------------------------------
@@ -118,21 +111,13 @@ class HuggingFaceCompute(Compute):
                 asked for: nothing is rented.
             NotSupported: no flavor fits.
         """
-        began_at = self._now()
-        while True:
-            try:
-                return self._create(request)
-            except ThrottledError as error:
-                told_s = error.retry_after_s
-                wait_s = max(1.0, told_s if told_s is not None else UNTOLD_WAIT_S)
-                waited_s = self._now() - began_at
-                if not 0 <= waited_s <= THROTTLED_S - wait_s:
-                    raise FinalRefusal(
-                        f"{error.what} (for {max(wait_s, waited_s):.0f} s; nothing was rented)",
-                        where=error.where,
-                        next_step="launch again later: this account's quota of requests is used up",
-                    ) from None
-                self._api.http.sleep(wait_s)
+        return create_patiently(
+            lambda: self._create(request),
+            throttled=ThrottledError,
+            untold_wait_s=UNTOLD_WAIT_S,
+            now=self._now,
+            sleep=self._api.http.sleep,
+        )
 
     def _create(self, request: PodRequest) -> str:
         if request.nodes > 1 or request.spot or request.volume or request.volume_gb:
@@ -141,7 +126,7 @@ class HuggingFaceCompute(Compute):
                 next_step="leave out --spot, --volume and a number of machines",
             )
         with self._lock:
-            for job in self._before_create():
+            for job in self._pods.read_before_create():
                 if job.name == request.name:
                     # Made by a create whose answer was lost: its time-out was never read.
                     stop_at = request.lease.hard_stop_at - self.ahead_s
@@ -157,28 +142,10 @@ class HuggingFaceCompute(Compute):
             try:
                 job = self._api.create(spec)
             finally:
-                self._listed_at = None
+                self._pods.forget()
             self._note(job, self._now(), request.rate)
             self._require_timeout(job, timeout, slack_s=0.0)
             return job.id
-
-    def _before_create(self) -> Sequence[Job]:
-        """The live jobs of our label. Where they cannot be read nothing was asked for, unlike a
-        create whose answer was lost.
-
-        Raises:
-            ThrottledError, ProviderRefused
-        """
-        try:
-            return self._list(fresh=True)
-        except (ThrottledError, ProviderRefused):
-            raise
-        except ProviderError as error:
-            raise ProviderRefused(
-                f"nothing was asked for, since no list was to be had: {error.what}",
-                where=error.where,
-                next_step=error.next_step,
-            ) from error
 
     def _flavor(self, request: PodRequest) -> Hardware:
         """The dearest flavor of this hardware that the rate covers, by the prices of now."""
@@ -276,7 +243,7 @@ class HuggingFaceCompute(Compute):
             except ProviderError as error:
                 failed = error
         with self._lock:
-            self._listed_at = None
+            self._pods.forget()
         if failed is not None:
             raise failed
         return taken
@@ -302,7 +269,8 @@ class HuggingFaceCompute(Compute):
         return tuple(self._pod_seen(job) for job in found if job.id not in known)
 
     def boot_trouble(self, pod_id: str) -> BootTrouble | None:
-        """What the platform says of a job that waits, or that it has waited for a minute; never
+        """Return the platform's message of a job that waits, or that it has waited for a minute;
+        never
         fatal: the boot deadline ends it."""
         job = next((job for job in self._known() if job.id == pod_id), None)
         if job is None or job.stage != SCHEDULING:
@@ -335,7 +303,7 @@ class HuggingFaceCompute(Compute):
         return (OwnLimit("timeout", True, f"{detail}; read back"),)
 
     def ended_by_timeout(self, pod_name: str) -> str:
-        """What the platform says of a job that its time-out has ended; '' of any other."""
+        """Return the platform's message of a job that its time-out ended; '' for any other."""
         with self._lock:
             jobs = [job for job, _ in self._ended.values() if job.name == pod_name]
         for job in jobs:
@@ -405,24 +373,10 @@ class HuggingFaceCompute(Compute):
             try:
                 return self._list()
             except ProviderError:
-                return self._live
+                return self._pods.rows
 
     def _list(self, *, fresh: bool = False) -> list[Job]:
-        with self._lock:
-            if not fresh and self._age_s() < max(self._hold_s, LIST_FRESH_S):
-                if self._failed is not None:
-                    raise self._failed
-                return self._live
-            try:
-                live = self._look()
-            except ProviderError as error:
-                self._failed, self._listed_at = error, self._now()
-                told_s = error.retry_after_s if isinstance(error, ThrottledError) else None
-                self._hold_s = min(LONGEST_HOLD_S, told_s or 0.0)
-                raise
-            self._hold_s, self._failed = 0.0, None
-            self._live, self._listed_at = live, self._now()
-            return live
+        return self._pods.read() if fresh else self._pods.get(LIST_FRESH_S)
 
     def _look(self) -> list[Job]:
         """The live jobs: those of the list, and those that it lacks and that live all the same."""
@@ -482,13 +436,6 @@ class HuggingFaceCompute(Compute):
             listed = self._api.hardware()
             self._hardware = (self._now(), listed)
         return listed
-
-    def _age_s(self) -> float:
-        if self._listed_at is None:
-            return inf
-        age_s = self._now() - self._listed_at
-        # A clock that was set back must not keep an old list fresh for ever.
-        return age_s if age_s >= 0 else inf
 
     def _pod_seen(self, job: Job) -> PodSeen:
         sighting = self._seen.get(job.id)

@@ -46,7 +46,7 @@ def flavors_of(sku: str, gpus: int, listed: Sequence[Hardware]) -> list[tuple[Us
 
 
 def offers_of(listed: Sequence[Hardware], now: float) -> list[Offer]:
-    """What can be planned for, as of ``now`` (epoch s)."""
+    """Return the offers that can be planned at ``now`` (epoch s)."""
     found = []
     for each in listed:
         sku, rate = SKUS.get(each.model), hourly(each)

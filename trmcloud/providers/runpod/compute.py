@@ -8,7 +8,6 @@ money by the hour until they are deleted, whether a pod uses them or not.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,16 +15,15 @@ from math import inf
 from typing import Any
 
 from trmcloud.adapters.pod_history import Sightings
+from trmcloud.adapters.pod_lists import PodList, create_patiently
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import POD_PREFIX
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
     AmbiguousCreate,
-    FinalRefusal,
     NotFoundError,
     NotSupported,
     ProviderError,
-    ProviderRefused,
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
@@ -48,10 +46,6 @@ LIST_FRESH_S = 2.0
 LIST_FRESH_NEW_S = 1.0
 NEW_S = 20.0
 """For so long after a creation lists are looked at more often: a pod may be up in moments."""
-LONGEST_HOLD_S = 60.0
-"""For so long a list that was refused for asking too often is not asked for again, at most."""
-THROTTLED_S = 90.0
-"""The time that a create may wait for RunPod to accept requests again."""
 UNTOLD_WAIT_S = 5.0
 """The pause where RunPod does not name one."""
 ADDRESS_FRESH_S = 60.0
@@ -93,13 +87,10 @@ class RunPodCompute(Compute):
         self._boot_logs = BootLogs(api, now)
         self._keys, self._payload = keys, payload
         self._image, self._environment = image, dict(environment or {})
-        self._lock = threading.RLock()
-        self._listed: list[models.Pod] = []
-        self._listed_at: float | None = None
+        self._pods = PodList(self._look, now, ThrottledError)
+        self._lock = self._pods.lock
         self._made_at = -inf
-        self._hold_s = 0.0
         self._prepaid = PrepaidBalance(graphql, now)
-        self._failed: ProviderError | None = None
 
     # -- Compute ---------------------------------------------------------------------------------
 
@@ -111,22 +102,13 @@ class RunPodCompute(Compute):
         Raises:
             FinalRefusal: it went on asking for that; nothing was made.
         """
-        began_at = self._now()
-        while True:
-            try:
-                return self._create(request)
-            except ThrottledError as error:
-                told_s = error.retry_after_s
-                wait_s = max(1.0, told_s if told_s is not None else UNTOLD_WAIT_S)
-                waited_s = self._now() - began_at
-                if not 0 <= waited_s <= THROTTLED_S - wait_s:
-                    long_s = max(wait_s, waited_s)
-                    raise FinalRefusal(
-                        f"{error.what} (for {long_s:.0f} s; nothing was rented)",
-                        where=error.where,
-                        next_step="launch again later: this account's quota of requests is used up",
-                    ) from None
-                self._api.http.sleep(wait_s)
+        return create_patiently(
+            lambda: self._create(request),
+            throttled=ThrottledError,
+            untold_wait_s=UNTOLD_WAIT_S,
+            now=self._now,
+            sleep=self._api.http.sleep,
+        )
 
     def _create(self, request: PodRequest) -> str:
         body = self.body(request)
@@ -139,14 +121,14 @@ class RunPodCompute(Compute):
             volume = self._volumes.ensure(request.region, request.volume_gb)
             body = self.body(replace(request, volume=volume.volume_id))
         with self._lock:
-            existing = [pod for pod in self._list_first() if pod.name == request.name]
+            existing = [pod for pod in self._pods.read_before_create() if pod.name == request.name]
             if existing:
                 return existing[0].id
             request.require_wanted()
             try:
                 made = self._api.create_pod(body)
             finally:
-                self._listed_at = None
+                self._pods.forget()
                 self._made_at = self._now()
             self._note(made, self._now())
             return made.id
@@ -182,7 +164,7 @@ class RunPodCompute(Compute):
             except ProviderError as error:
                 failed = error
         with self._lock:
-            self._listed_at = None
+            self._pods.forget()
         if failed is not None:
             raise failed
         return taken
@@ -253,11 +235,11 @@ class RunPodCompute(Compute):
         ``status`` over many pods must not ask for each.
         """
         with self._lock:
-            pods = self._listed
+            pods = self._pods.rows
             known = next(
                 (pod.address for pod in pods if pod.name == pod_name and pod.address), None
             )
-            if known is not None and self._age_s() < ADDRESS_FRESH_S:
+            if known is not None and self._pods.age_s < ADDRESS_FRESH_S:
                 return known
             try:
                 return _address_in(self._list(), pod_name)
@@ -270,53 +252,20 @@ class RunPodCompute(Compute):
 
     # -- how -------------------------------------------------------------------------------------
 
-    def _list_first(self) -> list[models.Pod]:
-        """The list that a create looks at. Where there is none, nothing was asked for: that is
-        certain, and is told apart from a create whose answer was lost.
-
-        Raises:
-            Throttled, ProviderRefused
-        """
-        try:
-            return self._list(fresh=True)
-        except (ThrottledError, ProviderRefused):
-            raise
-        except ProviderError as error:
-            raise ProviderRefused(
-                f"nothing was asked for, since no list was to be had: {error.what}",
-                where=error.where,
-                next_step=error.next_step,
-            ) from error
-
     def _list(self, *, fresh: bool = False) -> list[models.Pod]:
-        with self._lock:
-            new = 0 <= self._now() - self._made_at < NEW_S
-            fresh_s = max(self._hold_s, LIST_FRESH_NEW_S if new else LIST_FRESH_S)
-            if not fresh and self._age_s() < fresh_s:
-                if self._failed is not None:
-                    raise self._failed
-                return self._listed
-            try:
-                listed = self._api.pods()
-            except ProviderError as error:
-                self._failed, self._listed_at = error, self._now()
-                told_s = error.retry_after_s if isinstance(error, ThrottledError) else None
-                self._hold_s = min(LONGEST_HOLD_S, told_s or 0.0)
-                raise
-            at, self._hold_s = self._now(), 0.0
-            self._listed, self._failed, self._listed_at = listed, None, at
-            alive = [pod for pod in listed if _STATUS.get(pod.status or "") is not PodStatus.GONE]
-            for pod in alive:
-                self._note(pod, at)
-            self._seen.missed((pod.id for pod in alive), at)
-            return listed
+        if fresh:
+            return self._pods.read()
+        is_new = 0 <= self._now() - self._made_at < NEW_S
+        return self._pods.get(LIST_FRESH_NEW_S if is_new else LIST_FRESH_S)
 
-    def _age_s(self) -> float:
-        if self._listed_at is None:
-            return float("inf")
-        age_s = self._now() - self._listed_at
-        # A clock that was set back must not keep an old list fresh for ever.
-        return age_s if age_s >= 0 else float("inf")
+    def _look(self) -> list[models.Pod]:
+        listed = self._api.pods()
+        at = self._now()
+        alive = [pod for pod in listed if _STATUS.get(pod.status or "") is not PodStatus.GONE]
+        for pod in alive:
+            self._note(pod, at)
+        self._seen.missed((pod.id for pod in alive), at)
+        return listed
 
     def _note(self, pod: models.Pod, at: float) -> None:
         self._seen.alive(

@@ -106,7 +106,7 @@ class Instance(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """What was charged for one instance, all kinds together."""
+    """The charge of one instance, all kinds together."""
 
     instance: str
     amount: Usd
@@ -262,7 +262,7 @@ class VastApi:
         return Account(usd(told) if told is not None else None)
 
     def charges(self, since: float, until: float) -> list[Charge]:
-        """What instances were charged between two instants (epoch s), GPUs, disks and traffic.
+        """Return the charges of instances between two instants (epoch s), GPUs, disks and traffic.
 
         Raises:
             AuthError, ThrottledError, ProviderError

@@ -11,7 +11,6 @@ what is over is destroyed, and an instance that is found stopped counts as spend
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +18,14 @@ from math import inf
 from typing import Any
 
 from trmcloud.adapters.pod_history import Sighting, Sightings
+from trmcloud.adapters.pod_lists import PodList, create_patiently
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
-    FinalRefusal,
     NoCapacity,
     NotSupported,
     PaymentRequired,
     ProviderError,
-    ProviderRefused,
 )
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.storage import pod_disks_gb, price_per_hour
@@ -40,9 +38,6 @@ from trmcloud.providers.vast.traits import NAME
 
 LIST_FRESH_S = 3.0
 """One list serves all who ask within this time: vast.ai wants seconds between two requests."""
-LONGEST_HOLD_S = 60.0
-THROTTLED_S = 90.0
-"""The time that a create may wait for vast.ai to accept requests again."""
 UNTOLD_WAIT_S = 12.0
 """The pause where vast.ai does not name one: the penalty of its create (OpenAPI,
 ``x-rate-limit``)."""
@@ -82,11 +77,8 @@ class VastCompute(Compute):
         self._seen = sightings if sightings is not None else Sightings(None)
         self._image, self._environment = image, dict(environment or {})
         self._biller = Biller(api, self._seen, now)
-        self._lock = threading.RLock()
-        self._listed: list[Instance] = []
-        self._listed_at: float | None = None
-        self._failed: ProviderError | None = None
-        self._hold_s = 0.0
+        self._pods = PodList(self._look, now, ThrottledError)
+        self._lock = self._pods.lock
         self._limit: tuple[float, OwnLimit | None] = (-inf, None)
         self._given: dict[str, tuple[str, int]] = {}
         """Pods whose agent has its sources, with the address at which they were given."""
@@ -100,28 +92,20 @@ class VastCompute(Compute):
             NoCapacity: no host fits what was reserved, or each was taken in between.
             FinalRefusal: vast.ai went on asking to be asked later; nothing was made.
         """
-        began_at = self._now()
-        while True:
-            try:
-                return self._create(request)
-            except ThrottledError as error:
-                told_s = error.retry_after_s
-                wait_s = max(1.0, told_s if told_s is not None else UNTOLD_WAIT_S)
-                waited_s = self._now() - began_at
-                if not 0 <= waited_s <= THROTTLED_S - wait_s:
-                    raise FinalRefusal(
-                        f"{error.what} (for {max(wait_s, waited_s):.0f} s; nothing was rented)",
-                        where=error.where,
-                        next_step="launch again later: this account's requests are used up",
-                    ) from None
-                self._api.sleep(wait_s)
+        return create_patiently(
+            lambda: self._create(request),
+            throttled=ThrottledError,
+            untold_wait_s=UNTOLD_WAIT_S,
+            now=self._now,
+            sleep=self._api.sleep,
+        )
 
     def _create(self, request: PodRequest) -> str:
         if request.volume or request.volume_gb:
             raise NotSupported("vast.ai's volumes lie on one host: leave --volume out")
         body = self.body(request)
         with self._lock:
-            existing = labelled(self._list_first(), request.name)
+            existing = labelled(self._pods.read_before_create(), request.name)
             if existing:
                 return existing[0].id
             asks = self._asks(request)
@@ -134,7 +118,7 @@ class VastCompute(Compute):
                     taken = error
                     continue
                 finally:
-                    self._listed_at = None
+                    self._pods.forget()
                 self._seen.alive(
                     made, request.name, rate=ask.rate, disk_gb=body["disk"], made_at=None,
                     started_at=None, at=self._now(),
@@ -143,7 +127,7 @@ class VastCompute(Compute):
         raise taken if taken is not None else self._no_host(request)
 
     def _asks(self, request: PodRequest) -> list[Ask]:
-        """What can be rented now within what was reserved, the cheapest first."""
+        """Return the asks within the reserved rate, the cheapest first."""
         name = name_of(request.sku)
         if name is None:
             raise NotSupported(f"vast.ai has no {request.sku} that this version knows")
@@ -205,7 +189,7 @@ class VastCompute(Compute):
             except ProviderError as error:
                 failed = error
         with self._lock:
-            self._listed_at = None
+            self._pods.forget()
         if failed is not None:
             raise failed
         return taken
@@ -228,7 +212,7 @@ class VastCompute(Compute):
     def boot_trouble(self, pod_id: str) -> BootTrouble | None:
         """As the port says: by the host's own word in the list (``status_msg``)."""
         with self._lock:
-            found = next((each for each in self._listed if each.id == pod_id), None)
+            found = next((each for each in self._pods.rows if each.id == pod_id), None)
         return trouble_of(found) if found is not None else None
 
     def account(self) -> Account:
@@ -266,7 +250,7 @@ class VastCompute(Compute):
             )
 
     def by_hand(self, pod_name: str) -> Sequence[str]:
-        found = [each.id for each in labelled(self._listed, pod_name)]
+        found = [each.id for each in labelled(self._pods.rows, pod_name)]
         ids = found or [sighting.pod_id for sighting in self._seen.named(pod_name)]
         return [line for i in ids for line in (f"vastai show instance {i}",
                                                f"vastai destroy instance {i} -y")]  # fmt: skip
@@ -282,12 +266,12 @@ class VastCompute(Compute):
     def address_of(self, pod_name: str) -> tuple[str, int] | None:
         """Return the address of the pod's own SSH server; None until it is up.
 
-        A container that waits for the agent's sources is given them here: whoever wants to speak
-        to the pod needs them to be there.
+        A container that waits for the agent's sources is given them here: a caller that wants
+        to speak to the pod needs them to be there.
         """
         with self._lock:
-            fresh = self._age_s() < ADDRESS_FRESH_S
-            address = _address_in(self._listed, pod_name) if fresh else None
+            fresh = self._pods.age_s < ADDRESS_FRESH_S
+            address = _address_in(self._pods.rows, pod_name) if fresh else None
             if address is None:
                 try:
                     address = _address_in(self._list(), pod_name)
@@ -310,52 +294,19 @@ class VastCompute(Compute):
 
     # -- how -------------------------------------------------------------------------------------
 
-    def _list_first(self) -> list[Instance]:
-        """The list that a create looks at. Where there is none, nothing was asked for.
-
-        Raises:
-            ThrottledError, ProviderRefused
-        """
-        try:
-            return self._list(fresh=True)
-        except (ThrottledError, ProviderRefused):
-            raise
-        except ProviderError as error:
-            raise ProviderRefused(
-                f"nothing was asked for, since no list was to be had: {error.what}",
-                where=error.where,
-                next_step=error.next_step,
-            ) from error
-
     def _list(self, *, fresh: bool = False) -> list[Instance]:
-        with self._lock:
-            if not fresh and self._age_s() < max(self._hold_s, LIST_FRESH_S):
-                if self._failed is not None:
-                    raise self._failed
-                return self._listed
-            try:
-                listed = self._api.instances()
-            except ProviderError as error:
-                self._failed, self._listed_at = error, self._now()
-                told_s = error.retry_after_s if isinstance(error, ThrottledError) else None
-                self._hold_s = min(LONGEST_HOLD_S, told_s or 0.0)
-                raise
-            at, self._hold_s = self._now(), 0.0
-            self._listed, self._failed, self._listed_at = listed, None, at
-            for each in listed:
-                self._seen.alive(
-                    each.id, each.label, rate=each.rate, disk_gb=each.disk_gb,
-                    made_at=each.made_at, started_at=each.made_at, at=at,
-                )  # fmt: skip
-            self._seen.missed((each.id for each in listed), at)
-            return listed
+        return self._pods.read() if fresh else self._pods.get(LIST_FRESH_S)
 
-    def _age_s(self) -> float:
-        if self._listed_at is None:
-            return inf
-        age_s = self._now() - self._listed_at
-        # A clock that was set back must not keep an old list fresh for ever.
-        return age_s if age_s >= 0 else inf
+    def _look(self) -> list[Instance]:
+        listed = self._api.instances()
+        at = self._now()
+        for each in listed:
+            self._seen.alive(
+                each.id, each.label, rate=each.rate, disk_gb=each.disk_gb,
+                made_at=each.made_at, started_at=each.made_at, at=at,
+            )  # fmt: skip
+        self._seen.missed((each.id for each in listed), at)
+        return listed
 
     def _pod_seen(self, each: Instance) -> PodSeen:
         sighting = self._seen.get(each.id)

@@ -7,7 +7,7 @@ SHA-256 it was created with; then it becomes the agent's first process, whose SS
 port from then on. Until the archive is there it holds the hard stop by itself, with the instance's
 own key.
 
-What the agent is told (lease, jobs, keys) is compressed and cut into variables of 240 characters.
+The agent's lease, jobs and keys are compressed and cut into variables of 240 characters.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MOST_VARIABLES = 32_768
 PIECE = 240
 PREFIX = "/opt/trmcloud"
 ENV_PIECE = "TRMCLOUD_P"
-"""Followed by a number: a piece of what the agent is told."""
+"""Followed by a number: a piece of the agent's lease, jobs and keys."""
 BOOT_WITHIN_S = 1200
 """A container that was not given the agent's sources by then ends its instance."""
 GREETING = b"trmcloud-boot "
-"""What the first program says to a connection, before the archive's SHA-256 and a line's end."""
+"""The first program's greeting to a connection, before the archive's SHA-256 and a newline."""
 MOST_ARCHIVE = 4 << 20
 
 _STAGE = f"""\
@@ -75,7 +75,7 @@ try:s.bind(("0.0.0.0",{POD_SSH_PORT}));s.listen(8)
 except OSError as x:end(str(x))
 while 1:
     left=until-time.time()
-    if left<=0:end("nobody has sent what it is to run")
+    if left<=0:end("no archive has come to run")
     s.settimeout(left)
     try:
         c,_=s.accept();c.settimeout(20);c.sendall({GREETING!r}+w["sha"].encode()+b"\\n")
@@ -147,7 +147,7 @@ def create_body(
 
 
 def pieces(told: Mapping[str, Any]) -> dict[str, str]:
-    """What the agent is told, as variables."""
+    """The agent's lease, jobs and keys, as variables."""
     packed = zlib.compress(json.dumps(told, separators=(",", ":"), sort_keys=True).encode(), 9)
     text = base64.b64encode(packed).decode("ascii")
     starts = range(0, len(text), PIECE)
@@ -175,7 +175,7 @@ def _require_size(body: Mapping[str, Any]) -> None:
 
 
 def _require_no_key(body: Mapping[str, Any], told: Mapping[str, Any], account_key: str) -> None:
-    """A host can read all that its container is told, and the account's key rents and ends
+    """A host can read its container's variables, and the account's key rents and ends
     everything."""
     if account_key and account_key in json.dumps([body, told], ensure_ascii=False):
         raise NotSupported(

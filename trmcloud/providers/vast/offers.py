@@ -158,7 +158,7 @@ def offers_of(
 
 def market(api: VastApi, now: float, *, community: bool, counts: Sequence[int] = COUNTS,
            bound_s: float | None = None) -> list[Offer]:  # fmt: skip
-    """What can be rented at ``now`` (epoch s): data centres' hosts, with ``community`` those of
+    """Return the offers of ``now`` (epoch s): data centres' hosts, with ``community`` those of
     private persons instead.
 
     Raises:
