@@ -139,6 +139,12 @@ def test_what_nobody_offers_is_told_with_the_nearest_and_what_to_type(
     plan_for(trm, offers, **_typed_as_wish(caught.value.next_step))
 
 
+def test_a_provider_that_another_one_replaced_is_refused(trm: Recipe, offers: list[Offer]) -> None:
+    with pytest.raises(UsageError, match="not rented through SkyPilot any more") as caught:
+        plan_for(trm, offers, providers=("vast-ai",))
+    assert caught.value.next_step == "--provider vast, without --via"
+
+
 def test_private_sellers_and_spot_are_told_apart(trm: Recipe, offers: list[Offer]) -> None:
     sold = [o._replace(note="community") if o.sku == "RTX3090" else o for o in offers]
     with pytest.raises(NotFoundError) as caught:

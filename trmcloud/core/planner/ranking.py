@@ -8,7 +8,13 @@ from typing import NamedTuple
 
 from trmcloud.core.catalog.hardware import LOCAL, HardwareRequest, LocalMachine, hardware_name
 from trmcloud.core.catalog.offers import ANYWHERE, DAY_S, FRESH_DAYS, Offer
-from trmcloud.core.catalog.providers import TRAITS, brokered, is_brokered, max_nodes
+from trmcloud.core.catalog.providers import (
+    TRAITS,
+    brokered,
+    is_brokered,
+    max_nodes,
+    require_rented,
+)
 from trmcloud.core.planner.candidates import (
     RankedOffer,
     Storage,
@@ -42,6 +48,9 @@ def nearest_offer(
 
     Each limit is dropped in turn, the one that changes least first: private sellers, spot, region,
     provider, and last the number of GPUs.
+
+    Raises:
+        UsageError: another provider took the place of the one that was named.
     """
     nodes = request.nodes if request is not None else 1
     what = _nobody(spec, request)
@@ -52,6 +61,8 @@ def nearest_offer(
     known = sorted({offer.provider for offer in offers})
     unknown = [name for name in spec.providers if name not in known]
     if unknown and len(unknown) == len(spec.providers):
+        for name in unknown:
+            require_rented(name)
         return what, f"providers: {', '.join(known)}"
     limits: dict[str, _Test] = {
         "community": lambda o: spec.community or not o.is_community,
