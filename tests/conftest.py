@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
+import socket
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     # What is started hundreds of times, and rewritten for its assertions, is compiled once.
@@ -52,6 +55,21 @@ settings.load_profile("ours")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is where tests are started in the background; what they start would be deaf to Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_look_up = socket.getaddrinfo
+
+
+def _look_up_here(host: Any, *rest: Any, **named: Any) -> Any:
+    """``socket.getaddrinfo`` for this machine's own names and for addresses: a test that asks for
+    another host would wait for it where there is no network, and depend on it where there is."""
+    name = host.decode() if isinstance(host, bytes) else host
+    if name in (None, "", "localhost", socket.gethostname()) or not re.search("[g-z]", name, re.I):
+        return _look_up(host, *rest, **named)
+    raise socket.gaierror(socket.EAI_NONAME, f"a test asked for {name}")
+
+
+socket.getaddrinfo = _look_up_here
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -30,6 +30,7 @@ from trmcloud.core.planner.candidates import kill_latency_s
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Candidate, Plan, plan_from_json, plan_to_json
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.providers.huggingface.secrets import ENV_ENDPOINT as ENV_HUB
 from trmcloud.providers.runpod import offers, secrets
 from trmcloud.providers.skypilot import offers as sky_offers
 from trmcloud.providers.skypilot.offers import (
@@ -85,8 +86,8 @@ NOBODY = "http://127.0.0.1:9"
 
 
 def environ(url: str, home: Path, **more: str) -> dict[str, str]:
-    """RunPod alone: SkyPilot's catalogues are out of reach."""
-    elsewhere = {ENV_CATALOGUES: NOBODY, ENV_CHANGES: NOBODY}
+    """RunPod alone: the prices of others are out of reach."""
+    elsewhere = {ENV_CATALOGUES: NOBODY, ENV_CHANGES: NOBODY, ENV_HUB: NOBODY}
     return {secrets.ENV_API: url, "HOME": str(home), **elsewhere, **more}
 
 

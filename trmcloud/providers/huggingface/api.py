@@ -110,10 +110,14 @@ class JobsApi:
             self._namespace = name
         return self._namespace
 
-    def hardware(self, bound_s: float | None = None) -> list[Hardware]:
-        """Every flavor; no token is needed."""
+    def hardware(self, once_within_s: float | None = None) -> list[Hardware]:
+        """Every flavor; no token is needed. With ``once_within_s`` it is asked for once: dated
+        prices take its place."""
         url = f"{self.http.base}/api/jobs/hardware"
-        answer = self.http.read(url) if bound_s is None else self.http.read(url, bound_s=bound_s)
+        if once_within_s is None:
+            answer = self.http.read(url)
+        else:
+            answer = self.http.once("GET", url, timeout_s=once_within_s)
         return read_hardware(answer.data, self.http.where("GET", url))
 
     def jobs(

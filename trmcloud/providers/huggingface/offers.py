@@ -93,6 +93,6 @@ def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, s
     return [row_of(offer) for offer in offers], [f"{NAME}: {len(offers)} offers of {as_of}"]
 
 
-def _listed(environ: Mapping[str, str], now: float, bound_s: float) -> list[Offer]:
+def _listed(environ: Mapping[str, str], now: float, within_s: float) -> list[Offer]:
     api = JobsApi(Http(secrets.endpoint(environ), ""))
-    return offers_of(api.hardware(bound_s), now)
+    return offers_of(api.hardware(within_s), now)
