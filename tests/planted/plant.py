@@ -178,6 +178,7 @@ def main() -> None:
             verdicts.append(verdict)
             if given.state is not None:
                 known["verdicts"][verdict.bug.name] = (verdict.seed, verdict.by)
+                given.state.parent.mkdir(parents=True, exist_ok=True)
                 given.state.write_text(json.dumps(known), encoding="utf-8")
             where = f"{verdict.bug.path}: {verdict.bug.name}"
             print(f"{verdict.seed!s:>6}  {verdict.by:24} {where}", flush=True)
