@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 
+import tests.registered  # noqa: F401  providers and families
 from tests.scheduling import (
     pytest_addoption,
     pytest_collection_modifyitems,
@@ -30,10 +31,6 @@ from tests.scheduling import (
     pytest_xdist_make_scheduler,
 )
 from tests.standins.receiver import receiver
-from trmcloud.app.home import families_folder
-from trmcloud.core.spec.settings import FAMILIES
-from trmcloud.io.families import FamilyFolders
-from trmcloud.providers.registry import fill_profiles
 
 __all__ = [
     "pytest_addoption",
@@ -44,9 +41,6 @@ __all__ = [
     "pytest_xdist_make_scheduler",
     "receiver",
 ]
-
-fill_profiles()
-FAMILIES.provide(FamilyFolders(families_folder))
 
 # Property tests are judged by what they find, not by how long a busy machine takes to find it.
 settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -46,12 +46,12 @@ class BrokenTests(Exception):
 
 
 def copy_tree(root: Path, into: Path) -> None:
-    """The package and its tests, as they are now; how tests are handed out to workers is left
-    out."""
+    """The package, the trainer's families and the tests, as they are now; how tests are handed out
+    to workers is left out."""
     leave_out = shutil.ignore_patterns("__pycache__", "*.pyc")
-    for name in ("trmcloud", "tests"):
+    for name in ("trmcloud", "model", "tests"):
         shutil.copytree(root / name, into / name, ignore=leave_out)
-    (into / "tests" / "conftest.py").unlink()
+    (into / "tests" / "conftest.py").write_text("import tests.registered\n")
     settings = "[pytest]\naddopts = --import-mode=importlib\npythonpath = .\n"
     (into / "pytest.ini").write_text(settings)
 
