@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test test-quick test-all stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
+.PHONY: help install demo test test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -186,6 +186,14 @@ test-all: $(READY)
 stress: $(READY)
 	$(BIN)/python -m tests.stress --rounds $(or $(ROUNDS),10) --page docs/soak/stress.md \
 		--date "$$(date +%F)" $(TESTS)
+
+# Runs that an older commit's wheel began, taken over by this one: make older REF=v0.1
+older: $(READY)
+	rm -rf build/older && mkdir -p build/older
+	git archive $(REF) | tar -x -C build/older
+	cd build/older && SETUPTOOLS_SCM_PRETEND_VERSION=0.0.dev0+older $(CURDIR)/$(BIN)/python -m pip wheel \
+		-q --no-deps --no-build-isolation -w dist . && $(CURDIR)/$(BIN)/python -m zipfile -e dist/*.whl wheel
+	TRMCLOUD_OLDER=$(CURDIR)/build/older $(BIN)/python -m pytest -n 3 tests/e2e/test_older_release.py
 
 # What computes and starts no process: for between two changes.
 test-quick: $(READY)
