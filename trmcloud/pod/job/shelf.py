@@ -37,6 +37,7 @@ from trmcloud.pod.job.artifacts import (
     why_half,
 )
 from trmcloud.pod.job.metric_order import Saved
+from trmcloud.pod.job.parts import SplitFolder
 from trmcloud.pod.job.readings import plain_name
 from trmcloud.pod.job.reporting import CommandReporter
 
@@ -477,6 +478,22 @@ class CheckpointTaker:
     def changes(self) -> int:
         """Grows with whatever changes in the folder that is watched."""
         return self._watcher.changes
+
+    @property
+    def split(self) -> tuple[SplitFolder, ...]:
+        """Folders of distributed checkpoints, as of the last look."""
+        return self._watcher.split
+
+    @property
+    def incomplete(self) -> list[str]:
+        """Return a sentence for each distributed checkpoint whose index is here and not all of its
+        files."""
+        return [
+            f"{one_line(split.name)[:_LONGEST_NAME]} lacks {len(split.missing)} of the files that"
+            " its index names, and is not a checkpoint"
+            for split in self._watcher.split
+            if split.missing
+        ]
 
     @property
     def notes(self) -> list[str]:
