@@ -78,7 +78,7 @@ def test_a_command_meets_itself_on_two_machines_and_goes_on_where_it_was(
     )
     until(lambda: bool(kept(sailor)) or launch.poll() is not None, within_s=150.0, what="saves")
     assert launch.poll() is None, launch.communicate()
-    head, other = sorted(sailor.live(), key=lambda pod: pod.name)
+    _, other = sorted(sailor.live(), key=lambda pod: pod.name)
     there = sailor.standin.control.inside(
         other.id, "ls /workspace/trmcloud/runs/*/train/work/out/*"
     )

@@ -228,6 +228,22 @@ def test_named_numbers_of_a_line(text: str, name: str, value: float | None, patt
     assert command.metric_name.strip("_").endswith(name.rpartition("_")[2])
 
 
+def test_spellings_of_one_metric_are_listed_once() -> None:
+    keys = (
+        SeenKey("Loss", 3, 0.5, r"Loss\s+([0-9.]+)"),
+        SeenKey("loss", 4, 0.5),
+        SeenKey("val/acc", 2, 0.5),
+        SeenKey("val_acc", 2, 0.5),
+    )
+    about = facts(Attempt(keys=keys))
+    told = check("metric", about)
+    assert "loss (4 values, also written Loss), val/acc (2 values, also written val_acc)" in told.evidence
+    assert "other name" not in told.evidence
+    typed = facts(Attempt(keys=keys[:1]), command=Command(("python",), metric="loss"))
+    told = check("metric", typed)
+    assert told.evidence.startswith("loss: 3 values")
+
+
 def test_the_best_key_is_a_held_out_loss() -> None:
     keys = [SeenKey(name, 3) for name in ("grad_norm", "loss", "val_acc", "eval/loss")]
     assert best_key(keys).name == "eval/loss"  # type: ignore[union-attr]

@@ -25,7 +25,7 @@ from trmcloud.pod.job.parts import INDEX_NAME, SUFFIX, SplitFolder, named_files
 OUTPUTS = "outputs"
 """The kind of the one archive of files that no layout recognises."""
 UNFINISHED = "unfinished"
-"""The layout of a folder whose index is not there yet, or that lacks files which its index names."""
+"""The layout of a folder whose index is not there yet, or that lacks files of its index."""
 STATES = frozenset({"cbsnapshot"})
 """Layouts of a training's state whose step no name and no line of the log tells."""
 MODELS_ALONE = frozenset({"transformers-model", "transformers-adapter"})

@@ -343,9 +343,11 @@ class PartsSender:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                with socket.create_connection(self._address, timeout=_TIMEOUT_S) as connection:
-                    self._talk(Channel(connection, self._key, asks=False))
+            with (
+                contextlib.suppress(OSError, ValueError, KeyError, TypeError),
+                socket.create_connection(self._address, timeout=_TIMEOUT_S) as connection,
+            ):
+                self._talk(Channel(connection, self._key, asks=False))
             self._over.wait(_AGAIN_S)
 
     def _talk(self, channel: Channel) -> None:

@@ -53,8 +53,8 @@ _TREE_BYTES = 1 << 20
 METRIC, TREE_SHA256 = "metric", "tree_sha256"
 """Keys of a manifest's ``extra``: what its metric is called, its value, and how that was found;
 the hash of ``tree.json``, which stands for all of it."""
-_SPARE_BYTES = 256 << 20
-"""Of the disk, left to the command when a checkpoint is copied."""
+_SPARE_BYTES, _SPARE_SHARE = 256 << 20, 8
+"""Of the disk, left to the command when a checkpoint is copied: no more than an eighth of it."""
 _PENDING = 2
 """Checkpoints beside the kept ones that wait for their metric."""
 
@@ -194,7 +194,7 @@ class CommandCheckpoints:
             OSError: it could not be written.
         """
         size = sum(file.size_bytes + 1024 for file in files) + (1 << 16)
-        if not files or shutil.disk_usage(self._folder).free < size + _SPARE_BYTES:
+        if not files or _room(self._folder) < size:
             return None
         archive = self._folder / f"{MAKING}outputs-{os.getpid()}.tar"
         try:
@@ -237,10 +237,10 @@ class CommandCheckpoints:
         """The oldest go first, but not the best one, where the disk has too little room."""
         best = mf.pick_best(made) or mf.pick_latest(made)
         spare = sorted((m for m in made if m != best), key=lambda m: m.created_at)
-        while (free := shutil.disk_usage(self._folder).free) < needed + _SPARE_BYTES:
+        while (room := _room(self._folder)) < needed:
             if not spare:
                 raise ArtifactRefused(
-                    f"{needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB of the disk are free"
+                    f"{needed / 1e9:.2f} GB, and the disk has room for {max(0, room) / 1e9:.2f} GB"
                 )
             self._delete(spare.pop(0))
 
@@ -410,6 +410,12 @@ def on_disk(path: str) -> str:
         return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
 
     return _ESCAPED.sub(escaped, path)
+
+
+def _room(folder: Path) -> int:
+    """Bytes that a checkpoint may take of the disk."""
+    disk = shutil.disk_usage(folder)
+    return disk.free - min(_SPARE_BYTES, disk.total // _SPARE_SHARE)
 
 
 def _copy_unchanged(source: Path, seen: SeenFile, target: Path) -> str:
