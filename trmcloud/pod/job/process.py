@@ -172,6 +172,10 @@ _READ_FOR_S = 0.1
 _MOST_KEYS = 12
 """Of the keys that were seen, in a line."""
 _KILL_WITHIN_S = 10.0
+_BALLAST_NAME = ".ballast"
+_BALLAST_BYTES = 8 << 20
+"""Kept on the disk until the command has ended, so that what follows has room on one that it has
+filled: its end, its log's last lines, and on the user's own machine the ledger."""
 _PARTS_DIR = "parts"
 _PARTS_IDLE_S = 20.0
 """At the end: how long files of other machines are waited for while none comes."""
@@ -235,6 +239,8 @@ class Job:
             )
             return
         self._join_machines()
+        with contextlib.suppress(OSError):
+            write_atomic(self._folder / _BALLAST_NAME, "." * _BALLAST_BYTES, durable=False)
         self._started_at = time.time()
         self._tell.enter("training", self._started_at)
         assert self._child is not None
@@ -243,6 +249,7 @@ class Job:
         finally:
             self._left = len(offspring(os.getpid())) if self._child.poll() is not None else 0
             ended = kill_all(os.getpid(), _KILL_WITHIN_S)
+            (self._folder / _BALLAST_NAME).unlink(missing_ok=True)
         code = self._child.wait() if ended or self._child.poll() is not None else -signal.SIGKILL
         self._finish(code)
 
