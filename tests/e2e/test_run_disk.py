@@ -77,11 +77,21 @@ def check_best(user: User) -> None:
 @pytest.mark.parametrize("full", ["runs", "."], ids=["of runs alone", "of the whole home"])
 def test_one_that_fills_the_disk_and_fails(user: User, full: str) -> None:
     with small_disk(user.home / full):
-        words = ("--checkpoints", "out", "--metric", "val_loss", "--", "python3", "train.py", "leaves")
+        words = (
+            "--checkpoints",
+            "out",
+            "--metric",
+            "val_loss",
+            "--",
+            "python3",
+            "train.py",
+            "leaves",
+        )
         shown = user.run(
             "run", "local", "--budget", "0.20", *RATE, *words, code=Outcome.FAILED.exit_code
         )
         assert "No space left on device" in shown
+        assert "it filled the disk: what it wrote last may be cut off" in text_of(shown)
         assert "spent $" in shown
         assert not user.live_pods()
         assert user.only_run().outcome is Outcome.FAILED
@@ -91,9 +101,20 @@ def test_one_that_fills_the_disk_and_fails(user: User, full: str) -> None:
 @pytest.mark.parametrize("full", ["runs", "."], ids=["of runs alone", "of the whole home"])
 def test_one_that_fills_the_disk_and_goes_on_until_its_budget(user: User, full: str) -> None:
     with small_disk(user.home / full):
-        words = ("--checkpoints", "out", "--metric", "val_loss", "--", "python3", "train.py", "stays")
-        shown = user.run("run", "local", "--budget", "0.03", *RATE, *words, code=range(1, 40))
-        print(shown)
+        words = (
+            "--checkpoints",
+            "out",
+            "--metric",
+            "val_loss",
+            "--",
+            "python3",
+            "train.py",
+            "stays",
+        )
+        shown = user.run(
+            "run", "local", "--budget", "0.03", *RATE, *words, code=Outcome.LANDED.exit_code
+        )
+        assert "it filled the disk: what it wrote last may be cut off" in text_of(shown)
         assert "spent $" in shown
         assert not user.live_pods()
         run = user.only_run()
@@ -115,7 +136,6 @@ def test_one_that_writes_five_gigabytes(user: User) -> None:
     )
     words = ("--checkpoints", "out", "--metric", "val_loss", "--", "python3", "train.py")
     shown = user.run("run", "local", "--budget", "2", *RATE, *words, within_s=500)
-    print(shown)
     assert "a checkpoint holds 5.00 GB, more than the 0.00 GB reserved: --checkpoint-gb" in shown
     assert "spent $" in shown
     assert not user.live_pods()

@@ -237,7 +237,10 @@ def test_spellings_of_one_metric_are_listed_once() -> None:
     )
     about = facts(Attempt(keys=keys))
     told = check("metric", about)
-    assert "loss (4 values, also written Loss), val/acc (2 values, also written val_acc)" in told.evidence
+    assert (
+        "loss (4 values, also written Loss), val/acc (2 values, also written val_acc)"
+        in told.evidence
+    )
     assert "other name" not in told.evidence
     typed = facts(Attempt(keys=keys[:1]), command=Command(("python",), metric="loss"))
     told = check("metric", typed)

@@ -176,6 +176,7 @@ _BALLAST_NAME = ".ballast"
 _BALLAST_BYTES = 8 << 20
 """Kept on the disk until the command has ended, so that what follows has room on one that it has
 filled: its end, its log's last lines, and on the user's own machine the ledger."""
+_FULL_BYTES = 1 << 20
 _PARTS_DIR = "parts"
 _PARTS_IDLE_S = 20.0
 """At the end: how long files of other machines are waited for while none comes."""
@@ -218,6 +219,8 @@ class Job:
         self._readings = Readings(command)
         self._log: LogPump | None = None
         self._events: EventFiles | None = None
+        self._was_full = False
+        """Whether the disk had no room left while the command ran."""
         self._is_first = environment.get("NODE_RANK", "0") == "0"
         self._receiver: PartsReceiver | None = None
         self._sender: PartsSender | None = None
@@ -249,6 +252,7 @@ class Job:
         finally:
             self._left = len(offspring(os.getpid())) if self._child.poll() is not None else 0
             ended = kill_all(os.getpid(), _KILL_WITHIN_S)
+            self._note_room()
             (self._folder / _BALLAST_NAME).unlink(missing_ok=True)
         code = self._child.wait() if ended or self._child.poll() is not None else -signal.SIGKILL
         self._finish(code)
@@ -419,6 +423,7 @@ class Job:
                 self._look(steady, SETTLED_S)
                 self._read_events(steady, now)
                 self._tell.note("; ".join(self._notes(now)))
+                self._note_room()
                 looked_s = time.thread_time() - began
                 watch_every_s = min(_WATCH_MOST_S, max(_WATCH_EVERY_S, looked_s * _WATCH_SHARE))
             self._tell.sign(
@@ -450,6 +455,10 @@ class Job:
             self._receiver.look(self._taking.split)
         if self._sender is not None:
             self._sender.look(self._taking.split)
+
+    def _note_room(self) -> None:
+        with contextlib.suppress(OSError):
+            self._was_full |= shutil.disk_usage(self._folder).free < _FULL_BYTES
 
     def _probe(self, steady: float) -> None:
         if self._probing is not None and not self._stopping.told:
@@ -605,6 +614,8 @@ class Job:
             notes.append(
                 f"it had not left {self._command.grace_s:g} s after it was told, and was killed"
             )
+        if self._was_full:
+            notes.append("it filled the disk: what it wrote last may be cut off")
         if self._left and not self._stopping.told:
             many = "a process" if self._left == 1 else f"{self._left} processes"
             notes.append(f"it left {many} running, now ended: start it in the foreground")
