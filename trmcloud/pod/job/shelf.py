@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.bucket_layout import command_file_name
 from trmcloud.core.contract.command import RECIPE, Command, is_inside
 from trmcloud.core.contract.command_terms import TREE_NAME, CheckpointTree, TreeFile
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
@@ -256,8 +257,11 @@ class CommandCheckpoints:
         files: list[CheckpointFile] = []
         listed: list[TreeFile] = []
         largest = max(artifact.weights, key=lambda file: file.size_bytes)
-        for number, seen in enumerate(artifact.files, 1):
-            name = f"file-{number:04d}.bin"
+        # By size, since a pod's grants for a bucket count on that; the tree keeps the own order.
+        by_size = sorted(artifact.files, key=lambda file: -file.size_bytes)
+        numbers = {seen.path: number for number, seen in enumerate(by_size, 1)}
+        for seen in artifact.files:
+            name = command_file_name(numbers[seen.path])
             kind = "weights" if seen is largest else "state"
             source = artifact.root / seen.path
             digest = _copy_unchanged(source, seen, making / name)
