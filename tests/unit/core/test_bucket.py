@@ -239,6 +239,9 @@ def test_a_new_pod_is_given_the_furthest_and_the_one_before() -> None:
     other = manifest("extreme", 1)
     found = latest_resumable([*made, bare, other])
     assert [(m.phase, m.step) for m in found] == [("fast", 9), ("fast", 6), ("extreme", 1)]
+    own = [replace(m, recipe="command") for m in (bare, *made)]
+    rest = replace(own[0], step=13, extra={"layout": "outputs"})
+    assert [m.step for m in latest_resumable([*own, rest])] == [12, 9], "as a command saves them"
     anew = replace(manifest("fast", 9), created_at=5e9)
     assert latest_resumable([*made, anew])[0] == anew
     assert len(latest_resumable([*made, anew])) == 2

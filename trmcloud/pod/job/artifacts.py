@@ -429,6 +429,7 @@ class _Search:
             else:
                 self.rest.append(folder.files[name])
         for names in groups.values():
+            names = _without_twins(folder.files, names)
             first = next(name for name in names if not is_part(name))
             suffix = os.path.splitext(first)[1].lower().lstrip(".") or "file"
             source = f"{folder.path}/{first}" if folder.path else first
@@ -550,6 +551,16 @@ def is_model(root: Path, file: SeenFile) -> bool:
     except OSError:
         return False
     return any(begin.startswith(first) and also in begin for first, also in _FIRST_BYTES)
+
+
+def _without_twins(files: Mapping[str, SeenFile], names: Sequence[str]) -> list[str]:
+    """Without files that bear the name of another one in other punctuation, as ``step=20.ckpt``
+    beside ``step-20.ckpt``: the same model, saved by two callbacks. The first one that was written
+    stays."""
+    first: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: files[name].mtime_ns):
+        first.setdefault(re.sub(r"[^a-z0-9.]", "", name.lower()), name)
+    return [name for name in names if name in first.values()]
 
 
 def _group_of(name: str) -> object:
