@@ -589,7 +589,7 @@ def checkpoints_place(saves: Sequence[SeenSave]) -> str:
 
 _NUMBER = r"[-+]?(?:[0-9][0-9,]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?(?:nan|inf)\b"
 _PAIR = re.compile(
-    rf"""(?<![\w./-])([A-Za-z_][A-Za-z0-9_./@-]{{0,60}}(?:\ [A-Za-z_][A-Za-z0-9_]{{0,30}})?)
+    rf"""(?<![\w./-])([A-Za-z_][A-Za-z0-9_./@-]{{0,60}}(?:(?<!\.)\ [A-Za-z_][A-Za-z0-9_]{{0,30}})?)
     (['"]?\s{{0,8}}[=:]\s{{0,8}}['"]?)({_NUMBER})""",
     re.X | re.I,
 )
@@ -602,6 +602,8 @@ _NO_METRIC = re.compile(
     r"(global_?)?(step|iter|iteration|epoch)s?|lr|learning_rate|time|seconds|elapsed|eta|seed|"
     r"port|pid|rank|world_size|device|.*(/s|_per_sec.*|per_second|time|_ms|samples|tokens)", re.I
 )  # fmt: skip
+_OF_A_LIBRARY = re.compile(r"\[?[IWEF][0-9]{4} [0-9:.]+ ")
+"""How lines of glog begin, of PyTorch and TensorFlow: a number there is no metric."""
 _PLACE = re.compile(r".*\.(py|pyx|c|cc|cpp|cu|h|rs|go|js)|https?|file", re.I)
 """Names that stand before the number of a line or a port."""
 _HELD_OUT = re.compile(r"val|eval|test|dev|held", re.I)
@@ -627,6 +629,8 @@ class NamedNumber:
 def numbers_in(text: str) -> tuple[NamedNumber, ...]:
     """Return the named numbers of a line, the leftmost of each name; step counters are none."""
     found: dict[str, NamedNumber] = {}
+    if _OF_A_LIBRARY.match(text):
+        return ()
     for match in (
         *_PAIR.finditer(text[:MOST_LINE_CHARS]),
         *_WORDS.finditer(text[:MOST_LINE_CHARS]),

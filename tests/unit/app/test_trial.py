@@ -228,6 +228,12 @@ def test_named_numbers_of_a_line(text: str, name: str, value: float | None, patt
     assert command.metric_name.strip("_").endswith(name.rpartition("_")[2])
 
 
+def test_a_warning_of_a_library_has_no_metric() -> None:
+    said = "The hostname of the client socket cannot be retrieved. err=-3"
+    assert numbers_in(f"[W1125 10:55:09.616563686 socket.cpp:207] [c10d] {said}") == ()
+    assert [each.name for each in numbers_in(said)] == ["err"], "no name goes over a sentence's end"
+
+
 def test_spellings_of_one_metric_are_listed_once() -> None:
     keys = (
         SeenKey("Loss", 3, 0.5, r"Loss\s+([0-9.]+)"),
