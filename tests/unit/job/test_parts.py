@@ -177,10 +177,15 @@ def test_a_machine_that_has_ended_stays_until_its_file_is_there(machines: Machin
     assert time.monotonic() - ended_at < 10.0, "told that nothing more is wanted"
 
 
-def test_a_first_machine_that_asks_for_nothing_holds_no_other(machines: Machines) -> None:
+@pytest.mark.parametrize("has_files", [True, False])
+def test_a_first_machine_that_asks_for_nothing_holds_no_other(
+    machines: Machines, has_files: bool
+) -> None:
+    if has_files:
+        lay(machines.other, "out/step-20", ["__1_0.distcp"])
     machines.look()
     began = time.monotonic()
-    machines.sender.end(0.3, 30.0, lambda: None)
+    machines.sender.end(0.3 if has_files else 30.0, 30.0, lambda: None)
     assert time.monotonic() - began < 2.0
 
 

@@ -332,7 +332,10 @@ class PartsSender:
 
     def end(self, idle_s: float, most_s: float, meanwhile: Callable[[], None]) -> None:
         """Stay while the first machine asks for files: until it wants nothing more, has asked for
-        none for ``idle_s``, or ``most_s`` are over."""
+        none for ``idle_s``, or ``most_s`` are over. Without a file to offer, do not stay."""
+        if not any(folder.files for folder in self._folders):
+            self._over.set()
+            return
         began = self._moved_at = time.monotonic()
         self._has_ended = True
         while not self._over.wait(_ROUND_S / 2):
