@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from tests.e2e.test_several_machines import Sailor, sailor  # noqa: F401  (a fixture)
 from tests.e2e.user import until
@@ -59,7 +59,7 @@ def kept(user: Sailor) -> list[int]:
 def value_of_each_rank(folder: Path) -> list[float]:
     """Opened here, by PyTorch, in one process."""
     state = {name: torch.zeros(1000) for name in ("of rank 0", "of rank 1")}
-    dcp.load(state, checkpoint_id=str(folder), no_dist=True)
+    load(state, checkpoint_id=str(folder), no_dist=True)
     return [float(tensor.mean()) for tensor in state.values()]
 
 

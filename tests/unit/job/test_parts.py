@@ -112,11 +112,9 @@ def test_a_step_with_such_a_folder_in_it_waits_for_its_files(tmp_path: Path) -> 
 
 def test_torch_itself_names_its_files_so(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict_saver import save
 
-    dcp.save(
-        {"weight": torch.ones(4)}, checkpoint_id=str(tmp_path / "out" / "step-1"), no_dist=True
-    )
+    save({"weight": torch.ones(4)}, checkpoint_id=str(tmp_path / "out" / "step-1"), no_dist=True)
     at = tmp_path / "out" / "step-1" / ".metadata"
     about = at.stat()
     assert named_files(at, about.st_mtime_ns, about.st_size) == {"__0_0.distcp"}
