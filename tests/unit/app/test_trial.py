@@ -31,6 +31,7 @@ from trmcloud.app.trial_checks import (
 )
 from trmcloud.app.trial_facts import facts_of, shadow
 from trmcloud.app.working_tree import look_at, why_left_out
+from trmcloud.cli.commands.try_command import packages_to_rent
 from trmcloud.cli.main import load_command
 from trmcloud.cli.views.trial import check_lines, record_lines
 from trmcloud.core.contract.command import Command
@@ -226,6 +227,17 @@ def test_named_numbers_of_a_line(text: str, name: str, value: float | None, patt
     assert not {"step", "epoch", "run.py", "tokens"} & set(found)
     command = Command(("python",), metric=pattern)
     assert command.metric_name.strip("_").endswith(name.rpartition("_")[2])
+
+
+def test_the_hint_to_rent_names_the_packages_that_this_machine_has() -> None:
+    about = facts(requirements="requirements.txt", unnamed=())
+    line = run_line(about, Hired())
+    made = Trial("ab" * 32, ("python",), 1.0, 60.0, judge(about), line)
+    assert "--pip" not in line.split()
+    assert packages_to_rent(made) == ", and add --pip requirements.txt"
+    assert packages_to_rent(replace(made, line=f"{line} --pip requirements.txt")) == ""
+    bare = facts(requirements="", unnamed=())
+    assert packages_to_rent(replace(made, checks=judge(bare))) == ""
 
 
 def test_a_warning_of_a_library_has_no_metric() -> None:
