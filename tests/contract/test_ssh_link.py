@@ -13,6 +13,7 @@ import pytest
 
 from tests.contract.ssh_pod import OTHER_POD, POD, RUN, SshPod, needs_sshd, ssh_pod, written
 from trmcloud.adapters.local.run_files import LocalRunFiles
+from trmcloud.adapters.ssh.keys import KeyStore
 from trmcloud.adapters.ssh.link import SshPodLink
 from trmcloud.adapters.ssh.sync import remote_manifests
 from trmcloud.core.contract import pod_contract as contract
@@ -290,6 +291,76 @@ def test_orders_arrive_whole(rented: Rented) -> None:
     folder = rented.pod.root / "pods" / POD
     assert contract.load_orders((folder / "orders.json").read_text()) == orders
     assert sorted(os.listdir(folder)) == ["agent.json", "orders.json"]
+
+
+class Machines:
+    """The first machine of a pod and two others; what is written to each is kept."""
+
+    def __init__(self, rented: Rented, patch: pytest.MonkeyPatch) -> None:
+        self.written: dict[str, dict[str, str]] = {"": {}, "way-1": {}, "way-2": {}}
+        self.unreachable = ""
+        pod = rented.pod
+        ways = ("way-1", "way-2")
+        self.link = SshPodLink(
+            pod.home,
+            lambda name: ("127.0.0.1", 22),
+            now=time.time,
+            ways_to_others=lambda name: ways,
+        )
+        machines = {id(self.link.connection(POD, way)): way for way in self.written}
+
+        def write(connection: object, path: str, text: str, *, umask: str = "022") -> None:
+            way = machines[id(connection)]
+            if way and way == self.unreachable:
+                raise Dropped("it does not answer", where=way)
+            self.written[way][f"{path.rpartition('/')[2]} {umask}"] = text
+
+        patch.setattr("trmcloud.adapters.ssh.link.write_text", write)
+
+    def names(self) -> list[list[str]]:
+        return [sorted(files) for files in self.written.values()]
+
+
+@pytest.fixture
+def machines(rented: Rented, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    return Machines(rented, monkeypatch)
+
+
+def test_every_machine_of_a_pod_is_told_to_land(machines: Machines) -> None:
+    orders = contract.Orders(epoch=3, land=True)
+    machines.link.send_orders(POD, orders)
+    assert machines.names() == [["orders.json 022"]] * 3
+    assert {text for files in machines.written.values() for text in files.values()} == {
+        contract.dump(orders)
+    }
+
+
+def test_a_machine_that_does_not_answer_keeps_no_other_from_being_told(machines: Machines) -> None:
+    machines.unreachable = "way-1"
+    with pytest.raises(Dropped, match="does not answer"):
+        machines.link.send_orders(POD, contract.Orders(epoch=3, land=True))
+    assert machines.names() == [["orders.json 022"], [], ["orders.json 022"]]
+
+
+def test_the_first_machine_alone_is_asked_to_save(machines: Machines) -> None:
+    machines.link.send_orders(POD, contract.Orders(epoch=3, save=1))
+    assert machines.names() == [["orders.json 022"], [], []]
+
+
+def test_every_machine_has_the_variables_of_the_command(machines: Machines) -> None:
+    machines.link.give_environment(POD, '{"TOKEN": "x"}')
+    assert machines.names() == [["environment.json 077"]] * 3
+
+
+def test_the_machines_of_a_pod_have_one_key_that_no_other_pod_has(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trmcloud.adapters.ssh.link.stage", lambda *told: None)
+    machines.link.stage(POD, (), lambda done, whole: None)
+    assert machines.names() == [["parts.key 077"]] * 3
+    [key] = {text for files in machines.written.values() for text in files.values()}
+    keys = KeyStore(machines.link._home)
+    assert key == keys.shared(POD) != keys.shared(OTHER_POD)
 
 
 def test_a_pulled_checkpoint_is_one_for_local_readers(rented: Rented) -> None:

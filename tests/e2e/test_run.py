@@ -354,7 +354,7 @@ def test_one_that_crashed_goes_on_from_its_checkpoint(user: User) -> None:
         (("--stop-signal", "KILL"), ("python3", "train.py"), "--stop-signal is one of"),
         (("--env", "A=b"), ("python3", "train.py"), "and not its value"),
         (("--env", "NOT_THERE"), ("python3", "train.py"), "no such variable"),
-        (("--resume", "python3 x"), ("python3", "train.py"), "where the checkpoint goes"),
+        (("--resume", " "), ("python3", "train.py"), "--resume names no command"),
         (("--best", "most"), ("python3", "train.py"), "min or max"),
         (("--grace", "-1"), ("python3", "train.py"), "--grace takes seconds"),
         (("--image", "no image"), ("python3", "train.py"), "--image is the name of"),

@@ -174,9 +174,9 @@ def _resume_words(flag: str, text: str) -> tuple[str, ...]:
         words = tuple(shlex.split(text))
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from None
-    if not any("{checkpoint}" in word for word in words):
+    if not words:
         raise UsageError(
-            f"{flag} does not say where the checkpoint goes",
+            f"{flag} names no command",
             next_step=f"{flag} 'python train.py --resume {{checkpoint}}'",
         )
     return words
@@ -279,7 +279,8 @@ class CommandRequest:
     )
     resume: str = option(
         "--resume", "",
-        "The command that goes on from a checkpoint: 'python train.py --resume {checkpoint}'.",
+        "The command that goes on from a checkpoint: 'python train.py --resume {checkpoint}'. "
+        "Without {checkpoint} it has to find the files where it wrote them.",
         _TRIED, _OWN, metavar="COMMAND", parse=_resume_words,
     )
     probe: int = option(

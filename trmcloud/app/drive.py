@@ -99,6 +99,8 @@ class RunDriver:
     _ended_at: float = 0.0
     _listed_at: float = 0.0
     _missed_at: float | None = None
+    _gone: bool = False
+    """Its pod was seen to have ended while the ledger could not be used."""
     _done: list[WorkDone] = field(default_factory=list)
     """Work that is done by workers and not on record yet."""
     _watch: Watcher = lambda run: None
@@ -130,7 +132,7 @@ class RunDriver:
             with suppress(LedgerError):
                 self.run()  # a person may have ended it meanwhile: then it is tried at once
             if not self._is_to_end():
-                return self._guard(self._unusable)
+                return self._guard(self._unusable, tried=False)
         try:
             run = self._step()
         except StaleEpoch:
@@ -142,6 +144,7 @@ class RunDriver:
             return self._guard(error)
         if self._unusable is not None:
             self._unusable = self._missed_at = None
+            self._gone = False
             self.context.troubles.pop(self.run_id, None)
         return run
 
@@ -150,8 +153,9 @@ class RunDriver:
         """Whether the ledger could not be used when it was tried last."""
         return self._unusable is not None
 
-    def _guard(self, error: LedgerError) -> RunState:
-        """The run as it was last known: what is left to do without a ledger.
+    def _guard(self, error: LedgerError, *, tried: bool = True) -> RunState:
+        """The run as it was last known: what is left to do without a ledger. Once its pod has ended
+        the ledger is ``tried`` again, since what had filled the disk may be gone with that.
 
         Raises:
             StaleEpoch: it can be read, and another controller has taken the run over.
@@ -165,8 +169,13 @@ class RunDriver:
         self.context.troubles[self.run_id] = error
         if self._is_to_end():
             self._end_unwritten(generation)
-        if not self.errands or not self._must_stay(run) or self._has_gone(generation):
+        if not self.errands or not self._must_stay(run):
             raise error
+        self._gone = self._gone or self._has_gone(generation)
+        if self._gone:
+            if tried:
+                raise error
+            self._usable_again_at = 0.0
         return run
 
     def _is_to_end(self) -> bool:

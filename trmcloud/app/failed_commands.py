@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from trmcloud.app.context import Context
 from trmcloud.app.pod_request import read_launch_note
+from trmcloud.app.trial_facts import folders_around, missing_module, places_of_module
 from trmcloud.app.working_tree import IGNORE_NAME
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import CODE_NAME, PHASE, Command
@@ -32,7 +33,6 @@ _FILE = (
     re.compile(r"(?:^|[\s'\"])([^\s'\":]{1,500})['\"]?: No such file or directory"),
     re.compile(r"[Uu]nable to (?:open|find) (?:file )?['\"]?([^\s'\"]{1,500})"),
 )
-_MODULE = re.compile(r"No module named '([A-Za-z_][\w]{0,100})[.\w]*'")
 _WORK = f"/{PHASE}/work/"
 """In the path of a file below the tree that was sent."""
 
@@ -83,8 +83,8 @@ def missing_in(
     command was typed, and the option that sends it; empty where there is none."""
     names = set(sent)
     for line in reversed(lines):
-        if (module := _MODULE.search(line)) is not None:
-            return _module(module[1], here)
+        if module := missing_module(line):
+            return _module(module, here)
         for pattern in _FILE:
             found = pattern.search(line)
             if found is not None and (told := _file(found[1], command, here, names)) is not None:
@@ -123,15 +123,12 @@ def _file(said: str, command: Command, here: Path, sent: set[str]) -> tuple[str,
 
 def _module(module: str, here: Path) -> tuple[str, str]:
     """Of a module: where it is in the repository around the folder."""
-    folders = [here, *here.parents]
-    top = next((folder for folder in folders if (folder / ".git").exists()), None)
-    if top is not None:
-        for folder in folders[: folders.index(top) + 1]:
-            for inner in (folder, folder / "src"):
-                if (inner / module).is_dir() or (inner / f"{module}.py").is_file():
-                    up = os.path.relpath(folder, here)
-                    if up != "." or inner != folder:
-                        return module, f"--root {up} sends the folder that it is in"
+    for folder in folders_around(here):
+        for path in places_of_module(folder, module):
+            is_beside_it = folder == here and folder / "src" not in path.parents
+            if path.exists() and not is_beside_it:
+                up = os.path.relpath(folder, here)
+                return module, f"--root {up} sends the folder that it is in"
     return "", ""
 
 

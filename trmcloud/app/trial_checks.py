@@ -14,6 +14,7 @@ from trmcloud.core.contract.command_terms import MOST_LINE_CHARS
 from trmcloud.core.contract.records import Step, within
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
+from trmcloud.pod.job.readings import plain_name as metric_key
 
 # -- observations -------------------------------------------------------------------------------
 
@@ -335,13 +336,16 @@ def _writes(facts: Facts) -> Check:
 
 def _metric(facts: Facts) -> Check:
     first, command = facts.observed.first, facts.command
-    keys = {key.name: key for key in first.keys}
-    compared = _worth_naming(first.keys)
-    others = len(first.keys) - len(compared)
-    shown = _some([_key_text(key) for key in compared], _MOST_NAMES)
+    keys = {metric_key(key.name): key for key in one_of_each(first.keys)}
+    spellings = {plain: _spellings(first.keys, plain) for plain in keys}
+    compared = _worth_naming(list(keys.values()))
+    others = len(keys) - len(compared)
+    shown = _some(
+        [_key_text(key, spellings[metric_key(key.name)]) for key in compared], _MOST_NAMES
+    )
     shown += f", and {others} other name{'s' * (others != 1)}" if others else ""
     if command.metric:
-        found = keys.get(command.metric_name)
+        found = keys.get(metric_key(command.metric_name))
         if found is not None:
             times = f"{found.count:,} value{'s' * (found.count != 1)}"
             last = (
@@ -356,7 +360,7 @@ def _metric(facts: Facts) -> Check:
         )  # fmt: skip
     if not keys:
         return Check("metric", Result.UNKNOWN, "its log and event files showed no named number")
-    chosen = best_key(first.keys)
+    chosen = best_key(list(keys.values()))
     if chosen is None:
         return Check("metric", Result.UNKNOWN, f"seen: {shown}; none looks like a loss or a score")
     return Check("metric", Result.PASSED, f"seen: {shown}; best by {chosen.name}")
@@ -533,7 +537,7 @@ def _metric_options(facts: Facts) -> list[str]:
     if command.metric:
         best = ["--best", "max"] if command.higher_is_better else []
         return ["--metric", command.metric, *best]
-    chosen = best_key(facts.observed.first.keys)
+    chosen = best_key(one_of_each(facts.observed.first.keys))
     if chosen is None:
         return []
     best = ["--best", "max"] if is_higher_better(chosen.name) else []
@@ -585,7 +589,7 @@ def checkpoints_place(saves: Sequence[SeenSave]) -> str:
 
 _NUMBER = r"[-+]?(?:[0-9][0-9,]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?(?:nan|inf)\b"
 _PAIR = re.compile(
-    rf"""(?<![\w./-])([A-Za-z_][A-Za-z0-9_./@-]{{0,60}}(?:\ [A-Za-z_][A-Za-z0-9_]{{0,30}})?)
+    rf"""(?<![\w./-])([A-Za-z_][A-Za-z0-9_./@-]{{0,60}}(?:(?<!\.)\ [A-Za-z_][A-Za-z0-9_]{{0,30}})?)
     (['"]?\s{{0,8}}[=:]\s{{0,8}}['"]?)({_NUMBER})""",
     re.X | re.I,
 )
@@ -598,6 +602,8 @@ _NO_METRIC = re.compile(
     r"(global_?)?(step|iter|iteration|epoch)s?|lr|learning_rate|time|seconds|elapsed|eta|seed|"
     r"port|pid|rank|world_size|device|.*(/s|_per_sec.*|per_second|time|_ms|samples|tokens)", re.I
 )  # fmt: skip
+_OF_A_LIBRARY = re.compile(r"\[?[IWEF][0-9]{4} [0-9:.]+ ")
+"""How lines of glog begin, of PyTorch and TensorFlow: a number there is no metric."""
 _PLACE = re.compile(r".*\.(py|pyx|c|cc|cpp|cu|h|rs|go|js)|https?|file", re.I)
 """Names that stand before the number of a line or a port."""
 _HELD_OUT = re.compile(r"val|eval|test|dev|held", re.I)
@@ -623,6 +629,8 @@ class NamedNumber:
 def numbers_in(text: str) -> tuple[NamedNumber, ...]:
     """Return the named numbers of a line, the leftmost of each name; step counters are none."""
     found: dict[str, NamedNumber] = {}
+    if _OF_A_LIBRARY.match(text):
+        return ()
     for match in (
         *_PAIR.finditer(text[:MOST_LINE_CHARS]),
         *_WORDS.finditer(text[:MOST_LINE_CHARS]),
@@ -668,6 +676,25 @@ def best_key(keys: Sequence[SeenKey]) -> SeenKey | None:
 
     may_be = [key for key in keys if _may_compare(key.name)]
     return min(may_be, key=rank) if may_be else None
+
+
+def one_of_each(keys: Sequence[SeenKey]) -> list[SeenKey]:
+    """One key of each metric: of several spellings one that is read by its name, then the one with
+    the most values."""
+    found: dict[str, SeenKey] = {}
+    for key in keys:
+        before = found.get(metric_key(key.name))
+        if before is None or _ease(key) > _ease(before):
+            found[metric_key(key.name)] = key
+    return list(found.values())
+
+
+def _ease(key: SeenKey) -> tuple[bool, int]:
+    return not key.pattern, key.count
+
+
+def _spellings(keys: Sequence[SeenKey], plain: str) -> list[str]:
+    return [key.name for key in keys if metric_key(key.name) == plain]
 
 
 def _worth_naming(keys: Sequence[SeenKey]) -> list[SeenKey]:
@@ -718,8 +745,10 @@ def plain_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower().strip("-")
 
 
-def _key_text(key: SeenKey) -> str:
-    return f"{key.name} ({key.count:,} value{'s' * (key.count != 1)})"
+def _key_text(key: SeenKey, spellings: Sequence[str]) -> str:
+    others = [name for name in spellings if name != key.name]
+    also = f", also written {' and '.join(others)}" if others else ""
+    return f"{key.name} ({key.count:,} value{'s' * (key.count != 1)}{also})"
 
 
 def _ended(code: int, ran_s: float) -> str:

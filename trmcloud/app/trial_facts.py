@@ -142,8 +142,8 @@ def _missing(observed: Observed, tree: WorkingTree, work: Path) -> tuple[Absent,
         if not path.there and not path.writes
     ]
     for line in observed.first.last_lines:
-        if module := _MODULE.search(line):
-            if (about := _missing_module(module[1].partition(".")[0], tree)) is not None:
+        if module := missing_module(line):
+            if (about := _missing_module(module, tree)) is not None:
                 found.setdefault(about.name, about)
             continue
         for quoted in _QUOTED.findall(line):
@@ -154,6 +154,12 @@ def _missing(observed: Observed, tree: WorkingTree, work: Path) -> tuple[Absent,
         if (about := _missing_file(Path(name).as_posix(), tree)) is not None:
             found.setdefault(about.name, about)
     return tuple(found.values())
+
+
+def missing_module(line: str) -> str:
+    """The top-level module that a line of a log says is not there; empty where it says none."""
+    found = _MODULE.search(line)
+    return found[1].partition(".")[0] if found else ""
 
 
 def _missing_file(name: str, tree: WorkingTree) -> Absent | None:
@@ -185,8 +191,8 @@ def _missing_file(name: str, tree: WorkingTree) -> Absent | None:
 
 def _missing_module(name: str, tree: WorkingTree) -> Absent | None:
     here = tree.root / tree.folder
-    for folder in _around(here):
-        for path in _places_of(folder, name):
+    for folder in folders_around(here):
+        for path in places_of_module(folder, name):
             if not path.exists():
                 continue
             if not folder.is_relative_to(tree.root):
@@ -210,7 +216,7 @@ def _why(path: Path, tree: WorkingTree) -> str:
     return why_left_out(tree, path.relative_to(tree.root).as_posix())
 
 
-def _around(root: Path) -> Sequence[Path]:
+def folders_around(root: Path) -> Sequence[Path]:
     """``root`` and the folders around it, up to the top of its repository; of a tree without one,
     those next to it."""
     folders = [root, *root.parents]
@@ -218,7 +224,8 @@ def _around(root: Path) -> Sequence[Path]:
     return folders[: _MOST_PARENTS + 1 if top is None else top + 1]
 
 
-def _places_of(folder: Path, module: str) -> Iterator[Path]:
+def places_of_module(folder: Path, module: str) -> Iterator[Path]:
+    """Where a module may be that is imported from ``folder``."""
     for inner in (folder, folder / "src"):
         yield from (inner / module / "__init__.py", inner / f"{module}.py", inner / module)
 

@@ -31,6 +31,7 @@ from trmcloud.app.trial_checks import (
 )
 from trmcloud.app.trial_facts import facts_of, shadow
 from trmcloud.app.working_tree import look_at, why_left_out
+from trmcloud.cli.commands.try_command import packages_to_rent
 from trmcloud.cli.main import load_command
 from trmcloud.cli.views.trial import check_lines, record_lines
 from trmcloud.core.contract.command import Command
@@ -226,6 +227,42 @@ def test_named_numbers_of_a_line(text: str, name: str, value: float | None, patt
     assert not {"step", "epoch", "run.py", "tokens"} & set(found)
     command = Command(("python",), metric=pattern)
     assert command.metric_name.strip("_").endswith(name.rpartition("_")[2])
+
+
+def test_the_hint_to_rent_names_the_packages_that_this_machine_has() -> None:
+    about = facts(requirements="requirements.txt", unnamed=())
+    line = run_line(about, Hired())
+    made = Trial("ab" * 32, ("python",), 1.0, 60.0, judge(about), line)
+    assert "--pip" not in line.split()
+    assert packages_to_rent(made) == ", and add --pip requirements.txt"
+    assert packages_to_rent(replace(made, line=f"{line} --pip requirements.txt")) == ""
+    bare = facts(requirements="", unnamed=())
+    assert packages_to_rent(replace(made, checks=judge(bare))) == ""
+
+
+def test_a_warning_of_a_library_has_no_metric() -> None:
+    said = "The hostname of the client socket cannot be retrieved. err=-3"
+    assert numbers_in(f"[W1125 10:55:09.616563686 socket.cpp:207] [c10d] {said}") == ()
+    assert [each.name for each in numbers_in(said)] == ["err"], "no name goes over a sentence's end"
+
+
+def test_spellings_of_one_metric_are_listed_once() -> None:
+    keys = (
+        SeenKey("Loss", 3, 0.5, r"Loss\s+([0-9.]+)"),
+        SeenKey("loss", 4, 0.5),
+        SeenKey("val/acc", 2, 0.5),
+        SeenKey("val_acc", 2, 0.5),
+    )
+    about = facts(Attempt(keys=keys))
+    told = check("metric", about)
+    assert (
+        "loss (4 values, also written Loss), val/acc (2 values, also written val_acc)"
+        in told.evidence
+    )
+    assert "other name" not in told.evidence
+    typed = facts(Attempt(keys=keys[:1]), command=Command(("python",), metric="loss"))
+    told = check("metric", typed)
+    assert told.evidence.startswith("loss: 3 values")
 
 
 def test_the_best_key_is_a_held_out_loss() -> None:

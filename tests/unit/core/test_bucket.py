@@ -18,12 +18,14 @@ from trmcloud.core.contract.bucket_layout import (
     MAX_PUT_BYTES,
     MOST_FILE_BYTES,
     Place,
+    command_file_name,
     is_oversized,
     is_slot,
     parse_place,
     piece_sizes,
     pieces_of,
     puts_in_slot,
+    puts_of_command,
     slots_of,
 )
 from trmcloud.core.contract.manifest import MAX_MANIFEST_BYTES, CheckpointManifest, shard_name
@@ -87,6 +89,19 @@ def test_every_shard_of_an_even_share_may_be_stored(count: int, most: int) -> No
     assert set(puts_in_slot(most)) <= granted, "a run that goes on alone saves whole files"
     other = shard_name("weights", count + 1, count + 1)
     assert not any(name.startswith(other) for name, _ in granted)
+
+
+@given(st.lists(st.integers(0, 20_000_000_000), min_size=1, max_size=20), st.integers(0, 10**10))
+def test_every_file_of_a_commands_checkpoint_may_be_stored(sizes: list[int], more: int) -> None:
+    most = sum(sizes) + more
+    granted = set(puts_of_command(most))
+    for number, size in enumerate(sorted(sizes, reverse=True), 1):
+        pieces = pieces_of(command_file_name(number), size)
+        assert {(piece.name, piece.length) for piece in pieces} <= granted
+        for piece in pieces:
+            path, length = f"train/g1-slot-0/{piece.name}", piece.end - piece.start
+            assert not is_oversized(path, length, {"train": most})
+    assert {("tree.json", None), ("manifest.json", None)} <= granted
 
 
 def test_every_full_piece_has_a_length_that_is_known_beforehand() -> None:
@@ -156,6 +171,9 @@ def test_an_unjudged_archive_is_stored_after_the_checkpoints_and_takes_no_slot_o
     made = [kept(10, 1.0), kept(20, 2.0), replace(kept(21, None), is_output=True)]
     assert bk.worth_saving(made) == tuple(made)
     assert bk.unstored(made, made[:2]) == (made[2],)
+    early = replace(made[2], step=0)
+    assert bk.unstored((early, *made[:2]), ()) == (*made[:2], early), "whatever its number"
+    assert bk.unstored((early,), ()) == (early,)
     held = dict(zip("abcd", [kept(5, 1.5), *made], strict=True))
     assert bk.free_slot(held, 1) == "a", "neither the best nor the latest checkpoint"
     held["a"] = kept(15, 0.5)
@@ -221,6 +239,9 @@ def test_a_new_pod_is_given_the_furthest_and_the_one_before() -> None:
     other = manifest("extreme", 1)
     found = latest_resumable([*made, bare, other])
     assert [(m.phase, m.step) for m in found] == [("fast", 9), ("fast", 6), ("extreme", 1)]
+    own = [replace(m, recipe="command") for m in (bare, *made)]
+    rest = replace(own[0], step=13, extra={"layout": "outputs"})
+    assert [m.step for m in latest_resumable([*own, rest])] == [12, 9], "as a command saves them"
     anew = replace(manifest("fast", 9), created_at=5e9)
     assert latest_resumable([*made, anew])[0] == anew
     assert len(latest_resumable([*made, anew])) == 2

@@ -270,3 +270,13 @@ def test_versions_that_were_gone_before_they_were_taken_are_counted(tmp_path: Pa
         assert not list(watcher.settled(float(second), 2.0))
     assert watcher.overwritten == 3
     assert watcher.last_overwritten == "out/model.pt"
+
+
+def test_a_model_that_two_callbacks_saved_is_one_file(tmp_path: Path) -> None:
+    """Lightning validates as it stops: its own callback saves beside ours, at the same step."""
+    lay(tmp_path, "out/step-20.ckpt", "out/step=20.ckpt", content=b"PK\x03\x04")
+    first = tmp_path / "out" / "step=20.ckpt"
+    os.utime(first, ns=(1, 1))
+    assert found(tmp_path) == {"out/step=20.ckpt": ("ckpt", 1)}
+    lay(tmp_path, "out/generator-20.ckpt", content=b"PK\x03\x04")
+    assert found(tmp_path) == {"out/generator-20.ckpt": ("ckpt", 2)}, "another model of that step"

@@ -46,6 +46,7 @@ from trmcloud.core.contract.bucket_layout import (
     pieces_of,
     put_key,
     puts_in_slot,
+    puts_of_command,
     report_name,
     slots_of,
 )
@@ -148,8 +149,11 @@ class S3Bucket:
                 if stored.at == self._place.run(request.run_id, phase, slot)
             }
             phases[phase] = PhaseSlots(keep_best, slots, held)
-            allowed = puts_in_slot(
-                request.file_bytes.get(phase, MOST_FILE_BYTES), request.shards.get(phase, 0)
+            most = request.file_bytes.get(phase, MOST_FILE_BYTES)
+            allowed = (
+                puts_of_command(most)
+                if request.of_command
+                else puts_in_slot(most, request.shards.get(phase, 0))
             )
             for slot in slots:
                 for name, length in allowed:

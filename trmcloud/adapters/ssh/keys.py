@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
 import re
 import shutil
@@ -49,6 +50,12 @@ class KeyStore:
             host_public=_public(host),
             user_public=_public(user),
         )
+
+    def shared(self, pod_name: str) -> str:
+        """A key by which the machines of one pod know each other: always the same one, of which no
+        other key can be computed."""
+        own = self.for_pod(pod_name).host_private
+        return hmac.new(own.encode(), b"machines of one pod", "sha256").hexdigest()
 
     def identity(self) -> Path:
         """The private key that logs in."""

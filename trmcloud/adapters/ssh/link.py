@@ -6,6 +6,7 @@ import re
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from trmcloud.adapters.ssh.sync import MAX_ANSWER_BYTES, Mirror, PeerMachines, r
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import GRANTS_NAME
-from trmcloud.core.contract.command import GIVEN_NAME
+from trmcloud.core.contract.command import GIVEN_NAME, PARTS_KEY_NAME
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.notices import WEBHOOK_NAME
 from trmcloud.core.errors import CheckpointError, Dropped, LinkError, NoAddress
@@ -119,8 +120,27 @@ class SshPodLink(PodLink):
         return self._troubles.get(pod_name)
 
     def send_orders(self, pod_name: str, orders: contract.Orders) -> None:
+        """As the port says. An order to land goes to all machines of a pod at once, since a save
+        may need every rank; one that cannot be reached keeps no other from being told.
+
+        Raises:
+            LinkError: a machine could not be told; to tell it again changes nothing for the others.
+        """
         path = f"{self._pod_folder(pod_name)}/{contract.ORDERS_NAME}"
-        write_text(self.connection(pod_name), path, contract.dump(orders))
+        if not orders.land:
+            write_text(self.connection(pod_name), path, contract.dump(orders))
+            return
+        machines, untold = [self.connection(pod_name)], []
+        try:
+            machines += self._to_others(pod_name)
+        except LinkError as error:
+            untold.append(error)
+        with ThreadPoolExecutor(max_workers=len(machines)) as pool:
+            told = [pool.submit(write_text, each, path, contract.dump(orders)) for each in machines]
+        for each in told:
+            each.result()
+        if untold:
+            raise untold[0]
 
     def grant(self, pod_name: str, text: str) -> None:
         self._give(pod_name, GRANTS_NAME, text)
@@ -129,11 +149,15 @@ class SshPodLink(PodLink):
         self._give(pod_name, WEBHOOK_NAME, text)
 
     def give_environment(self, pod_name: str, text: str) -> None:
-        self._give(pod_name, GIVEN_NAME, text)
+        """As the port says; the command runs on every machine of the pod."""
+        for machine in (*self._to_others(pod_name), self.connection(pod_name)):
+            self._give(pod_name, GIVEN_NAME, text, machine)
 
-    def _give(self, pod_name: str, name: str, text: str) -> None:
+    def _give(
+        self, pod_name: str, name: str, text: str, machine: SshConnection | None = None
+    ) -> None:
         path = f"{self._pod_folder(pod_name)}/{name}"
-        write_text(self.connection(pod_name), path, text, umask="077")
+        write_text(machine or self.connection(pod_name), path, text, umask="077")
 
     def answers(self, pod_name: str) -> bool:
         """Whether the pod's SSH server lets us in now."""
@@ -201,6 +225,9 @@ class SshPodLink(PodLink):
                 raise LinkError(f"{item.remote!r:.80} is not below {self._root}")
         parcels = {item.remote: parcel_of(item.local, item.sha256) for item in items}
         machines = (*self._to_others(pod_name), self.connection(pod_name))
+        if len(machines) > 1:
+            for machine in machines:
+                self._give(pod_name, PARTS_KEY_NAME, self._keys.shared(pod_name), machine)
         whole = sum(parcel.size_bytes() for parcel in parcels.values())
         for number, machine in enumerate(machines):
             tell = shifted(progress, number * whole, len(machines) * whole)

@@ -18,6 +18,7 @@ from trmcloud.core.contract.bucket_layout import (
     GRANTED_TIMES,
     PIECE_BYTES,
 )
+from trmcloud.core.contract.command import PHASE, RECIPE
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
@@ -84,7 +85,11 @@ _ASK_AGAIN_S = 600.0
 
 
 def granted_file_bytes(plan: Plan) -> Mapping[str, int]:
-    """By phase, what one file of a checkpoint may hold: far more than the plan expects."""
+    """By phase, what one file of a checkpoint may hold: far more than the plan expects. Of a user's
+    command, what a whole checkpoint may."""
+    if plan.spec.command is not None:
+        size = max(2 * PIECE_BYTES, GRANTED_TIMES * plan.spec.command.checkpoint_bytes)
+        return {PHASE: size}
     most: dict[str, int] = {}
     for candidate in plan.candidates:
         for phase in candidate.phases:
@@ -166,14 +171,17 @@ def checkpoints_to_resume(run: RunState, shelf: BucketCheckpoints) -> tuple[Stor
 
 def latest_resumable(manifests: Iterable[CheckpointManifest]) -> tuple[CheckpointManifest, ...]:
     """Return the checkpoints that a new pod continues from: of each phase the latest step that has
-    its optimizer's state, after it the one before, for where the store has not got the first as it
-    was promised, and the last one before the cooldown that the latest is in."""
+    its optimizer's state, or is a command's; after it the one before, for where the store has not
+    got the first as it was promised; and the last one before the cooldown that the latest is in."""
     by_phase: dict[str, dict[int, CheckpointManifest]] = {}
     for made in manifests:
         steps = by_phase.setdefault(made.phase, {})
         known = steps.get(made.step)
         later = known is None or made.created_at > known.created_at
-        if later and any(file.kind == "optimizer" for file in made.files):
+        goes_on = any(file.kind == "optimizer" for file in made.files) or (
+            made.recipe == RECIPE and not made.is_output
+        )
+        if later and goes_on:
             steps[made.step] = made
     found: list[CheckpointManifest] = []
     for steps in by_phase.values():
@@ -221,6 +229,7 @@ def give_grants(
             ],
             file_bytes=file_bytes,
             shards=granted_shards(candidate),
+            of_command=plan.spec.command is not None,
             cache=None
             if local or plan.spec.volume
             else pinned_request(context, bucket, run, candidate),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -78,8 +79,16 @@ def _show(trial: Trial, hired: Hired, log: Path) -> None:
         print(f"  its log: {log}")
         return
     if not hired.is_rented:
-        print("  to rent, put 1xH100 or any --memory 24 in the place of local --rate:")
+        pip = packages_to_rent(trial)
+        print(f"  to rent, put 1xH100 or any --memory 24 in the place of local --rate{pip}:")
     print(trial.line, file=as_is())  # to be copied: whole, however wide the terminal is
+
+
+def packages_to_rent(trial: Trial) -> str:
+    """What a rented machine needs that this one has: the requirements that its probe would name."""
+    words = [word for check in trial.checks for word in check.fix.split()]
+    named = next((b for a, b in itertools.pairwise(words) if a == "--pip"), "")
+    return f", and add --pip {named}" if named and "--pip" not in trial.line.split() else ""
 
 
 def _plain(amount: Usd | None) -> str:

@@ -216,7 +216,7 @@ def _cap(plan: Plan) -> str:
 
 _ON_SEVERAL = (
     ("machines", "the command starts on each; torchrun finds the others by itself"),
-    ("kept", "what the first machine saves; what ranks of others write there (DCP) is lost"),
+    ("kept", "what the first machine saves, and the others' files of one checkpoint by DCP"),
 )
 _NAMED = 5
 

@@ -50,7 +50,8 @@ def unstored(
     uploaded: Sequence[KeptCheckpoint],
     given_up: Sequence[KeptCheckpoint] = (),
 ) -> tuple[KeptCheckpoint, ...]:
-    """Return the kept checkpoints worth saving that are neither stored nor ``given_up`` as damaged.
+    """Return the kept checkpoints worth saving that are neither stored nor ``given_up`` as damaged;
+    what is unjudged comes last.
 
     One that was stored before it was evaluated is owed again, for its metric: see ``lacks_metric``.
     A best one is not owed where the bucket has one as good: a pod that lost its disk and trains
@@ -62,13 +63,15 @@ def unstored(
     scored = {each.bits for each in uploaded if each.val_bpb is not None}
     damaged = {each.bits for each in given_up}
     sound = [each for each in kept if each.bits not in damaged] if damaged else kept
-    return tuple(
+    judged = [each for each in sound if not each.is_output]
+    owed = [
         k
-        for mine in _by_phase(sound)
+        for mine in _by_phase(judged)
         for k in _wanted(mine, 1)
         if k.bits not in (stored if k.val_bpb is None else scored)
         and (k in _to_go_on_from(mine) or not _is_surpassed(k, uploaded))
-    )
+    ]
+    return (*owed, *(each for each in sound if each.is_output and each.bits not in stored))
 
 
 def lacks_metric(held: Mapping[str, KeptCheckpoint | None], kept: KeptCheckpoint) -> str | None:

@@ -68,12 +68,15 @@ CHECKPOINT_NAMES: Mapping[str, int] = {
     "tokenizer.json": 0,
     MANIFEST_NAME: 0,
 }
+MOST_COMMAND_FILES = 256
+"""Files of one checkpoint of a user's command that a pod may put: each has a grant in each slot."""
 SHARDED_KINDS = ("weights", "optimizer")
 """The kinds of files that each rank of a sharded training saves for itself."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _SEGMENT = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]{0,120}")
 _REPORT = re.compile(r"g[0-9]{1,4}-report\.json")
+_COMMAND_FILE = re.compile(r"file-[0-9]{4}\.bin|tree\.json")
 _SLOT = re.compile(r"g([0-9]{1,4})-slot-([0-9]{1,3})")
 
 
@@ -189,6 +192,21 @@ def puts_in_slot(file_bytes: int, shards: int = 0) -> tuple[tuple[str, int | Non
     return tuple(puts)
 
 
+def command_file_name(number: int) -> str:
+    """Of the ``number``-th largest file of a command's checkpoint, from 1 on."""
+    return f"file-{number:04d}.bin"
+
+
+def puts_of_command(checkpoint_bytes: int) -> tuple[tuple[str, int | None], ...]:
+    """(name, exact length) of every object that may be written in a slot for checkpoints of a
+    user's command up to ``checkpoint_bytes``. Its files are named by size, the largest first: the
+    third holds no more than a third of all."""
+    puts: list[tuple[str, int | None]] = [(MANIFEST_NAME, None), ("tree.json", None)]
+    for number in range(1, MOST_COMMAND_FILES + 1):
+        puts += _puts_of(command_file_name(number), MOST_PIECES, checkpoint_bytes // number)
+    return tuple(puts)
+
+
 def _puts_of(name: str, most: int, file_bytes: int) -> list[tuple[str, int | None]]:
     puts: list[tuple[str, int | None]] = [(name, None)]
     for size in piece_sizes(file_bytes) if most else ():
@@ -197,7 +215,10 @@ def _puts_of(name: str, most: int, file_bytes: int) -> list[tuple[str, int | Non
 
 
 def is_checkpoint_name(name: str) -> bool:
-    """Whether a checkpoint of our trainer has a file of this name, whole or in shards."""
+    """Whether a checkpoint of our trainer has a file of this name, whole or in shards, or one of a
+    user's command."""
+    if _COMMAND_FILE.fullmatch(name):
+        return True
     shard = parse_shard_name(name)
     return name in CHECKPOINT_NAMES or (shard is not None and shard.kind in SHARDED_KINDS)
 

@@ -31,7 +31,10 @@ ON_SEVERAL: Mapping[str, str] = {
     "MASTER_ADDR": "The first machine's address, as the others reach it.",
     "MASTER_PORT": "A port of it for the command's rendezvous.",
     "NNODES": "How many machines there are.",
-    "NODE_RANK": "0 on the first machine, whose checkpoints are kept; 1, 2, … on the others.",
+    "NODE_RANK": (
+        "0 on the first machine, whose checkpoints are kept; 1, 2, … on the others, which send it"
+        " their files of a distributed checkpoint (DCP)."
+    ),
     "NPROC_PER_NODE": "How many GPUs each of them has.",
 }
 """Of a command that is started on several machines, on each of them. torchrun knows them by itself:

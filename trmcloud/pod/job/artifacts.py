@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 from trmcloud.core.contract.command import is_inside
 from trmcloud.core.contract.command_terms import MOST_DEPTH, MOST_FILES
 from trmcloud.core.values import dataclass
+from trmcloud.pod.job.parts import INDEX_NAME, SUFFIX, SplitFolder, named_files
 
 OUTPUTS = "outputs"
 """The kind of the one archive of files that no layout recognises."""
 UNFINISHED = "unfinished"
-"""The layout of a folder whose index is not there yet."""
+"""The layout of a folder whose index is not there yet, or that lacks files of its index."""
 STATES = frozenset({"cbsnapshot"})
 """Layouts of a training's state whose step no name and no line of the log tells."""
 MODELS_ALONE = frozenset({"transformers-model", "transformers-adapter"})
@@ -285,6 +286,8 @@ class Found(NamedTuple):
     refused: tuple[tuple[str, str], ...]
     rest: tuple[SeenFile, ...]
     """Their paths are below the place."""
+    split: tuple[SplitFolder, ...] = ()
+    """Folders of distributed checkpoints, of which other machines may have files."""
 
 
 def find_artifacts(
@@ -302,7 +305,8 @@ def find_artifacts(
     folder = _walk(root, below, 0, [_MOST_ENTRIES], known)
     found = _Search(root, place, by_name=not below and not place)
     found.search(folder, is_top=True)
-    return Found(tuple(found.artifacts), tuple(found.refused), tuple(found.rest))
+    split = tuple(splits_in(folder, root, place))
+    return Found(tuple(found.artifacts), tuple(found.refused), tuple(found.rest), split)
 
 
 def files_below(root: Path) -> tuple[SeenFile, ...]:
@@ -367,9 +371,13 @@ class _Search:
             return
         kind = layout_of(folder, self._root)
         if kind == UNFINISHED:
+            self.rest += folder.every()
             return
         if kind and not (is_top and kind == "folder"):
             if kind in _WHOLE or marks_of(name).step is not None:
+                if not all(split.is_whole for split in splits_in(folder, self._root)):
+                    self.rest += folder.every()
+                    return
                 self._add(folder.path, list(folder.every()), kind, folder.troubles)
             else:
                 self._add_model(folder, kind)
@@ -421,6 +429,7 @@ class _Search:
             else:
                 self.rest.append(folder.files[name])
         for names in groups.values():
+            names = _without_twins(folder.files, names)
             first = next(name for name in names if not is_part(name))
             suffix = os.path.splitext(first)[1].lower().lstrip(".") or "file"
             source = f"{folder.path}/{first}" if folder.path else first
@@ -466,9 +475,8 @@ def layout_of(folder: Folder, root: Path) -> str:
         return "orbax"
     if any("_METADATA" in f.files for n, f in folders.items() if not _DIGITS.search(n)):
         return "orbax"
-    if any(n.endswith(".distcp") for n in files):
-        # Its index is written last.
-        return "torch-dcp" if ".metadata" in files else UNFINISHED
+    if (split := split_of(folder, root)) is not None:
+        return "torch-dcp" if split.is_whole else UNFINISHED
     if "saved_model.pb" in files:
         return "saved-model"
     if any(re.search(r"mp_rank_\d+_model_states\.pt$", n) for n in files):
@@ -485,6 +493,33 @@ def layout_of(folder: Folder, root: Path) -> str:
     if _STEP.search(name) and any(is_model(root, file) for file in folder.every()):
         return "folder"
     return ""
+
+
+def split_of(folder: Folder, root: Path, place: str = "") -> SplitFolder | None:
+    """A folder of a distributed checkpoint; None where it is none. Its index is written last."""
+    files = folder.files
+    index = files.get(INDEX_NAME)
+    own = {name: file.mtime_ns for name, file in files.items() if name.endswith(SUFFIX)}
+    if index is None:
+        return (
+            SplitFolder(place, folder.path, root / folder.path, own, None, _NONE) if own else None
+        )
+    named = named_files(root / index.path, index.mtime_ns, index.size_bytes)
+    if not own and not named:
+        return None
+    missing = named - own.keys()
+    return SplitFolder(place, folder.path, root / folder.path, own, index.mtime_ns, missing)
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+def splits_in(folder: Folder, root: Path, place: str = "") -> Iterator[SplitFolder]:
+    """Every folder of a distributed checkpoint at or below this one."""
+    if (found := split_of(folder, root, place)) is not None:
+        yield found
+    for child in folder.folders.values():
+        yield from splits_in(child, root, place)
 
 
 def _holds_checkpoints(folder: Folder, root: Path) -> bool:
@@ -516,6 +551,16 @@ def is_model(root: Path, file: SeenFile) -> bool:
     except OSError:
         return False
     return any(begin.startswith(first) and also in begin for first, also in _FIRST_BYTES)
+
+
+def _without_twins(files: Mapping[str, SeenFile], names: Sequence[str]) -> list[str]:
+    """Without files that bear the name of another one in other punctuation, as ``step=20.ckpt``
+    beside ``step-20.ckpt``: the same model, saved by two callbacks. The first one that was written
+    stays."""
+    first: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: files[name].mtime_ns):
+        first.setdefault(re.sub(r"[^a-z0-9.]", "", name.lower()), name)
+    return [name for name in names if name in first.values()]
 
 
 def _group_of(name: str) -> object:
@@ -599,6 +644,8 @@ class Watcher:
         self._done: dict[str, tuple[SeenFile, ...]] = {}
         self.rest: tuple[SeenFile, ...] = ()
         """Files of no layout in the working tree, as of the last look."""
+        self.split: tuple[SplitFolder, ...] = ()
+        """Folders of distributed checkpoints, as of the last look."""
         self.changes = 0
         """Counts what was seen to have changed: a sign that the command makes progress."""
         self.overwritten = 0
@@ -658,21 +705,26 @@ class Watcher:
             raise ArtifactRefused(
                 f"its folder leads out of the working tree, to {os.path.realpath(path.parent):.200}"
             )
-        return _as_one(self._work, name, "")
+        artifact = _as_one(self._work, name, "")
+        if artifact is not None and artifact.kind == UNFINISHED:
+            raise ArtifactRefused("its index, or files that its index names, are not here yet")
+        return artifact
 
     def _look(self) -> Iterator[Artifact | tuple[str, str]]:
+        rest: list[SeenFile] = []
+        split: list[SplitFolder] = []
         if not self._places:
             found = find_artifacts(self._work, but=self._but)
-            self.rest = found.rest
+            rest, split = list(found.rest), list(found.split)
             yield from found.artifacts
             yield from found.refused
-        rest: list[SeenFile] = []
         for place in self._places:
-            yield from self._look_in(place, rest)
-        if self._places:
-            self.rest = tuple(rest)
+            yield from self._look_in(place, rest, split)
+        self.rest, self.split = tuple(rest), tuple(split)
 
-    def _look_in(self, place: _Place, rest: list[SeenFile]) -> Iterator[Artifact | tuple[str, str]]:
+    def _look_in(
+        self, place: _Place, rest: list[SeenFile], split: list[SplitFolder]
+    ) -> Iterator[Artifact | tuple[str, str]]:
         if not place.outside and not _stays_inside(place.root, place.root / place.below):
             yield place.below, "it leads out of the working tree"
             return
@@ -684,26 +736,33 @@ class Watcher:
                 return
             for name in names:
                 if fnmatchcase(name, place.pattern) and not _IN_MAKING.search(name):
-                    yield from self._one(place, f"{place.below}/{name}" if place.below else name)
+                    named = f"{place.below}/{name}" if place.below else name
+                    yield from self._one(place, named, split)
         elif at.is_file():
             whole = place.root.parent if not place.below else place.root
             named = place.below or place.root.name
-            yield from self._one(place._replace(root=whole, below=""), named)
+            yield from self._one(place._replace(root=whole, below=""), named, split)
         else:
             but = () if place.outside else self._but
             found = find_artifacts(place.root, place=place.outside, below=place.below, but=but)
             if not place.outside:
                 rest += found.rest
+            split += found.split
             yield from found.artifacts
             yield from found.refused
 
-    def _one(self, place: _Place, name: str) -> Iterator[Artifact | tuple[str, str]]:
+    def _one(
+        self, place: _Place, name: str, split: list[SplitFolder]
+    ) -> Iterator[Artifact | tuple[str, str]]:
+        if (place.root / name).is_dir():
+            walked = _walk(place.root, name, 0, [_MOST_ENTRIES], ())
+            split += splits_in(walked, place.root, place.outside)
         try:
             artifact = _as_one(place.root, name, place.outside)
         except ArtifactRefused as why:
             yield name, str(why)
             return
-        if artifact is not None:
+        if artifact is not None and artifact.kind != UNFINISHED:
             yield artifact
 
     def _count_overwritten(self, artifact: Artifact, before: Artifact) -> None:
@@ -741,6 +800,8 @@ def _as_one(root: Path, name: str, place: str) -> Artifact | None:
     if len(files) > MOST_FILES:
         raise ArtifactRefused(f"it holds more than {MOST_FILES} files")
     kind = layout_of(folder, root) or NAMED
+    if not all(split.is_whole for split in splits_in(folder, root)):
+        kind = UNFINISHED
     ordered = tuple(sorted(files, key=lambda file: file.path))
     return Artifact(name, path, ordered, False, kind, place) if files else None
 

@@ -21,6 +21,7 @@ from trmcloud.core.contract.command import (
     GIVEN_NAME,
     NO_SIGNAL,
     OFFSPRING_NAME,
+    PARTS_KEY_NAME,
     PATHS,
     Command,
     is_inside,
@@ -47,6 +48,7 @@ from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.artifacts import SeenFile, Watcher, files_below
+from trmcloud.pod.job.parts import PORT, PartsReceiver, PartsSender
 from trmcloud.pod.job.readings import EventFiles, LogPump, Readings, of_object, whole_step
 from trmcloud.pod.job.reporting import CommandReporter, StepProbe
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints
@@ -170,6 +172,20 @@ _READ_FOR_S = 0.1
 _MOST_KEYS = 12
 """Of the keys that were seen, in a line."""
 _KILL_WITHIN_S = 10.0
+_BALLAST_NAME = ".ballast"
+_BALLAST_BYTES = 8 << 20
+"""Kept on the disk until the command has ended, so that what follows has room on one that it has
+filled: its end, its log's last lines, and on the user's own machine the ledger."""
+_FULL_BYTES = 1 << 20
+_PARTS_DIR = "parts"
+_PARTS_IDLE_S = 20.0
+"""At the end: how long files of other machines are waited for while none comes."""
+_PARTS_MOST_S = 60.0
+_PARTS_BYTES_PER_S = 50e6
+"""Files of other machines are waited for no longer than one checkpoint takes at this pace, and
+``_PARTS_MOST_S`` more."""
+_LACKS_AFTER_S = 30.0
+"""From the writing of an index until files that it names, and that are not here, are missed."""
 _MOST_REPORT_BYTES = 1 << 20
 """Of reports, read at once."""
 
@@ -203,6 +219,11 @@ class Job:
         self._readings = Readings(command)
         self._log: LogPump | None = None
         self._events: EventFiles | None = None
+        self._was_full = False
+        """Whether the disk had no room left while the command ran."""
+        self._is_first = environment.get("NODE_RANK", "0") == "0"
+        self._receiver: PartsReceiver | None = None
+        self._sender: PartsSender | None = None
 
     def run(self) -> None:
         processes.adopt_orphans()
@@ -220,6 +241,9 @@ class Job:
                 "bad_config", f"{words[0]}: {error.strerror or error}: it cannot be run there"
             )
             return
+        self._join_machines()
+        with contextlib.suppress(OSError):
+            write_atomic(self._folder / _BALLAST_NAME, "." * _BALLAST_BYTES, durable=False)
         self._started_at = time.time()
         self._tell.enter("training", self._started_at)
         assert self._child is not None
@@ -228,6 +252,8 @@ class Job:
         finally:
             self._left = len(offspring(os.getpid())) if self._child.poll() is not None else 0
             ended = kill_all(os.getpid(), _KILL_WITHIN_S)
+            self._note_room()
+            (self._folder / _BALLAST_NAME).unlink(missing_ok=True)
         code = self._child.wait() if ended or self._child.poll() is not None else -signal.SIGKILL
         self._finish(code)
 
@@ -312,6 +338,23 @@ class Job:
             os.close(write)
         self._log = LogPump(read, 1)
 
+    def _join_machines(self) -> None:
+        """On several machines: this one sends its files of distributed checkpoints to the first, or
+        is that."""
+        nodes = self._environment.get("NNODES", "1")
+        pod = self._environment.get(contract.ENV_POD, "")
+        root = self._folder.parents[2]  # runs/RUN/PHASE
+        try:
+            key = read_small(root / contract.PODS_DIR / pod / PARTS_KEY_NAME)
+            if nodes in ("", "1") or not key:
+                return
+            if self._is_first:
+                self._receiver = PartsReceiver(self._folder / _PARTS_DIR, key, self._say)
+            else:
+                self._sender = PartsSender((self._environment["MASTER_ADDR"], PORT), key)
+        except (OSError, ValueError, KeyError) as error:
+            self._say(f"files of other machines' ranks stay there: {error}")
+
     def _command_environment(self) -> dict[str, str]:
         """Return the command's environment: the agent's own without our variables, and the promised
         ones."""
@@ -377,9 +420,10 @@ class Job:
             if steady - watched_at >= watch_every_s:
                 watched_at, began = steady, time.thread_time()
                 self._note_offspring(steady)
-                self._taking.settled(steady, SETTLED_S)
+                self._look(steady, SETTLED_S)
                 self._read_events(steady, now)
                 self._tell.note("; ".join(self._notes(now)))
+                self._note_room()
                 looked_s = time.thread_time() - began
                 watch_every_s = min(_WATCH_MOST_S, max(_WATCH_EVERY_S, looked_s * _WATCH_SHARE))
             self._tell.sign(
@@ -401,6 +445,20 @@ class Job:
             if Act.KILL in acts:
                 return
             time.sleep(_TICK_S)
+
+    def _look(self, steady: float, after_s: float) -> None:
+        """At what was saved, here and on other machines."""
+        if self._receiver is not None:
+            self._receiver.drop_stale()
+        self._taking.settled(steady, after_s)
+        if self._receiver is not None:
+            self._receiver.look(self._taking.split)
+        if self._sender is not None:
+            self._sender.look(self._taking.split)
+
+    def _note_room(self) -> None:
+        with contextlib.suppress(OSError):
+            self._was_full |= shutil.disk_usage(self._folder).free < _FULL_BYTES
 
     def _probe(self, steady: float) -> None:
         if self._probing is not None and not self._stopping.told:
@@ -439,6 +497,9 @@ class Job:
     def _notes(self, now: float) -> list[str]:
         """Return the warnings for the user."""
         notes = self._taking.notes
+        indexed = [split.index_ns for split in self._taking.split if split.missing]
+        if any(now - (at or 0) / 1e9 >= _LACKS_AFTER_S for at in indexed):
+            notes += self._taking.incomplete
         waited = now - self._started_at >= _KEYS_AFTER_S
         if self._command.metric and self._tell.metric is None and waited:
             notes.insert(0, self._missing_metric())
@@ -512,9 +573,11 @@ class Job:
         # Nobody writes any more: what was left by one that ended by itself is whole; what was being
         # written when it was killed must have stood still before that.
         self._tell.order.has_ended = True
-        self._taking.settled(time.monotonic(), SETTLED_S if self._stopping.killed else 0.0)
+        self._await_parts()
+        self._look(time.monotonic(), SETTLED_S if self._stopping.killed else 0.0)
         self._taking.collect(to_the_end=True)
-        self._taking.take_outputs()
+        if self._is_first:  # from other machines nothing is brought home but such parts
+            self._taking.take_outputs()
         (self._folder / OFFSPRING_NAME).unlink(missing_ok=True)
         if self._stopping.told:
             took_s = self._stopping.waited_s(time.monotonic())
@@ -524,6 +587,26 @@ class Job:
         outcome, message = self._judged(code)
         self._end(outcome, message)
 
+    def _await_parts(self) -> None:
+        """Until other machines' files of the last checkpoint have come, or none comes any more."""
+        most_s = _PARTS_MOST_S + self._command.checkpoint_bytes / _PARTS_BYTES_PER_S
+        if self._sender is not None:
+            self._look(time.monotonic(), SETTLED_S)
+            self._sender.end(_PARTS_IDLE_S, most_s, lambda: self._tell.write(time.time()))
+        if self._receiver is None:
+            return
+        began = time.monotonic()
+        while True:
+            steady = time.monotonic()
+            self._look(steady, SETTLED_S)
+            idle_s = min(self._receiver.idle_s, steady - began)
+            missing = any(split.missing for split in self._taking.split)
+            if not missing or idle_s >= _PARTS_IDLE_S or steady - began >= most_s:
+                break
+            self._tell.write(time.time())
+            time.sleep(_TICK_S)
+        self._receiver.close()
+
     def _judged(self, code: int) -> tuple[str, str]:
         ended = _ended(code)
         notes = []
@@ -531,6 +614,8 @@ class Job:
             notes.append(
                 f"it had not left {self._command.grace_s:g} s after it was told, and was killed"
             )
+        if self._was_full:
+            notes.append("it filled the disk: what it wrote last may be cut off")
         if self._left and not self._stopping.told:
             many = "a process" if self._left == 1 else f"{self._left} processes"
             notes.append(f"it left {many} running, now ended: start it in the foreground")
@@ -538,7 +623,7 @@ class Job:
             where = f" in {self._command.checkpoints}" if self._command.checkpoints else ""
             also = ": its other files come home unjudged" if self._taking.has_outputs else ""
             notes.append(f"it left no checkpoint{where}{also}")
-        notes += self._taking.notes
+        notes += [*self._taking.incomplete, *self._taking.notes]
         if self._command.metric and self._tell.metric is None:
             notes.append(self._missing_metric())
         if self._probing is not None and self._probing.done:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.bucket_layout import command_file_name
 from trmcloud.core.contract.command import RECIPE, Command, is_inside
 from trmcloud.core.contract.command_terms import TREE_NAME, CheckpointTree, TreeFile
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
@@ -37,6 +38,7 @@ from trmcloud.pod.job.artifacts import (
     why_half,
 )
 from trmcloud.pod.job.metric_order import Saved
+from trmcloud.pod.job.parts import SplitFolder
 from trmcloud.pod.job.readings import plain_name
 from trmcloud.pod.job.reporting import CommandReporter
 
@@ -52,8 +54,8 @@ _TREE_BYTES = 1 << 20
 METRIC, TREE_SHA256 = "metric", "tree_sha256"
 """Keys of a manifest's ``extra``: what its metric is called, its value, and how that was found;
 the hash of ``tree.json``, which stands for all of it."""
-_SPARE_BYTES = 256 << 20
-"""Of the disk, left to the command when a checkpoint is copied."""
+_SPARE_BYTES, _SPARE_SHARE = 256 << 20, 8
+"""Of the disk, left to the command when a checkpoint is copied: no more than an eighth of it."""
 _PENDING = 2
 """Checkpoints beside the kept ones that wait for their metric."""
 
@@ -193,7 +195,7 @@ class CommandCheckpoints:
             OSError: it could not be written.
         """
         size = sum(file.size_bytes + 1024 for file in files) + (1 << 16)
-        if not files or shutil.disk_usage(self._folder).free < size + _SPARE_BYTES:
+        if not files or _room(self._folder) < size:
             return None
         archive = self._folder / f"{MAKING}outputs-{os.getpid()}.tar"
         try:
@@ -236,10 +238,10 @@ class CommandCheckpoints:
         """The oldest go first, but not the best one, where the disk has too little room."""
         best = mf.pick_best(made) or mf.pick_latest(made)
         spare = sorted((m for m in made if m != best), key=lambda m: m.created_at)
-        while (free := shutil.disk_usage(self._folder).free) < needed + _SPARE_BYTES:
+        while (room := _room(self._folder)) < needed:
             if not spare:
                 raise ArtifactRefused(
-                    f"{needed / 1e9:.2f} GB, and {free / 1e9:.2f} GB of the disk are free"
+                    f"{needed / 1e9:.2f} GB, and the disk has room for {max(0, room) / 1e9:.2f} GB"
                 )
             self._delete(spare.pop(0))
 
@@ -255,8 +257,11 @@ class CommandCheckpoints:
         files: list[CheckpointFile] = []
         listed: list[TreeFile] = []
         largest = max(artifact.weights, key=lambda file: file.size_bytes)
-        for number, seen in enumerate(artifact.files, 1):
-            name = f"file-{number:04d}.bin"
+        # By size, since a pod's grants for a bucket count on that; the tree keeps the own order.
+        by_size = sorted(artifact.files, key=lambda file: -file.size_bytes)
+        numbers = {seen.path: number for number, seen in enumerate(by_size, 1)}
+        for seen in artifact.files:
+            name = command_file_name(numbers[seen.path])
             kind = "weights" if seen is largest else "state"
             source = artifact.root / seen.path
             digest = _copy_unchanged(source, seen, making / name)
@@ -411,6 +416,12 @@ def on_disk(path: str) -> str:
     return _ESCAPED.sub(escaped, path)
 
 
+def _room(folder: Path) -> int:
+    """Bytes that a checkpoint may take of the disk."""
+    disk = shutil.disk_usage(folder)
+    return disk.free - min(_SPARE_BYTES, disk.total // _SPARE_SHARE)
+
+
 def _copy_unchanged(source: Path, seen: SeenFile, target: Path) -> str:
     """SHA-256 of a file that is copied as it was ``seen``."""
     digest, size = hashlib.sha256(), 0
@@ -477,6 +488,22 @@ class CheckpointTaker:
     def changes(self) -> int:
         """Grows with whatever changes in the folder that is watched."""
         return self._watcher.changes
+
+    @property
+    def split(self) -> tuple[SplitFolder, ...]:
+        """Folders of distributed checkpoints, as of the last look."""
+        return self._watcher.split
+
+    @property
+    def incomplete(self) -> list[str]:
+        """Return a sentence for each distributed checkpoint whose index is here and not all of its
+        files."""
+        return [
+            f"{one_line(split.name)[:_LONGEST_NAME]} lacks {len(split.missing)} of the files that"
+            " its index names, and is not a checkpoint"
+            for split in self._watcher.split
+            if split.missing
+        ]
 
     @property
     def notes(self) -> list[str]:

@@ -1,0 +1,127 @@
+"""``trmcloud run`` of habits that real scripts have: each ends well, or it is said what it lacks.
+
+docs/soak/own-rows.md lists them all, with the test or run that shows each.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.user import User
+from tests.standins import scripts
+from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome
+
+RATE = ("--rate", "3.60", "--checkpoint-gb", "0.001", "-y")
+PYTHON = ("--", "python3", "train.py")
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    made = User(tmp_path, cwd=folder)
+    yield made
+    made.end_everything()
+
+
+def script(user: User, text: str) -> None:
+    assert user.cwd is not None
+    (user.cwd / "train.py").write_text(text, encoding="utf-8")
+
+
+def fetched(user: User) -> Path:
+    """The file or folder that ``fetch-best`` brings, under its own name."""
+    assert user.cwd is not None
+    user.run("fetch-best", "--into", "best")
+    return next((user.cwd / "best" / "own").iterdir())
+
+
+def test_one_that_ignores_every_signal_is_killed_and_its_best_comes_home(user: User) -> None:
+    script(user, scripts.DEAF)
+    shown = user.run(
+        *("run", "local", "--budget", "0.05", "--hours", "0.002", "--grace", "2", *RATE),
+        *("--metric", "val_loss", *PYTHON),
+        code=Outcome.LANDED.exit_code,
+    )
+    assert "it had not left 2 s after it was told, and was killed" in " ".join(shown.split())
+    assert "spent $" in shown
+    assert not user.live_pods()
+    assert fetched(user).read_bytes() == b"deaf" * 100
+
+
+def test_one_that_never_says_or_writes_anything_is_ended(user: User) -> None:
+    script(user, "import time\nwhile True: time.sleep(1)\n")
+    shown = user.run(
+        *("run", "local", "--budget", "0.50", "--silent", "3", "--grace", "1", *RATE, *PYTHON),
+        code=Outcome.FAILED.exit_code,
+    )
+    assert "no step for" in shown
+    assert "spent $0.0" in shown
+    assert not user.live_pods()
+
+
+def test_one_that_saves_in_a_cache_outside_its_folder(user: User) -> None:
+    """As nanochat does, whose place is ``~/.cache/nanochat``."""
+    script(
+        user,
+        "import os, time\n"
+        "out = os.path.join(os.path.expanduser('~'), '.cache', 'nanochat', 'base_checkpoints')\n"
+        "os.makedirs(out, exist_ok=True)\n"
+        "for step in range(1, 4):\n"
+        "    print(f'step {step} | val_bpb: {1 / step:.4f}', flush=True)\n"
+        "    open(f'{out}/model_{step:06d}.pt', 'w').write(f'of step {step}')\n"
+        "    open(f'{out}/meta_{step:06d}.json', 'w').write('{}')\n"
+        "    time.sleep(3)\n",
+    )
+    user.run(
+        *("run", "local", "--budget", "0.20", *RATE, "--checkpoints", "~/.cache/nanochat"),
+        *("--metric", "val_bpb", *PYTHON),
+    )
+    found = fetched(user)
+    assert (found.parent / "model_000003.pt").read_text() == "of step 3"
+    assert (user.folder / ".cache/nanochat/base_checkpoints/model_000003.pt").exists()
+
+
+def test_one_that_ends_well_without_training_has_a_code_of_its_own(user: User) -> None:
+    """As PyTorch's minGPT-ddp does on a machine with one GPU."""
+    script(user, "print('Unable to locate sufficient 2 gpus to run this example. Exiting.')\n")
+    shown = user.run("run", "local", "--budget", "0.10", *RATE, *PYTHON, code=NO_CHECKPOINT_CODE)
+    assert "no checkpoint was recognised" in shown
+
+
+class TestInABucket:
+    """A run whose checkpoints go to a bucket."""
+
+    @pytest.fixture
+    def saver(self, user: User, s3: object) -> User:
+        user.environment |= s3.environment  # type: ignore[attr-defined]
+        return user
+
+    def test_an_unjudged_archive_goes_to_the_bucket(self, saver: User) -> None:
+        pytest.importorskip("boto3")
+        from tests.standins.s3 import BUCKET
+
+        script(
+            saver,
+            "import os, time\nos.makedirs('out')\n"
+            "open('out/step-5.pt', 'w').write('model')\n"
+            "open('out/predictions.csv', 'w').write('a,b')\n"
+            "print('step 5 val_loss=1.5', flush=True)\ntime.sleep(3)\n",
+        )
+        saver.run(
+            *("run", "local", "--budget", "0.30", *RATE, "--metric", "val_loss"),
+            *("--bucket", f"s3://{BUCKET}/of-a-command", *PYTHON),
+        )
+        for folder in saver.home.glob("runs/*/*/checkpoints"):
+            shutil.rmtree(folder)  # only the bucket has them
+        assert fetched(saver).read_text() == "model", "the archive is never the best"
+        saver.run("fetch-best", "--step", "0", "--into", "rest")
+        assert saver.cwd is not None
+        [archive] = (saver.cwd / "rest" / "own").iterdir()
+        with tarfile.open(archive) as rest:
+            assert rest.getnames() == ["out/predictions.csv"]
