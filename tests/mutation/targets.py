@@ -59,7 +59,7 @@ CONTROL = {
         ("test_controller*.py", "test_strays.py", "test_run_state.py")
     ),
     "core.control.renting": Target(("test_controller*.py", "test_lease*.py")),
-    "core.control.actions": Target(("test_controller*.py",)),
+    "core.control.actions": Target(("test_actions.py", "test_controller*.py")),
     "core.control.pod_facts": Target(("test_controller*.py", "test_bookkeeping.py")),
     "core.contract.supervisor": Target(("test_supervisor*.py", "test_recovery.py")),
     "core.contract.phase_account": Target(
