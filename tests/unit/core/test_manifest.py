@@ -577,3 +577,5 @@ def test_an_archive_of_files_stays_whatever_else_goes() -> None:
     assert archive.kept.is_output
     assert [gone.step for gone in to_prune(made, 1).checkpoints] == [30]
     assert pick_latest(made) == made[-1]
+    scored = replace(archive, val_bpb=0.5)
+    assert to_prune([scored], 1).kept == (scored,), "once"
