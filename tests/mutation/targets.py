@@ -70,9 +70,13 @@ READERS = {
     # What pods and buckets say.
     "core.contract.records": Target(("test_records.py", "test_pod_contract.py")),
     "core.contract.manifest": Target(("test_pod_contract.py", "test_manifest*.py")),
-    "core.contract.pod_contract": Target(("test_pod_contract.py",)),
-    "core.contract.trainer_contract": Target(("test_pod_contract.py", "test_datasets.py")),
-    "core.contract.gate": Target(("test_gate*.py",)),
+    "core.contract.pod_contract": Target(
+        ("test_pod_contract.py", "test_health.py", "unit/pod/test_hardware.py")
+    ),
+    "core.contract.trainer_contract": Target(
+        ("test_pod_contract.py", "test_datasets.py", "test_health.py")
+    ),
+    "core.contract.gate": Target(("test_gate*.py", "test_recovery.py")),
     "core.health": Target(
         ("test_health.py",),
         ("read_rows", "step_of", "_drop_from", "_trained", "_numbers"),
