@@ -29,7 +29,6 @@ from trmcloud.core.contract.bucket_layout import AFTER_HARD_STOP_S, parse_place,
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.records import MAX_JSON_BYTES, dump
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.actions import owes_sweep
 from trmcloud.core.control.run_state import RunState, State, apply_event
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import ZERO, Usd
@@ -251,30 +250,6 @@ def test_a_bucket_that_is_down_is_asked_again_by_the_next_command(
     assert bucket_grants.oversized_objects(world, run) is None
     assert bucket_grants.oversized_objects(world, replace(run, run_id="r2")) is None
     assert asked == ["r1"], "within one command once"
-
-
-@pytest.mark.parametrize(
-    ("changes", "now", "owes"),
-    [
-        ({}, 2.0 + AFTER_HARD_STOP_S, False),
-        ({}, 2.1 + AFTER_HARD_STOP_S, True),
-        ({}, 2.0 + 31 * 86_400, False),
-        ({"swept_generation": 1}, 100.0, False),
-        ({"state": State.SETTLING}, 100.0, False),
-        ({"generations": ()}, 100.0, False),
-    ],
-)
-def test_a_bucket_is_swept_once_nothing_that_was_signed_is_good(
-    bucketed: Plan, changes: dict[str, object], now: float, owes: bool
-) -> None:
-    granted = replace(run_of(bucketed).generations[0], agent_at=1.0)
-    run = run_of(bucketed, **{"generations": (granted,), **changes})
-    assert owes_sweep(run, now) is owes
-    assert not owes_sweep(run_of(bucketed), now), "no agent, no grants"
-    for spec in ({"bucket": ""}, {"bucket_relayed": True}):
-        other = replace(bucketed, spec=replace(bucketed.spec, **spec))
-        plan = RecordedPlan(plan_to_json(other))
-        assert not owes_sweep(replace(run, recorded_plan=plan), now)
 
 
 def test_pruning_spares_what_was_saved_before_the_cooldown_until_the_storage_week_ends(

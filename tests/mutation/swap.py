@@ -208,12 +208,19 @@ class _Watch:
 
 
 class _WatchTests:
+    """Which functions of a module each test calls. What the module keeps of earlier calls is
+    forgotten first: a test that alone would call a function calls it here, too."""
+
     def __init__(self, module: str) -> None:
         self._module = module
+        known = vars(sys.modules.get(module, types.ModuleType("")))
+        self._caches = [each for each in known.values() if hasattr(each, "cache_clear")]
         self.calls: dict[str, list[str]] = {}
         self.took_s: dict[str, float] = {}
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        for cache in self._caches:
+            cache.cache_clear()
         self._began, self._now = time.process_time(), _Watch(self._module)
         self._now.begin()
 

@@ -44,15 +44,23 @@ CHIEF = (
 
 CONTROL = {
     "core.control.budget": Target(
-        ("test_budget*.py", "test_strays*.py", "test_controller_govern.py", "test_lease*.py")
+        (
+            *("test_budget*.py", "test_quarantine.py", "test_strays*.py"),
+            *("test_controller_govern.py", "test_lease*.py", "test_datasets.py"),
+        )
     ),
     "core.control.bookkeeping": Target(
-        ("test_bookkeeping*.py", "test_budget*.py", "test_controller_govern.py", "test_strays*.py")
+        (
+            *("test_bookkeeping*.py", "test_budget*.py", "test_quarantine.py"),
+            *("test_controller_govern.py", "test_strays*.py"),
+        )
     ),
-    "core.control.controller": Target(("test_controller*.py", "test_strays.py")),
+    "core.control.controller": Target(
+        ("test_controller*.py", "test_strays.py", "test_run_state.py")
+    ),
     "core.control.renting": Target(("test_controller*.py", "test_lease*.py")),
-    "core.control.actions": Target(("test_controller*.py",)),
-    "core.control.pod_facts": Target(("test_controller*.py",)),
+    "core.control.actions": Target(("test_actions.py", "test_controller*.py")),
+    "core.control.pod_facts": Target(("test_controller*.py", "test_bookkeeping.py")),
     "core.contract.supervisor": Target(("test_supervisor*.py", "test_recovery.py")),
     "core.contract.phase_account": Target(
         ("test_phase_account*.py", "test_supervisor*.py", "test_recovery.py")
@@ -62,9 +70,13 @@ READERS = {
     # What pods and buckets say.
     "core.contract.records": Target(("test_records.py", "test_pod_contract.py")),
     "core.contract.manifest": Target(("test_pod_contract.py", "test_manifest*.py")),
-    "core.contract.pod_contract": Target(("test_pod_contract.py",)),
-    "core.contract.trainer_contract": Target(("test_pod_contract.py", "test_datasets.py")),
-    "core.contract.gate": Target(("test_gate*.py",)),
+    "core.contract.pod_contract": Target(
+        ("test_pod_contract.py", "test_health.py", "unit/pod/test_hardware.py")
+    ),
+    "core.contract.trainer_contract": Target(
+        ("test_pod_contract.py", "test_datasets.py", "test_health.py")
+    ),
+    "core.contract.gate": Target(("test_gate*.py", "test_recovery.py")),
     "core.health": Target(
         ("test_health.py",),
         ("read_rows", "step_of", "_drop_from", "_trained", "_numbers"),

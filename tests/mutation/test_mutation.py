@@ -19,7 +19,14 @@ MODULE = '''\
 
 from __future__ import annotations
 
+import functools
+
 LIMIT = 3
+
+
+@functools.cache
+def half(count: int) -> int:
+    return count // 2
 
 
 def too_many(count: int, most: int = LIMIT) -> bool:
@@ -35,8 +42,16 @@ def both(one: int, two: int) -> list[bool]:
     return found
 '''
 CHECK = """\
-from trmcloud.core.tiny import LIMIT, both, too_many
+from trmcloud.core.tiny import LIMIT, both, half, too_many
 import pytest
+
+
+def test_one_that_asks_first_and_does_not_look():
+    half(6)
+
+
+def test_one_that_looks_at_what_is_known_by_then():
+    assert half(6) == 3
 
 
 def test_it():
@@ -109,7 +124,7 @@ def test_a_mistake_is_caught_and_one_that_changes_nothing_survives(tree: Path) -
         "from tests.mutation.mutants import mutants_of\n"
         "tree = Path(sys.argv[1])\n"
         "made = mutants_of('core.tiny', tree / 'trmcloud/core/tiny.py', tree / 'trmcloud')\n"
-        "made = [m for m in made if 'count != 0' in m.before or 'LIMIT' in m.before]\n"
+        "made = [m for m in made if m.before[-10:] in ('count != 0', 'LIMIT = 3', 'count // 2')]\n"
         "tests = [tree / 'tests/unit/core/test_tiny.py']\n"
         "for verdict in judge(tree, 'trmcloud.core.tiny', tests, made, jobs=2):\n"
         "    print(verdict.how, verdict.mutant.before, '→', verdict.mutant.after)\n"
@@ -129,6 +144,7 @@ def test_a_mistake_is_caught_and_one_that_changes_nothing_survives(tree: Path) -
         "survived count != 0 → count != 1",
         "survived count != 0 → count != -1",
     }
+    assert "killed return count // 2 → return count * 2" in said
     assert "killed LIMIT = 3 → LIMIT = 4" in said
     assert "killed count > most and count != 0 → count >= most and count != 0" in said
     assert (tree / "trmcloud" / "core" / "tiny.py").read_text() == MODULE

@@ -273,7 +273,7 @@ def on_errand(run: RunState) -> RunState:
 
 def said(run: RunState, **changes: Any) -> tuple[ev.RunEvent, ...]:
     earlier = run.generations[0]
-    report = replace(a_report(running()), phases=(DONE,), result="finished", **changes)
+    report = replace(a_report(running()), **{"phases": (DONE,), "result": "finished", **changes})
     return late_report(run, cast(Plan, PLAN), earlier, report)
 
 
@@ -309,9 +309,24 @@ def test_the_errand_hears_it() -> None:
     "changes", [{"pod_name": "trmc-other"}, {"run_id": "r2"}, {"result": None}], ids=str
 )
 def test_words_of_another_or_of_nobody_are_passed_over(changes: dict[str, Any]) -> None:
+    assert said(on_errand(on_volume()), **changes) == ()
+
+
+def test_a_crash_that_is_heard_of_late_is_the_phases_end() -> None:
+    crashed = replace(DONE, outcome="crashed")
+    ended, _ = said(on_errand(on_volume()), phases=(crashed,), result="failed")
+    assert isinstance(ended, ev.PhaseEnded)
+    assert (ended.phase, ended.outcome) == ("fast", "crashed")
+
+
+def test_of_several_machines_the_last_that_spoke_before_the_errand_is_heard() -> None:
     run = on_errand(on_volume())
-    report = replace(a_report(running()), **{"phases": (DONE,), "result": "finished", **changes})
-    assert late_report(run, cast(Plan, PLAN), run.generations[0], report) == ()
+    first, errand = run.generations
+    silent = replace(first, number=3, agent_at=None)
+    many = (first, replace(first, number=2), silent, replace(errand, number=4))
+    heard = unreported(replace(run, generations=many, first_generation=4))
+    assert heard is not None
+    assert heard.number == 2
 
 
 def test_nothing_is_heard_beside_an_errand() -> None:
@@ -320,6 +335,7 @@ def test_nothing_is_heard_beside_an_errand() -> None:
     assert unreported(running()) is None
     finished = replace(on_errand(on_volume()), kept_outcome=Outcome.FINISHED)
     assert unreported(finished) is None, "how it ended is known"
+    assert unreported(replace(on_errand(on_volume()), errand=None)) is None
 
 
 def ended(phase: str, outcome: str = "finished", generation: int = 1) -> ev.PhaseEnded:
@@ -365,6 +381,8 @@ def test_why_a_run_was_stopped_is_what_the_ledger_says(message: str, more: str |
     known = result_of(run, "stopped", message)
     added = make_reason(ReasonKind.AGENT_SAID, text=more) if more is not None else None
     assert known == ev.ResultKnown("stopped", replace(why, more=added))
+    done = make_reason(ReasonKind.AGENT_SAID, text="done")
+    assert result_of(run, "finished", "done") == ev.ResultKnown("finished", done)
 
 
 # -- billing ------------------------------------------------------------------------------------

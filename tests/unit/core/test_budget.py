@@ -348,6 +348,19 @@ def test_a_run_that_never_reserved_answers_for_the_month_it_is_asked_in() -> Non
     (line,) = overdrawn(book, idle, OCTOBER)
     assert line.key == "2026-10"
     assert overdrawn(book, idle, SEPTEMBER) == ()
+    assert overdrawn(book, idle, OCTOBER), "it answers for each month anew"
+
+
+def test_what_is_known_of_a_run_says_nothing_of_its_other_states() -> None:
+    mine = run("a", settled="3")
+    elsewhere = replace(mine, project="other")
+    book = ledger(mine, run("b", project="other", settled="2"), project_other="1")
+    assert overdrawn(book, mine, SEPTEMBER) == ()
+    assert overdrawn(book, elsewhere, SEPTEMBER)
+    book = ledger(mine, project_thesis="1")
+    assert overdrawn(book, elsewhere, SEPTEMBER) == ()
+    for other in (mine, replace(mine, reserved=Usd(1))):
+        assert overdrawn(book, other, SEPTEMBER)
 
 
 def record(seq: int, event: ev.Event, run_id: str = "", at: float = SEPTEMBER) -> ev.Record:

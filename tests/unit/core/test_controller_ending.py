@@ -435,7 +435,7 @@ def test_a_run_that_lands_is_asked_for_nothing_else() -> None:
 
 
 def test_other_bits_of_the_same_step_are_pulled_again() -> None:
-    run = apply(running(), ev.Pulled(1, "fast", 80, "dd" * 32), at=AT + 40)
+    run = apply(running(), ev.Pulled(1, "fast", 80, "dd" * 32, 2.0), at=AT + 40)
     assert actions(run, AT + 50, report={"kept": (BEST,)}) == [
         (PULL, "r1/g1/pull-fast-80-bbbbbbbb/1")
     ]

@@ -43,7 +43,7 @@ from trmcloud.core.control.controller import _storage
 from trmcloud.core.control.events import ActionKey, FailureKind, StopRequested
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.renting import hard_stop_within
+from trmcloud.core.control.renting import hard_stop_within, storage_beside_disks
 from trmcloud.core.control.run_state import GRANT, STAGE, ActionState, Generation, RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
@@ -382,6 +382,17 @@ def test_a_volumes_rent_is_kept_apart_from_disks(p50_hours: float, planned_s: fl
     assert storage(p50_hours, planned - Usd("0.25")) == (ZERO, volume)
 
 
+@pytest.mark.parametrize(("p50_hours", "planned_s"), [(0.5, 1800.0), (2.0, 3000.0)])
+def test_disks_that_are_paid_by_the_hour_are_no_part_of_what_is_kept(
+    p50_hours: float, planned_s: float
+) -> None:
+    disks = replace(FIRST, disk_rate=VOLUME, hours=Interval(0.1, p50_hours, 9.0))
+    for beside in (Usd("0.25"), ZERO):
+        kept = replace(disks, storage=cost(VOLUME, planned_s) + beside)
+        assert storage_beside_disks(cast(Candidate, kept)) == beside
+    assert storage_beside_disks(cast(Candidate, disks)) == ZERO
+
+
 def test_a_pod_is_estimated_at_no_more_than_is_reserved_beside_its_volume() -> None:
     """It lived for 510 s, $0.54 with its kill; its volume is reserved for 3,030 s."""
     for volume_rate, amount in ((Usd("3.3"), "0.2525"), (Usd("0.36"), "0.54"), (Usd(9), "0")):
@@ -411,7 +422,9 @@ def test_the_next_is_tried_where_more_is_left_than_its_start_landing_and_kill_co
         generations=(silent,),
         reservation=Usd(left) + Usd("0.05"),
     )
-    second = replace(SECOND, rate=FIRST.rate, storage=Usd(kept))
+    # Half of what an hour costs is its disks, which are in what is kept for storage, too.
+    disks = SECOND.rate
+    second = replace(SECOND, disk_rate=disks, storage=Usd(kept) + cost(disks, 1800.0))
     (event,) = ask(run, AT + 900, plan=StubPlan((FIRST, second))).events
     assert isinstance(event, ev.Reserved) is tried
     if isinstance(event, ev.Reserved):
@@ -430,6 +443,7 @@ def reopened(amount: Usd) -> RunState:
 def test_a_reopened_run_pays_its_volume_by_the_hour_too() -> None:
     """The first one's plan has that in its own stop."""
     assert stop_s(reserved(), volume_rate=FIRST.rate) == 3000.0
+    assert stop_s(reserved(), disk_rate=FIRST.rate) == 1485.0, "its disks it pays in any case"
     assert stop_s(reopened(RESERVATION)) == 3000.0
     assert stop_s(reopened(RESERVATION * 2)) == 6030.0
     assert stop_s(reopened(RESERVATION), volume_rate=FIRST.rate) == 1485.0

@@ -345,3 +345,12 @@ def test_a_slots_first_pin_stays_in_the_ledger() -> None:
     noted = [ev.TokensPinned(*at, (first,)), ev.TokensPinned(*at, (lie, second))]
     records = [ev.Record(n, "", 0, float(n), event) for n, event in enumerate(noted, 1)]
     assert fold_ledger("01234567", records).tokens == {at: (first, second)}
+
+
+def test_of_a_data_set_the_ledger_knows_the_revision_that_was_pinned_last() -> None:
+    pins = [
+        ev.DataPinned(source, "them/set", "main", revision, "")
+        for source, revision in (("set", "aaa"), ("other", "bbb"), ("set", "ccc"))
+    ]
+    records = [ev.Record(n, "", 0, float(n), event) for n, event in enumerate(pins, 1)]
+    assert fold_ledger("01234567", records).data == {"set": pins[2], "other": pins[1]}

@@ -219,7 +219,9 @@ def test_the_dearest_phase_to_start_says_what_is_of_use() -> None:
     assert lease(FAST, slow).min_useful_s == 60.0
 
 
-@pytest.mark.parametrize(("provider", "hang_s"), [("local", 120.0), ("runpod", 300.0)])
+@pytest.mark.parametrize(
+    ("provider", "hang_s"), [("local", 120.0), ("runpod", 300.0), ("a stranger", 300.0)]
+)
 def test_a_trainer_far_away_has_longer_before_it_hangs(provider: str, hang_s: float) -> None:
     assert lease(provider=provider).hang_after_s == hang_s
 

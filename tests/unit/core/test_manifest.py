@@ -17,15 +17,20 @@ from tests.strategies import json_values
 from tests.unit.core.manifests import STATE, WEIGHTS, manifest
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.manifest import (
+    FINAL_AT,
     GATHERED,
     KINDS,
+    LAYOUT,
     MAX_FILE_BYTES,
     MAX_FILES,
     MAX_MANIFEST_BYTES,
+    OUTPUTS,
+    OUTPUTS_AT,
     CheckpointFile,
     CheckpointManifest,
     from_json,
     is_before_cooldown,
+    is_complete,
     parse_step_dir,
     pick_best,
     pick_latest,
@@ -33,6 +38,7 @@ from trmcloud.core.contract.manifest import (
     step_dir_name,
     to_json,
     to_prune,
+    whole_name,
     with_metric,
     with_metrics,
 )
@@ -520,3 +526,56 @@ def test_only_a_commands_checkpoint_may_hold_what_nobody_here_opens() -> None:
         from_json(to_json(manifest(files=files)), "x")
     of_a_command = manifest(files=files, recipe=RECIPE)
     assert from_json(to_json(of_a_command), "x") == of_a_command
+
+
+WHOLE = whole_name("weights")
+
+
+def named(*numbers: int, among: int, kind: str = "weights") -> list[str]:
+    return [shard_name(kind, number, among) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("names", "whole"),
+    [
+        ([WHOLE], True),
+        ([], False),
+        (named(1, among=1), True),
+        (named(1, among=2), False),
+        (named(1, among=1, kind="optimizer"), False),
+        (named(2, 1, 3, among=3), True),
+        (named(1, 3, among=3), False),
+        (named(1, 2, 3, 3, among=3), False),
+        (named(1, among=2) + named(2, among=2, kind="optimizer"), False),
+        ([WHOLE, *named(1, among=1)], False),
+        ([*named(1, among=1), WHOLE], False),
+        (named(*range(1, 1025), among=1024), True),
+        (named(*range(1, 1026), among=1025), False),
+    ],
+)
+def test_files_of_a_kind_are_the_whole_one_or_every_shard(names: list[str], whole: bool) -> None:
+    assert is_complete(names, "weights") is whole
+    assert WHOLE == "weights.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("told", "final_at", "trained_to"),
+    [(0, 0, 0), (119, 119, 119), (120, 120, 120)]
+    + [(other, None, 120) for other in (None, 121, -1, True, "7", 7.0)],
+)
+def test_a_final_model_is_of_the_step_that_it_tells_where_that_can_be(
+    told: Any, final_at: int | None, trained_to: int
+) -> None:
+    made = manifest(120, extra={FINAL_AT: told})
+    assert (made.final_at, made.trained_to) == (final_at, trained_to)
+
+
+def test_an_archive_of_files_stays_whatever_else_goes() -> None:
+    archive = manifest(10, None, created_at=OUTPUTS_AT, extra={LAYOUT: OUTPUTS})
+    made = [archive, manifest(20, 1.0), manifest(30, 2.0), manifest(40, 3.0)]
+    assert [each.is_output for each in made] == [True, False, False, False]
+    assert archive.kept.is_output
+    assert [gone.step for gone in to_prune(made, 1).checkpoints] == [30]
+    assert pick_latest(made) == made[-1]
+    scored = replace(archive, val_bpb=0.5)
+    assert to_prune([scored], 1).kept == (scored,), "once"

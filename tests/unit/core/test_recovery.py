@@ -342,14 +342,19 @@ def test_levels_are_climbed_in_order_and_each_once() -> None:
     assert next_level(CLIMBING_OWN, (AGGRESSIVE,), 0.5) == "extreme"
     assert climb_settings(CLIMBING_OWN, (AGGRESSIVE,), "extreme") == CLIMBING_EXTREME.changed
     assert next_level(CLIMBING_OWN, (AGGRESSIVE, CLIMBING_EXTREME), 0.1) == ""
-    assert climb_settings(CLIMBING_OWN, (AGGRESSIVE,), "aggressive") == {}
+    shrunk = Recovery("out_of_memory", "batch", changed={"batch": 6, "accumulation": 16})
+    for recoveries in ((AGGRESSIVE,), (AGGRESSIVE, shrunk)):
+        assert climb_settings(CLIMBING_OWN, recoveries, "aggressive") == {}
     assert climb_settings(CLIMBING_OWN, (), "boundless") == {}
 
 
 @pytest.mark.parametrize(
     ("share", "level"),
-    [(None, ""), (80 / 141, ""), (0.53, ""), (0.52, "aggressive"), (0.0, "aggressive")],
-)
+    [
+        (None, ""), (80 / 141, ""), (0.5202, ""), (110 / 141 * 8 / 12, "aggressive"),
+        (0.0, "aggressive"),
+    ],
+)  # fmt: skip
 def test_no_level_fills_more_than_the_guide_has_it_fill(share: float | None, level: str) -> None:
     assert next_level(CLIMBING_OWN, (), share) == level
 
@@ -359,7 +364,17 @@ def test_a_level_without_a_batch_that_divides_is_passed_over() -> None:
     assert climb_settings(power, (), "aggressive") == {}
     assert next_level(power, (), 0.4) == "extreme"
     assert climb_settings(power, (), "extreme") == {"batch": 64, "accumulation": 2}
-    assert next_level(power, (), 0.47) == "", "twice that is more than an extreme batch fills"
+    assert next_level(power, (), 0.4609) == "extreme"
+    assert next_level(power, (), 0.4611) == "", "twice that is more than an extreme batch fills"
+    odd = {**CLIMBING_OWN, "batch": 9, "accumulation": 8}
+    assert climb_settings(odd, (), "aggressive") == {"batch": 12, "accumulation": 6}
+
+
+def test_from_eighty_of_141_gb_on_nothing_is_to_spare() -> None:
+    quarter = {**CLIMBING_OWN, "accumulation": 5}
+    assert climb_settings(quarter, (), "aggressive") == {"batch": 10, "accumulation": 4}
+    assert next_level(quarter, (), 80 / 141) == ""
+    assert next_level(quarter, (), 80 / 141 - 0.0005) == "aggressive"
 
 
 @pytest.mark.parametrize(
@@ -397,16 +412,31 @@ def test_a_step_keeps_its_sequences_and_memory(batch: int, accumulation: int, sh
 # -- when ----------------------------------------------------------------------------------------
 
 
-def test_it_is_worth_twice_what_landing_and_starting_take() -> None:
-    beat = replace(BEAT, step=0, steps=16_001, step_seconds=1.0, landing_seconds=20.0)
-    beat = replace(beat, seconds={"startup": 20.0, "compile": 40.0, "training": 9.0})
+@pytest.mark.parametrize(
+    ("seconds", "landing_s"),
+    [
+        ({"startup": 20.0, "compile": 40.0, "training": 9.0}, 20.0),
+        ({"startup": 60.0}, 20.0),
+        ({"compile": 80.0}, None),
+    ],
+)
+def test_it_is_worth_twice_what_landing_and_starting_take(
+    seconds: dict[str, float], landing_s: float | None
+) -> None:
+    """80 s, of which twice is a hundredth of 16,000 s: 8,000 steps."""
+    beat = replace(BEAT, step=1000, steps=9_001, step_seconds=2.0, seconds=seconds)
+    beat = replace(beat, landing_seconds=landing_s)
     assert is_worth_it(beat, 1e9)
-    assert not is_worth_it(replace(beat, steps=16_000), 1e9)
+    assert not is_worth_it(replace(beat, steps=9_000), 1e9)
     assert not is_worth_it(beat, 16_000.0), "the soft stop comes before its last step"
     assert not is_worth_it(replace(beat, cooldown_from=0), 1e9)
     assert not is_worth_it(replace(beat, step_seconds=None), 1e9)
-    quick = replace(beat, seconds={}, landing_seconds=None, steps=12_000)
-    assert not is_worth_it(quick, 1e9), "a start takes a minute, whatever was measured of it"
+
+
+def test_a_start_takes_a_minute_whatever_was_measured_of_it() -> None:
+    quick = replace(BEAT, step=0, steps=12_001, step_seconds=1.0, landing_seconds=None)
+    assert is_worth_it(quick, 1e9)
+    assert not is_worth_it(replace(quick, steps=12_000), 1e9)
 
 
 def test_a_trainer_with_memory_to_spare_is_told_and_no_other() -> None:

@@ -13,10 +13,21 @@ from hypothesis import strategies as st
 
 from tests.plans import a_candidate, a_phase, a_plan, errand_json, plan_json, recorded
 from tests.reasons import quoted
-from tests.unit.core.runs import AT, TRAITS, booting, failed, follow, renting, running, the_pod
+from tests.unit.core.runs import (
+    AT,
+    TRAITS,
+    booting,
+    failed,
+    follow,
+    renting,
+    reserved,
+    running,
+    the_pod,
+)
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import Seen, Unknown
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.actions import CREATE
 from trmcloud.core.control.controller import waits_for
 from trmcloud.core.control.events import ActionKey, FailureKind, StopRequested
 from trmcloud.core.control.ledger_records import event_from_json, event_to_json
@@ -24,6 +35,7 @@ from trmcloud.core.control.reason import MEANINGS, ReasonKind
 from trmcloud.core.control.run_state import (
     STAYING,
     TRANSITIONS,
+    ActionState,
     IllegalTransition,
     RunState,
     State,
@@ -525,6 +537,9 @@ def test_a_list_that_cannot_be_read_is_named_with_its_reason() -> None:
     assert (refused.state, told.until_at) == (State.RESERVED, None)
     assert "nothing is rented before it shows that no earlier pod is left" in sentence(told.what)
     assert "401" in sentence(told.what)
+    told = waits_for(refused, TRAITS, Seen((), AT))
+    assert told is not None
+    assert told.what.kind is ReasonKind.AWAITS_EARLIER_POD
     stopped = replace(refused, stop=StopRequested("user", quoted("enough")))
     told = waits_for(stopped, TRAITS, NOBODY)
     assert told is not None
@@ -535,3 +550,27 @@ def test_what_is_listed_or_was_never_asked_for_is_not_waited_for() -> None:
     run = failed("ambiguous")
     assert waits_for(run, TRAITS, Seen((the_pod(run),), AT)) is None
     assert waits_for(renting(), TRAITS, Seen((), AT)) is None
+    assert waits_for(reserved(), TRAITS, Seen((), AT)) is None
+
+
+@pytest.mark.parametrize(
+    ("answered_s", "missed_s", "answer", "until_s"),
+    [
+        (None, None, ReasonKind.CREATE_UNANSWERED, 900.0),
+        (7.0, None, ReasonKind.CREATE_TAKEN, 907.0),
+        (7.0, 50.0, ReasonKind.CREATE_TAKEN, 350.0),
+    ],
+)
+def test_a_pod_is_waited_for_until_its_absence_has_lasted(
+    answered_s: float | None, missed_s: float | None, answer: ReasonKind, until_s: float
+) -> None:
+    run = renting()
+    assert run.generation is not None
+    create = ActionState(CREATE, AT, None if answered_s is None else AT + answered_s)
+    missed_at = None if missed_s is None else AT + missed_s
+    missed = replace(run.generation, missed_at=missed_at)
+    run = replace(run, actions={ActionKey("r1", 1, CREATE, 1): create}, generations=(missed,))
+    told = waits_for(run, replace(TRAITS, absent_s=300.0), Seen((), AT))
+    assert told is not None
+    assert told.what.more is not None
+    assert (told.what.more.kind, told.until_at) == (answer, AT + until_s)

@@ -87,6 +87,8 @@ def stray(amount: str, run_id: str = "r-1", pod_id: str = "id-2") -> ev.StrayCha
 def test_a_second_pod_of_a_runs_name_is_charged_to_it_from_its_intent_on() -> None:
     most = cost(RATE, 100 + 60 + 600)
     assert charged(ledger(run()), AT + 100, pod("id-1"), pod()) == [("id-2", "r-1", AT, most)]
+    with_disk = charged(ledger(run()), AT + 100, pod(rate=Usd(30), disk_rate=Usd(6)))
+    assert with_disk == [("id-2", "r-1", AT, most)], "its disk is billed too"
 
 
 def test_a_name_that_waits_for_its_pod_is_not_judged_yet() -> None:

@@ -1,0 +1,198 @@
+"""Runs and records that are damaged: what they hold in each budget, and what they stop."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.plans import plan_json
+from trmcloud.core.catalog.providers import TRAITS
+from trmcloud.core.clock import Seen
+from trmcloud.core.contract.pod_contract import PodName
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.bookkeeping import (
+    add_events,
+    govern,
+    make_charges,
+    require_new,
+    require_run,
+)
+from trmcloud.core.control.budget import LedgerState, Line, extend_ledger, overdrawn
+from trmcloud.core.control.ledger_facts import LostRecord, Quarantine
+from trmcloud.core.control.observation import PodSeen
+from trmcloud.core.control.reason import ReasonKind
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import BudgetRefused, RunQuarantined
+from trmcloud.core.money import ZERO, Usd
+
+OURS = "abcd1234"
+SEPTEMBER = dt.datetime(2026, 9, 15, tzinfo=dt.timezone.utc).timestamp()
+HURT = Quarantine("r-7", 3, (9, 12), Usd(5), "thesis", SEPTEMBER)
+OPEN = replace(HURT, most=None)
+
+
+def book(*hurt: Quarantine, **more: Any) -> LedgerState:
+    return LedgerState(OURS, quarantined={q.run_id: q for q in hurt}, **more)
+
+
+def figures(line: Line) -> tuple[Usd, Usd, Usd, Usd]:
+    return line.settled, line.reserved, line.unproven, line.quarantined
+
+
+AT_MOST = (ZERO, Usd(5), Usd(5), Usd(5))
+NOTHING = (ZERO, ZERO, ZERO, ZERO)
+SETTLED = (Usd(2), ZERO, ZERO, ZERO)
+
+
+# -- what it holds in each budget --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hurt", "held"),
+    [(HURT, AT_MOST), (OPEN, NOTHING), (replace(HURT, settled=Usd(2)), SETTLED)],
+    ids=["at most", "not known", "settled"],
+)
+def test_it_holds_what_it_may_have_cost_until_a_user_says_what_it_did(
+    hurt: Quarantine, held: tuple[Usd, ...]
+) -> None:
+    assert figures(book(hurt).line("account", "")) == held
+
+
+@pytest.mark.parametrize(
+    ("level", "key", "changes", "burdens"),
+    [
+        ("account", "", {}, True),
+        ("run", "r-7", {}, True),
+        ("run", "r-8", {}, False),
+        ("month", "2026-09", {}, True),
+        ("month", "2026-10", {}, False),
+        ("month", "2026-10", {"reserved_at": None}, True),
+        ("project", "thesis", {}, True),
+        ("project", "other", {}, False),
+        ("project", "other", {"project": None}, True),
+    ],
+)
+def test_it_burdens_its_own_budgets_and_every_one_that_may_be_its_own(
+    level: str, key: str, changes: dict[str, Any], burdens: bool
+) -> None:
+    line = book(replace(HURT, **changes)).line(level, key)
+    assert figures(line) == (AT_MOST if burdens else NOTHING)
+
+
+def test_one_that_burdens_another_budget_hides_none_that_burdens_this_one() -> None:
+    other = replace(HURT, run_id="r-6", project="other")
+    more = replace(HURT, run_id="r-8", most=Usd(1))
+    told = replace(HURT, run_id="r-9", settled=Usd(2))
+    line = book(other, HURT, more, told).line("project", "thesis")
+    assert figures(line) == (Usd(2), Usd(6), Usd(6), Usd(6))
+
+
+@pytest.mark.parametrize(("cap", "ends"), [("5.01", False), ("5", False), ("4.99", True)])
+def test_what_it_holds_at_the_most_ends_no_run_that_is_sound(cap: str, ends: bool) -> None:
+    sound = RunState(
+        "r-1", state=State.RESERVED, cap=Usd(100), project="thesis",
+        settled=Usd(3), reserved=Usd(2), reserved_at=SEPTEMBER,
+    )  # fmt: skip
+    both = book(HURT, runs={"r-1": sound}, caps={("account", ""): Usd(cap)})
+    assert both.line("account", "").over > ZERO
+    assert bool(overdrawn(both, sound, SEPTEMBER)) is ends
+
+
+# -- what a user says that it cost -------------------------------------------------------------
+
+
+def test_what_a_user_says_settles_a_run_or_a_record_and_no_other() -> None:
+    lost = LostRecord(4, "CapSet", ""), LostRecord(12, "", "")
+    before = book(OPEN, replace(OPEN, run_id="r-8"), unread=lost)
+    events = ev.DamageSettled("r-7", Usd(2)), ev.DamageSettled("#12", ZERO)
+    records = [ev.Record(n, "", 0, SEPTEMBER + n, e) for n, e in enumerate(events, 20)]
+    after = extend_ledger(before, records)
+    told = after.quarantined["r-7"]
+    assert (told.settled, told.settled_at, told.is_open) == (Usd(2), SEPTEMBER + 20, False)
+    assert after.quarantined["r-8"].is_open
+    assert after.unread == lost[:1]
+    assert before.unread == lost
+    assert before.quarantined["r-7"].is_open
+
+
+# -- what it stops -----------------------------------------------------------------------------
+
+OPENED = ev.RunPlanned(plan_json(), Usd(10), "thesis"), ev.Reserved(Usd(5))
+
+
+@pytest.mark.parametrize(
+    ("ledger", "why", "hint"),
+    [
+        (
+            book(HURT, OPEN),
+            "what run r-7 cost is not known: its records are damaged; 3 of 5 could be read",
+            "trmcloud ledger settle r-7 USD",
+        ),
+        (
+            book(unread=(LostRecord(4, "CapSet", ""),)),
+            "record 4, which set a cap, is damaged",
+            "trmcloud budget show",
+        ),
+        (
+            book(unread=(LostRecord(12, "", ""),)),
+            "record 12, of the whole ledger, is damaged",
+            "trmcloud ledger settle #12 USD",
+        ),
+    ],
+    ids=["a run", "a cap", "another record"],
+)
+def test_nothing_is_reserved_while_a_cost_is_not_known(
+    ledger: LedgerState, why: str, hint: str
+) -> None:
+    with pytest.raises(BudgetRefused, match=why) as refused:
+        add_events(ledger, 0, "r-1", 1, OPENED, SEPTEMBER)
+    assert hint in str(refused.value.next_step)
+
+
+@pytest.mark.parametrize("hurt", [HURT, replace(OPEN, settled=Usd(2))], ids=["at most", "settled"])
+def test_once_its_cost_is_bounded_others_reserve(hurt: Quarantine) -> None:
+    after, _ = add_events(book(hurt), 0, "r-1", 1, OPENED, SEPTEMBER)
+    assert after.runs["r-1"].reserved == Usd(5)
+
+
+def test_nothing_is_written_to_it() -> None:
+    for require in (require_new, require_run):
+        with pytest.raises(RunQuarantined, match="run r-7 is in quarantine: its records"):
+            require(book(HURT), "r-7")
+    require_new(book(HURT), "r-1")
+
+
+# -- its pods ----------------------------------------------------------------------------------
+
+HARD_STOP_AT = int(SEPTEMBER) + 7200
+LATEST_S = max(traits.kill_latency_s for traits in TRAITS.values())
+
+
+def its_pod(ledger_id: str = OURS, run_id: str = "r-7") -> PodSeen:
+    return PodSeen("id-1", str(PodName(ledger_id, run_id, 1, HARD_STOP_AT)), "running", Usd(36))
+
+
+def test_its_pods_are_no_strays_since_what_it_holds_is_for_them() -> None:
+    assert make_charges(book(HURT), "runpod", (its_pod(),), SEPTEMBER) == ()
+    (charge,) = make_charges(book(HURT), "runpod", (its_pod(), its_pod(run_id="r-8")), SEPTEMBER)
+    assert "-r8-" in charge.pod_name
+
+
+@pytest.mark.parametrize(
+    ("after_s", "pod", "reason"),
+    [
+        (LATEST_S, its_pod(), None),
+        (LATEST_S + 1, its_pod(), ReasonKind.HARD_STOP_PASSED),
+        (-100, its_pod(run_id="r-8"), ReasonKind.NO_OWNER),
+        (0, its_pod("99999999"), None),
+        (1, its_pod("99999999"), ReasonKind.HARD_STOP_PASSED),
+    ],
+)
+def test_its_pods_have_the_time_that_was_reserved_for_them(
+    after_s: float, pod: PodSeen, reason: ReasonKind | None
+) -> None:
+    found = govern(book(HURT), Seen((pod,), SEPTEMBER), HARD_STOP_AT + after_s).orphans
+    assert [orphan.reason.kind for orphan in found] == ([reason] if reason else [])
