@@ -30,7 +30,7 @@ GOVERN, ACTIONS, ABSENCE = (
     "core/control/actions.py",
     "core/control/pod_facts.py",
 )
-RENTING = "core/control/renting.py"
+RENTING, CONTINUING = "core/control/renting.py", "core/control/continuing.py"
 SUPERVISE, MIND, MANIFEST = (
     "core/contract/supervisor.py",
     "pod/agent/loop.py",
@@ -61,6 +61,13 @@ CONTRACT, GATE, PROVIDERS = (
 )
 
 BUGS: tuple[Bug, ...] = (
+    # -- lost machines ------------------------------------------------------------------------
+    Bug("a run whose machine was lost is given up", CONTINUING,
+        "or not lost or lost[-1] != run.generation:", "or True:"),
+    Bug("the next machine is reserved with the time to end of the provider before", RENTING,
+        "    traits = find_traits(candidate.provider) or traits\n    hard_stop_s = ", "    hard_stop_s = "),
+    Bug("a machine that was ended from here counts as lost", CONTINUING,
+        "return not run.tries(generation, TERMINATE)", "return True"),
     # -- the agent's looks --------------------------------------------------------------------
     Bug("a trainer is looked at twice, and may have ended in between", MIND,
         "supervisor.supervise(self.lease, self.report.phases, view)",
@@ -114,7 +121,7 @@ BUGS: tuple[Bug, ...] = (
         "if now >= generation.hard_stop_at:", "if now >= generation.hard_stop_at - 600:"),
     Bug("soft stop used for hard stop", CONTROL,
         "if now >= generation.hard_stop_at:", "if now >= generation.soft_stop_at:"),
-    Bug("no landing reserve", RENTING, "hard_stop_at - landing_s),", "hard_stop_at),"),
+    Bug("no landing reserve", RENTING, "trained_s(run, plan), hard_stop_at - landing_s", "trained_s(run, plan), hard_stop_at"),
     Bug("landing reserve is half the run", RENTING,
         "landing_s = min(candidate.landing_s, hard_stop_s / 2)", "landing_s = hard_stop_s / 2"),
     Bug("a pod without an agent is kept", CONTROL,
