@@ -121,7 +121,7 @@ BUGS: tuple[Bug, ...] = (
         "if now >= generation.hard_stop_at:", "if now >= generation.hard_stop_at - 600:"),
     Bug("soft stop used for hard stop", CONTROL,
         "if now >= generation.hard_stop_at:", "if now >= generation.soft_stop_at:"),
-    Bug("no landing reserve", RENTING, "trained_s(run, plan), hard_stop_at - landing_s", "trained_s(run, plan), hard_stop_at"),
+    Bug("no landing reserve", RENTING, "hard_stop_at - landing_s),", "hard_stop_at),"),
     Bug("landing reserve is half the run", RENTING,
         "landing_s = min(candidate.landing_s, hard_stop_s / 2)", "landing_s = hard_stop_s / 2"),
     Bug("a pod without an agent is kept", CONTROL,

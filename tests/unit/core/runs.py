@@ -75,6 +75,7 @@ class StubSpec:
     pod_uploads: bool = False
     volume_days: float = 7.0
     deadline_at: float | None = None
+    hours: float | None = None
     command: None = None
 
 

@@ -263,13 +263,16 @@ def test_no_later_than_the_deadline() -> None:
 
 
 def test_a_limit_on_hours_counts_what_the_lost_machine_trained() -> None:
-    limited = tuple(replace(c, soft_stop_s=2000.0) for c in PLAN.candidates)
-    run = lost(plan=StubPlan(limited, BUCKET))
+    """Of a limit, the plan's hard stop is made."""
+    limited = tuple(replace(c, hard_stop_s=1000.0, soft_stop_s=900.0) for c in PLAN.candidates)
+    run = lost(plan=StubPlan(limited, replace(BUCKET, hours=0.25)))
     before, after = run.generations
-    trained_s = (before.ended_at or 0.0) - (before.agent_at or 0.0)
-    assert after.soft_stop_at - after.intended_at == pytest.approx(2000.0 - trained_s)
-    tiny = tuple(replace(c, soft_stop_s=600.0) for c in PLAN.candidates)
-    assert closed(lost(plan=StubPlan(tiny, BUCKET))) in ENDS
+    used_s = (before.ended_at or 0.0) - (before.agent_at or 0.0)
+    assert after.hard_stop_at - after.intended_at == pytest.approx(1000.0 - used_s)
+    without = lost(plan=StubPlan(limited, BUCKET)).generations[-1]
+    assert without.hard_stop_at - without.intended_at == pytest.approx(1000.0)
+    tiny = tuple(replace(c, hard_stop_s=700.0, soft_stop_s=600.0) for c in PLAN.candidates)
+    assert closed(lost(plan=StubPlan(tiny, replace(BUCKET, hours=0.2)))) in ENDS
 
 
 def test_a_bucket_that_does_not_answer_is_waited_for() -> None:

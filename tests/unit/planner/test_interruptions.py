@@ -167,3 +167,19 @@ def test_a_command_that_cannot_continue_is_refused_on_spot() -> None:
     )  # fmt: skip
     with pytest.raises(UsageError, match="start again from nothing"):
         check_spot(spec)
+
+
+def test_with_a_bucket_each_provider_that_is_named_keeps_its_best() -> None:
+    """Where its machine is lost a run may continue there; one that was not named is not added."""
+    table = [offer("aws", f"3{i}", region=f"r{i}") for i in range(5)]
+    table += [offer("gcp", "50"), offer("lambda", "60")]
+    spec = RunSpec(recipe="trm", phases=("fast",), hardware="8xH100", providers=("aws", "gcp"))
+
+    def tried(**more: Any) -> list[str]:
+        wish = RunSpec.from_json({**spec.to_json(), **more})
+        plan = make_plan(wish, load_recipe("trm"), table, NOW, "p-0000")
+        return [plan.candidate(name).provider for name in plan.launchable]
+
+    assert tried() == ["aws"] * 3
+    assert tried(bucket="s3://b/x") == ["aws"] * 3 + ["gcp"]
+    assert set(tried(bucket="s3://b/x", providers=[])) == {"aws"}

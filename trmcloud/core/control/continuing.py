@@ -13,6 +13,7 @@ and ``trmcloud resume`` continues it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.trainer_contract import DONE
@@ -57,12 +58,19 @@ def cheapest_first(
     return tuple(sorted(candidates, key=lambda c: (lost.count(c.id), _price(c))))
 
 
-def seconds_left(run: RunState, plan: Plan, candidate: Candidate, now: float) -> float | None:
-    """Seconds from ``now`` until a machine that follows a lost one must have ended by the plan's
-    deadline; None where there is no such limit, or nothing was lost."""
-    if plan.spec.deadline_at is None or not lost_machines(run, plan):
-        return None
-    return max(0.0, plan.spec.deadline_at - now)
+def limit_s(
+    run: RunState, plan: Plan, candidate: Candidate, now: float, kill_latency_s: float
+) -> float:
+    """Seconds from ``now`` until the hard stop that the deadline and the limit on hours leave to a
+    machine that follows a lost one; infinite where neither binds, or nothing was lost."""
+    if not lost_machines(run, plan):
+        return inf
+    left_s = inf
+    if plan.spec.deadline_at is not None:
+        left_s = plan.spec.deadline_at - now - kill_latency_s
+    if plan.spec.hours is not None:
+        left_s = min(left_s, candidate.hard_stop_s - trained_s(run, plan))
+    return max(0.0, left_s)
 
 
 def trained_s(run: RunState, plan: Plan) -> float:

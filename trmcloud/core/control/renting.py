@@ -19,13 +19,7 @@ from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, Action, Decision, action_key, current_generation
-from trmcloud.core.control.continuing import (
-    cheapest_first,
-    continues,
-    lost_machines,
-    seconds_left,
-    trained_s,
-)
+from trmcloud.core.control.continuing import cheapest_first, continues, limit_s, lost_machines
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pod_facts import failed_late, find_pod, is_absent, note_absence
@@ -162,9 +156,7 @@ def intend(
         return Decision(events=(ev.Closed(Outcome.NOT_STARTED.value, why),))
     traits = find_traits(candidate.provider) or traits
     hard_stop_s = hard_stop_within(candidate, run, traits)
-    left_s = seconds_left(run, plan, candidate, now)
-    if left_s is not None:
-        hard_stop_s = min(hard_stop_s, max(0.0, left_s - traits.kill_latency_s))
+    hard_stop_s = min(hard_stop_s, limit_s(run, plan, candidate, now, traits.kill_latency_s))
     landing_s = min(candidate.landing_s, hard_stop_s / 2)
     number = len(run.generations) + 1
     hard_stop_at = now + hard_stop_s
@@ -175,9 +167,7 @@ def intend(
         provider=candidate.provider,
         candidate_id=candidate.id,
         rate=candidate.reserved_rate,
-        soft_stop_at=min(
-            now + _longest_training_s(candidate) - trained_s(run, plan), hard_stop_at - landing_s
-        ),
+        soft_stop_at=min(now + _longest_training_s(candidate), hard_stop_at - landing_s),
         hard_stop_at=hard_stop_at,
     )
     return Decision(events=(intent,))
@@ -238,10 +228,7 @@ def try_next(
     ):
         return None
     since = generation.gone_at if generation.gone_at is not None else generation.intended_at
-    until_s = seconds_left(run, plan, candidate, since)
-    if until_s is not None and until_s <= enough_s + traits.kill_latency_s:
-        return None
-    if _longest_training_s(candidate) - trained_s(run, plan) <= candidate.startup_s.p50:
+    if limit_s(run, plan, candidate, since, traits.kill_latency_s) <= enough_s:
         return None
     return ev.Reserved(left)
 
