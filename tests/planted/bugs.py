@@ -30,7 +30,7 @@ GOVERN, ACTIONS, ABSENCE = (
     "core/control/actions.py",
     "core/control/pod_facts.py",
 )
-RENTING = "core/control/renting.py"
+RENTING, CONTINUING = "core/control/renting.py", "core/control/continuing.py"
 SUPERVISE, MIND, MANIFEST = (
     "core/contract/supervisor.py",
     "pod/agent/loop.py",
@@ -61,6 +61,13 @@ CONTRACT, GATE, PROVIDERS = (
 )
 
 BUGS: tuple[Bug, ...] = (
+    # -- lost machines ------------------------------------------------------------------------
+    Bug("a run whose machine was lost is given up", CONTINUING,
+        "or not lost or lost[-1] != run.generation:", "or True:"),
+    Bug("the next machine is reserved with the time to end of the provider before", RENTING,
+        "    traits = find_traits(candidate.provider) or traits\n    hard_stop_s = ", "    hard_stop_s = "),
+    Bug("a machine that was ended from here counts as lost", CONTINUING,
+        "return not run.tries(generation, TERMINATE)", "return True"),
     # -- the agent's looks --------------------------------------------------------------------
     Bug("a trainer is looked at twice, and may have ended in between", MIND,
         "supervisor.supervise(self.lease, self.report.phases, view)",

@@ -23,9 +23,12 @@ class Kept:
     faults: int
     taught: str
     providers: tuple[str, ...] = EARLIER
+    elsewhere: bool = False
+    """Whether runs with a bucket could have a second provider."""
 
     def scenario(self) -> Scenario:
-        return draw(self.seed, NAMES[: self.faults], among=self.providers)
+        names = NAMES[: self.faults]
+        return draw(self.seed, names, among=self.providers, elsewhere=self.elsewhere)
 
 
 KEPT = tuple(

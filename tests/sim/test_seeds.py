@@ -18,7 +18,7 @@ BATCH = 125
 KEEP_IT = """
 This seed was drawn by the hash of the code, and with the next change of it will not be drawn again.
 Add it to tests/sim/kept.json, with what it teaches, before anything else is done about it:
-"{seed}": {{"faults": {faults}, "providers": {providers}, "taught": "…"}}"""
+"{seed}": {{"faults": {faults}, "providers": {providers}, "elsewhere": true, "taught": "…"}}"""
 
 
 @pytest.mark.slow

@@ -253,6 +253,7 @@ class RunDriver:
                 traits_of(_provider(run, run.plan)),
                 seen,
                 self.context.wall(),
+                attended=self.errands,
             )
             if not decision.events:
                 break

@@ -14,7 +14,7 @@ from trmcloud.core.control.budget import LAYERS_NEEDED, UnacceptedExposure, unac
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, MissingTool, NotSupported, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.memory import checkpoint_bytes
-from trmcloud.core.planner.planning import untrained_message
+from trmcloud.core.planner.planning import check_spot, untrained_message
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import FAMILIES
@@ -72,6 +72,7 @@ def check_launchable(context: Context, plan: Plan) -> None:
             f"{candidate.provider} has no network volumes that this version rents",
             next_step=f"leave --volume out, or rent at {able}",
         )
+    check_spot(plan.spec)  # a saved plan may be from before it was refused
     if candidate.spot and traits.rented and not traits.has_spot:
         raise NotSupported(
             f"spot machines of {candidate.provider} are not rented by this version",

@@ -53,6 +53,8 @@ class BucketReport:
     _text: bytes | None = None
     _word: AgentReport | None = None
     _final: bool = False
+    failed: bool = False
+    """Whether the bucket did not answer when it was asked last."""
 
     def of(
         self, context: Context, run: RunState, plan: Plan, *, gone: bool, silent_s: float
@@ -69,6 +71,7 @@ class BucketReport:
             self._stage, self._word, self._final = (False, False), None, False
             self._text = None
             self._pause_s = 0.0
+            self.failed = False
         stage = (gone, run.state is State.SETTLING)
         if stage != self._stage:
             # What was asked before it was gone may lack what it said at its end.
@@ -88,9 +91,10 @@ class BucketReport:
         except ContractError:
             self._word = None
         except TrmcloudError:
+            self.failed = True
             self._pause_s = _AFTER_FAILURE_S
             return
-        self._pause_s = _ASK_EVERY_S
+        self._pause_s, self.failed = _ASK_EVERY_S, False
         # Once the pod is known to be gone, what it left does not change.
         ended = self._word is not None and self._word.result is not None
         self._final = ended or run.state is State.SETTLING
@@ -144,6 +148,7 @@ class Observer:
                 unbilled = billed is None
             except ProviderError as error:
                 bill = Unknown(now, str(error))
+        word = self._left_word(run, plan, generation, pods, found)
         return Observation(
             pods=pods,
             report=report,
@@ -155,7 +160,8 @@ class Observer:
             stranger_s=self._stranger_s(trouble, now),
             line=str(trouble or ""),
             boot_trouble=self._boot_trouble(generation) if booting and found is None else None,
-            word=self._left_word(run, plan, generation, pods, found),
+            word=word,
+            bucket_failed=self._word.failed,
         )
 
     def _left_word(

@@ -18,6 +18,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
 from trmcloud.core.control.actions import is_held
+from trmcloud.core.control.continuing import trained_s
 from trmcloud.core.control.renting import HOUR_S, make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import DataError, ProviderRefused
@@ -174,7 +175,7 @@ def pod_request(
         set_by_hand=[key for key, _ in plan.spec.overrides],
         last_rungs=plan.spec.last_rungs,
         command=plan.spec.command,
-        most_s=(plan.spec.hours or 0.0) * HOUR_S,
+        most_s=_most_s(run, plan),
         # One without phases is rented to be looked at: it stays until its hard stop.
         hold=is_held(run, plan, generation) or not candidate.phases,
         uploads=plan.spec.pod_uploads and bool(candidate.phases) and run.errand is None,
@@ -197,6 +198,14 @@ def pod_request(
         given=command_variables(plan.spec.command),
         image=plan.spec.command.image if plan.spec.command is not None else "",
     )
+
+
+def _most_s(run: RunState, plan: Plan) -> float:
+    """Seconds that a command may run from its start; 0: as long as the lease lasts. Machines that
+    were lost have used up some of its hours."""
+    if plan.spec.hours is None:
+        return 0.0
+    return max(1.0, plan.spec.hours * HOUR_S - trained_s(run, plan))
 
 
 def command_variables(command: Command | None) -> dict[str, str]:

@@ -88,9 +88,12 @@ def draw(
     *,
     most_faults: int = 7,
     among: Collection[str] | None = None,
+    elsewhere: bool | None = None,
 ) -> Scenario:
     """The scenario of ``seed``. A tenth of all seeds are healthy. ``among`` names the providers
-    that can be drawn (None: all): with another one, the same seed is another world."""
+    that can be drawn (None: all): with another one, the same seed is another world. ``elsewhere``:
+    whether a run with a bucket may have candidates of a second provider, and be preempted (None:
+    where ``among`` is not given, so that worlds of before are what they were)."""
     rng = random.Random(seed * 2 + 1)
     # Rented ones first, each as often as its share says.
     known = [each for each in PROFILES.values() if among is None or each.provider in among]
@@ -116,7 +119,78 @@ def draw(
         faults=faults,
         fault_seeds=tuple(rng.getrandbits(32) for _ in faults),
     )
-    return _with_layers_off(made, rng) if rng.random() < _OFF_SHARE else made
+    if rng.random() < _OFF_SHARE:
+        return _with_layers_off(made, rng)
+    if elsewhere if elsewhere is not None else among is None:
+        others = [each.provider for each in there for _ in range(each.shares)]
+        return _with_a_second_provider(made, others, fault_names)
+    return made
+
+
+_ELSEWHERE_SHARE = 0.4
+_PREEMPTED = "34"
+
+
+def _with_a_second_provider(
+    scenario: Scenario, providers: list[str], fault_names: tuple[str, ...]
+) -> Scenario:
+    """Runs with a bucket may continue at a second provider; mostly their machine is preempted.
+
+    Drawn apart: all else of the world is as it was without.
+    """
+    rng = random.Random(f"elsewhere {scenario.seed}")
+    [first] = scenario.providers
+    others = [name for name in providers if name not in (first, LOCAL)]
+    kept = any(wish.plan.spec.bucket for wish in scenario.wishes)
+    if first == LOCAL or not others or not kept or rng.random() >= _ELSEWHERE_SHARE:
+        return scenario
+    second = rng.choice(others)
+    wishes = tuple(
+        replace(wish, plan=_with_candidate_at(rng, wish.plan, second))
+        if wish.plan.spec.bucket
+        else wish
+        for wish in scenario.wishes
+    )
+    made = replace(scenario, providers=(first, second), wishes=wishes)
+    strikes = _PREEMPTED in fault_names and _PREEMPTED not in made.faults
+    if not strikes or rng.random() >= 0.8:
+        return made
+    return replace(
+        made,
+        faults=(*made.faults, _PREEMPTED),
+        fault_seeds=(*made.fault_seeds, rng.getrandbits(32)),
+    )
+
+
+def _with_candidate_at(rng: random.Random, plan: Plan, provider: str) -> Plan:
+    """``plan`` with a candidate of another provider, at that one's disks and another rate."""
+    first = plan.candidates[0]
+    rate = Usd.from_micros(int(first.rate.micros * rng.uniform(0.6, 1.5)))
+    disk_rate = pod_disks_price(provider, first.work_gb, 1, on_volume=False)
+    planned_s = min(first.hours.p50 * HOUR_S, first.hard_stop_s)
+    billed_s = first.hard_stop_s + traits_of(provider).kill_latency_s
+    storage = first.storage - cost(first.disk_rate, planned_s) + cost(disk_rate, planned_s)
+    worst = cost(rate, billed_s) + storage + cost(disk_rate, billed_s - planned_s)
+    made = replace(
+        first,
+        id="c2",
+        provider=provider,
+        rate=rate,
+        planned_rate=rate,
+        most_rate=rate,
+        disk_rate=disk_rate,
+        storage=storage,
+        worst_case=worst,
+    )
+    reservation = max(plan.reservation, worst)
+    return replace(
+        plan,
+        spec=replace(plan.spec, providers=(first.provider, provider)),
+        candidates=(*plan.candidates, made),
+        launchable=rng.choice((("c0", "c2"), ("c0", "c1", "c2"), ("c2", "c0"))),
+        reservation=reservation,
+        cap=max(plan.cap or reservation, reservation),
+    )
 
 
 def _with_layers_off(scenario: Scenario, rng: random.Random) -> Scenario:

@@ -49,6 +49,7 @@ class StubCandidate:
 
     id: str
     rate: Usd
+    planned_rate: Usd | None = None
     provider: str = "test"
     region: str = "any"
     soft_stop_s: float = 2900.0
@@ -73,6 +74,9 @@ class StubSpec:
     volume: bool = True
     pod_uploads: bool = False
     volume_days: float = 7.0
+    deadline_at: float | None = None
+    hours: float | None = None
+    command: None = None
 
 
 @dataclass(frozen=True)
@@ -119,9 +123,11 @@ def ask(
     stranger_s: float = 0.0,
     boot_trouble: BootTrouble | None = None,
     word: AgentReport | None = None,
+    bucket_failed: bool = False,
     clock: Instant | None = None,
     plan: StubPlan = PLAN,
     traits: ProviderTraits = TRAITS,
+    attended: bool = True,
 ) -> Decision:
     seen = Observation(
         pods=pods if isinstance(pods, Seen | Unknown) else Seen(tuple(pods), now),
@@ -133,9 +139,11 @@ def ask(
         stranger_s=stranger_s,
         boot_trouble=boot_trouble,
         word=word,
+        bucket_failed=bucket_failed,
         clock=clock,
     )
-    return decide(run, cast(Plan, plan), "abcd1234", traits, seen, now)
+    planned = cast(Plan, plan)
+    return decide(run, planned, "abcd1234", traits, seen, now, attended=attended)
 
 
 def follow(run: RunState, now: float, **seen: Any) -> tuple[RunState, tuple[Action, ...]]:

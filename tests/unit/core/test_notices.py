@@ -13,6 +13,7 @@ import pytest
 
 from tests.plans import a_candidate, plan_json
 from tests.reasons import quoted
+from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.contract.gate import Verdict
 from trmcloud.core.contract.notices import (
     Notice,
@@ -31,6 +32,7 @@ from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
 from trmcloud.core.control.notices import NoticeInputs, ReaperVisit, Symptom, due_notices
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.money import Usd
 
 AT = 1_790_000_000.0
@@ -181,6 +183,20 @@ def test_another_offer_at_another_price_is_told() -> None:
     book.add("r1", ev.PlanRevised("c2", quoted("sold out")))
     (notice,) = book.due(2)
     assert (notice.kind, notice.facts["billed_usd_per_hour"]) == (NoticeKind.PRICE, "9")
+
+
+def test_a_machine_that_was_lost_is_told_with_the_one_that_follows() -> None:
+    book = Book()
+    book.rent()
+    book.add("r1", ev.PodGone(1, AT + 60), ev.Settled(1, Usd("1"), None))
+    before = len(book.records)
+    why = make_reason(ReasonKind.MACHINE_LOST, provider="runpod")
+    book.add("r1", ev.Reserved(Usd("9")), ev.PlanRevised("c1", why))
+    (notice,) = book.due(before)
+    assert (notice.kind, notice.facts["pod"]) == (NoticeKind.LOST, POD)
+    said = words_of(notice)
+    assert said["title"] == "r1: its pod is lost, and it continues"
+    assert f"It continues on {notice.facts['hardware']} at runpod." in said["text"]
 
 
 def test_an_orphan_is_told_once_though_it_is_charged_again() -> None:

@@ -149,13 +149,21 @@ def test_providers_regions_and_counts_limit_the_offers() -> None:
 
 
 def test_spot_is_opt_in_and_priced_with_its_interruptions() -> None:
-    calm = json.loads(run("--provider", "aws", "--hardware", "8xH100", "--json").stdout)
-    risky = json.loads(run("--provider", "aws", "--hardware", "8xH100", "--spot", "--json").stdout)
+    asked = ("--provider", "aws", "--hardware", "8xH100", "--bucket", "s3://bucket/x", "--json")
+    calm = json.loads(run(*asked).stdout)
+    risky = json.loads(run(*asked, "--spot").stdout)
     assert not any(row["spot"] for row in calm["candidates"])
     spot = [row for row in risky["candidates"] if row["spot"]]
     assert spot
     assert spot[0]["hours"]["p50"] > calm["candidates"][0]["hours"]["p50"]
-    assert any("against interruptions" in reason for reason in spot[0]["reasons"])
+    told = spot[0]["reasons"]
+    assert any("against interruptions, and is expected to take" in reason for reason in told)
+    assert any("no rate per hour is known, once in 10 h is assumed" in reason for reason in told)
+
+
+def test_spot_that_nothing_would_outlive_is_refused_with_its_reason() -> None:
+    with pytest.raises(UsageError, match="nothing would keep its checkpoints"):
+        run("--provider", "aws", "--hardware", "8xH100", "--spot")
 
 
 def test_data_gives_epochs_and_a_warning(tmp_path: Path) -> None:

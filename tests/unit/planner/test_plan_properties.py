@@ -15,6 +15,7 @@ from tests.unit.planner.test_planning import plan_for
 from trmcloud.adapters.files import load_recipe, source_of
 from trmcloud.cli.views.plan_explain import batch_lines
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
+from trmcloud.core.catalog.interruptions import NOT_KNOWN
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, cost
@@ -69,8 +70,9 @@ few = settings(max_examples=40, deadline=None)
 
 def plan(table: list[Offer], budget: Usd | None, objective: str = "value", **wish: object) -> Plan:
     spec = RunSpec(
-        recipe="trm", phases=("fast", "extreme"), budget=budget, objective=objective, spot=True
-    )
+        recipe="trm", phases=("fast", "extreme"), budget=budget, objective=objective, spot=True,
+        bucket="s3://b/x",
+    )  # fmt: skip
     spec = dataclasses.replace(spec, **wish)  # type: ignore[arg-type]
     return make_plan(spec, TRM, table, NOW, "p-0000")
 
@@ -207,8 +209,11 @@ def test_an_outlook_that_is_taken_over_is_the_one_that_would_be_made(
     source = source_of("fineweb-edu")
     known = outlook_on(recipe, wish, pod, source=source)
     assert with_machine(other, known, wish) == outlook_on(recipe, wish, other, source=source)
-    by_what_fits = outlook_on(recipe, wish, other, fitted=known.fitted, source=source, spot=spot)
-    assert by_what_fits == outlook_on(recipe, wish, other, source=source, spot=spot)
+    often = NOT_KNOWN if spot else None
+    by_what_fits = outlook_on(
+        recipe, wish, other, fitted=known.fitted, source=source, interruptions=often
+    )
+    assert by_what_fits == outlook_on(recipe, wish, other, source=source, interruptions=often)
 
 
 # -- d64, which no GPU holds: what the planner makes of it, and what its saves cost -------------

@@ -616,7 +616,7 @@ def launchable(plan: Plan) -> list[Candidate]:
 def test_a_spot_plan_survives_the_price_on_demand(budget: int) -> None:
     # 8 H100 of AWS in the United States cost $55.04 on demand, and some spot zone $9.37: $100 of it
     # could have cost $449.
-    plan = planned_charged(budget, "aws", spot=True)
+    plan = planned_charged(budget, "aws", spot=True, bucket="s3://b/x")
     spots = [c for c in launchable(plan) if c.spot]
     assert spots
     for candidate in spots:
@@ -653,7 +653,7 @@ def test_where_nothing_caps_the_rent_it_says_so_and_by_how_much() -> None:
 
 def test_spot_without_a_known_price_on_demand_is_never_launched() -> None:
     offers = [o for o in load_offers(NOW) if o.provider == "aws" and o.spot and o.sku == "H100-SXM"]
-    spec = RunSpec(recipe="trm", phases=("fast",), hardware="8xH100", spot=True)
+    spec = RunSpec(recipe="trm", phases=("fast",), hardware="8xH100", spot=True, bucket="s3://b/x")
     plan = make_plan(spec, load_recipe("trm"), offers, NOW, "p-0000")
     assert plan.candidates
     assert not plan.launchable
@@ -662,7 +662,7 @@ def test_spot_without_a_known_price_on_demand_is_never_launched() -> None:
 
 
 def test_one_rate_from_the_reservation_to_the_request() -> None:
-    plan = planned_charged(100, "aws", spot=True)
+    plan = planned_charged(100, "aws", spot=True, bucket="s3://b/x")
     candidate = next(c for c in launchable(plan) if c.spot)
     assert candidate.rate < candidate.reserved_rate
     run = RunState("r1", reserved=plan.reservation)

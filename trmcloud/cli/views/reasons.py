@@ -63,6 +63,8 @@ SENTENCES: Mapping[ReasonKind, str] = {
     ),
     _Kind.IN_BUCKET: "no last word of it was found; its uploads are in {bucket}: fetch-best",
     _Kind.ENDED_SILENT: "the pod ended without a word from its agent",
+    _Kind.MACHINE_LOST: "the machine at {provider} was lost; training continues from the bucket",
+    _Kind.NO_OTHER_MACHINE: "its machine was lost, and no other could be rented",
     _Kind.AWAITS_AGENT: "the first word of its agent",
     _Kind.AWAITS_EARLIER_POD: "an earlier pod of this run to be gone: it is ended first",
     _Kind.AWAITS_LIST_TO_RENT: (
@@ -176,6 +178,10 @@ def _title_and_text(notice: Notice) -> tuple[str, str]:
             return f"{run}: mended, {short}", f"{told}; goes on {now}, {lost}{by}. {status}"
         case NoticeKind.LOST:
             text = f"{facts['pod']} at {facts['provider']} ended without a word; {_spent(facts)}"
+            if "continues_at" in facts:
+                told = f"{facts['hardware']} at {facts['continues_at']}"
+                text = f"{text} by our clock. It continues on {told}. {status}"
+                return f"{run}: its pod is lost, and it continues", text
             return f"{run}: its pod is lost", f"{text} by our clock. trmcloud resume {run}"
         case NoticeKind.PRICE:
             planned, billed = (Usd(facts[f"{x}_usd_per_hour"]) for x in ("planned", "billed"))

@@ -44,10 +44,11 @@ from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.actions import TERMINATE
+from trmcloud.core.control.continuing import lost_machines
 from trmcloud.core.control.controller import Waiting
 from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.pod_facts import absence_needed_s
-from trmcloud.core.control.reason import Reason
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LedgerError, Outcome
@@ -288,7 +289,12 @@ class RunBar(AbstractContextManager["RunBar"]):
     def _tell_refused(self, run: RunState) -> None:
         """Why a candidate came to nothing, once each."""
         for generation in run.generations[run.first_generation - 1 :]:
-            why = sentence(generation.not_made or generation.unfit or _boot_ended(run, generation))
+            why = sentence(
+                generation.not_made
+                or generation.unfit
+                or _boot_ended(run, generation)
+                or _lost(run, generation)
+            )
             if why and generation.number > self._refused:
                 self._refused = generation.number
                 self._print(f"  generation {generation.number}: {why}")
@@ -514,6 +520,13 @@ def share_done(run: RunState, beat: Heartbeat, now: float) -> float:
     whole = generation.soft_stop_at - generation.intended_at
     by_time = (now - generation.intended_at) / whole if whole > 0 else 0.0
     return max(0.0, min(1.0, max(by_steps, by_time)))
+
+
+def _lost(run: RunState, generation: Generation) -> Reason | None:
+    """Why the run has another machine after ``generation``, where that one was lost at work."""
+    if run.generation == generation or generation not in lost_machines(run, run.plan):
+        return None
+    return make_reason(ReasonKind.MACHINE_LOST, provider=generation.provider)
 
 
 def _boot_ended(run: RunState, generation: Generation) -> Reason | None:

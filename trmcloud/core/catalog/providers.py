@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Callable, Iterable
 
+from trmcloud.core.catalog.interruptions import NOT_KNOWN, InterruptionRate
 from trmcloud.core.errors import NotSupported, UsageError
 from trmcloud.core.values import dataclass
 
@@ -102,6 +103,8 @@ class ProviderTraits:
     """Whether a user may name it with ``--provider``."""
     has_spot: bool = False
     """Whether machines that may be taken away are rented there."""
+    interruptions: InterruptionRate = NOT_KNOWN
+    """How often those are taken away."""
     takes_image: bool = False
     """Whether a pod is a container of an image that the user may choose."""
     smoke_minutes: float = 10.0

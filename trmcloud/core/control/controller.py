@@ -30,6 +30,7 @@ from trmcloud.core.control.actions import (
     unsaved,
 )
 from trmcloud.core.control.billing import has_failed_to_boot, settle, settle_unbilled
+from trmcloud.core.control.continuing import continues, revision
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation, PodSeen
 from trmcloud.core.control.pod_facts import (
@@ -43,7 +44,14 @@ from trmcloud.core.control.pod_facts import (
     result_of,
 )
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason, quoted_reason
-from trmcloud.core.control.renting import HOUR_S, await_pod, intend, storage_beside_disks, try_next
+from trmcloud.core.control.renting import (
+    HOUR_S,
+    await_pod,
+    intend,
+    next_candidate,
+    storage_beside_disks,
+    try_next,
+)
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
@@ -145,11 +153,13 @@ def decide(
     traits: ProviderTraits,
     seen: Observation,
     now: float,
+    *,
+    attended: bool = True,
 ) -> Decision:
     """Return the events of one run, and the actions that they need.
 
     The caller appends ``events`` and asks again until none are left, then carries out
-    ``actions``. ``now`` is epoch seconds.
+    ``actions``. ``now`` is epoch seconds; ``attended``: whether the caller stays with the run.
     """
     if run.state is State.RESERVED:
         if run.generations and _previous_pod_may_exist(run, ledger_id, seen):
@@ -164,6 +174,10 @@ def decide(
         late = last_word(run, plan, generation, seen.word)
         if late:
             return Decision(events=late)
+        may_wait = seen.bucket_failed and attended and now < generation.hard_stop_at
+        if may_wait and continues(run, plan):
+            # Its last word may be there, and another machine could not continue without it.
+            return Decision()
         storage, volume = _storage(plan, generation, traits)
         disks = plan.candidate(generation.candidate_id).disk_rate
         rent = max(run.reserved - volume, ZERO)
@@ -178,8 +192,11 @@ def decide(
             return Decision()  # what is listed again is no estimate's matter: it is swept first
         return Decision(events=(settled,) if settled is not None else ())
     if run.state is State.SETTLED:
-        again = try_next(run, plan, traits)
-        return Decision(events=(again if again is not None else _closing(run),))
+        again = try_next(run, plan, traits, attended=attended)
+        following = next_candidate(run, plan)
+        if again is None or following is None:
+            return Decision(events=(_closing(run),))
+        return Decision(events=(again, *revision(run, plan, following)))
     return Decision()
 
 

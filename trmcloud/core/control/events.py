@@ -63,7 +63,7 @@ class FailureKind(str, Enum):
     NO_CAPACITY = "no_capacity"
     """The create's provider has none left."""
     FINAL = "final"
-    """Every other candidate's create would fail as well."""
+    """The create of every other candidate of its provider would fail as well."""
     AMBIGUOUS = "ambiguous"
     """It may have happened all the same."""
     DAMAGED = "damaged"

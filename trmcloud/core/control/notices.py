@@ -26,6 +26,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, month_of
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.observation import POD
+from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState, State, apply_event
 from trmcloud.core.errors import Outcome
@@ -135,6 +136,9 @@ def _of_event(
         yield made(NoticeKind.PRICE, "price", **rates)
     elif isinstance(event, ev.PlanRevised):
         earlier, later = before.chosen, after.chosen
+        if event.reason.kind is ReasonKind.MACHINE_LOST and later is not None:
+            goes_on = {"continues_at": later.provider, "hardware": later.hardware}
+            yield made(NoticeKind.LOST, "lost", **_lost_facts(after, at), **goes_on)
         if earlier is not None and later is not None and later.rate != earlier.rate:
             yield made(
                 NoticeKind.PRICE,

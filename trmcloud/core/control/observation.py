@@ -170,3 +170,5 @@ class Observation:
     word: AgentReport | None = None
     """The report that the generation's agent left in the bucket, where the agent itself cannot be
     asked any more."""
+    bucket_failed: bool = False
+    """Whether the bucket did not answer when it was asked for that last."""

@@ -83,6 +83,9 @@ class ReasonKind(str, Enum):
     ON_VOLUME = "on_volume"
     IN_BUCKET = "in_bucket"
     ENDED_SILENT = "ended_silent"
+    # What follows a machine that was lost.
+    MACHINE_LOST = "machine_lost"
+    NO_OTHER_MACHINE = "no_other_machine"
     # What a run waits for.
     AWAITS_AGENT = "awaits_agent"
     AWAITS_EARLIER_POD = "awaits_earlier_pod"
@@ -114,6 +117,7 @@ FACTS: Mapping[ReasonKind, Mapping[str, type[Fact]]] = {
     _Kind.MISPLACED: {"region": str, "wanted_region": str},
     _Kind.UNKNOWN_RESULT: {"result": str},
     _Kind.IN_BUCKET: {"bucket": str},
+    _Kind.MACHINE_LOST: {"provider": str},
     _Kind.AWAITS_LIST_TO_RENT: {"provider": str},
     _Kind.AWAITS_LIST_TO_STOP: {"provider": str},
     _Kind.AWAITS_LIST_OF_POD: {"provider": str},

@@ -19,6 +19,7 @@ from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, Action, Decision, action_key, current_generation
+from trmcloud.core.control.continuing import cheapest_first, continues, limit_s, lost_machines
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pod_facts import failed_late, find_pod, is_absent, note_absence
@@ -140,17 +141,22 @@ _NOT_MADE = (FailureKind.REFUSED, FailureKind.NO_CAPACITY, FailureKind.FINAL)
 def intend(
     run: RunState, plan: Plan, ledger_id: str, traits: ProviderTraits, now: float
 ) -> Decision:
+    lost = lost_machines(run, plan)
     if run.stop is not None:
-        return Decision(
-            events=(ev.Closed(Outcome.STOPPED.value, make_reason(ReasonKind.STOPPED_UNRENTED)),)
-        )
-    candidate = None if _is_refused_for_good(run) else _untried(run, plan)
+        kind = ReasonKind.STOPPED_UNREPORTED if lost else ReasonKind.STOPPED_UNRENTED
+        return Decision(events=(ev.Closed(Outcome.STOPPED.value, make_reason(kind)),))
+    candidate = next_candidate(run, plan)
     if candidate is None:
         why: Reason | None = make_reason(ReasonKind.NO_CANDIDATE)
         if run.generations:
             why = run.generations[-1].not_made
+        if lost:
+            why = make_reason(ReasonKind.NO_OTHER_MACHINE, why)
+            return Decision(events=(ev.Closed(Outcome.UNREPORTED.value, why),))
         return Decision(events=(ev.Closed(Outcome.NOT_STARTED.value, why),))
+    traits = find_traits(candidate.provider) or traits
     hard_stop_s = hard_stop_within(candidate, run, traits)
+    hard_stop_s = min(hard_stop_s, limit_s(run, plan, candidate, now, traits.kill_latency_s))
     landing_s = min(candidate.landing_s, hard_stop_s / 2)
     number = len(run.generations) + 1
     hard_stop_at = now + hard_stop_s
@@ -167,23 +173,26 @@ def intend(
     return Decision(events=(intent,))
 
 
-def _untried(run: RunState, plan: Plan) -> Candidate | None:
+def next_candidate(run: RunState, plan: Plan) -> Candidate | None:
     """The next candidate that has not failed to give a machine fit to train on.
 
-    Since the run was opened, or reopened: it may find again what was out of stock then.
+    Since the run was opened, or reopened, or has lost a machine: it may find again what was out of
+    stock then. A provider that refuses for good (no money, a wrong key, a request that it does not
+    understand) is not asked for its others.
     """
-    recent = run.generations[run.first_generation - 1 :]
+    lost = lost_machines(run, plan)
+    since = lost[-1].number if lost else run.first_generation - 1
+    recent = run.generations[since:]
     tried = {g.candidate_id for g in recent if g.not_made is not None or _came_to_nothing(g)}
-    return next((plan.candidate(name) for name in plan.launchable if name not in tried), None)
+    refused = {g.provider for g in recent if _is_refused_for_good(run, g)}
+    left = (plan.candidate(name) for name in plan.launchable if name not in tried)
+    ordered = cheapest_first(run, plan, [c for c in left if c.provider not in refused])
+    return ordered[0] if ordered else None
 
 
-def _is_refused_for_good(run: RunState) -> bool:
-    """Whether the last create, since the run was opened or reopened, was refused in a way that no
-    other candidate would mend: no money, a wrong key, a request that is not understood."""
-    if len(run.generations) < run.first_generation:
-        return False
-    create = run.actions.get(action_key(run, CREATE, 1))
-    return create is not None and create.failed_kind is FailureKind.FINAL
+def _is_refused_for_good(run: RunState, generation: Generation) -> bool:
+    creates = run.tries(generation, CREATE)
+    return bool(creates) and creates[-1].failed_kind is FailureKind.FINAL
 
 
 def _came_to_nothing(generation: Generation) -> bool:
@@ -193,22 +202,33 @@ def _came_to_nothing(generation: Generation) -> bool:
 
 
 def try_next(
-    run: RunState, plan: Plan, traits: ProviderTraits, settled: Usd | None = None
+    run: RunState,
+    plan: Plan,
+    traits: ProviderTraits,
+    settled: Usd | None = None,
+    *,
+    attended: bool = True,
 ) -> ev.Reserved | None:
     """Reserve the rest of the reservation for the next candidate; None where the run is over.
 
-    ``settled``: what the last generation would be settled at, where it is not yet.
+    ``settled``: what the last generation would be settled at, where it is not yet; ``attended``:
+    whether a command stays that would see to another machine after one that trained.
     """
     generation = current_generation(run)
-    candidate = _untried(run, plan)
-    if candidate is None or run.stop is not None or not _came_to_nothing(generation):
+    candidate = next_candidate(run, plan)
+    goes_on = _came_to_nothing(generation) or (attended and continues(run, plan))
+    if candidate is None or run.stop is not None or not goes_on:
         return None
+    traits = find_traits(candidate.provider) or traits
     left = run.reservation - (settled or generation.settled or ZERO)
     enough_s = candidate.startup_s.p50 + candidate.landing_s
     rate = candidate.reserved_rate + candidate.disk_rate
     if affordable_seconds(left - storage_beside_disks(candidate), rate) <= (
         enough_s + traits.kill_latency_s
     ):
+        return None
+    since = generation.gone_at if generation.gone_at is not None else generation.intended_at
+    if limit_s(run, plan, candidate, since, traits.kill_latency_s) <= enough_s:
         return None
     return ev.Reserved(left)
 

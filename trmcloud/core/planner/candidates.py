@@ -7,11 +7,13 @@ import math
 from decimal import Decimal
 from typing import NamedTuple
 
+from trmcloud.core.catalog.interruptions import NOT_KNOWN, InterruptionRate
 from trmcloud.core.catalog.offers import DAY_S, Offer, age_margin_percent
 from trmcloud.core.catalog.providers import TRAITS, in_no_catalogue
 from trmcloud.core.contract.bucket_layout import BUCKET_MICROS_PER_GB_MONTH
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.planner.estimates import HOUR_S, Estimates, landing_point
+from trmcloud.core.planner.interruptions import rate_words
 from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.planner.speed import why_untrained
 from trmcloud.core.spec.plan import Candidate, Remark, RemarkTopic
@@ -29,7 +31,7 @@ FREE_HARD_STOP_S = 24 * HOUR_S
 STOP_SLACK = 1.1
 """Hard stop of a run without budget, relative to its P90."""
 
-SPOT_NOTE = "spot: price × (1 + hazard × (half a checkpoint interval + restart)), a prior hazard"
+SPOT_NOTE = "spot: e^(λR) · (e^(λ(τ+δ)) − 1) ÷ λ for each interval τ + δ, R a restart (Daly 2006)"
 STORAGE_AFTER_S = 7 * DAY_S
 """The time that a checkpoint may be kept before it is fetched; reserved from the start."""
 
@@ -91,6 +93,11 @@ def kill_latency_s(provider: str) -> float:
     if traits is None:
         return max(known.kill_latency_s for known in TRAITS.values())
     return traits.kill_latency_s
+
+
+def interruptions_of(provider: str) -> InterruptionRate:
+    """How often a provider takes its spot machines back."""
+    return TRAITS[provider].interruptions if provider in TRAITS else NOT_KNOWN
 
 
 def is_reachable(provider: str) -> bool:
@@ -226,6 +233,8 @@ def _reasons(
     if not outlook.fits:
         add(RemarkTopic.NEED, "does not fit in memory", first=True)
     add(RemarkTopic.PRICE, *_of_the_price(row, rent, now))
+    if offer.spot:
+        add(RemarkTopic.PLACE, f"interruptions: {rate_words(interruptions_of(offer.provider))}")
     filled = spec.fills and row.useful
     add(RemarkTopic.SETTINGS if filled else RemarkTopic.NEED, *_limits_met(row, spec, soft_s, now))
     if outlook.kept_gb >= 100:

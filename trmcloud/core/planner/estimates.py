@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL, hardware_name
+from trmcloud.core.catalog.interruptions import InterruptionRate
 from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
 from trmcloud.core.money import Usd, cost
+from trmcloud.core.planner.interruptions import best_interval_s, expected_segment_s
 from trmcloud.core.planner.memory import USABLE_SHARE, Memory, checkpoint_bytes, weights_bytes
 from trmcloud.core.planner.roofline import NODE_LINK_GB_S, assumed_format
 from trmcloud.core.planner.speed import (
@@ -235,8 +237,6 @@ UPLOAD_MARGIN_S = 3.0
 """For an upload to be begun and answered for, whatever its size."""
 MANY_EPOCHS = 4
 """Beyond about four passes, repeated text is worth less and less (Muennighoff et al. 2023)."""
-SPOT_HAZARD_PER_HOUR = 0.10
-"""Interruptions of a spot machine per hour: a prior, since no provider publishes one."""
 
 
 class Estimates(NamedTuple):
@@ -293,10 +293,12 @@ def outlook_on(
     fitted: tuple[FittedSettings, ...] = (),
     tokens_available: int | None = None,
     source: DataSource | None = None,
-    spot: bool = False,
+    interruptions: InterruptionRate | None = None,
     last_steps: int | None = None,
 ) -> Estimates:
     """The outlook of ``spec`` on ``machine``; ``last_steps`` sets the last phase's length.
+
+    ``interruptions`` are a spot machine's: its hours are then what is expected with them.
 
     ``fitted`` is that of another outlook on such a machine, however that is rented. ``source`` is
     what it trains on, where that is known.
@@ -321,11 +323,13 @@ def outlook_on(
             told = f"{name}: counted with {assumed.dtype}: {assumed.why}"
             reasons.append(Remark(RemarkTopic.SETTINGS, told))
         factor = _probed(settings, machine)
-        if spot:
-            settings, longer = _against_interruptions(settings, machine, factor)
+        if interruptions is not None:
+            settings, longer = _against_interruptions(
+                settings, machine, factor, interruptions.planned_per_hour, uploads=spec.pod_uploads
+            )
             saves = (
-                f"{name}: saves every {settings.save_every:,} steps, against interruptions once in"
-                f" {1 / SPOT_HAZARD_PER_HOUR:.0f} h ({longer - 1:.1%} longer)"
+                f"{name}: saves every {settings.save_every:,} steps, against interruptions, and is"
+                f" expected to take {longer - 1:.1%} longer"
             )
             reasons.append(Remark(RemarkTopic.SETTINGS, saves))
             factor *= longer
@@ -496,18 +500,29 @@ def _probed(settings: PhaseRecipe, machine: Machine) -> float:
 
 
 def _against_interruptions(
-    settings: PhaseRecipe, machine: Machine, factor: float
+    settings: PhaseRecipe, machine: Machine, factor: float, per_hour: float, *, uploads: bool
 ) -> tuple[PhaseRecipe, float]:
-    """The checkpoint interval that minimises a spot machine's expected time, √(2·save ÷ hazard)
-    (Young 1974), and how much longer training then takes: half an interval and a restart lost per
-    interruption."""
-    hazard_per_s = SPOT_HAZARD_PER_HOUR / HOUR_S
-    interval_s = math.sqrt(2 * save_s(settings, machine).p50 / hazard_per_s)
+    """The settings with the checkpoint interval that loses least, and the factor by which steps
+    are expected to take longer.
+
+    ``per_hour``: interruptions of one machine; the loss of one of several ends the work of all. A
+    restart takes the machine's and the trainer's start, and the work that was done while the last
+    checkpoint was still being written and uploaded is lost with what came after it.
+    """
+    per_s = per_hour * machine.nodes / HOUR_S
     step_s = step_seconds(settings, machine) * factor
+    written_s = save_s(settings, machine).p50
+    interval_s = best_interval_s(written_s, per_s)
     every = max(1, min(settings.steps, round(interval_s / step_s)))
-    restart_s = startup_s(machine).p50
-    longer = 1 + hazard_per_s * (every * step_s / 2 + restart_s)
-    return replace(settings, save_every=every, save_minutes=0.0), longer
+    if uploads:
+        written_s += checkpoint_bytes(settings) / BUCKET_BYTES_PER_S
+    settings = replace(settings, save_every=every, save_minutes=0.0)
+    begins = predict_phase(settings, machine, factor)
+    restart_s = startup_s(machine).p50 + begins.start.p50 + begins.compile.p50 + written_s
+    segment_s = every * begins.pace_s
+    longer_s = expected_segment_s(segment_s, restart_s, per_s) - segment_s
+    scaled_s = every * (begins.training.p50 + begins.evaluation.p50) / settings.steps
+    return settings, 1.0 + longer_s / scaled_s
 
 
 def _landing_s(

@@ -39,6 +39,7 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.planner.candidates import (
     FREE_HARD_STOP_S,
     RankedOffer,
+    interruptions_of,
     is_reachable,
     kill_latency_s,
     make_candidate,
@@ -147,6 +148,7 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
             "a network volume and a bucket are two answers to one question",
             next_step="leave out --volume, or --bucket",
         )
+    check_spot(spec)
     if spec.bucket_relayed and spec.hardware == LOCAL:
         raise UsageError(
             "this bucket takes no presigned requests, and on this machine nothing has to be pulled",
@@ -173,6 +175,27 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
             next_step="--phase fast; then --phase extreme --from RUN",
         )
     return spec
+
+
+def check_spot(spec: RunSpec) -> None:
+    """
+    Raises:
+        UsageError: spot machines are wanted, and what is trained on one would be lost with it.
+    """
+    if not spec.spot or spec.hardware == LOCAL:
+        return
+    without = "leave out --spot"
+    if not (spec.bucket or spec.volume):
+        raise UsageError(
+            "a spot machine may be taken back at any time, and nothing would keep its checkpoints",
+            next_step=f"--bucket s3://BUCKET/PREFIX keeps them; or {without}",
+        )
+    if spec.command is not None and not spec.command.resume:
+        raise UsageError(
+            "a spot machine may be taken back at any time, and this command does not say how it"
+            " continues from a checkpoint: it would start again from nothing",
+            next_step=f"--resume with the words that continue it; or {without}",
+        )
 
 
 def _matching(
@@ -263,7 +286,8 @@ def _filled(row: RankedOffer, given: PlanningInputs) -> RankedOffer:
     outlook = outlook_on(
         given.recipe, given.spec, row.outlook.machine,
         fitted=row.outlook.fitted, tokens_available=given.tokens_available, source=given.source,
-        spot=row.offer.spot, last_steps=steps,
+        interruptions=interruptions_of(row.offer.provider) if row.offer.spot else None,
+        last_steps=steps,
     )  # fmt: skip
     return row.with_outlook(outlook)
 
@@ -298,7 +322,14 @@ def _usable(
         return []
     old, best = usable[0]
     alike = [c for is_old, c in usable if c.hardware == best.hardware and is_old == old]
-    return alike[:FALLBACKS]
+    tried = alike[:FALLBACKS]
+    if spec.pod_uploads:
+        # A run whose machine is lost continues at any provider that was named: its best of each.
+        for name in spec.providers:
+            there = next((c for c in alike if c.provider == name), None)
+            if there is not None and all(c.provider != name for c in tried):
+                tried.append(there)
+    return tried
 
 
 def _refuse_hopeless(

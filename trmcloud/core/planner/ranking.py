@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from trmcloud.core.catalog.hardware import LOCAL, HardwareRequest, LocalMachine, hardware_name
+from trmcloud.core.catalog.interruptions import InterruptionRate
 from trmcloud.core.catalog.offers import ANYWHERE, DAY_S, FRESH_DAYS, Offer
 from trmcloud.core.catalog.providers import (
     TRAITS,
@@ -18,6 +19,7 @@ from trmcloud.core.catalog.providers import (
 from trmcloud.core.planner.candidates import (
     RankedOffer,
     Storage,
+    interruptions_of,
     is_reachable,
     kill_latency_s,
     storage_of,
@@ -163,7 +165,7 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
     """
     spec, recipe, now, local, tokens_available, measured, source, probed = given
     nodes = spec.nodes
-    groups: dict[tuple[str, int, bool, bool, bool, int], _Group] = {}
+    groups: dict[tuple[str, int, bool, bool, InterruptionRate | None, int], _Group] = {}
     outlooks: dict[tuple[str, int, bool], Estimates] = {}
     orders: list[_Order] = []
     chosen: list[_Group] = []
@@ -171,7 +173,8 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
     for position, offer in enumerate(offers):
         is_cluster = offer.provider in clusters
         disks = id(prices_of(offer.provider))
-        key = (offer.sku, offer.gpus, offer.provider == LOCAL, is_cluster, offer.spot, disks)
+        interruptions = interruptions_of(offer.provider) if offer.spot else None
+        key = (offer.sku, offer.gpus, offer.provider == LOCAL, is_cluster, interruptions, disks)
         group = groups.get(key)
         if group is None:
             machine = _machine(offer, local, measured, nodes)
@@ -186,7 +189,7 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
                 outlook = outlook_on(
                     recipe, spec, machine,
                     fitted=alike.fitted if alike is not None else (),
-                    tokens_available=tokens_available, source=source, spot=offer.spot,
+                    tokens_available=tokens_available, source=source, interruptions=interruptions,
                 )  # fmt: skip
             outlooks[key[:3]] = outlook
             group = groups[key] = _group(outlook, offer, spec, now)

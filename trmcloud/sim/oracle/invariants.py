@@ -200,7 +200,8 @@ class Invariants:
         run = self.world.ledger.read().runs.get(run_id)
         if self.forgotten:
             return
-        twins = [r for r in rented.account.living if r.run_id == run_id and r is not rented]
+        # Wherever it is: the next machine may be another provider's.
+        twins = [r for r in self.world.living() if r.run_id == run_id and r is not rented]
         excused = rented.surplus or rented.came_too_late
         excused = excused or any(self.names[twin.name] > 1 for twin in twins)
         if twins and not excused and not STOPPED & self.world.fired.keys():

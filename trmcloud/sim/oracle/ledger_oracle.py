@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.pod_contract import parse_pod_name
@@ -22,6 +23,7 @@ from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
 from trmcloud.sim.world.account import Process, RentedMachine, World
@@ -252,6 +254,8 @@ class LedgerOracle:
                 self.fail("wasteful", f"{run.run_id} gave up with a candidate untried")
         if event.outcome == Outcome.STOPPED.value and run.stop is None and run.result is None:
             self.fail("I4", f"{run.run_id} was stopped by nobody")
+        if event.outcome in (Outcome.UNREPORTED.value, Outcome.LOST.value):
+            self._given_up(process, run)
         rented = self._pod_of(run.generation)
         if rented is None or rented.ended_at is None or run.result is not None:
             return
@@ -268,6 +272,28 @@ class LedgerOracle:
             return  # no controller saw it alive
         if event.outcome == Outcome.KILLED.value and early_s > TOO_FEW_S and not wrong:
             self.fail("I4", f"{run.run_id} was not killed: {early_s:.0f} s were left")
+
+    def _given_up(self, process: Process, run: RunState) -> None:
+        """A run with a bucket whose machine was lost at work is closed by its own driver: then no
+        other machine could be had, or its money would buy too little of any."""
+        driver, rented = process.driver, self._pod_of(run.generation)
+        attends = driver is not None and driver.run_id == run.run_id and driver.errands
+        plan, generation = self.world.truths[run.run_id].plan, run.generation
+        if not attends or rented is None or generation is None or not plan.spec.pod_uploads:
+            return
+        lost = rented.ended_by in LOST_BY and generation.agent_at is not None
+        lost = lost and generation.provider != LOCAL
+        if not lost or run.stop is not None or run.result is not None or run.errand is not None:
+            return
+        lives_s = (rented.ended_at or 0.0) - (generation.agent_at or 0.0)
+        if lives_s < generous_s(plan) or self.undecidable.is_time_odd or self.world.check.forgotten:
+            return  # it may be one of several that were lost at once
+        if self.world.knobs.crossed_reports or run.tries(generation, TERMINATE):
+            return
+        left = run.reservation - (generation.settled or ZERO)
+        needs = [_least_needed(plan.candidate(name)) for name in plan.launchable]
+        if left > max(needs) * 2:
+            self.fail("wasteful", f"{run.run_id} is given up with {left} left after its loss")
 
     # -- the truth ----------------------------------------------------------------------------
 
@@ -306,6 +332,22 @@ _JUDGES: Mapping[type[Any], Callable[[LedgerOracle, Process, RunState, Any], Non
     ev.Billed: LedgerOracle._late_bill,
     ev.Closed: LedgerOracle._closed,
 }
+
+
+LOST_BY = ("preempted", "host lost", "provider's $0 rule")
+"""Ends of a machine that nobody of ours asked for."""
+
+
+def generous_s(plan: Plan) -> float:
+    """Seconds after which a machine that is lost had more than started."""
+    return 2 * max(candidate.startup_s.p90 for candidate in plan.candidates)
+
+
+def _least_needed(candidate: Candidate) -> Usd:
+    """USD that start, landing and end of a machine take."""
+    needs_s = candidate.startup_s.p90 + candidate.landing_s
+    needs_s += traits_of(candidate.provider).kill_latency_s
+    return cost(candidate.reserved_rate + candidate.disk_rate, needs_s) + candidate.storage
 
 
 CALL_S = 5.0

@@ -1,0 +1,92 @@
+"""A pod that is lost at one provider, and the run that continues at another: two stand-ins, whose
+pods are machines of their own, and a bucket that both reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.rented import image, path_of, skip_without_pods
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, TestClock
+from tests.e2e.user import until
+from tests.standins.runpod.fixture import judged
+from tests.standins.vast import standin as vast_standin
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.reason import ReasonKind
+from trmcloud.core.errors import Outcome
+
+pytest.importorskip("boto3")
+pytest.importorskip("moto")
+
+from tests.e2e.test_bucket import stored_steps
+from tests.standins.s3 import BUCKET, S3
+
+
+class TwoAccounts(RentedUser):
+    """A user of RunPod and of vast.ai."""
+
+    vast: vast_standin.StandIn
+
+    def live(self) -> list[Any]:
+        return [*super().live(), *self.vast.live()]
+
+    def lose(self) -> str:
+        """The provider ends the only pod, whatever is on it; that provider's name."""
+        (pod,) = self.live()
+        if pod in self.vast.live():
+            with self.vast.world.lock:
+                self.vast.world.destroy(pod, "host")
+                self.vast.world.hosts.clear()  # the others are rented by now
+            return "vast"
+        self.standin.control.end(pod.id)
+        return "runpod"
+
+
+@contextmanager
+def renting_from_both(folder: Path, s3: S3, variables: dict[str, str]) -> Iterator[TwoAccounts]:
+    skip_without_pods()
+    inside = image(folder / "image")
+    variables |= path_of(inside)
+    clock = TestClock(folder / "clock")
+    how: dict[str, Any] = {"clock": clock, "keep": [inside], "image_env": variables}
+    with (
+        judged(folder / "runpod", reach=[s3.port], **how) as runpod,
+        vast_standin.running(folder / "vast", reach=[s3.port], **how) as vast,
+    ):
+        made = TwoAccounts(folder, standin=runpod, clock=clock)
+        made.vast = vast
+        made.environment |= vast.environment | s3.environment
+        made.environment["TRMCLOUD_VAST_IMAGE"] = "an/image:with-this-machines-torch"
+        yield made
+        made.end_everything()
+
+
+@pytest.mark.more
+def test_a_run_whose_pod_is_lost_continues_at_the_other_provider(tmp_path: Path, s3: S3) -> None:
+    variables = {"TRMCLOUD_STANDIN_FAULT": "hang@60"}
+    with renting_from_both(tmp_path, s3, variables) as renter:
+        prefix = tmp_path.name.replace("_", "-")
+        launch = renter.start(
+            *LAUNCH, "--steps", "150", "--budget", "1", *renter.data, *ACCEPT,
+            "--provider", "runpod", "--provider", "vast", "--bucket", f"s3://{BUCKET}/{prefix}",
+        )  # fmt: skip
+        until(lambda: stored_steps(s3, prefix) == {45}, within_s=120, what="its first is stored")
+        variables["TRMCLOUD_STANDIN_FAULT"] = "hang@30"  # where one that begins anew comes by
+        first = renter.lose()
+        out, _ = renter.see_out(launch)
+        run = renter.only_run()
+        assert run.outcome is Outcome.FINISHED
+        had = [g.provider for g in run.generations if g.not_made is None]
+        assert had == [first, *{"runpod", "vast"} - {first}]
+        assert run.phases["fast"].step == 150
+        said = f"the machine at {first} was lost; training continues from the bucket"
+        assert f"generation 1: {said}" in out
+        records = SqliteLedger(renter.ledger_path).records(run.run_id)
+        revised = [each.event for each in records if isinstance(each.event, ev.PlanRevised)]
+        assert [each.reason.kind for each in revised] == [ReasonKind.MACHINE_LOST]
+        assert run.settled <= run.cap

@@ -1,0 +1,317 @@
+"""`decide` after a machine was lost at work: the run continues on the cheapest other one, of
+whatever provider, once the old pod is proven gone; and the cases in which it ends as it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.core.runs import (
+    AT,
+    FIRST,
+    RESERVATION,
+    TRAITS,
+    StubPlan,
+    StubSpec,
+    apply,
+    ask,
+    follow,
+    running,
+    stopped,
+    the_pod,
+)
+from trmcloud.cli.views.reasons import sentence
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.providers import TRAITS as KNOWN
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.actions import CREATE, TERMINATE
+from trmcloud.core.control.continuing import (
+    MOST_FRUITLESS,
+    cheapest_first,
+    continues,
+    lost_machines,
+)
+from trmcloud.core.control.controller import foreseen_end
+from trmcloud.core.control.events import FailureKind
+from trmcloud.core.control.observation import Bill, PodStatus
+from trmcloud.core.control.reason import ReasonKind, make_reason
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import Outcome
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.spec.plan import Candidate, Interval, Plan
+
+
+@dataclass(frozen=True)
+class Resumable:
+    """A command's ``resume``."""
+
+    resume: tuple[str, ...]
+
+
+BUCKET = StubSpec(volume=False, pod_uploads=True)
+DEAR = replace(FIRST, id="dear", provider="here", rate=Usd("3.0"))
+CHEAP = replace(FIRST, id="cheap", provider="there", rate=Usd("2.4"))
+PLAN = StubPlan((FIRST, DEAR, CHEAP), BUCKET)
+AS_PLAN = cast(Plan, PLAN)
+LOST_AT = AT + 600.0
+ENDS = (Outcome.LOST, Outcome.UNREPORTED)
+"""Of a run that does not continue, by what outlives its machine."""
+
+
+def lost(run: RunState | None = None, plan: StubPlan = PLAN, **more: Any) -> RunState:
+    """Its pod was taken away at work, is proven gone, and its bill is final."""
+    run = run or running()
+    generation = run.generation
+    assert generation is not None
+    gone = the_pod(
+        run, pod_id=generation.pod_id, status=PodStatus.GONE, ended_at=generation.intended_at + 600
+    )
+    at = generation.intended_at + 610.0
+    bill = Bill(generation.pod_id or "", cost(generation.rate, 600.0), final=True)
+    run, _ = follow(run, at, pods=[gone], bill=bill, plan=plan, **more)
+    return run
+
+
+def on_the_next(run: RunState, number: int, trains_s: float = 10.0) -> RunState:
+    """The next pod is up, and its agent is heard."""
+    generation = run.generation
+    assert generation is not None
+    assert generation.number == number
+    at = generation.intended_at
+    name = f"r1/g{number}/create/1"
+    run = apply(run, ev.ActionStarted(name, CREATE), at=at)
+    run = apply(run, ev.ActionFinished(name, CREATE, f"id-{number}"), at=at)
+    run = apply(run, ev.PodUp(number, f"id-{number}", generation.rate), at=at + 5)
+    return apply(run, ev.AgentUp(number), at=at + 600.0 - trains_s)
+
+
+def test_it_continues_on_the_cheapest_other_machine_of_whatever_provider() -> None:
+    run = lost()
+    assert run.state is State.RENTING
+    assert [(g.candidate_id, g.provider) for g in run.generations] == [
+        ("first", "test"),
+        ("cheap", "there"),
+    ]
+    assert run.settled + run.reserved == RESERVATION
+    assert run.candidate_id == "cheap"
+
+
+def test_why_it_continues_is_on_record() -> None:
+    run = running()
+    generation = run.generation
+    assert generation is not None
+    run = apply(run, ev.PodGone(1, LOST_AT), at=LOST_AT + 5)
+    run = apply(run, ev.Settled(1, Usd("0.6"), Usd("0.6")), at=LOST_AT + 6)
+    reserved, revised = ask(run, LOST_AT + 7, plan=PLAN).events
+    assert isinstance(reserved, ev.Reserved)
+    assert reserved.amount == RESERVATION - Usd("0.6")
+    assert isinstance(revised, ev.PlanRevised)
+    assert revised.candidate_id == "cheap"
+    said = "the machine at test was lost; training continues from the bucket"
+    assert sentence(revised.reason) == said
+
+
+def test_nothing_is_rented_before_the_old_pod_is_proven_gone() -> None:
+    run = running()
+    missing = ask(run, LOST_AT, pods=[], absent_lists=1, plan=PLAN)
+    assert all(not isinstance(event, ev.PodGone | ev.Reserved) for event in missing.events)
+    run = lost()
+    run = apply(run, ev.PodNotMade(2, make_reason(ReasonKind.NEVER_APPEARED)), at=AT + 700)
+    twin = the_pod(run, pod_id="id-9")
+    assert ask(run, AT + 710, pods=[twin], plan=PLAN).events == ()
+
+
+def test_one_that_was_lost_is_tried_again_once_the_others_were_lost_too() -> None:
+    run = lost()
+    names = [run.generations[-1].candidate_id]
+    for number in (2, 3, 4):
+        run = lost(on_the_next(run, number, trains_s=300.0), plan=rich(PLAN))
+        names.append(run.generations[-1].candidate_id)
+    assert names == ["cheap", "dear", "cheap", "dear"]
+
+
+def rich(plan: StubPlan) -> StubPlan:
+    """The same plan at a tenth of the prices, which leaves money for many machines."""
+    tenth = (replace(c, rate=Usd.from_micros(c.rate.micros // 10)) for c in plan.candidates)
+    return replace(plan, candidates=tuple(tenth))
+
+
+def test_what_could_not_be_had_before_the_loss_may_be_had_now() -> None:
+    """Hours lie between."""
+    run = running()
+    [first] = run.generations
+    sold_out = replace(
+        first, number=1, candidate_id="cheap", provider="there", pod_id=None, agent_at=None,
+        not_made=make_reason(ReasonKind.NEVER_APPEARED),
+    )  # fmt: skip
+    run = replace(run, generations=(sold_out, replace(first, number=2)))
+    run = replace(run, actions={})
+    run = apply(run, ev.PodGone(2, LOST_AT), at=LOST_AT + 5)
+    run = apply(run, ev.Settled(2, Usd("0.6"), Usd("0.6")), at=LOST_AT + 6)
+    run, _ = follow(run, LOST_AT + 7, plan=PLAN)
+    assert run.generations[-1].candidate_id == "cheap"
+
+
+def closed(run: RunState) -> Outcome | None:
+    assert run.state is State.CLOSED
+    return run.outcome
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        StubPlan(PLAN.candidates, StubSpec(volume=True)),
+        StubPlan(PLAN.candidates, StubSpec(volume=False)),
+        StubPlan(PLAN.candidates, replace(BUCKET, command=cast(Any, Resumable(())))),
+    ],
+    ids=["on a volume", "pulled from here", "a command that cannot continue"],
+)
+def test_without_something_to_continue_from_it_ends(plan: StubPlan) -> None:
+    assert closed(lost(plan=plan)) in ENDS
+
+
+def test_a_command_that_can_continue_does() -> None:
+    words = Resumable(("python", "train.py", "--resume", "{checkpoint}"))
+    plan = StubPlan(PLAN.candidates, replace(BUCKET, command=cast(Any, words)))
+    assert lost(plan=plan).state is State.RENTING
+
+
+def test_a_run_that_was_told_to_stop_ends() -> None:
+    assert closed(lost(stopped(running(), AT + 100))) is Outcome.STOPPED
+
+
+def test_one_whose_agent_has_left_its_last_word_ends_with_it() -> None:
+    run = apply(running(), ev.ResultKnown("landed"), at=AT + 500)
+    assert closed(lost(run)) is Outcome.LANDED
+
+
+def test_one_that_was_ended_from_here_was_not_lost() -> None:
+    run = running()
+    name = f"r1/g1/{TERMINATE}/1"
+    why = make_reason(ReasonKind.BILLED_ABOVE_RATE, billed_usd_per_hour=Usd(9),
+                      planned_usd_per_hour=Usd(3))  # fmt: skip
+    run = apply(run, ev.ActionStarted(name, TERMINATE), at=AT + 500)
+    run = apply(run, ev.ActionFinished(name, TERMINATE, reason=why), at=AT + 501)
+    assert closed(lost(run)) is Outcome.LOST
+
+
+def test_this_machines_own_pod_is_not_rented_again() -> None:
+    run = running()
+    here = replace(run, generations=(replace(run.generations[0], provider=LOCAL),))
+    assert lost_machines(here, AS_PLAN) == ()
+
+
+def test_all_that_was_to_be_trained_is_trained() -> None:
+    run = running()
+    for phase in FIRST.phases:
+        run = apply(run, ev.PhaseEnded(1, phase.name, "finished", 9, 1.5, {}), at=AT + 400)
+    assert closed(lost(run)) in ENDS
+
+
+def test_a_look_that_does_not_stay_rents_nothing() -> None:
+    """`reconcile` settles the run and closes it: `trmcloud resume` continues it."""
+    assert closed(lost(attended=False)) in ENDS
+
+
+def test_where_no_other_can_be_had_it_says_so_and_keeps_what_was_uploaded() -> None:
+    run = lost(plan=rich(PLAN))
+    for number in (2, 3, 4):
+        run = apply(
+            run, ev.PodNotMade(number, make_reason(ReasonKind.PROVIDER_SAID, text="none left")),
+            at=AT + 700 + number,
+        )  # fmt: skip
+        run, _ = follow(run, AT + 700 + number, plan=rich(PLAN))
+    assert closed(run) in ENDS
+    assert sentence(run.reason) == "its machine was lost, and no other could be rented: none left"
+
+
+def test_a_provider_that_refuses_for_good_is_passed_over_for_the_others() -> None:
+    run = lost(plan=rich(PLAN))
+    name = f"r1/g2/{CREATE}/1"
+    provider = run.generations[-1].provider
+    run = apply(run, ev.ActionStarted(name, CREATE), at=AT + 700)
+    run = apply(run, ev.ActionFailed(name, CREATE, FailureKind.FINAL, "no money"), at=AT + 701)
+    run, _ = follow(run, AT + 702, plan=rich(PLAN))
+    assert run.state is State.RENTING
+    assert run.generations[-1].provider != provider
+
+
+def test_machines_that_are_lost_before_they_train_end_the_run() -> None:
+    plan, run = rich(PLAN), running()
+    run = replace(run, generations=(replace(run.generations[0], agent_at=AT + 595.0),))
+    run = lost(run, plan)
+    for number in range(2, MOST_FRUITLESS + 1):
+        assert run.state is State.RENTING
+        run = lost(on_the_next(run, number), plan)
+    assert closed(run) in ENDS
+
+
+def test_with_too_little_left_it_ends() -> None:
+    run = running()
+    small = replace(run, reservation=Usd("0.65"), reserved=Usd("0.65"))
+    assert closed(lost(small)) in ENDS
+
+
+def test_no_later_than_the_deadline() -> None:
+    by = replace(BUCKET, deadline_at=AT + 1500.0)
+    run = lost(plan=StubPlan(PLAN.candidates, by))
+    assert run.generations[-1].hard_stop_at == pytest.approx(AT + 1500 - TRAITS.kill_latency_s)
+    soon = replace(BUCKET, deadline_at=AT + 700.0)
+    assert closed(lost(plan=StubPlan(PLAN.candidates, soon))) in ENDS
+
+
+def test_a_limit_on_hours_counts_what_the_lost_machine_trained() -> None:
+    """Of a limit, the plan's hard stop is made."""
+    limited = tuple(replace(c, hard_stop_s=1000.0, soft_stop_s=900.0) for c in PLAN.candidates)
+    run = lost(plan=StubPlan(limited, replace(BUCKET, hours=0.25)))
+    before, after = run.generations
+    used_s = (before.ended_at or 0.0) - (before.agent_at or 0.0)
+    assert after.hard_stop_at - after.intended_at == pytest.approx(1000.0 - used_s)
+    without = lost(plan=StubPlan(limited, BUCKET)).generations[-1]
+    assert without.hard_stop_at - without.intended_at == pytest.approx(1000.0)
+    tiny = tuple(replace(c, hard_stop_s=700.0, soft_stop_s=600.0) for c in PLAN.candidates)
+    assert closed(lost(plan=StubPlan(tiny, replace(BUCKET, hours=0.2)))) in ENDS
+
+
+def test_a_bucket_that_does_not_answer_is_waited_for() -> None:
+    """Its last word may be there, and the next machine could not continue without it."""
+    run = running()
+    run = apply(run, ev.PodGone(1, LOST_AT), at=LOST_AT + 5)
+    bill = Bill("id-1", Usd("0.6"), final=True)
+    known: dict[str, Any] = {"bill": bill, "plan": PLAN, "pods": []}
+    assert ask(run, LOST_AT + 90, bucket_failed=True, **known).events == ()
+    assert ask(run, LOST_AT + 90, **known).events
+    hard_stop_at = run.generations[0].hard_stop_at
+    assert ask(run, hard_stop_at, bucket_failed=True, **known).events, "not for ever"
+    assert ask(run, LOST_AT + 90, bucket_failed=True, attended=False, **known).events
+
+
+def test_the_end_is_not_foreseen_while_it_continues() -> None:
+    run = apply(running(), ev.PodGone(1, LOST_AT), at=LOST_AT + 5)
+    assert foreseen_end(run, AS_PLAN, TRAITS) is None
+    assert continues(run, AS_PLAN)
+
+
+def test_the_next_is_reserved_with_its_own_providers_time_to_end() -> None:
+    """Another provider may take longer to end a machine than the one before."""
+    slow = max(KNOWN.values(), key=lambda traits: traits.kill_latency_s)
+    there = replace(CHEAP, provider=slow.name, hard_stop_s=1e6)
+    run = lost(plan=StubPlan((FIRST, there), BUCKET))
+    generation = run.generations[-1]
+    assert generation.provider == slow.name
+    lasts_s = generation.hard_stop_at - generation.intended_at + slow.kill_latency_s
+    assert cost(there.rate, lasts_s) <= run.reserved
+
+
+def test_without_a_loss_candidates_stand_as_in_the_plan() -> None:
+    candidates = [cast(Candidate, c) for c in PLAN.candidates]
+    assert cheapest_first(running(), AS_PLAN, candidates) == tuple(candidates)
+
+
+def test_what_is_cheapest_is_judged_for_the_whole_work() -> None:
+    """A machine of a lower rate may take so much longer that it costs more."""
+    slow = replace(CHEAP, hours=Interval(0.8, 2.0, 3.0))
+    run = lost(plan=StubPlan((FIRST, DEAR, slow), BUCKET))
+    assert run.generations[-1].candidate_id == "dear"

@@ -1,0 +1,114 @@
+"""Whether a run whose machine was lost continues on another one, and on which. Pure.
+
+A machine is lost where its agent was heard, its pod is proven gone, and nobody had it ended: a spot
+machine that was taken back, a host that failed. What its pod has uploaded is in the run's bucket,
+from which the next pod continues; so at most one save interval is trained twice, and what was
+trained while the last checkpoint was still being written and uploaded.
+
+The next machine is the cheapest of those that the plan allows, of whatever provider, that was lost
+least often. It is rented by a command that stays; where none is there the run is closed as before,
+and ``trmcloud resume`` continues it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.contract.trainer_contract import DONE
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.actions import TERMINATE
+from trmcloud.core.control.reason import ReasonKind, make_reason
+from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.spec.plan import Candidate, Plan
+
+MOST_FRUITLESS = 3
+"""So many machines in a row that were lost sooner than one takes to start end the run: something
+else than chance ends them."""
+
+
+def lost_machines(run: RunState, plan: Plan) -> tuple[Generation, ...]:
+    """Those of the run's machines, since it was opened or reopened, that trained and were lost."""
+    recent = run.generations[run.first_generation - 1 :]
+    return tuple(g for g in recent if _was_lost(run, g)) if _keeps_uploads(run, plan) else ()
+
+
+def continues(run: RunState, plan: Plan) -> bool:
+    """Whether the run's present machine was lost, and another is worth renting."""
+    lost = lost_machines(run, plan)
+    if run.stop is not None or run.result is not None or not lost or lost[-1] != run.generation:
+        return False
+    done = {name for name, account in run.phases.items() if account.outcome in DONE}
+    if all(phase.name in done for phase in plan.candidate(lost[-1].candidate_id).phases):
+        return False
+    return not all(_was_fruitless(plan, g) for g in lost[-MOST_FRUITLESS:]) or (
+        len(lost) < MOST_FRUITLESS
+    )
+
+
+def cheapest_first(
+    run: RunState, plan: Plan, candidates: Sequence[Candidate]
+) -> tuple[Candidate, ...]:
+    """``candidates`` as a run that lost machines tries them: those that were lost least often
+    first, of these the cheapest for the whole work. Without a loss, as they stand in the plan."""
+    lost = [g.candidate_id for g in lost_machines(run, plan)]
+    if not lost:
+        return tuple(candidates)
+    return tuple(sorted(candidates, key=lambda c: (lost.count(c.id), _price(c))))
+
+
+def limit_s(
+    run: RunState, plan: Plan, candidate: Candidate, now: float, kill_latency_s: float
+) -> float:
+    """Seconds from ``now`` until the hard stop that the deadline and the limit on hours leave to a
+    machine that follows a lost one; infinite where neither binds, or nothing was lost."""
+    if not lost_machines(run, plan):
+        return inf
+    left_s = inf
+    if plan.spec.deadline_at is not None:
+        left_s = plan.spec.deadline_at - now - kill_latency_s
+    if plan.spec.hours is not None:
+        left_s = min(left_s, candidate.hard_stop_s - trained_s(run, plan))
+    return max(0.0, left_s)
+
+
+def trained_s(run: RunState, plan: Plan) -> float:
+    """Seconds that lost machines have trained: of a limit on hours they are used up."""
+    lost = lost_machines(run, plan)
+    return sum((g.ended_at or 0.0) - (g.agent_at or 0.0) for g in lost)
+
+
+def revision(run: RunState, plan: Plan, candidate: Candidate) -> tuple[ev.PlanRevised, ...]:
+    """The record that a run continues on ``candidate`` after its machine was lost; none where no
+    machine was."""
+    if not continues(run, plan) or run.generation is None:
+        return ()
+    why = make_reason(ReasonKind.MACHINE_LOST, provider=run.generation.provider)
+    return (ev.PlanRevised(candidate.id, why),)
+
+
+def _keeps_uploads(run: RunState, plan: Plan) -> bool:
+    """Whether another machine has something to continue from."""
+    if run.errand is not None or not plan.spec.pod_uploads:
+        return False
+    return plan.spec.command is None or bool(plan.spec.command.resume)
+
+
+def _was_lost(run: RunState, generation: Generation) -> bool:
+    if generation.provider == LOCAL or generation.agent_at is None or generation.unfit is not None:
+        return False
+    if generation.ended_at is None or generation.ended_at >= generation.hard_stop_at - 1:
+        return False
+    return not run.tries(generation, TERMINATE)
+
+
+def _was_fruitless(plan: Plan, generation: Generation) -> bool:
+    """Whether it was lost sooner than it had taken to start."""
+    trained = (generation.ended_at or 0.0) - (generation.agent_at or 0.0)
+    return trained < plan.candidate(generation.candidate_id).startup_s.p50
+
+
+def _price(candidate: Candidate) -> float:
+    rate = candidate.planned_rate or candidate.rate
+    return float(rate + candidate.disk_rate) * candidate.hours.p50
