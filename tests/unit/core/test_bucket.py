@@ -18,16 +18,15 @@ from trmcloud.core.contract.bucket_layout import (
     MAX_PUT_BYTES,
     MOST_FILE_BYTES,
     Place,
-    command_file_name,
     is_oversized,
     is_slot,
     parse_place,
     piece_sizes,
     pieces_of,
     puts_in_slot,
-    puts_of_command,
     slots_of,
 )
+from trmcloud.core.contract.command_objects import command_file_name, puts_of_command
 from trmcloud.core.contract.manifest import MAX_MANIFEST_BYTES, CheckpointManifest, shard_name
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError

@@ -46,10 +46,10 @@ from trmcloud.core.contract.bucket_layout import (
     pieces_of,
     put_key,
     puts_in_slot,
-    puts_of_command,
     report_name,
     slots_of,
 )
+from trmcloud.core.contract.command_objects import puts_of_command
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError

@@ -20,7 +20,8 @@ from trmcloud.adapters.ssh.sync import MAX_ANSWER_BYTES, Mirror, PeerMachines, r
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import GRANTS_NAME
-from trmcloud.core.contract.command import GIVEN_NAME, PARTS_KEY_NAME
+from trmcloud.core.contract.command import GIVEN_NAME
+from trmcloud.core.contract.command_terms import PARTS_KEY_NAME
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.notices import WEBHOOK_NAME
 from trmcloud.core.errors import CheckpointError, Dropped, LinkError, NoAddress

@@ -40,9 +40,7 @@ _step_of = attrgetter("step")
 def worth_saving(kept: Sequence[KeptCheckpoint]) -> tuple[KeptCheckpoint, ...]:
     """Of each phase the best by its metric, then the latest, and what was saved before its
     cooldown, where these are others; last, what is unjudged."""
-    judged = [each for each in kept if not each.is_output]
-    wanted = [each for mine in _by_phase(judged) for each in _wanted(mine, 1)]
-    return (*wanted, *(each for each in kept if each.is_output))
+    return tuple(each for mine in _by_phase(kept) for each in _wanted(mine, 1))
 
 
 def unstored(
@@ -63,15 +61,13 @@ def unstored(
     scored = {each.bits for each in uploaded if each.val_bpb is not None}
     damaged = {each.bits for each in given_up}
     sound = [each for each in kept if each.bits not in damaged] if damaged else kept
-    judged = [each for each in sound if not each.is_output]
-    owed = [
+    return tuple(
         k
-        for mine in _by_phase(judged)
+        for mine in _by_phase(sound)
         for k in _wanted(mine, 1)
         if k.bits not in (stored if k.val_bpb is None else scored)
         and (k in _to_go_on_from(mine) or not _is_surpassed(k, uploaded))
-    ]
-    return (*owed, *(each for each in sound if each.is_output and each.bits not in stored))
+    )
 
 
 def lacks_metric(held: Mapping[str, KeptCheckpoint | None], kept: KeptCheckpoint) -> str | None:
@@ -91,10 +87,11 @@ def _is_surpassed(kept: KeptCheckpoint, uploaded: Sequence[KeptCheckpoint]) -> b
 
 
 def _by_phase(kept: Sequence[KeptCheckpoint]) -> list[list[KeptCheckpoint]]:
-    phases: dict[str, list[KeptCheckpoint]] = {}
+    """What is unjudged is a phase of its own, and comes last."""
+    phases: dict[tuple[bool, str], list[KeptCheckpoint]] = {}
     for each in kept:
-        phases.setdefault(each.phase, []).append(each)
-    return list(phases.values())
+        phases.setdefault((each.is_output, each.phase), []).append(each)
+    return sorted(phases.values(), key=lambda mine: mine[0].is_output)
 
 
 def free_slot(held: Mapping[str, KeptCheckpoint | None], keep_best: int) -> str:

@@ -68,8 +68,6 @@ CHECKPOINT_NAMES: Mapping[str, int] = {
     "tokenizer.json": 0,
     MANIFEST_NAME: 0,
 }
-MOST_COMMAND_FILES = 256
-"""Files of one checkpoint of a user's command that a pod may put: each has a grant in each slot."""
 SHARDED_KINDS = ("weights", "optimizer")
 """The kinds of files that each rank of a sharded training saves for itself."""
 
@@ -183,31 +181,18 @@ def puts_in_slot(file_bytes: int, shards: int = 0) -> tuple[tuple[str, int | Non
     not known before it is there."""
     puts: list[tuple[str, int | None]] = []
     for name, most in CHECKPOINT_NAMES.items():
-        puts += _puts_of(name, most, file_bytes)
+        puts += puts_of(name, most, file_bytes)
     for kind in SHARDED_KINDS if shards else ():
         # Shares are even but for whole rows; what is not twice one goes in.
         share = max(2 * PIECE_BYTES, 2 * file_bytes // shards)
         for number in range(1, shards + 1):
-            puts += _puts_of(shard_name(kind, number, shards), MOST_PIECES, share)
+            puts += puts_of(shard_name(kind, number, shards), MOST_PIECES, share)
     return tuple(puts)
 
 
-def command_file_name(number: int) -> str:
-    """Of the ``number``-th largest file of a command's checkpoint, from 1 on."""
-    return f"file-{number:04d}.bin"
-
-
-def puts_of_command(checkpoint_bytes: int) -> tuple[tuple[str, int | None], ...]:
-    """(name, exact length) of every object that may be written in a slot for checkpoints of a
-    user's command up to ``checkpoint_bytes``. Its files are named by size, the largest first: the
-    third holds no more than a third of all."""
-    puts: list[tuple[str, int | None]] = [(MANIFEST_NAME, None), ("tree.json", None)]
-    for number in range(1, MOST_COMMAND_FILES + 1):
-        puts += _puts_of(command_file_name(number), MOST_PIECES, checkpoint_bytes // number)
-    return tuple(puts)
-
-
-def _puts_of(name: str, most: int, file_bytes: int) -> list[tuple[str, int | None]]:
+def puts_of(name: str, most: int, file_bytes: int) -> list[tuple[str, int | None]]:
+    """Return (name, exact length) of each object that a file of up to ``file_bytes`` may lie in, in
+    ``most`` full pieces at the most."""
     puts: list[tuple[str, int | None]] = [(name, None)]
     for size in piece_sizes(file_bytes) if most else ():
         puts += [(part_name(name, n), size) for n in range(min(most, file_bytes // size))]

@@ -32,8 +32,6 @@ PATHS = "TRMCLOUD_JOB_PATHS"
 """Folders of packages that the agent's machine was given, for whoever starts the command."""
 GIVEN_NAME = "environment.json"
 """Beside the lease: the values of the variables that --env named, as a JSON object."""
-PARTS_KEY_NAME = "parts.key"
-"""Beside it, on each of several machines: the key by which they know each other."""
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "NPROC_PER_NODE")
 """The variables of a command on several machines: see ``command_terms.ON_SEVERAL``."""
 _ESCAPE = re.compile(r"\\.")

@@ -40,6 +40,9 @@ ON_SEVERAL: Mapping[str, str] = {
 """Of a command that is started on several machines, on each of them. torchrun knows them by itself:
 each is there once more as PET_NNODES, …, the names of its own options."""
 
+PARTS_KEY_NAME = "parts.key"
+"""Beside the lease, on each of several machines: the key by which they know each other."""
+
 # -- lines of the file of reports -----------------------------------------------------------------
 REPORT_LINES: Mapping[str, str] = {
     '{"step": 120, "metrics": {"val_loss": 1.87}}': "What step 120 came to.",

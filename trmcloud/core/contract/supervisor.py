@@ -271,14 +271,15 @@ def _after(
     climbs = outcome == "landed_signal" and mend is not None
     if outcome == "landed_signal" and (trainer.land_ordered or not climbs):
         if trainer.land_ordered:
-            return EndPod(Outcome.STOPPED.value, _and_more(trainer.land_reason, last))
-        return EndPod(Outcome.LANDED.value, _and_more("told to land", last))
+            return EndPod(Outcome.STOPPED.value, trainer.land_reason or last.message)
+        return EndPod(Outcome.LANDED.value, "told to land")
     more = any(p.state is PhaseState.WAITING for p in phases)
     if outcome in CLEAN and not climbs:
         if not more:
             if outcome in DONE:
                 return EndPod(Outcome.FINISHED.value, last.message)
-            return EndPod(Outcome.LANDED.value, _and_more("the budget's soft stop came", last))
+            why = f"the budget's soft stop came; {last.message}"
+            return EndPod(Outcome.LANDED.value, why.rstrip("; "))
         if last.gate is None:
             return JudgeGate(last.name)
         if not last.gate.passed:
@@ -301,11 +302,6 @@ def _after(
         words = ", ".join(f"{key}={value}" for key, value in tried.items())
         why = f"{why}; nothing is left to try: not even {words} helped"
     return EndPod(Outcome.FAILED.value, why)
-
-
-def _and_more(why: str, last: PhaseReport) -> str:
-    """``why``, and what the phase's trainer said at its end."""
-    return "; ".join(filter(None, (why, last.message)))
 
 
 def _why_not_enter(

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.bucket_layout import command_file_name
 from trmcloud.core.contract.command import RECIPE, Command, is_inside
+from trmcloud.core.contract.command_objects import command_file_name
 from trmcloud.core.contract.command_terms import TREE_NAME, CheckpointTree, TreeFile
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import dump, load

@@ -302,7 +302,7 @@ class Uploader:
         except UnusableCheckpoint as reason:
             self._given_up.append(kept)
             self._doing = None
-            self._trouble = f"{kept.phase}/{step_dir_name(kept.step)} is given up: {reason}"[:200]
+            self._trouble = f"{kept.phase}/{step_dir_name(kept.step)} is given up: {reason}"
             self._say(self._trouble)
         except StoreError as error:
             self._fail(error)
