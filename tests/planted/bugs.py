@@ -365,7 +365,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("one that has landed to climb is ended", SUPERVISE, 'climbs = outcome == "landed_signal" and mend is not None', "climbs = False"),
     Bug("a climb is not written down before it is told", MIND, "self._set_phase(replace(self._phase(trainer.phase), climbing=level))", "pass", timing=True),
     Bug("the next phase is never entered", SUPERVISE, "if trainer.soft_left_s <= lease.min_useful_s:\n        return f", "if any(p.state == 'ended' for p in phases):\n        return f"),
-    Bug("the last phase ends as landed", SUPERVISE, "return EndPod(Outcome.FINISHED.value, last.message)\n            return", "return EndPod(Outcome.LANDED.value, \"\")\n            return"),
+    Bug("the last phase ends as landed", SUPERVISE, "return EndPod(Outcome.FINISHED.value, last.message)\n            why", "return EndPod(Outcome.LANDED.value, \"\")\n            why"),
     Bug("a killed agent's report is forgotten", STANDING, "if left is not None and left.pod_name == self._pod_name:", "if False:", timing=True),
     Bug("a killed agent's anchor is forgotten", ANCHORS, "if note is None or note.epoch != lease.epoch:", "if True:", timing=True),
     Bug("a deadline is counted from a reading of an earlier boot", ANCHORS, "elif note.seen.boot_id != now.boot_id:", "elif False:", timing=True),
