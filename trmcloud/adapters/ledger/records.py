@@ -35,7 +35,7 @@ from trmcloud.ports.ledger import ControllerId, Driver
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 7
+VERSION = 8
 """Of the file and of every event in it: raised with any new event or field, which a test holds.
 
 1  2026-11-21  the first
@@ -48,6 +48,7 @@ VERSION = 7
 7  2026-11-23  hashes of token files and revisions of data sets are pinned; a pod may be ended
                because its boot failed by the provider's log; what damaged records stand for may
                be settled by a user
+8  2026-11-25  a machine that was lost may be followed by one of another provider, or by none
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);
