@@ -247,7 +247,8 @@ def wrong_with(command: Written, code: int, shown: str) -> str:
     """Why a command did not do what its document says; empty where it did."""
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     told = shown.strip().splitlines()[-3:]
-    if "Traceback" in shown or code == 2:
+    unknown = "no such option" in shown or "no command" in shown
+    if "Traceback" in shown or unknown or (code == 2 and not command.refused):
         return f"code {code}: {told}"
     if command.refused:
         return "" if code and "error: " in shown else f"the document shows an error: {code} {told}"
