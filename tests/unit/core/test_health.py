@@ -417,6 +417,28 @@ def test_any_other_note_is_none(text: str) -> None:
     assert window_from(text) is None
 
 
+def test_a_note_is_read_up_to_its_bounds() -> None:
+    assert MOST_GPUS == 64
+    edge = note("[0,2.25,null,999999999]", over_s="0.5")
+    gpu = GpuCounters(0.0, 2.25, None, 999_999_999.0)
+    assert window_from(edge) == GpuWindow(8, 0.5, (gpu,))
+    assert window_from(note("[0,1,2,1e9]")) is None
+    longest = note() + " " * (8192 - len(note()))
+    assert window_from(longest) is not None
+    assert window_from(longest + " ") is None
+    rounded = GpuWindow(8, 1.26, (GpuCounters(1.26, None, 3.0, 4.04),)).to_text()
+    assert rounded == '{"samples":8,"over_s":1.3,"gpus":[[1.3,null,3.0,4.0]]}'
+
+
+def test_the_fullest_gpu_is_the_one_whose_memory_is_told() -> None:
+    full, silent = GpuCounters(1.0, 30.0, 40.0, 1.0), GpuCounters(1.0, None, 40.0, 1.0)
+    odd, none = GpuCounters(1.0, 30.0, 0.0, 1.0), GpuCounters(1.0, 30.0, None, 1.0)
+    assert of(silent, HEALTHY._replace(used_mib=1.0), full, odd, none).memory_share() == 0.75
+    assert of(silent, odd, none).memory_share() is None
+    assert of(full, samples=8).memory_share() == 0.75
+    assert of(full, samples=7).memory_share() is None
+
+
 @given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
 def test_no_note_is_an_error(text: str) -> None:
     window_from(text)
