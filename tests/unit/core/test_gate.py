@@ -308,7 +308,13 @@ CURVE = Curve(step=1000, slope=-0.3, scatter=0.1, steps_per_hour=3600.0, since_b
 def test_a_lines_bounds_and_the_rules_defaults_are_those_that_are_published() -> None:
     assert (LEAST_POINTS, MOST_POINTS) == (11, 64)
     assert StopRules() == StopRules(gain_per_usd=0.0, patience=0, usd_per_hour=0.0)
-    fields = {"step": 1, "slope": 0.0, "scatter": 0.0, "steps_per_hour": 0.0, "since_best": 0}
+    fields: dict[str, Any] = {
+        "step": 1,
+        "slope": 0.0,
+        "scatter": 0.0,
+        "steps_per_hour": 0.0,
+        "since_best": 0,
+    }
     for name, least, most in (("slope", -1e6, 1e6), ("steps_per_hour", 0.0, 1e9)):
         for value in (least, most):
             assert record_of(Curve, {**fields, name: value}) == Curve(**{**fields, name: value})

@@ -396,6 +396,8 @@ def test_a_window_is_means_and_the_most_memory() -> None:
     later = GpuCounters(47.0, 60_000.0, 81_559.0, None)
     made = summed_up([[HEALTHY], [later], [GpuCounters(None, None, None, None)]], 30.0)
     assert made == GpuWindow(3, 30.0, (GpuCounters(72.0, 71_000.0, None, 1980.0),))
+    with pytest.raises(ValueError, match="shorter"):
+        summed_up([[HEALTHY, later], [HEALTHY]], 30.0)
 
 
 def note(row: str = "[1,2,3,4]", samples: str = "8", over_s: str = "1") -> str:
@@ -408,10 +410,15 @@ def note(row: str = "[1,2,3,4]", samples: str = "8", over_s: str = "1") -> str:
         *("", "{", "[]", "null", "7", "[" * 8000, " " * 9000, '{"samples":8,"over_s":1}'),
         *(note(""), note("[1,2,3]"), note("[1,2,3,4,5]"), note("7"), note("[true,2,3,4]")),
         *(note('["9",2,3,4]'), note("[-1,2,3,4]"), note("[NaN,2,3,4]"), note("[1,2,3,[4]]")),
-        *(note(over_s="1e999"), note(samples="9" * 5000), note(samples="null")),
+        *(
+            note(over_s="1e999"),
+            note(samples="9" * 5000),
+            note(samples="null"),
+            note(over_s="null"),
+        ),
         *(note(",".join(["[1,2,3,4]"] * (MOST_GPUS + 1))), note('{"a":1,"b":2,"c":3,"d":4}')),
     ],
-    ids=range(22),
+    ids=range(23),
 )
 def test_any_other_note_is_none(text: str) -> None:
     assert window_from(text) is None

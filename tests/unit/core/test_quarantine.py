@@ -22,7 +22,7 @@ from trmcloud.core.control.bookkeeping import (
 )
 from trmcloud.core.control.budget import LedgerState, Line, extend_ledger, overdrawn
 from trmcloud.core.control.ledger_facts import LostRecord, Quarantine
-from trmcloud.core.control.observation import PodSeen
+from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import BudgetRefused, RunQuarantined
@@ -172,7 +172,9 @@ LATEST_S = max(traits.kill_latency_s for traits in TRAITS.values())
 
 
 def its_pod(ledger_id: str = OURS, run_id: str = "r-7") -> PodSeen:
-    return PodSeen("id-1", str(PodName(ledger_id, run_id, 1, HARD_STOP_AT)), "running", Usd(36))
+    return PodSeen(
+        "id-1", str(PodName(ledger_id, run_id, 1, HARD_STOP_AT)), PodStatus.RUNNING, Usd(36)
+    )
 
 
 def test_its_pods_are_no_strays_since_what_it_holds_is_for_them() -> None:
