@@ -425,6 +425,7 @@ def test_nothing_is_asked_for_and_no_change_is_taken_where_nobody_says_so() -> N
 
 def test_checkpoints_are_the_same_by_their_place_and_bits_alone() -> None:
     kept = KeptCheckpoint("fast", 5, "ab" * 32, 10, 1.5)
+    assert not kept.is_output, "unless it is said"
     assert kept.bits == ("fast", 5, "ab" * 32)
     assert replace(kept, val_bpb=None).bits == kept.bits
 
