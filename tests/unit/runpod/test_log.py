@@ -75,6 +75,7 @@ def test_of_a_log_without_an_end_so_much_is_read(
     ("answer", "error", "why"),
     [
         (problem(404, "no such pod"), NotThere, "no such pod"),
+        (httpx.Response(404, content=iter([b'{"detail": "gone"}'])), NotThere, "gone"),
         (httpx.ConnectError("no route"), TransientError, "log cannot be read: no route"),
     ],
 )
