@@ -389,7 +389,9 @@ def gpu_rules(window: GpuWindow | None, expected: PhaseExpectation = EXPECTED) -
 def test_a_window_goes_through_a_note() -> None:
     window = of(HEALTHY, GpuCounters(None, None, None, None))
     assert window_from(window.to_text()) == window
-    assert len(of(*[HEALTHY] * MOST_GPUS).to_text()) < 8192
+    most = of(*[HEALTHY] * MOST_GPUS)
+    assert len(most.to_text()) < 8192
+    assert window_from(most.to_text()) == most
 
 
 def test_a_window_is_means_and_the_most_memory() -> None:
