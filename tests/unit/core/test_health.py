@@ -428,9 +428,8 @@ def test_any_other_note_is_none(text: str) -> None:
 
 def test_a_note_is_read_up_to_its_bounds() -> None:
     assert MOST_GPUS == 64
-    edge = note("[0,2.25,null,999999999]", over_s="0.5")
     gpu = GpuCounters(0.0, 2.25, None, 999_999_999.0)
-    assert window_from(edge) == GpuWindow(8, 0.5, (gpu,))
+    assert window_from(note("[0,2.25,null,999999999]", over_s="0.5")) == GpuWindow(8, 0.5, (gpu,))
     assert window_from(note("[0,1,2,1e9]")) is None
     longest = note() + " " * (8192 - len(note()))
     assert window_from(longest) is not None
