@@ -46,10 +46,10 @@ class BrokenTests(Exception):
 
 
 def copy_tree(root: Path, into: Path) -> None:
-    """The package, the trainer's families and the tests, as they are now; how tests are handed out
-    to workers is left out."""
+    """The package, the trainer's families, the tests and the pages that they read, as they are now;
+    how tests are handed out to workers is left out."""
     leave_out = shutil.ignore_patterns("__pycache__", "*.pyc")
-    for name in ("trmcloud", "model", "tests"):
+    for name in ("trmcloud", "model", "tests", "docs/reference"):
         shutil.copytree(root / name, into / name, ignore=leave_out)
     (into / "tests" / "conftest.py").write_text("import tests.registered\n")
     settings = "[pytest]\naddopts = --import-mode=importlib\npythonpath = .\n"

@@ -108,13 +108,14 @@ READERS = {
         ("unit/app/test_reap.py",), ("last_way", "_word", "_outcome")
     ),
     # What providers say.
-    "providers.runpod.models": Target(
-        ("unit/runpod/test_records.py",)
-    ),
+    "providers.runpod.models": Target(("unit/runpod/test_records.py",)),
     "providers.runpod.http": Target(
-        ("unit/runpod/test_api.py",), ("Http", "_wait", "_retry_after")
+        ("unit/runpod/test_api.py", "unit/runpod/test_log.py"),
+        ("Http", "_wait", "_retry_after"),
     ),
-    "providers.runpod.api": Target(("unit/runpod/test_api.py", "unit/runpod/test_answers.py")),
+    "providers.runpod.api": Target(
+        ("unit/runpod/test_api.py", "unit/runpod/test_answers.py", "unit/runpod/test_log.py")
+    ),
     "providers.runpod.account": Target(("unit/runpod/test_answers.py",), ("RunPodGraphql",)),
     "providers.runpod.offers": Target(
         ("unit/runpod/test_offers.py",),

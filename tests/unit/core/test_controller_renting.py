@@ -535,8 +535,9 @@ def test_a_pod_that_no_list_has_shown_is_missing_because_it_is_new() -> None:
 def test_what_is_not_missed_yet_is_judged_as_if_it_were_from_its_deletion_on() -> None:
     assert absence_needed_s(missing(ended(DELETED, taken=True), missed_at=None), LAGS) == 30.0
     cannot = make_reason(ReasonKind.BOOT_FAILED, text="no such image")
-    tries = [replace(each, reason=cannot) for each in (*TWICE, ended(DELETED + 9, taken=False))]
-    twice = missing(*tries, missed_at=None, agent_at=None)
+    slow = replace(ended(DELETED + 2, taken=True), ended_at=DELETED + 4)
+    tries = ended(DELETED, taken=True), slow, ended(DELETED + 9, taken=False)
+    twice = missing(*(replace(t, reason=cannot) for t in tries), missed_at=None, agent_at=None)
     assert absence_needed_s(twice, LAGS) == 300.0, "from the first on"
 
 

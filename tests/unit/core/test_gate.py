@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_values
-from trmcloud.core.contract.gate import Check, Verdict, judge, refinement, verdict_from_json
+from trmcloud.core.contract.gate import (
+    LEAST_POINTS,
+    MOST_POINTS,
+    Check,
+    Curve,
+    StopRules,
+    Verdict,
+    fit,
+    gain_per_usd,
+    gain_soon,
+    is_worse,
+    judge,
+    refinement,
+    since_best,
+    verdict_from_json,
+    why_stop,
+)
+from trmcloud.core.contract.records import ContractError, record_of
 
 # -- The gate: what passes, what fails, and that nothing unknown passes -------------------------
 
@@ -279,3 +298,85 @@ def test_the_first_step_that_was_not_finite_is_named() -> None:
     assert check(name, [train(4, -1e300)]).passed is False
     assert check(name, [train(4, 1e299)]).passed is True
     assert check(name, GOOD) == Check(name, True, True, "all 3 logged steps")
+
+
+# -- What the next dollar buys: to the figure ---------------------------------------------------
+
+CURVE = Curve(step=1000, slope=-0.3, scatter=0.1, steps_per_hour=3600.0, since_best=5)
+
+
+def test_a_lines_bounds_and_the_rules_defaults_are_those_that_are_published() -> None:
+    assert (LEAST_POINTS, MOST_POINTS) == (11, 64)
+    assert StopRules() == StopRules(gain_per_usd=0.0, patience=0, usd_per_hour=0.0)
+    fields: dict[str, Any] = {
+        "step": 1,
+        "slope": 0.0,
+        "scatter": 0.0,
+        "steps_per_hour": 0.0,
+        "since_best": 0,
+    }
+    for name, least, most in (("slope", -1e6, 1e6), ("steps_per_hour", 0.0, 1e9)):
+        for value in (least, most):
+            assert record_of(Curve, {**fields, name: value}) == Curve(**{**fields, name: value})
+        for value in (least - 0.5, most + 0.5):
+            with pytest.raises(ContractError, match=name):
+                record_of(Curve, {**fields, name: value})
+
+
+@pytest.mark.parametrize("count", [11, 12, 13])
+@pytest.mark.parametrize("first", [0, 1, 40])
+def test_a_line_is_the_least_squares_of_the_newest_half(count: int, first: int) -> None:
+    half = (count + 1) // 2
+    steps = [first, *range(90, 90 + 10 * half - 10, 10)]
+    bpb = [3.0 - 0.2 * math.log(max(1, step)) + 0.01 * (-1) ** step for step in steps]
+    bpb[2] += 0.05
+    earlier = [(step, 9.0) for step in range(count - half)]
+    x = [math.log(max(1, step)) for step in steps]
+    line, r = statistics.linear_regression(x, bpb), statistics.correlation(x, bpb)
+    error = abs(line.slope) * math.sqrt((1 / r**2 - 1) / (half - 2))
+    found = fit([*earlier, *zip(steps, bpb, strict=True)])
+    assert found == pytest.approx((line.slope, error))
+
+
+def test_without_evaluations_none_is_the_best_and_a_hundredth_is_scatter() -> None:
+    assert since_best([]) == 0
+    assert not is_worse([(1, 100.0), (2, 101.0), (3, 101.0), (4, 101.0)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "left", "hours"),
+    [
+        ({}, 1, 1 / 3600),
+        ({}, 7200, 1.0),
+        ({"steps_per_hour": 1.0}, 9, 1.0),
+        ({"step": 1}, 7200, 1.0),
+        ({"step": 0}, 7200, 1.0),
+    ],
+)
+def test_an_hour_buys_what_the_line_says_without_doubt(
+    changes: dict[str, Any], left: int, hours: float
+) -> None:
+    curve = replace(CURVE, **changes)
+    steps = curve.steps_per_hour * hours
+    expected = 0.3 * math.log1p(steps / max(1, curve.step)) / hours
+    assert gain_soon(curve, left) == pytest.approx(expected)
+    assert gain_per_usd(curve, left, 1.0) == pytest.approx(expected)
+
+
+def test_a_rule_ends_what_buys_less_than_it_says_and_no_other() -> None:
+    sure = replace(CURVE, scatter=0.0)
+    exactly = gain_per_usd(sure, 9000, 2.0)
+    assert exactly is not None
+    assert why_stop(StopRules(exactly, 0, 2.0), sure, 9000) == ""
+    assert why_stop(StopRules(exactly + 1e-9, 0, 2.0), sure, 9000)
+    assert why_stop(StopRules(1.0, 0, 0.0), sure, 9000) == "", "nothing is paid"
+    for slope, rule, why in (
+        (0.0, 0.1, "the next dollar buys no better bpb"),
+        (0.1, 0.0, ""),
+    ):
+        assert why_stop(StopRules(rule, 0, 2.0), replace(sure, slope=slope), 9000) == why
+
+
+@pytest.mark.parametrize(("left", "ends"), [(-1, False), (0, False), (1, True)])
+def test_patience_ends_only_what_has_steps_left(left: int, ends: bool) -> None:
+    assert bool(why_stop(StopRules(patience=5), CURVE, left)) is ends

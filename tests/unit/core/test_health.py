@@ -389,13 +389,17 @@ def gpu_rules(window: GpuWindow | None, expected: PhaseExpectation = EXPECTED) -
 def test_a_window_goes_through_a_note() -> None:
     window = of(HEALTHY, GpuCounters(None, None, None, None))
     assert window_from(window.to_text()) == window
-    assert len(of(*[HEALTHY] * MOST_GPUS).to_text()) < 8192
+    most = of(*[HEALTHY] * MOST_GPUS)
+    assert len(most.to_text()) < 8192
+    assert window_from(most.to_text()) == most
 
 
 def test_a_window_is_means_and_the_most_memory() -> None:
     later = GpuCounters(47.0, 60_000.0, 81_559.0, None)
     made = summed_up([[HEALTHY], [later], [GpuCounters(None, None, None, None)]], 30.0)
     assert made == GpuWindow(3, 30.0, (GpuCounters(72.0, 71_000.0, None, 1980.0),))
+    with pytest.raises(ValueError, match="shorter"):
+        summed_up([[HEALTHY, later], [HEALTHY]], 30.0)
 
 
 def note(row: str = "[1,2,3,4]", samples: str = "8", over_s: str = "1") -> str:
@@ -408,13 +412,39 @@ def note(row: str = "[1,2,3,4]", samples: str = "8", over_s: str = "1") -> str:
         *("", "{", "[]", "null", "7", "[" * 8000, " " * 9000, '{"samples":8,"over_s":1}'),
         *(note(""), note("[1,2,3]"), note("[1,2,3,4,5]"), note("7"), note("[true,2,3,4]")),
         *(note('["9",2,3,4]'), note("[-1,2,3,4]"), note("[NaN,2,3,4]"), note("[1,2,3,[4]]")),
-        *(note(over_s="1e999"), note(samples="9" * 5000), note(samples="null")),
+        *(
+            note(over_s="1e999"),
+            note(samples="9" * 5000),
+            note(samples="null"),
+            note(over_s="null"),
+        ),
         *(note(",".join(["[1,2,3,4]"] * (MOST_GPUS + 1))), note('{"a":1,"b":2,"c":3,"d":4}')),
     ],
-    ids=range(22),
+    ids=range(23),
 )
 def test_any_other_note_is_none(text: str) -> None:
     assert window_from(text) is None
+
+
+def test_a_note_is_read_up_to_its_bounds() -> None:
+    assert MOST_GPUS == 64
+    gpu = GpuCounters(0.0, 2.25, None, 999_999_999.0)
+    assert window_from(note("[0,2.25,null,999999999]", over_s="0.5")) == GpuWindow(8, 0.5, (gpu,))
+    assert window_from(note("[0,1,2,1e9]")) is None
+    longest = note() + " " * (8192 - len(note()))
+    assert window_from(longest) is not None
+    assert window_from(longest + " ") is None
+    rounded = GpuWindow(8, 1.26, (GpuCounters(1.26, None, 3.0, 4.04),)).to_text()
+    assert rounded == '{"samples":8,"over_s":1.3,"gpus":[[1.3,null,3.0,4.0]]}'
+
+
+def test_the_fullest_gpu_is_the_one_whose_memory_is_told() -> None:
+    full, silent = GpuCounters(1.0, 30.0, 40.0, 1.0), GpuCounters(1.0, None, 40.0, 1.0)
+    odd, none = GpuCounters(1.0, 30.0, 0.0, 1.0), GpuCounters(1.0, 30.0, None, 1.0)
+    assert of(silent, HEALTHY._replace(used_mib=1.0), full, odd, none).memory_share() == 0.75
+    assert of(silent, odd, none).memory_share() is None
+    assert of(full, samples=8).memory_share() == 0.75
+    assert of(full, samples=7).memory_share() is None
 
 
 @given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))

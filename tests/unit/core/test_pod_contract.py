@@ -42,12 +42,17 @@ from trmcloud.core.contract.pod_contract import (
 )
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError, dump
 from trmcloud.core.contract.trainer_contract import (
+    DEVIATIONS,
+    LEAST_OF_LOSS,
     OUTCOMES,
+    OVER,
+    STALE_AFTER_S,
     TRAINER_STATES,
     Heartbeat,
     PhaseJob,
     load_heartbeat,
     load_job,
+    spike_limit,
 )
 from trmcloud.core.control.observation import BY_POD, ReportedValue
 from trmcloud.core.errors import CheckpointError
@@ -425,8 +430,25 @@ def test_nothing_is_asked_for_and_no_change_is_taken_where_nobody_says_so() -> N
 
 def test_checkpoints_are_the_same_by_their_place_and_bits_alone() -> None:
     kept = KeptCheckpoint("fast", 5, "ab" * 32, 10, 1.5)
+    assert not kept.is_output, "unless it is said"
     assert kept.bits == ("fast", 5, "ab" * 32)
     assert replace(kept, val_bpb=None).bits == kept.bits
+
+
+@pytest.mark.parametrize(
+    ("before", "least", "limit"),
+    [
+        ([1.0, 3.0], 0.0, 8.0),
+        ([1.0, 3.0], 0.75, 11.0),
+        ([4.0, 4.0], 0.5, 16.0),
+        ([-2.0, -2.0], 0.5, 4.0),
+    ],
+)
+def test_a_spike_is_six_deviations_off_of_which_each_is_a_least_part_of_the_mean(
+    before: list[float], least: float, limit: float
+) -> None:
+    assert spike_limit(before, least) == limit
+    assert (DEVIATIONS, OVER, LEAST_OF_LOSS, STALE_AFTER_S) == (6.0, 128, 0.005, 120.0)
 
 
 def test_a_metric_of_nothing_is_one() -> None:

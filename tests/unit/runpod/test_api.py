@@ -19,7 +19,13 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.providers.runpod.api import LIST_S, MOST_PAGES, NO_CAPACITY
-from trmcloud.providers.runpod.http import Gone, Http, NotThere, ThrottledError, TransientError
+from trmcloud.providers.runpod.http import (
+    Gone,
+    Http,
+    NotThere,
+    ThrottledError,
+    TransientError,
+)
 
 # -- What each answer of RunPod's becomes, and what is asked again ------------------------------
 

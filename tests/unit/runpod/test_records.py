@@ -113,6 +113,24 @@ def test_a_disk_that_none_can_be_costs_nothing(size: Any, counts: int) -> None:
     assert read(mounts=None, disk=-3).disk_gb == 0
 
 
+@pytest.mark.parametrize(
+    ("status", "rate"), [("RUNNING", "0.009590"), ("EXITED", "0.013699"), (None, "0.009590")]
+)
+def test_disks_cost_by_the_month_all_while_it_runs_and_the_volume_twice_after(
+    status: str | None, rate: str
+) -> None:
+    """70 GB at $0.10 of 730 hours; 50 GB at $0.20."""
+    volume = {"persistent": {"size": 50}}
+    assert read(status=status, disk=20, mounts=volume).disk_rate == Usd(rate)
+
+
+def test_where_its_server_is_is_known_once_runpod_says_so() -> None:
+    named = read(ssh={"direct": {"host": "1.2.3.4", "port": 22, "user": "root"}})
+    assert named.address == ("1.2.3.4", 22)
+    assert read(ssh={"direct": None}).address is None
+    assert read(ssh=None).address is None
+
+
 @pytest.mark.parametrize(("cost", "rate"), [(0, Usd(0)), (0.0, Usd(0)), (-0.01, None)])
 def test_a_pod_that_was_stopped_costs_nothing_and_none_earns(cost: float, rate: Usd | None) -> None:
     assert read(cost=cost).rate == rate

@@ -337,6 +337,14 @@ def test_what_has_no_manifest_was_never_completed(store: Store) -> None:
         assert halves(store) == {ONE: "it was never completed"}
 
 
+def test_a_manifest_that_is_gone_once_it_is_asked_for_makes_it_half(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.holds(MADE)
+    monkeypatch.setattr(adapter, "get_bytes", lambda *asked: None)
+    assert "no JSON" in halves(store)[ONE]
+
+
 @pytest.mark.parametrize("change", [{"run_id": "r-2"}, {"phase": "extreme"}])
 def test_the_manifest_of_another_checkpoint_is_half(store: Store, change: dict[str, str]) -> None:
     store.holds(replace(MADE, **change))  # type: ignore[arg-type]

@@ -47,7 +47,8 @@ def test_it_runs_without_our_packages_and_reports_nothing_unasked(tmp_path: Path
     sky = program(tmp_path, 'echo "$PYTHONPATH|$MINE|$SKYPILOT_DISABLE_USAGE_COLLECTION|$1 $2"')
     assert sky.run("check", "aws") == "|1|1|check aws\n"
     assert "PYTHONPATH" not in sky.environ
-    willing = Sky("sky", {"SKYPILOT_DISABLE_USAGE_COLLECTION": "0"})
+    willing = Sky("/opt/sky", {"SKYPILOT_DISABLE_USAGE_COLLECTION": "0"})
+    assert willing.program == "/opt/sky"
     assert willing.environ["SKYPILOT_DISABLE_USAGE_COLLECTION"] == "0"
 
 
@@ -230,9 +231,10 @@ def test_a_cloud_that_is_enabled_is_not_asked_about_twice() -> None:
 def refused(said: str, code: int = 0) -> str:
     sky = SaidSky(said, code=code)
     sky.by_words = {("json",): (0, {"default": {"AWS": []}}, "")}
-    with pytest.raises(AuthError) as denied:
-        sky.require_cloud("Lambda")
-    assert denied.value.next_step == "sky check Lambda"
+    for line, step in (("HOME=/x sky check Lambda",) * 2, ("", "sky check Lambda")):
+        with pytest.raises(AuthError) as denied:
+            sky.require_cloud("Lambda", line)
+        assert denied.value.next_step == step
     return denied.value.what.removeprefix("Lambda is not enabled in SkyPilot: ")
 
 
