@@ -68,6 +68,7 @@ def test_a_training_is_planned_rented_watched_fetched_and_billed(
     assert job.ended_by in ("exit", "api")
     name = parse_pod_name(job.name)
     assert name is not None
+    assert job.timeout_s is not None
     # Reckoned as the request is written; on a busy machine it arrives some seconds later.
     assert -3 <= job.timeout_s - (name.hard_stop_at - job.made_at) <= 30
     (run,) = tenant.ledger().runs.values()
