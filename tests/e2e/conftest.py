@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.rented import account, renting, tenant
+from tests.e2e.rented import account, path_of, renting, tenant
 from tests.e2e.runpod_user import RentedUser, TestClock
 from tests.e2e.user import LAUNCH, User, real_trainer, write_text
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.standin import StandIn
-from tests.standins.s3 import s3
+from tests.standins.s3 import S3, s3
 
 __all__ = ["s3"]
 
@@ -24,6 +24,30 @@ def user(tmp_path: Path) -> Iterator[User]:
     made = User(tmp_path)
     yield made
     made.end_everything()
+
+
+@pytest.fixture
+def in_project(tmp_path: Path) -> Iterator[User]:
+    """A user in a folder of a project, beside the home."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    made = User(tmp_path, cwd=folder)
+    yield made
+    made.end_everything()
+
+
+@pytest.fixture
+def image_env(tmp_path: Path) -> dict[str, str]:
+    """The variables of every pod of ``renter_in`` that is made from now on."""
+    return path_of(tmp_path / "image")
+
+
+@pytest.fixture
+def renter_in(tmp_path: Path, s3: S3, image_env: dict[str, str]) -> Iterator[RentedUser]:
+    """A user of a RunPod whose pods reach the store."""
+    with renting(tmp_path, image_env=image_env, reach=[s3.port]) as made:
+        made.environment |= s3.environment
+        yield made
 
 
 @pytest.fixture

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.rented import path_of, renting
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import SMALL, User, until
 from trmcloud.core.errors import Outcome
@@ -96,20 +93,6 @@ def test_a_run_left_alone_goes_on_from_the_bucket_when_it_is_resumed(saver: User
     evaluated = [line["step"] for line in lines if line["kind"] == "eval"]
     assert evaluated.count(10) == 1, "it began anew"
     assert evaluated[-1] == 200
-
-
-@pytest.fixture
-def image_env(tmp_path: Path) -> dict[str, str]:
-    """The variables of every pod that is made from now on."""
-    return path_of(tmp_path / "image")
-
-
-@pytest.fixture
-def renter_in(tmp_path: Path, s3: S3, image_env: dict[str, str]) -> Iterator[RentedUser]:
-    """A user of a RunPod whose pods reach the store."""
-    with renting(tmp_path, image_env=image_env, reach=[s3.port]) as made:
-        made.environment |= s3.environment
-        yield made
 
 
 def stored_steps(s3: S3, prefix: str) -> set[int]:

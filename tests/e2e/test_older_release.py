@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.rented import path_of, renting
 from tests.e2e.runpod_user import ACCEPT, BILLED_AFTER_S, LAUNCH, RentedUser, in_hand
 from tests.e2e.user import until
 from trmcloud.core.contract import manifest as mf
@@ -35,17 +33,8 @@ HOLD = {"TRMCLOUD_STANDIN_HOLD": "/etc/passwd"}
 
 
 @pytest.fixture
-def image_env(tmp_path: Path) -> dict[str, str]:
-    """The variables of every pod that is made from now on."""
-    return path_of(tmp_path / "image")
-
-
-@pytest.fixture
-def user(tmp_path: Path, s3: S3, image_env: dict[str, str]) -> Iterator[RentedUser]:
-    """A user of a RunPod whose pods reach the store."""
-    with renting(tmp_path, image_env=image_env, reach=[s3.port]) as made:
-        made.environment |= s3.environment
-        yield made
+def user(renter_in: RentedUser) -> RentedUser:
+    return renter_in
 
 
 def of_older(user: RentedUser, *words: str) -> subprocess.Popen[str]:

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,8 @@ LANDED, FAILED = Outcome.LANDED.exit_code, Outcome.FAILED.exit_code
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    made = User(tmp_path, cwd=folder)
-    yield made
-    made.end_everything()
+def user(in_project: User) -> User:
+    return in_project
 
 
 def script(user: User, text: str) -> None:

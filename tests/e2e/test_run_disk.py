@@ -53,13 +53,10 @@ def small_disk(at: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "train.py").write_text(FILLING, encoding="utf-8")
-    made = User(tmp_path, cwd=folder)
-    yield made
-    made.end_everything()
+def user(in_project: User) -> User:
+    assert in_project.cwd is not None
+    (in_project.cwd / "train.py").write_text(FILLING, encoding="utf-8")
+    return in_project
 
 
 def text_of(shown: str) -> str:
@@ -74,51 +71,27 @@ def check_best(user: User) -> None:
     assert (user.cwd / "best" / "own" / "step-10.pt").read_bytes() == b"kept" * 1000
 
 
-@pytest.mark.parametrize("full", ["runs", "."], ids=["of runs alone", "of the whole home"])
-def test_one_that_fills_the_disk_and_fails(user: User, full: str) -> None:
-    with small_disk(user.home / full):
-        words = (
-            "--checkpoints",
-            "out",
-            "--metric",
-            "val_loss",
-            "--",
-            "python3",
-            "train.py",
-            "leaves",
-        )
-        shown = user.run(
-            "run", "local", "--budget", "0.20", *RATE, *words, code=Outcome.FAILED.exit_code
-        )
-        assert "No space left on device" in shown
-        assert "it filled the disk: what it wrote last may be cut off" in text_of(shown)
-        assert "spent $" in shown
-        assert not user.live_pods()
-        assert user.only_run().outcome is Outcome.FAILED
-        check_best(user)
+SAVES = ("--checkpoints", "out", "--metric", "val_loss", "--", "python3", "train.py")
 
 
 @pytest.mark.parametrize("full", ["runs", "."], ids=["of runs alone", "of the whole home"])
-def test_one_that_fills_the_disk_and_goes_on_until_its_budget(user: User, full: str) -> None:
+@pytest.mark.parametrize(
+    ("then", "budget", "outcome"),
+    [("leaves", "0.20", Outcome.FAILED), ("stays", "0.03", Outcome.LANDED)],
+)
+def test_one_that_fills_the_disk_ends_with_its_best_at_home(
+    user: User, full: str, then: str, budget: str, outcome: Outcome
+) -> None:
     with small_disk(user.home / full):
-        words = (
-            "--checkpoints",
-            "out",
-            "--metric",
-            "val_loss",
-            "--",
-            "python3",
-            "train.py",
-            "stays",
-        )
         shown = user.run(
-            "run", "local", "--budget", "0.03", *RATE, *words, code=Outcome.LANDED.exit_code
+            *("run", "local", "--budget", budget, *RATE, *SAVES, then), code=outcome.exit_code
         )
+        assert ("No space left on device" in shown) == (outcome is Outcome.FAILED)
         assert "it filled the disk: what it wrote last may be cut off" in text_of(shown)
         assert "spent $" in shown
         assert not user.live_pods()
         run = user.only_run()
-        assert not run.live
+        assert run.outcome is outcome
         assert run.settled <= run.cap
         check_best(user)
 
@@ -134,8 +107,7 @@ def test_one_that_writes_five_gigabytes(user: User) -> None:
         "    for _ in range(5000): file.write(os.urandom(1_000_000))\n"
         "print('step 5 val_loss=1.5')\n"
     )
-    words = ("--checkpoints", "out", "--metric", "val_loss", "--", "python3", "train.py")
-    shown = user.run("run", "local", "--budget", "2", *RATE, *words, within_s=500)
+    shown = user.run("run", "local", "--budget", "2", *RATE, *SAVES, within_s=500)
     assert "a checkpoint holds 5.00 GB, more than the 0.00 GB reserved: --checkpoint-gb" in shown
     assert "spent $" in shown
     assert not user.live_pods()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,8 @@ PYTHON = ("--", "python3", "train.py")
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    made = User(tmp_path, cwd=folder)
-    yield made
-    made.end_everything()
+def user(in_project: User) -> User:
+    return in_project
 
 
 def script(user: User, text: str) -> None:

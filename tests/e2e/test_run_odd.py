@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,8 @@ from trmcloud.core.errors import NO_CHECKPOINT_CODE
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    made = User(tmp_path, cwd=folder)
-    yield made
-    made.end_everything()
+def user(in_project: User) -> User:
+    return in_project
 
 
 def run(user: User, text: str, *options: str, code: int = 0) -> str:

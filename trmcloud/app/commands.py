@@ -279,7 +279,7 @@ class CommandRequest:
     )
     resume: str = option(
         "--resume", "",
-        "The command that goes on from a checkpoint: 'python train.py --resume {checkpoint}'. "
+        "The command that continues from a checkpoint: 'python train.py --resume {checkpoint}'. "
         "Without {checkpoint} it has to find the files where it wrote them.",
         _TRIED, _OWN, metavar="COMMAND", parse=_resume_words,
     )

@@ -154,7 +154,8 @@ def strip_source(text: str) -> str:
     cuts: list[tuple[int, int, str]] = []
 
     def cut(token: tokenize.TokenInfo, instead: str) -> None:
-        begin, end = (starts[row - 1] + column for row, column in (token.start, token.end))
+        begin = starts[token.start[0] - 1] + token.start[1]
+        end = begin + len(token.string)  # Python 3.12 counts bytes in the end of a long string
         kept = text[:begin].rstrip(" ")
         lines_within = "\n" * text[begin:end].count("\n")
         cuts.append((begin if instead else len(kept), end, instead + lines_within))

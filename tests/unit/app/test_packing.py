@@ -181,7 +181,7 @@ def test_what_looks_like_a_comment_and_is_none() -> None:
         "b = f\"{a} # {len('#')}\"\n"
         "c = '''\n# kept\n  trailing   \n'''\n"
         "def f():\n"
-        '    """Doc\n\n    of f."""  # and more\n'
+        '    """Doc\n\n    of f: é ÷ λ."""  # and more\n'
         "class E(Exception):\n"
         "    '''Doc.'''\n"
         "    # last\n"

@@ -1,4 +1,4 @@
-"""What an action is about: sweeps of a bucket, pods that wait for a copy, checkpoints by name."""
+"""Actions: sweeps of a bucket, pods that wait for a copy, and names of checkpoints."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def test_a_limit_on_hours_counts_what_the_lost_machine_trained() -> None:
 
 
 def test_a_bucket_that_does_not_answer_is_waited_for() -> None:
-    """Its last word may be there, and the next machine could not continue without it."""
+    """The agent's last report may be in the bucket; the next machine cannot continue without."""
     run = running()
     run = apply(run, ev.PodGone(1, LOST_AT), at=LOST_AT + 5)
     bill = Bill("id-1", Usd("0.6"), final=True)

@@ -1,4 +1,4 @@
-"""A pod's log as RunPod streams it: how long it is read, and what is no answer."""
+"""The log stream of a RunPod pod: the time limit of a read, and invalid answers."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _show(trial: Trial, hired: Hired, log: Path) -> None:
 
 
 def packages_to_rent(trial: Trial) -> str:
-    """What a rented machine needs that this one has: the requirements that its probe would name."""
+    """Return words that name the requirements a rented machine lacks; '' for none."""
     words = [word for check in trial.checks for word in check.fix.split()]
     named = next((b for a, b in itertools.pairwise(words) if a == "--pip"), "")
     return f", and add --pip {named}" if named and "--pip" not in trial.line.split() else ""

@@ -1,5 +1,4 @@
-"""How often a provider takes spot machines back: what it has stated, and what is assumed where it
-states nothing. Pure.
+"""Interruption rates of spot machines: the provider's statement, or an assumption. Pure.
 
 Each provider's row is in its folder's ``traits.py``, with its source and the day on which it was
 read.
@@ -18,7 +17,7 @@ assumption, and plans say so."""
 
 @dataclass(frozen=True)
 class InterruptionRate:
-    """What is known of one provider's interruptions.
+    """The known rate of one provider's interruptions.
 
     ``per_hour``: of one machine, the upper end of what is stated; None: no rate per hour is known.
     ``stated``: what the source says, in a few words; empty where nothing was found.

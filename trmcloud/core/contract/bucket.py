@@ -49,7 +49,7 @@ def unstored(
     given_up: Sequence[KeptCheckpoint] = (),
 ) -> tuple[KeptCheckpoint, ...]:
     """Return the kept checkpoints worth saving that are neither stored nor ``given_up`` as damaged;
-    what is unjudged comes last.
+    unjudged outputs come last.
 
     One that was stored before it was evaluated is owed again, for its metric: see ``lacks_metric``.
     A best one is not owed where the bucket has one as good: a pod that lost its disk and trains
@@ -87,7 +87,7 @@ def _is_surpassed(kept: KeptCheckpoint, uploaded: Sequence[KeptCheckpoint]) -> b
 
 
 def _by_phase(kept: Sequence[KeptCheckpoint]) -> list[list[KeptCheckpoint]]:
-    """What is unjudged is a phase of its own, and comes last."""
+    """Unjudged outputs count as a phase of their own, the last."""
     phases: dict[tuple[bool, str], list[KeptCheckpoint]] = {}
     for each in kept:
         phases.setdefault((each.is_output, each.phase), []).append(each)

@@ -191,8 +191,8 @@ def puts_in_slot(file_bytes: int, shards: int = 0) -> tuple[tuple[str, int | Non
 
 
 def puts_of(name: str, most: int, file_bytes: int) -> list[tuple[str, int | None]]:
-    """Return (name, exact length) of each object that a file of up to ``file_bytes`` may lie in, in
-    ``most`` full pieces at the most."""
+    """Return (name, exact length) of each object that may hold a part of a file of up to
+    ``file_bytes``, in at most ``most`` full pieces."""
     puts: list[tuple[str, int | None]] = [(name, None)]
     for size in piece_sizes(file_bytes) if most else ():
         puts += [(part_name(name, n), size) for n in range(min(most, file_bytes // size))]
@@ -200,7 +200,7 @@ def puts_of(name: str, most: int, file_bytes: int) -> list[tuple[str, int | None
 
 
 def is_checkpoint_name(name: str) -> bool:
-    """Whether a checkpoint of our trainer has a file of this name, whole or in shards, or one of a
+    """Whether a checkpoint has a file of this name: of our trainer, whole or in shards, or of a
     user's command."""
     if _COMMAND_FILE.fullmatch(name):
         return True

@@ -1,9 +1,9 @@
 """Whether a run whose machine was lost continues on another one, and on which. Pure.
 
-A machine is lost where its agent was heard, its pod is proven gone, and nobody had it ended: a spot
-machine that was taken back, a host that failed. What its pod has uploaded is in the run's bucket,
-from which the next pod continues; so at most one save interval is trained twice, and what was
-trained while the last checkpoint was still being written and uploaded.
+A machine is lost if its agent reported, its pod is proven gone, and neither the user nor this
+product had ended it: a spot machine that was taken back, a host that failed. Its uploads are in the
+run's bucket, from which the next pod continues; so at most one save interval is trained twice, and
+what was trained while the last checkpoint was still being written and uploaded.
 
 The next machine is the cheapest of those that the plan allows, of whatever provider, that was lost
 least often. It is rented by a command that stays; where none is there the run is closed as before,
@@ -42,9 +42,8 @@ def continues(run: RunState, plan: Plan) -> bool:
     done = {name for name, account in run.phases.items() if account.outcome in DONE}
     if all(phase.name in done for phase in plan.candidate(lost[-1].candidate_id).phases):
         return False
-    return not all(_was_fruitless(plan, g) for g in lost[-MOST_FRUITLESS:]) or (
-        len(lost) < MOST_FRUITLESS
-    )
+    newest = lost[-MOST_FRUITLESS:]
+    return len(newest) < MOST_FRUITLESS or not all(_was_fruitless(plan, g) for g in newest)
 
 
 def cheapest_first(

@@ -176,7 +176,7 @@ def decide(
             return Decision(events=late)
         may_wait = seen.bucket_failed and attended and now < generation.hard_stop_at
         if may_wait and continues(run, plan):
-            # Its last word may be there, and another machine could not continue without it.
+            # The agent's last report may be in the bucket; another machine cannot continue without.
             return Decision()
         storage, volume = _storage(plan, generation, traits)
         disks = plan.candidate(generation.candidate_id).disk_rate

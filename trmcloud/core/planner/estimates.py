@@ -298,7 +298,7 @@ def outlook_on(
 ) -> Estimates:
     """The outlook of ``spec`` on ``machine``; ``last_steps`` sets the last phase's length.
 
-    ``interruptions`` are a spot machine's: its hours are then what is expected with them.
+    ``interruptions``: those of a spot machine, whose hours are the expected ones with them.
 
     ``fitted`` is that of another outlook on such a machine, however that is rented. ``source`` is
     what it trains on, where that is known.

@@ -20,9 +20,11 @@ def expected_segment_s(segment_s: float, restart_s: float, per_s: float) -> floa
     """Return the expected seconds until ``segment_s`` seconds of work and its save are through.
 
     Interruptions come at random, ``per_s`` a second, during a restart too; after each, a restart of
-    ``restart_s`` seconds and the whole segment again: e^(λR) · (e^(λ(τ+δ)) − 1) ÷ λ (Daly 2006, "A
-    higher order estimate of the optimum checkpoint interval for restart dumps", equation 13, there
-    per segment). Infinite where the machine is never left alone for so long.
+    ``restart_s`` seconds and the whole segment again: e^(λR) · (e^(λ(τ+δ)) − 1) ÷ λ. It follows
+    from exponential waits, where s uninterrupted seconds take (e^(λs) − 1) ÷ λ on average. Its
+    least values are the optima that Daly published (2006, "A higher order estimate of the optimum
+    checkpoint interval for restart dumps", figures 3 to 5). Infinite where it is too large for a
+    float.
     """
     if per_s <= 0.0:
         return segment_s

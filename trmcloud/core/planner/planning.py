@@ -180,7 +180,7 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
 def check_spot(spec: RunSpec) -> None:
     """
     Raises:
-        UsageError: spot machines are wanted, and what is trained on one would be lost with it.
+        UsageError: a spot machine is asked for without a place that keeps its checkpoints.
     """
     if not spec.spot or spec.hardware == LOCAL:
         return

@@ -41,12 +41,13 @@ INTERRUPTIONS: Mapping[str, InterruptionRate] = {
     # Google's page about preemptible machines said so of all kinds, a seven-day average that "may
     # spike"; quoted from it by others. The page of today has no number: the upper end is taken.
     "gcp": InterruptionRate(
-        per_hour_of_a_day(0.15), "5 to 15 % a day, of all kinds", "Google, until 2021", _READ_ON
+        per_hour_of_a_day(0.15), "5 to 15 % a day, of all kinds", "Google, formerly", _READ_ON
     ),
     # By size and region, as a share an hour, in the portal and its API: to subscribers alone.
     "azure": InterruptionRate(None, "to subscribers alone, in its portal", "Azure", _READ_ON),
 }
-"""What clouds state of their spot machines. Of the others nothing was found."""
+"""Statements of clouds about their spot machines. DigitalOcean, Lambda, Nebius and Verda were not
+searched by name."""
 
 
 def _cloud(

@@ -335,7 +335,7 @@ _JUDGES: Mapping[type[Any], Callable[[LedgerOracle, Process, RunState, Any], Non
 
 
 LOST_BY = ("preempted", "host lost", "provider's $0 rule")
-"""Ends of a machine that nobody of ours asked for."""
+"""Ends of a machine that neither the user nor the product asked for."""
 
 
 def generous_s(plan: Plan) -> float:
