@@ -441,12 +441,14 @@ def test_the_price_that_is_billed_is_seen(rig: Rig) -> None:
 
 
 def test_the_account(rig: Rig) -> None:
-    account = rig.compute.account()
+    account = rig.compute.balance()
     assert account.balance == Usd(100)
     assert account.spend_limit == Usd(80)
     rig.standin.control.set(graphql_errors=1)
+    assert rig.compute.balance() == account, "one answer serves for some seconds"
+    rig.on(11)
     with pytest.raises(ProviderError):
-        rig.compute.account()
+        rig.compute.balance()
 
 
 # -- Volumes, prices, orphans and the check of the account, against the stand-in ----------------

@@ -381,7 +381,7 @@ def test_its_key_opens_no_other_instance_and_rents_nothing(rig: Rig) -> None:
     assert not any(answer.ok for answer in found.values())
     assert len(rig.standin.live()) == 2
     with_its_key = VastApi(first.key, rig.standin.url, now=rig.clock, sleep=rig.on)
-    for ask in (with_its_key.instances, with_its_key.account):
+    for ask in (with_its_key.instances, with_its_key.credit):
         with pytest.raises(AuthError):
             ask()
 
