@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app import commands, ledger_care, preparing, short_rentals
+from trmcloud.app.balances import funds_reader
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
 from trmcloud.app.checkpoints.saving import SaveWaiter, request_save
@@ -59,7 +60,7 @@ from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import dataclass
-from trmcloud.options import parse_money, request_from
+from trmcloud.options import parse_balance_policy, parse_money, request_from
 from trmcloud.ports.machine import Progress
 from trmcloud.wiring import build_context, build_trial, offers_for_errand
 from trmcloud.wiring_plans import build_planner
@@ -393,16 +394,34 @@ class Home:
             fetching.under_own_names(best, made.folder)
         return CheckpointCopy(best.label, best.sha256, best.val_bpb, str(made.folder.absolute()))
 
-    def resume(self, run_id: str, *, cap: Usd | str | None = None) -> Run:
+    def resume(
+        self,
+        run_id: str,
+        *,
+        cap: Usd | str | None = None,
+        balance: str = "",
+        fit_balance: bool = False,
+    ) -> Run:
         """Go on with a run that has ended, within ``cap`` for the whole of it; returns once it
         trains, or has ended again. ``wait`` is to follow, as after ``launch``.
+
+        Args:
+            balance, fit_balance: the options of ``resume``; as before where ``balance`` is empty.
 
         Raises:
             ConflictError: there is nothing to go on with. BudgetRefused: its budget is spent, or a
                 level above it lacks the money.
         """
         check_bucket(self._context, find_run(self._context, run_id).spec)
-        return self._once_begun(resume(self._context, run_id, cap=parse_money("cap", cap)))
+        policy = str(parse_balance_policy("balance", balance)) if balance else ""
+        driver = resume(
+            self._context,
+            run_id,
+            cap=parse_money("cap", cap),
+            balance=policy,
+            fit_balance=fit_balance,
+        )
+        return self._once_begun(driver)
 
     def raise_cap(self, level: str, amount: Usd | str, *, key: str = "", by: str = "") -> Line:
         """Raise the cap of account, month or project, on record; ``key``: this month's, this
@@ -423,7 +442,7 @@ class Home:
         return facts_of(self._context, state)
 
     def _planner(self) -> Planner:
-        return build_planner(self._context.home)
+        return build_planner(self._context.home, funds=funds_reader(self._context))
 
     def _begin(self, ready: PreparedLaunch, progress: Progress, *, detached: bool) -> Run:
         preparing.upload_data(self._context, ready, progress)

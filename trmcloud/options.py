@@ -16,7 +16,15 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.spec.overrides import parse_last_rungs
 from trmcloud.core.spec.settings import PHASE_NAMES, PHASES, PRECISIONS, SCALES, parse_setting
-from trmcloud.core.spec.spec import KEEP, OBJECTIVES, THEN, RunSpec, parse_deadline
+from trmcloud.core.spec.spec import (
+    BALANCE_POLICIES,
+    KEEP,
+    OBJECTIVES,
+    THEN,
+    WARN,
+    RunSpec,
+    parse_deadline,
+)
 from trmcloud.core.spec.stop_rules import checked_patience, parse_gain
 from trmcloud.core.values import dataclass, replace
 
@@ -163,6 +171,7 @@ def _bucket(flag: str, text: str) -> str:
     return str(parse_place(text))
 
 
+parse_balance_policy = _one_of(*BALANCE_POLICIES)
 _above_zero = checked(lambda value: 0 < value < 1e15, "{flag} must be above zero, not {value}")
 
 _PLANNED = "plan launch rehearse export"
@@ -315,6 +324,17 @@ class LaunchRequest:
         "--accept-exposure", None,
         "Rent without two verified kill layers, or where nothing caps the rent: the USD an hour "
         "that may be lost.", _LAUNCHED, _LEAVING, metavar="USD", place="", beside_a_plan=True,
+    )
+    balance: str = option(
+        "--balance", WARN,
+        "Where the provider's balance ends before the run: stop lands in time, warn tells, ignore "
+        "does not read it.", "plan launch run resume", _LENGTH, metavar="WHAT",
+        parse=parse_balance_policy, beside_a_plan=True,
+    )
+    fit_balance: bool = option(
+        "--fit-balance", False, "Shorten the budget to what the provider's balance leaves free.",
+        "plan launch run resume", _LENGTH,
+        but={"resume": {"help": "Reserve no more than the provider's balance leaves free."}},
     )
     volume: bool = option(
         "--volume", False, "Keep checkpoints on a network volume, not pulled here.",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.app.trial import TrialGround
     from trmcloud.core.catalog.offers import Offer
+    from trmcloud.core.control.balance import Funds
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
     from trmcloud.ports.bucket import Bucket
@@ -216,6 +217,19 @@ class LazyAdapters(Mapping[str, _Adapter | UnreachableProvider]):
     def __contains__(self, name: object) -> bool:
         traits = find_traits(str(name))
         return traits is not None and traits.can_be_named
+
+
+def funds_at(provider: str) -> tuple[Funds | None, str]:
+    """(what is free of the account's balance at ``provider``, why that is not known); both empty
+    where there is no account there, or no balance is told."""
+    traits = find_traits(provider)
+    if traits is None or not (traits.rented and traits.can_be_named):
+        return None, ""
+    if not _unledgered(os.environ)[provider].has_access():
+        return None, ""  # and no ledger is opened to say so
+    from trmcloud.app.balances import read_funds
+
+    return read_funds(build_context(), provider)
 
 
 def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:

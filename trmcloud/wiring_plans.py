@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trmcloud.app.home import bundle_root, families_folder, home_dir
-from trmcloud.app.planning import Planner
+from trmcloud.app.planning import FundsReader, Planner, no_funds
 from trmcloud.core.catalog.providers import TRAITS, direct
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
@@ -87,10 +87,15 @@ class LocalPlanInputs:
         return [name for provider in self._providers.each() for name in provider.enabled()]
 
 
-def build_planner(home: Path | None = None, clock: Callable[[], float] = time.time) -> Planner:
-    """Return the planner of one command, under ``home`` or the user's own."""
+def build_planner(
+    home: Path | None = None,
+    clock: Callable[[], float] = time.time,
+    funds: FundsReader = no_funds,
+) -> Planner:
+    """Return the planner of one command, under ``home`` or the user's own; ``funds`` reads what is
+    free of a provider's balance."""
     where = home_dir(os.environ) if home is None else home
-    return Planner(LocalPlanInputs(where), where, clock)
+    return Planner(LocalPlanInputs(where), where, clock, funds)
 
 
 def local_machine() -> LocalMachine:

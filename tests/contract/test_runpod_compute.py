@@ -12,6 +12,7 @@ import pytest
 
 from tests.contract.runpod_rig import A100, HOST_KEY, Clocked, Rig, build, request
 from tests.standins.runpod import oracle
+from tests.standins.runpod.client import Client
 from tests.standins.runpod.standin import StandIn
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app import reap
@@ -31,7 +32,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
     UsageError,
 )
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.ports.compute import PodRequest, VolumeSeen
 from trmcloud.providers.runpod import offers
 from trmcloud.providers.runpod.checkup import check_account
@@ -441,12 +442,27 @@ def test_the_price_that_is_billed_is_seen(rig: Rig) -> None:
 
 
 def test_the_account(rig: Rig) -> None:
-    account = rig.compute.account()
+    account = rig.compute.balance()
     assert account.balance == Usd(100)
     assert account.spend_limit == Usd(80)
     rig.standin.control.set(graphql_errors=1)
+    assert rig.compute.balance() == account, "one answer serves for some seconds"
+    rig.on(11)
     with pytest.raises(ProviderError):
-        rig.compute.account()
+        rig.compute.balance()
+
+
+def test_the_balance_counts_other_pods_of_the_account_too(rig: Rig) -> None:
+    before = rig.compute.balance()
+    assert before is not None
+    assert before.spending == ZERO
+    Client(rig.standin).rent("somebody-elses")
+    rig.compute.create(request(rig))
+    rig.on(60)
+    told = rig.compute.balance()
+    assert told is not None
+    assert told.spending is not None
+    assert told.spending > Usd("0.49"), "ours is a part of it"
 
 
 # -- Volumes, prices, orphans and the check of the account, against the stand-in ----------------

@@ -166,7 +166,7 @@ FADED = pytest.mark.parametrize(
 def test_an_end_is_no_bad_key_or_empty_account(rig: Rig, knobs: dict[str, Any], code: int) -> None:
     rig.standin.control.set(**knobs)
     with pytest.raises(GraphqlUnavailable, match=f"answers {code}") as caught:
-        rig.compute.account()
+        rig.compute.balance()
     assert not isinstance(caught.value, AuthError)
     rig.compute.require_account(Usd(1))  # it can be rented all the same
     assert rig.compute.create(request(rig))

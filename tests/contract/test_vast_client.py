@@ -88,7 +88,7 @@ def test_the_list_the_log_the_end_and_the_money_are_asked_for_alike(rig: Rig) ->
     calls: dict[str, Callable[[], object]] = {
         "list": rig.api.instances,
         "logs": lambda: rig.api.log(made, 200),
-        "user": rig.api.account,
+        "user": rig.api.credit,
         "charges": lambda: rig.api.charges(rig.clock() - 60, rig.clock()),
         "destroy": lambda: rig.api.destroy(made),
     }

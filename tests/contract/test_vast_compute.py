@@ -15,6 +15,7 @@ import pytest
 from tests.contract.runpod_rig import keys
 from tests.contract.vast_rig import Rig, build, request, vast
 from tests.standins.vast.world import Instance
+from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.errors import (
     AmbiguousCreate,
@@ -381,7 +382,7 @@ def test_its_key_opens_no_other_instance_and_rents_nothing(rig: Rig) -> None:
     assert not any(answer.ok for answer in found.values())
     assert len(rig.standin.live()) == 2
     with_its_key = VastApi(first.key, rig.standin.url, now=rig.clock, sleep=rig.on)
-    for ask in (with_its_key.instances, with_its_key.account):
+    for ask in (with_its_key.instances, with_its_key.credit):
         with pytest.raises(AuthError):
             ask()
 
@@ -470,6 +471,36 @@ def test_the_credit_is_a_limit_of_the_providers_own(rig: Rig) -> None:
     assert "$100.00" in limit.detail
     rig.compute.own_limits("any")
     assert len(rig.asked("GET", "/api/v0/users/current")) == 1
+
+
+def test_the_balance_is_the_credit_and_all_that_runs_in_the_account(rig: Rig) -> None:
+    assert rig.compute.balance() == AccountBalance(Usd(100), ZERO)
+    rig.compute.create(request(rig))
+    rig.compute.create(request(rig, generation=2))
+    rig.on(60)
+    told = rig.compute.balance()
+    assert told is not None
+    assert told.balance is not None
+    assert Usd(99) < told.balance < Usd(100)
+    assert told.spending is not None
+    assert told.spending > Usd("0.98"), "two hosts and their disks"
+
+
+def test_a_credit_that_cannot_be_read_refuses_nothing(rig: Rig, monkeypatch: Any) -> None:
+    def down(bound_s: float | None = None) -> Usd | None:
+        raise ProviderError("500 from the provider")
+
+    monkeypatch.setattr(rig.api, "credit", down)
+    rig.compute.require_account(Usd("0.49"))
+    with pytest.raises(ProviderError):
+        rig.compute.balance()
+
+
+def test_a_negative_credit_is_told_as_it_is(rig: Rig) -> None:
+    rig.standin.world.credit = -2.5
+    told = rig.compute.balance()
+    assert told is not None
+    assert told.balance == Usd("-2.5")
 
 
 def test_at_the_end_of_the_credit_everything_stops_and_is_still_listed(rig: Rig) -> None:

@@ -81,7 +81,8 @@ def _volumes(runpod: Scripted) -> None:
 
 
 def _account(runpod: Scripted) -> None:
-    for amount in _graphql(runpod).account():
+    account = _graphql(runpod).account()
+    for amount in (account.balance, account.spending, account.spend_limit):
         assert amount is None or isinstance(amount, Usd)
 
 

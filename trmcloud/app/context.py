@@ -28,6 +28,7 @@ from trmcloud.ports.compute import Compute, PodLink
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.pod_contract import AgentReport
+    from trmcloud.core.control.balance import AccountBalance
     from trmcloud.core.control.observation import PodSeen
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
@@ -44,6 +45,17 @@ class Need(NamedTuple):
     detail: str
     missing: bool = False
     fix: str = ""
+
+
+@dataclass(frozen=True)
+class BalanceReading:
+    """What a process knows of an account's balance: ``account`` is what was read last, at
+    ``read_at``, and ``trouble`` why it could not be read at ``asked_at`` (both epoch s)."""
+
+    asked_at: float
+    account: AccountBalance | None = None
+    read_at: float = 0.0
+    trouble: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,8 @@ class Context:
     """Why a loss of the ledger's file would lose a run that has ended; empty where it would not."""
     listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
     """The last answer of each provider's list to ``list_pods``."""
+    balances: dict[str, BalanceReading] = field(default_factory=dict)
+    """The last reading of each provider's balance by ``read_balance``."""
     troubles: dict[str, Exception] = field(default_factory=dict)
     """Why a run, by its id, could not be brought up to date by the last ``reconcile``."""
     unasked: frozenset[str] = frozenset()
@@ -215,7 +229,7 @@ class UnreachableProvider(Compute, PodLink):
             raise self.error
         raise ProviderRefused(str(self.error), next_step=self.error.next_step)
 
-    create = list_pods = terminate = bill = kept_volumes = _refuse
+    create = list_pods = terminate = bill = balance = kept_volumes = _refuse
 
     def require_account(self, rate: Usd) -> None:
         raise self.error

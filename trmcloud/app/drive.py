@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trmcloud.app import reap
+from trmcloud.app.balances import balances_due
 from trmcloud.app.checkpoints.bucket_grants import give_grants
 from trmcloud.app.checkpoints.sources import pull
 from trmcloud.app.context import Context, list_pods
@@ -231,6 +232,8 @@ class RunDriver:
         if _is_due(self._governed_at, _GOVERN_EVERY_S, now):
             self._governed_at = now
             land_overdrawn(self.context)
+            if self.errands:
+                land_before_balance_ends(self.context)
         if self._swept_at is None:
             self._swept_at = now
         elif _is_due(self._swept_at, _SWEEP_EVERY_S, now):
@@ -497,6 +500,13 @@ def land_overdrawn(context: Context) -> None:
     now = context.wall()
     for run_id, reason in govern(ledger, UnknownSince(now), now).land:
         wish_to_stop(context, run_id, by="budget", reason=reason)
+
+
+def land_before_balance_ends(context: Context) -> None:
+    """Read the balances that are due, and ask those runs to land whose owner chose that and whose
+    provider's balance ends too soon."""
+    for run_id, reason in balances_due(context):
+        wish_to_stop(context, run_id, by="balance", reason=reason)
 
 
 def wish_to_stop(context: Context, run_id: str, *, by: str, reason: Reason) -> bool:

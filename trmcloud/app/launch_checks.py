@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from trmcloud.app.balances import check_balance
 from trmcloud.app.context import Context, bucket_at
 from trmcloud.app.kill_layers import verified_layers
 from trmcloud.core.catalog.hardware import LOCAL
@@ -250,11 +251,13 @@ def check_account(context: Context, plan: Plan) -> None:
     """
     Raises:
         ProviderError: the plan's first provider would rent none of it to this account now.
+        PaymentRequired: its balance does not cover the plan's worst case.
     """
     provider = first_candidate(plan).provider
     launchable = [plan.candidate(name) for name in plan.launchable]
     rate = min(c.rate for c in launchable if c.provider == provider)
     require_account(context, provider, rate)
+    check_balance(context, plan)
 
 
 def require_account(context: Context, provider: str, rate: Usd) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trmcloud.app import short_rentals as smoke_plan
+from trmcloud.app.balances import AT_LAUNCH_S, read_funds
 from trmcloud.app.context import Context, find_run, require_reach
 from trmcloud.app.drive import RunDriver, wish_to_stop
 from trmcloud.app.launch_checks import (
@@ -22,12 +23,14 @@ from trmcloud.app.run_queries import is_driven
 from trmcloud.app.steering import changed_settings
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.balance import require_funds
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.reason import Reason, ReasonKind
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import BudgetRefused, ConflictError, Outcome, StaleEpoch, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Plan, plan_to_json
+from trmcloud.core.spec.spec import IGNORE
 from trmcloud.core.values import replace
 
 
@@ -91,6 +94,8 @@ def resume(
     settings: Sequence[tuple[str, Any]] = (),
     accept_change: bool = False,
     processes: int = 0,
+    balance: str = "",
+    fit_balance: bool = False,
 ) -> RunDriver:
     """Continue a run: take a live one over if it has no driver, reopen a closed one.
 
@@ -99,10 +104,13 @@ def resume(
         settings: what takes the place of its plan's, by key.
         accept_change: though some of that decides what is trained.
         processes: so many from now on, on this machine; 0: as many as before.
+        balance: what follows where the provider's balance will not last; empty: as before.
+        fit_balance: reserve no more than what that balance leaves free.
 
     Raises:
         ConflictError: it is being driven, or there is nothing left to do.
         BudgetRefused: its budget is spent.
+        PaymentRequired: the provider's balance does not cover what would be reserved.
         UsageError, CheckpointError, DoesNotFit: see ``changed_settings``.
     """
     reconcile(context)
@@ -112,7 +120,7 @@ def resume(
     if run.live:
         if run.generation is not None:
             require_reach(context, run.generation.provider)
-        if settings or accept_change or processes:
+        if settings or accept_change or processes or balance or fit_balance:
             raise UsageError(
                 f"{run.run_id} has not ended: its settings stay what they are",
                 next_step=f"trmcloud stop {run.run_id}, then resume it with others",
@@ -154,9 +162,20 @@ def resume(
     if run.generation is not None:
         check_needs(context, run.generation.provider)
         require_account(context, run.generation.provider, rate)
-    amount = left if rate else ZERO
+    amount, policy = left if rate else ZERO, balance or run.balance_policy
+    if rate and run.generation is not None and policy != IGNORE:
+        funds, _ = read_funds(context, run.generation.provider, AT_LAUNCH_S, but=run.run_id)
+        if funds is not None and fit_balance:
+            amount = min(amount, max(funds.free, ZERO))
+        if funds is not None:
+            fits = "" if fit_balance else "--fit-balance reserves what is free"
+            require_funds(funds, max(amount, rate), fits)  # an hour is the least
     reopened = ev.Reopened(
-        whole, settings=changed.settings, accepted=changed.accepted, processes=changed.processes
+        whole,
+        settings=changed.settings,
+        accepted=changed.accepted,
+        processes=changed.processes,
+        balance="" if policy == run.spec.balance else policy,
     )
     epoch = context.ledger.reopen_run(run.run_id, reopened, amount, context.who, context.wall())
     return RunDriver(context, run.run_id, epoch)

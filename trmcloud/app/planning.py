@@ -25,10 +25,11 @@ from trmcloud.core.catalog.providers import (
     traits_of,
 )
 from trmcloud.core.errors import ConflictError, DataError, DoesNotFit, NotFoundError, UsageError
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.command_outlook import recipe_of
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import (
+    FITTED,
     LIVE_PRICES,
     TEST_SETTINGS,
     Candidate,
@@ -38,7 +39,7 @@ from trmcloud.core.spec.plan import (
     plan_to_json,
 )
 from trmcloud.core.spec.recipe import Recipe
-from trmcloud.core.spec.spec import DataSource, RunSpec
+from trmcloud.core.spec.spec import IGNORE, DataSource, RunSpec
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
 from trmcloud.options import LaunchRequest, spec_of
@@ -46,6 +47,7 @@ from trmcloud.ports.machine import ENV_TEST_SETTINGS, PlanInputs
 
 if TYPE_CHECKING:
     from trmcloud.core.catalog.offers import Offer
+    from trmcloud.core.control.balance import Funds
     from trmcloud.core.planner.command_outlook import CommandProbe
 
 # Whom a launch may rent from: what ``--provider`` and ``--via`` mean.
@@ -324,6 +326,20 @@ BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
 """English text per token: about 4.2 bytes at a vocabulary of 65,536."""
 
 
+FundsReader = Callable[[str], tuple["Funds | None", str]]
+"""Returns what is free of the account's balance at a provider, and why that is not known; both are
+empty where there is no account there, or no balance is told."""
+
+
+def no_funds(provider: str) -> tuple[Funds | None, str]:
+    """Read no balance."""
+    return None, ""
+
+
+_MOST_FITS = 3
+"""A shorter budget may recommend another provider, whose balance is read then."""
+
+
 class Planner:
     """Makes one command's plans, from recipes, prices and a machine that are looked at once.
 
@@ -332,8 +348,14 @@ class Planner:
     among its limits. ``clock`` gives epoch seconds.
     """
 
-    def __init__(self, inputs: PlanInputs, home: Path, clock: Callable[[], float]) -> None:
-        self.inputs, self._home, self._clock = inputs, home, clock
+    def __init__(
+        self,
+        inputs: PlanInputs,
+        home: Path,
+        clock: Callable[[], float],
+        funds: FundsReader = no_funds,
+    ) -> None:
+        self.inputs, self._home, self._clock, self._funds = inputs, home, clock, funds
         self._recipes: dict[str, Recipe] = {}
         self._machine: LocalMachine | None = None
         self._live: dict[tuple[str, ...], tuple[Sequence[Offer], str]] = {}
@@ -386,7 +408,43 @@ class Planner:
 
         Raises:
             UsageError, NotFoundError, DoesNotFit, BudgetRefused: see ``make_plan``.
+            PaymentRequired: the budget is to fit a balance of which nothing is free.
         """
+        plan = self._plan(spec, tokens_available, machine)
+        for _ in range(_MOST_FITS if spec.fit_balance else 0):
+            left = self._lacking(plan)
+            if left is None:
+                break
+            asked = "no budget" if spec.budget is None else f"a budget of {spec.budget}"
+            plan = self._plan(replace(plan.spec, budget=left), tokens_available, machine)
+            told = f"{left}, which the provider's balance leaves free, in place of {asked}"
+            plan = replace(plan, limits={**plan.limits, FITTED: told})
+        return plan
+
+    def funds(self, plan: Plan) -> tuple[Funds | None, str]:
+        """(what is free of the balance that the plan would be paid from, why that is not known);
+        both empty where none is told, or it is not to be read."""
+        chosen = plan.recommended
+        if chosen is None or chosen.provider == LOCAL or plan.spec.balance == IGNORE:
+            return None, ""
+        return self._funds(chosen.provider)
+
+    def _lacking(self, plan: Plan) -> Usd | None:
+        """Return what is free of a balance that does not cover the plan; None where it does."""
+        from trmcloud.core.control.balance import require_funds, worst_at
+
+        funds, _ = self.funds(plan)
+        chosen = plan.recommended
+        if funds is None or chosen is None:
+            return None
+        worst = worst_at(plan, chosen.provider)
+        if funds.free <= ZERO:
+            require_funds(funds, worst)
+        return funds.free if funds.missing(worst) else None
+
+    def _plan(
+        self, spec: RunSpec, tokens_available: int | None, machine: LocalMachine | None
+    ) -> Plan:
         now = self._clock()
         recipe = recipe_of(spec.command) if spec.command else self.recipe(spec.recipe)
         offers, told = self._known_offers(spec, now)

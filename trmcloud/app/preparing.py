@@ -44,7 +44,7 @@ from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import DataSource
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
-from trmcloud.options import LaunchRequest, parse_money, refuse_changes
+from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money, refuse_changes
 from trmcloud.ports.machine import PlanInputs, Progress
 
 DataProgress = Callable[[str, int, int], None]
@@ -220,6 +220,9 @@ def _load(context: Context, request: LaunchRequest) -> Plan:
             f"plan {plan.id} is that of a command, whose code it does not hold",
             next_step="run it anew, in its folder: run HARDWARE … -- COMMAND",
         )
+    if "balance" in request.typed:
+        policy = parse_balance_policy("--balance", request.balance)
+        plan = replace(plan, spec=replace(plan.spec, balance=policy))
     return plan
 
 

@@ -17,7 +17,6 @@ from trmcloud.app.launch_checks import check_needs
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.short_rentals import make_smoke_plan, with_only_candidate
 from trmcloud.app.smoke_watch import (
-    AccountFigures,
     MadeLimit,
     PodWatch,
     SmokeSetting,
@@ -29,6 +28,7 @@ from trmcloud.app.smoke_watch import (
 )
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.reason import Reason
@@ -79,7 +79,7 @@ class Smoke:
         self._tell, self._words = tell, words
         self._traits = traits_of(ground.provider)
         self._began_at = context.wall()
-        self._account = AccountFigures(None, None, None)
+        self._account = AccountBalance()
         self._drivers: list[RunDriver] = []
         self._verified: list[str] = []
         self._trouble: TrmcloudError | None = None

@@ -9,6 +9,7 @@ from typing import Any
 from trmcloud.app.context import Context
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.actions import TERMINATE
+from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.events import ActionFinished, ActionStarted
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.control.reason import Reason
@@ -19,17 +20,6 @@ from trmcloud.core.text import strip_control
 from trmcloud.core.values import dataclass
 
 # What a smoke run asks beyond the ports, and what it tells.
-
-
-@dataclass(frozen=True)
-class AccountFigures:
-    """A provider's figures of the account's money: USD, and USD/h. None: it did not say, for the
-    reason in ``why``."""
-
-    balance: Usd | None
-    spending: Usd | None
-    spend_limit: Usd | None
-    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +53,7 @@ class SmokeSetting:
     """
 
     provider: str
-    account: Callable[[], AccountFigures]
+    account: Callable[[], AccountBalance]
     offers: Callable[[float], Sequence[Offer]]
     disk_rate: Usd
     answers: Callable[[str], str]

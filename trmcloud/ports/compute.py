@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import CheckpointManifest
     from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint, Lease, Orders
     from trmcloud.core.contract.trainer_contract import PhaseJob
+    from trmcloud.core.control.balance import AccountBalance
     from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen
     from trmcloud.core.errors import LinkError
     from trmcloud.core.money import Usd
@@ -279,6 +280,15 @@ class Compute(ABC):
 
         Raises:
             AuthError, PaymentRequired: it could not. ProviderError: it cannot be asked.
+        """
+        return None
+
+    def balance(self) -> AccountBalance | None:
+        """Return the account's money as the provider tells it now; None where no provider's API
+        tells it. What was read some seconds ago serves as well.
+
+        Raises:
+            ProviderError: it cannot be read now.
         """
         return None
 

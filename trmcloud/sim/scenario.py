@@ -18,7 +18,7 @@ from trmcloud.core.planner.estimates import (
 from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
 from trmcloud.core.spec.settings import PhaseRecipe
-from trmcloud.core.spec.spec import KEEP, THEN, RunSpec
+from trmcloud.core.spec.spec import KEEP, STOP, THEN, WARN, RunSpec
 from trmcloud.core.storage import pod_disks_price, price_per_hour, work_gb
 from trmcloud.core.values import dataclass, replace
 from trmcloud.sim.world.provider_profiles import PROFILES
@@ -64,6 +64,8 @@ class Scenario:
     fault_seeds: tuple[int, ...]
     off: frozenset[str] = frozenset()
     """Layers that do nothing from beginning to end: trainer, agent, watchdog, controller."""
+    paid_in: Usd | None = None
+    """The balance of each prepaid account at the beginning; None: none ever ends."""
 
 
 OFF = (
@@ -212,6 +214,23 @@ def _with_layers_off(scenario: Scenario, rng: random.Random) -> Scenario:
     )
     looks_every_s, reaper = 1000 * HOUR_S, "server" if alone else "none"
     return replace(made, wishes=wishes, looks_every_s=looks_every_s, reaper=reaper)
+
+
+def with_balance(scenario: Scenario) -> Scenario:
+    """The same scenario with a balance that covers what is launched, and that other machines of the
+    account use up meanwhile; mostly its runs land before it ends. Unchanged where the provider is
+    paid later. Drawn apart."""
+    rng = random.Random(f"balance {scenario.seed}")
+    if not any(PROFILES[name].prepaid for name in scenario.providers):
+        return scenario
+    policy = rng.choice((STOP, STOP, STOP, WARN))
+    wishes = tuple(
+        replace(wish, plan=replace(wish.plan, spec=replace(wish.plan.spec, balance=policy)))
+        for wish in scenario.wishes
+    )
+    worst = sum(wish.plan.reservation.micros for wish in wishes)
+    paid_in = Usd.from_micros(int(worst * rng.uniform(1.2, 3.0)) + 1)
+    return replace(scenario, wishes=wishes, paid_in=paid_in, foreign=True)
 
 
 def without(scenario: Scenario, index: int) -> Scenario:

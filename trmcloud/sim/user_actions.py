@@ -53,6 +53,8 @@ class UserActions:
         if scenario.account_cap is not None:
             world.ledger.set_cap(ev.CapSet("account", "", scenario.account_cap), world.queue.now)
             world.check.on_cap_set(scenario.account_cap)
+        for account in world.accounts.values():
+            account.paid_in = scenario.paid_in if account.habits.prepaid else None
         if scenario.foreign:
             self._foreign_pods()
         for wish in scenario.wishes:
@@ -294,6 +296,8 @@ class UserActions:
         )
 
     def _judge_healthy(self, wish: SimRun, run: RunState) -> None:
+        if run.stop is not None and run.stop.reason.kind is ReasonKind.BALANCE_ENDS:
+            return  # whether it was in time is judged when the balance ends
         check = self.world.check
         fine = (
             Outcome.FINISHED, Outcome.LANDED, Outcome.GATE_FAILED, Outcome.NEXT_PHASE_REFUSED,

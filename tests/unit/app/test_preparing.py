@@ -103,7 +103,9 @@ class Launch:
 
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TRMCLOUD_HOME", str(home))
-        unasked: Any = SimpleNamespace(require_account=lambda rate: None, lapsing=lambda until: {})
+        unasked: Any = SimpleNamespace(
+            require_account=lambda rate: None, lapsing=lambda until: {}, balance=lambda: None
+        )
         self.context: Context = replace(
             build_context(), computes={"runpod": unasked}, needs=lambda provider: (),
             was_used=lambda provider: False,

@@ -166,6 +166,10 @@ FACTS: dict[NoticeKind, dict[str, Any]] = {
     NoticeKind.PRICE: {"planned_usd_per_hour": "1", "billed_usd_per_hour": "2"},
     NoticeKind.ORPHAN: {"provider": "runpod", "pod": "p", "pod_id": "x", "at_most_usd": "0.2"},
     NoticeKind.REAPER: {"machine": "desk", "silent_s": 1000, "every_s": 300},
+    NoticeKind.BALANCE: {
+        "provider": "runpod", "hours": 24, "balance_usd": "9", "spending_usd_per_hour": "1",
+        "left_s": 32_400,
+    },
     NoticeKind.TEST: {},
 }  # fmt: skip
 

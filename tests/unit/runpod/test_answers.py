@@ -10,6 +10,7 @@ import httpx2 as httpx
 import pytest
 
 from tests.unit.runpod.conftest import Scripted, pod_record, problem, said
+from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.errors import (
     AccessDenied,
@@ -20,7 +21,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.core.money import Usd
-from trmcloud.providers.runpod.account import Account, GraphqlUnavailable, RunPodGraphql
+from trmcloud.providers.runpod.account import GraphqlUnavailable, RunPodGraphql
 from trmcloud.providers.runpod.api import RunPodApi
 from trmcloud.providers.runpod.models import BillingRecord, Volume
 
@@ -205,7 +206,7 @@ def myself(**fields: Any) -> dict[str, Any]:
 def test_the_account_is_read_to_the_cent_and_each_amount_for_what_it_is(runpod: Scripted) -> None:
     answer = myself(clientBalance=12.345678, currentSpendPerHr=0.5, spendLimit=80)
     account = graphql(runpod, answer).account()
-    assert account == Account(Usd("12.345678"), Usd("0.5"), Usd("80"))
+    assert account == AccountBalance(Usd("12.345678"), Usd("0.5"), Usd("80"))
     assert "clientBalance" in json.loads(runpod.asked[0].content)["query"]
     assert runpod.asked[0].method == "POST"
     assert str(runpod.asked[0].url) == URL
@@ -222,7 +223,7 @@ def test_a_balance_is_exact_and_a_rate_is_what_a_32_bit_float_stands_for(runpod:
 
 def test_what_is_not_told_is_not_known(runpod: Scripted) -> None:
     answer = myself(clientBalance=None, currentSpendPerHr=0)
-    assert graphql(runpod, answer).account() == Account(None, Usd(0), None)
+    assert graphql(runpod, answer).account() == AccountBalance(None, Usd(0), None)
 
 
 @pytest.mark.parametrize("amount", ["12.5", True, False, [1], {}])

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from trmcloud.app import commands, launching, measurements, preparing
+from trmcloud.app.balances import funds_reader
 from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.data import need_training_extra
@@ -32,7 +33,7 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.errors import Outcome, UsageError
 from trmcloud.core.spec.settings import parse_setting
-from trmcloud.options import LaunchRequest, parse_money
+from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner
 
@@ -55,7 +56,8 @@ def launch(
     """
     if as_json and not dry_run:
         raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
-    context, planner = build_context(), build_planner()
+    context = build_context()
+    planner = build_planner(funds=funds_reader(context))
     context.ledger.read()  # a ledger that cannot be used is told before any work is done
     if dry_run:
         plan = preparing.dry_run(context, planner, request)
@@ -109,11 +111,18 @@ def resume(
         settings=[parse_setting(text) for text in request.setting],
         accept_change=accept_change,
         processes=request.processes,
+        balance=_typed_policy(request),
+        fit_balance=request.fit_balance,
     )
     if not before.live:
         show_resume(context, driver.run(), driver.run().plan, verbose=verbose)
     tell(context)
     sys.exit(carry(context, driver, detach=request.detach))
+
+
+def _typed_policy(request: LaunchRequest) -> str:
+    typed = "balance" in request.typed
+    return str(parse_balance_policy("--balance", request.balance)) if typed else ""
 
 
 @options.with_options("run")
@@ -137,7 +146,8 @@ def run(
     if as_json and not dry_run:
         raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
     here = Path.cwd()
-    context, planner = build_context(), build_planner()
+    context = build_context()
+    planner = build_planner(funds=funds_reader(context))
     spec = commands.wish_of(planner, request, asked, here)
     context.ledger.read()  # a ledger that cannot be used is told before any work is done
     if dry_run:

@@ -11,6 +11,7 @@ from trmcloud.options import LaunchRequest
 
 if TYPE_CHECKING:
     from trmcloud.app.planning import OwnHardware, Planner
+    from trmcloud.core.control.balance import Funds
     from trmcloud.core.spec.plan import Plan
     from trmcloud.core.spec.spec import RunSpec
 
@@ -45,7 +46,7 @@ def plan(
     """
     from trmcloud.wiring_plans import build_planner
 
-    planner = build_planner()
+    planner = build_planner(funds=_funds)
     spec = planner.spec(request)
     if probe:
         _probe(planner, spec, probe)
@@ -67,13 +68,24 @@ def plan(
         return
     from trmcloud.cli.views import plan as plan_view
 
-    shown: dict[str, Any] = {}
+    funds, unread = planner.funds(plan)
+    told = plan_view.balance_json(plan, funds, unread)
+    more_json: dict[str, Any] = {} if told is None else {"balance": told}
+    shown: dict[str, Any] = {"balance": plan_view.balance_text(plan, funds, unread)}
     if own or kwh is not None:
         from trmcloud.cli.views.plan import own_lines
 
         compared = _own(planner, spec, plan, own, kwh)
-        shown = {"more": ["", *own_lines(compared)], "more_json": {"own": compared.to_json()}}
+        shown["more"] = ["", *own_lines(compared)]
+        more_json["own"] = compared.to_json()
+    shown["more_json"] = more_json
     plan_view.show(plan, as_json=as_json, everything=everything, verbose=verbose, **shown)
+
+
+def _funds(provider: str) -> "tuple[Funds | None, str]":
+    from trmcloud.wiring import funds_at
+
+    return funds_at(provider)
 
 
 def _own(

@@ -9,6 +9,7 @@ import typer
 
 from trmcloud.app import ending
 from trmcloud.app.context import Context
+from trmcloud.app.drive import land_before_balance_ends
 from trmcloud.app.ending import end_overdue
 from trmcloud.app.reap import end, look, note_visit
 from trmcloud.app.reconciling import reconcile
@@ -80,6 +81,7 @@ def reap(
         raise
     did = end(context, found) if yes else []
     if yes:
+        land_before_balance_ends(context)
         did += reconcile(context)
         tell_troubles(context)
     if guard_every:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import shlex
 
+from trmcloud.app.balances import plan_funds
 from trmcloud.app.checkpoints.fetching import FetchedCheckpoint, OwnNames, under_own_names
 from trmcloud.app.checkpoints.opening import Effect, worst
 from trmcloud.app.context import Context
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree
-from trmcloud.cli.views.plan import age_days, limit_rows, reasons_to_show
+from trmcloud.cli.views.plan import (
+    age_days,
+    balance_json,
+    balance_text,
+    limit_rows,
+    reasons_to_show,
+)
 from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields, print_json
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered
@@ -57,10 +64,15 @@ def show_plan(
     context: Context, plan: Plan, *, as_json: bool = False, verbose: bool = False
 ) -> None:
     """The very plan that will run; with ``verbose`` every limit and switch, "off" included."""
+    funds, unread = plan_funds(context, plan)
     if as_json:
-        print_json(plan_to_json(plan))
+        told = balance_json(plan, funds, unread)
+        print_json(plan_to_json(plan) | ({"balance": told} if told is not None else {}))
         return
-    print("\n".join(fields(plan_rows(context, plan, verbose=verbose), indent="  ")))
+    rows = plan_rows(context, plan, verbose=verbose)
+    if text := balance_text(plan, funds, unread):
+        rows.append(("balance", text))
+    print("\n".join(fields(rows, indent="  ")))
     chosen = plan.recommended
     for reason in reasons_to_show(chosen.reasons, verbose=verbose) if chosen is not None else ():
         print(f"  · {reason}")

@@ -13,6 +13,7 @@ from trmcloud.cli.views.streams import columns as columns_here
 from trmcloud.cli.views.text import count, print_json
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import FRESH_DAYS
+from trmcloud.core.control.balance import Funds, worst_at
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import (
     LIVE_PRICES,
@@ -25,6 +26,7 @@ from trmcloud.core.spec.plan import (
     plan_to_json,
 )
 from trmcloud.core.spec.spec import GUIDE_HOUR_VALUE
+from trmcloud.core.text import one_line
 
 _IN_STOPS = ("lands at", "hard stop", "landing reserve")
 """Told by the row "stops", or by a plan's last lines, with and without -v."""
@@ -130,6 +132,41 @@ def _hours(number: float) -> str:
     return f"{number:.1f}" if number >= 1 else f"{number:.2f}"
 
 
+def balance_text(plan: Plan, funds: Funds | None, trouble: str) -> str:
+    """The balance that the plan would be paid from, what runs hold of it, what is free, and the
+    worst case beside that; '' where none is told."""
+    chosen = plan.recommended
+    if funds is None or chosen is None:
+        return f"not read: {one_line(trouble)}" if trouble else ""
+    count, worst = len(funds.held), worst_at(plan, chosen.provider)
+    runs = f"{count} other run{'s' * (count != 1)}"
+    missing = funds.missing(worst)
+    return " · ".join(
+        (
+            f"{funds.balance} at {funds.provider}",
+            f"{funds.held_usd} held by {runs}",
+            f"{funds.free} free",
+            f"worst case {worst}" + (f", {missing} too little" if missing else ""),
+            "not checked while this machine is off",
+        )
+    )
+
+
+def balance_json(plan: Plan, funds: Funds | None, trouble: str) -> dict[str, Any] | None:
+    """The same for programs; None where there is nothing to tell."""
+    if funds is None or plan.recommended is None:
+        return {"not_read": trouble} if trouble else None
+    worst = worst_at(plan, plan.recommended.provider)
+    return {
+        "provider": funds.provider,
+        "balance_usd": float(funds.balance),
+        "held_usd": {run_id: float(usd) for run_id, usd in funds.held.items()},
+        "free_usd": float(funds.free),
+        "worst_case_usd": float(worst),
+        "missing_usd": float(funds.missing(worst)),
+    }
+
+
 WIDE_COLUMNS = 100
 PIPE_COLUMNS = 80
 _TOLD = (TRAINER, "objective", "fill", "storage")
@@ -143,20 +180,27 @@ def show(
     as_json: bool = False,
     everything: bool = False,
     verbose: bool = False,
+    balance: str = "",
     more: Sequence[str] = (),
     more_json: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """``more``: lines below it; ``more_json``: the same beside a plan's own keys."""
+    """``balance``: what is told of the provider's; ``more``: lines below it; ``more_json``: the
+    same beside a plan's own keys."""
     if as_json:
         print_json({**plan_to_json(plan), **more_json})
         return
     columns = columns_here() if sys.stdout.isatty() else PIPE_COLUMNS
-    lines = render(plan, columns=columns, everything=everything, verbose=verbose)
+    lines = render(plan, columns=columns, everything=everything, verbose=verbose, balance=balance)
     print("\n".join([*lines, *more]))
 
 
 def render(
-    plan: Plan, *, columns: int, everything: bool = False, verbose: bool = False
+    plan: Plan,
+    *,
+    columns: int,
+    everything: bool = False,
+    verbose: bool = False,
+    balance: str = "",
 ) -> list[str]:
     """The lines a user reads; with ``verbose`` the defaults that were planned with, too."""
     rows = list(plan.candidates) if everything else shown_rows(plan)
@@ -172,6 +216,8 @@ def render(
     lines.append(f"shown {len(rows)} of {plan.offers_total} offers · {_ages(plan, rows)}")
     limits = limit_rows(plan, verbose=verbose)
     lines += [f"{name}: {text}" for name, text in limits if verbose or name not in _TOLD]
+    if balance:
+        lines.append(f"balance: {balance}")
     if chart := terminal_chart(plan, rows, columns) if len(rows) > 2 else []:
         lines += ["", *chart]
     lines += ["", *_advice(plan, verbose)]

@@ -17,6 +17,7 @@ from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.app.reap import Did
+    from trmcloud.core.control.events import BalanceLow
     from trmcloud.core.control.ledger_facts import Quarantine
     from trmcloud.core.control.run_state import RunState
 
@@ -33,6 +34,9 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.BUDGET_CUT: "the {level} budget was cut to {cap_usd}",
     _Kind.ORPHANS_COST: "orphaned pods have cost {orphans_usd} of the {level} budget",
     _Kind.BUDGET_REFUSED: "{text}",
+    _Kind.BALANCE_ENDS: (
+        "the {provider} balance of {balance_usd} lasts {left_s} more at {spending_usd_per_hour}"
+    ),
     _Kind.LAUNCH_KILLED: "its launch was killed before anything was rented",
     _Kind.NO_CANDIDATE: "the plan has no candidate",
     _Kind.NOT_ASKED_FOR: "stopped before it was asked for",
@@ -103,6 +107,15 @@ def reason_json(reason: Reason | None) -> dict[str, Any]:
         "reason_kind": reason.kind.value if reason is not None else None,
         "reason_facts": dict(reason.facts) if reason is not None else {},
     }
+
+
+def low_balance(low: BalanceLow, now: float) -> str:
+    """One line: what is left of a balance that is low, and when it ends."""
+    left, age = (duration(max(0.0, s)) for s in (low.ends_at - now, now - low.read_at))
+    return (
+        f"the {low.provider} balance was {low.balance} {age} ago: "
+        f"it ends in {left} at {low.spending}/h, all that the account rents; add credit"
+    )
 
 
 def did_line(did: Did) -> str:
@@ -196,6 +209,12 @@ def _title_and_text(notice: Notice) -> tuple[str, str]:
             text = f"It should come by every {duration(facts['every_s'])}, and last did "
             text += f"{duration(facts['silent_s'])} ago, while something is rented. "
             return f"the reaper on {facts['machine']} is silent", f"{text}trmcloud guard status"
+        case NoticeKind.BALANCE:
+            left, spent = Usd(facts["balance_usd"]), Usd(facts["spending_usd_per_hour"])
+            text = f"{left} are left, and all that the account rents takes {spent}/h: it ends in "
+            text += f"{duration(facts['left_s'])}. Add credit. trmcloud status"
+            title = f"the {facts['provider']} balance lasts less than {facts['hours']} hours"
+            return title, text
         case NoticeKind.TEST:
             return "trmcloud: a test", "If you read this, it works. trmcloud notify list"
 

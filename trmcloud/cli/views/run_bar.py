@@ -37,7 +37,7 @@ from trmcloud.cli.views.metrics import (
     next_buys,
     steps_words,
 )
-from trmcloud.cli.views.reasons import FOLLOWS, sentence
+from trmcloud.cli.views.reasons import FOLLOWS, low_balance, sentence
 from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader, paint, wrap
 from trmcloud.cli.views.text import duration
 from trmcloud.core.catalog.providers import traits_of
@@ -52,6 +52,7 @@ from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LedgerError, Outcome
+from trmcloud.core.spec.spec import IGNORE
 from trmcloud.core.text import one_line
 
 SENDING = "Sending code and data"
@@ -245,6 +246,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._tell_once("bucket", bucket, f"  {bucket}; it is tried again")
         if not bucket:
             self._told.pop("bucket", None)
+        self._tell_balance(run, now)
         self._tell_waiting(run, now)
         self._tell_pulled(run)
         self._tell_mended(run)
@@ -314,6 +316,17 @@ class RunBar(AbstractContextManager["RunBar"]):
         for what, done in self._news.of_run(run):
             self._print(f"  {what}")
             self._print(f"    {done}")
+
+    def _tell_balance(self, run: RunState, now: float) -> None:
+        """Each warning of the provider's balance once, and once that it cannot be read."""
+        provider = run.generation.provider if run.generation is not None else ""
+        reading = self._context.balances.get(provider)
+        if reading is not None and reading.trouble:
+            told = f"  the {provider} balance was not read, and is tried again: {reading.trouble}"
+            self._tell_once("unread", "unread", one_line(told))
+        low = self._context.ledger.read().low_balances.get(provider)
+        if low is not None and run.balance_policy != IGNORE:
+            self._tell_once("balance", f"{low.hours} {low.read_at}", f"  {low_balance(low, now)}")
 
     def _tell_once(self, kind: str, trouble: str, line: str) -> None:
         """Print a trouble of a kind unless it is the one that was printed last."""

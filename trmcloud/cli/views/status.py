@@ -36,13 +36,14 @@ from trmcloud.cli.views.metrics import (
     training_rows,
     worth_json,
 )
-from trmcloud.cli.views.reasons import reason_json, sentence
+from trmcloud.cli.views.reasons import low_balance, reason_json, sentence
 from trmcloud.cli.views.run import RESUMABLE, show_verdict
 from trmcloud.cli.views.run_bar import lands_in_s, waiting_words
 from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, on_volume, print_json, table
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.events import BalanceLow
 from trmcloud.core.control.ledger_facts import Hold, due_volumes, holds
 from trmcloud.core.control.observation import MARK
 from trmcloud.core.control.report import Spending
@@ -177,6 +178,10 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         )
     guards = guards_of(context, run)
     rows += _in_the_way(context, run)
+    if low := _low_balance_of(context, run):
+        rows.append(("balance", low_balance(low, now)))
+    if run.live and run.stop is not None and not run.stop.at_once:
+        rows.append(("told to land", sentence(run.stop.reason)))
     beat = guards.beat
     if run.live and (told := data_progress_text(context, run)):
         rows.append(("data", told))
@@ -252,6 +257,24 @@ def _heard(context: Context, run: RunState) -> str:
     return f"what is shown was heard {duration(max(0.0, context.wall() - report.at))} ago"
 
 
+def _low_balance_of(context: Context, run: RunState) -> BalanceLow | None:
+    """Return the warning on record of the balance that a live run's machine is paid from."""
+    generation = run.generation
+    if not run.live or generation is None or not generation.open:
+        return None
+    return context.ledger.read().low_balances.get(generation.provider)
+
+
+def _low_balance_json(low: BalanceLow) -> dict[str, Any]:
+    return {
+        "provider": low.provider,
+        "balance_usd": float(low.balance),
+        "spending_usd_per_hour": float(low.spending),
+        "read_at": low.read_at,
+        "ends_at": low.ends_at,
+    }
+
+
 def _in_the_way(context: Context, run: RunState) -> list[tuple[str, str]]:
     """Return rows: what the run waits for, and why its pod cannot be asked."""
     rows = []
@@ -313,6 +336,8 @@ def _as_json(context: Context, run: RunState) -> dict[str, Any]:
     bound = guards.overshoot.amount
     waiting, trouble = waits_for(context, run), link_trouble(context, run)
     data.update(reason_json(run.reason))
+    low = _low_balance_of(context, run)
+    data["balance"] = _low_balance_json(low) if low is not None else None
     data["waits_for"] = sentence(waiting.what) if waiting is not None else None
     data["waits_for_kind"] = waiting.what.kind.value if waiting is not None else None
     data["waits_until"] = waiting.until_at if waiting is not None else None

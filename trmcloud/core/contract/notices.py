@@ -42,6 +42,7 @@ class NoticeKind(str, Enum):
     PRICE = "price"
     ORPHAN = "orphan"
     REAPER = "reaper"
+    BALANCE = "balance"
     TEST = "test"
 
 

@@ -267,6 +267,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     deleted = dict(ledger.deleted_volumes)
     tokens, data = dict(ledger.tokens), dict(ledger.data)
     quarantined, unread = dict(ledger.quarantined), ledger.unread
+    low_balances = dict(ledger.low_balances)
     for record in records:
         event = record.event
         if not isinstance(event, ev.LedgerEvent):
@@ -290,6 +291,10 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
             tokens[event.bucket, event.key] = _with_pins(tokens, event)
         elif isinstance(event, ev.DataPinned):
             data[event.source] = event
+        elif isinstance(event, ev.BalanceLow):
+            low_balances.pop(event.provider, None)
+            if event.hours:
+                low_balances[event.provider] = event
         elif isinstance(event, ev.LedgerRestored):
             restored = RestoredCopy(record.at, event.since)
         elif isinstance(event, ev.LedgerReconciled):
@@ -315,6 +320,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
         data,
         quarantined,
         unread,
+        low_balances,
     )
 
 

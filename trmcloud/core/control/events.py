@@ -314,6 +314,9 @@ class Reopened(RunEvent):
     is gone on from: the user accepted that. None: nothing was."""
     processes: int = 0
     """So many train from now on, on the user's own machine; 0: as many as before."""
+    balance: str = ""
+    """What follows from now on where the provider's balance will not last: see
+    ``spec.BALANCE_POLICIES``. Empty: as the plan has it."""
 
 
 @dataclass(frozen=True)
@@ -422,6 +425,20 @@ class DataPinned(Note):
     branch: str
     revision: str
     hashes: str
+
+
+@dataclass(frozen=True)
+class BalanceLow(Note):
+    """An account's balance, read at ``read_at``, lasts for fewer than ``hours`` at ``spending`` USD
+    an hour, the account's whole, and ends at ``ends_at``; both are epoch s. ``hours`` 0: it lasts
+    again; ``ends_at`` is 0 then where nothing is spent. Ledger-wide."""
+
+    provider: str
+    hours: int
+    balance: Usd
+    spending: Usd
+    read_at: float
+    ends_at: float
 
 
 @dataclass(frozen=True)

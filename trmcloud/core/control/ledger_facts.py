@@ -116,6 +116,8 @@ class LedgerFacts:
     """Runs with damaged records, which are not among ``runs``."""
     unread: tuple[LostRecord, ...] = ()
     """Damaged records of the whole ledger that stop reservations."""
+    low_balances: Mapping[str, ev.BalanceLow] = field(default_factory=dict)
+    """By provider: the last warning of an account's balance, until it lasts again."""
 
 
 # Network volumes that outlive their pods: until when their rent is reserved, and what then. Pure.

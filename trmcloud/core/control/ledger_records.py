@@ -156,6 +156,7 @@ _HARMLESS = (
     "DamageSettled",
     "TokensPinned",
     "DataPinned",
+    "BalanceLow",
 )
 """Without one of these the ledger holds more money, or trusts less, than with it."""
 

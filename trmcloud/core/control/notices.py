@@ -110,6 +110,9 @@ def _of_records(
             if record.seq in fresh and pod not in seen:
                 yield _orphan(ledger, event, record.at)
             seen.add(pod)
+        elif isinstance(event, ev.BalanceLow):
+            if record.seq in fresh and event.hours:
+                yield _low_balance(ledger, event, record)
         elif record.run_id in runs:
             before = runs[record.run_id]
             after = runs[record.run_id] = apply_event(before, record)
@@ -219,6 +222,18 @@ def _orphan(ledger: LedgerState, event: ev.StrayCharged, at: float) -> Notice:
     }
     fact_id = f"{ledger.ledger_id}/orphan/{event.provider}/{event.pod_id}"
     return Notice(fact_id, NoticeKind.ORPHAN, event.run_id, at, facts)
+
+
+def _low_balance(ledger: LedgerState, event: ev.BalanceLow, record: ev.Record) -> Notice:
+    facts: dict[str, Fact] = {
+        "provider": event.provider,
+        "hours": event.hours,
+        "balance_usd": event.balance.plain(),
+        "spending_usd_per_hour": event.spending.plain(),
+        "left_s": round(max(0.0, event.ends_at - record.at)),
+    }
+    fact_id = f"{ledger.ledger_id}/balance/{event.provider}/{record.seq}"
+    return Notice(fact_id, NoticeKind.BALANCE, "", record.at, facts)
 
 
 # -- how things stand -----------------------------------------------------------------------------

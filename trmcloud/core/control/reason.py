@@ -54,6 +54,7 @@ class ReasonKind(str, Enum):
     BUDGET_CUT = "budget_cut"
     ORPHANS_COST = "orphans_cost"
     BUDGET_REFUSED = "budget_refused"
+    BALANCE_ENDS = "balance_ends"
     LAUNCH_KILLED = "launch_killed"
     # Why there is no pod.
     NO_CANDIDATE = "no_candidate"
@@ -111,6 +112,12 @@ FACTS: Mapping[ReasonKind, Mapping[str, type[Fact]]] = {
     _Kind.BUDGET_CUT: {"level": str, "cap_usd": str},
     _Kind.ORPHANS_COST: {"level": str, "orphans_usd": str},
     _Kind.BUDGET_REFUSED: {"text": str},
+    _Kind.BALANCE_ENDS: {
+        "provider": str,
+        "balance_usd": str,
+        "spending_usd_per_hour": str,
+        "left_s": float,
+    },
     _Kind.NO_AGENT: {"boot_deadline_s": float},
     _Kind.BOOT_FAILED: {"text": str},
     _Kind.BILLED_ABOVE_RATE: {"billed_usd_per_hour": str, "planned_usd_per_hour": str},

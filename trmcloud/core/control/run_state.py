@@ -209,6 +209,11 @@ class RunState:
         return self._planned.spec
 
     @property
+    def balance_policy(self) -> str:
+        """What follows where the provider's balance will not last: see ``BALANCE_POLICIES``."""
+        return (self.resumed.balance if self.resumed is not None else "") or self.spec.balance
+
+    @property
     def chosen(self) -> Candidate | None:
         """The candidate that it is on, or would be tried first; None where it has none."""
         chosen_id = self.candidate_id or self._planned.recommended_id

@@ -29,13 +29,16 @@ PLAN_VERSION = 7
 4  2026-11-23  each reason says what it is about
 5  2026-11-23  settings say who takes float8's products
 6  2026-11-23  settings say how blocks are made again and when the clock saves; or a command is run
-7  2026-11-24  each candidate says its disks' size and price
+7  2026-11-24  each candidate says its disks' size and price; what follows where a provider's
+               balance will not last
 """
 
 TRAINER = "trainer"
 """Among a plan's limits: that there is none for its recipe, which cannot be launched."""
 LIVE_PRICES = "live prices"
 """Among a plan's limits: whose prices are of the moment at which it was made."""
+FITTED = "fit balance"
+"""Among a plan's limits: that its budget is what a provider's balance leaves free."""
 TEST_SETTINGS = "test settings"
 """Among a plan's limits: settings that a test has put in place of the recipe's."""
 

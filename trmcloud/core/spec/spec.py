@@ -152,6 +152,11 @@ are here, verified; deletion with all its content."""
 
 OBJECTIVES = ("value", "cheapest", "fastest", "most-training")
 
+STOP, WARN, IGNORE = "stop", "warn", "ignore"
+BALANCE_POLICIES = (STOP, WARN, IGNORE)
+"""What follows where the provider's balance will not last: the run lands before it ends; a warning;
+nothing, it is not read."""
+
 GUIDE_HOUR_VALUE = Usd(18)
 """The guides' own figure for what an hour of waiting is worth."""
 
@@ -219,6 +224,10 @@ class RunSpec:
     """The same tokens on every hardware: those of the recipe's reference row."""
     command: Command | None = None
     """A trainer of the user's own, in place of a recipe's."""
+    balance: str = WARN
+    """What follows where the provider's balance will not last: see ``BALANCE_POLICIES``."""
+    fit_balance: bool = False
+    """The budget is shortened to what the provider's balance leaves free."""
 
     @property
     def pod_uploads(self) -> bool:

@@ -109,14 +109,15 @@ class HuggingFace(Provider):
 
     def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
         from trmcloud.adapters.ssh.checks import answers, round_trip, termination
-        from trmcloud.app.smoke_watch import AccountFigures, MadeLimit, SmokeSetting
+        from trmcloud.app.smoke_watch import MadeLimit, SmokeSetting
+        from trmcloud.core.control.balance import AccountBalance
         from trmcloud.providers.huggingface.offers import offers_of
 
         jobs = self._jobs
         compute = jobs.compute
 
-        def account() -> AccountFigures:
-            return AccountFigures(None, None, None, "Hugging Face's API shows no credits")
+        def account() -> AccountBalance:
+            return AccountBalance(why="Hugging Face's API shows no credits")
 
         def ahead(seconds: float) -> None:
             compute.ahead_s = seconds

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
+from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.errors import AccessDenied, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd
@@ -28,14 +29,6 @@ _CODES = {ApiRetired: 410, NotThere: 404, ThrottledError: 429}
 _DENIED = ("unauthorized", "forbidden", "not authorized", "access denied")
 
 
-class Account(NamedTuple):
-    """``balance`` in USD; the others in USD per hour. None: RunPod did not say."""
-
-    balance: Usd | None
-    spending: Usd | None
-    spend_limit: Usd | None
-
-
 class GraphqlUnavailable(ProviderError):
     """GraphQL is retired, or rations its answers: what only it knows is not known."""
 
@@ -47,7 +40,7 @@ class RunPodGraphql:
         self.http = http
         self._url = url
 
-    def account(self, bound_s: float = BOUND_S) -> Account:
+    def account(self, bound_s: float = BOUND_S) -> AccountBalance:
         """Return the account's figures of its money.
 
         Raises:
@@ -56,7 +49,7 @@ class RunPodGraphql:
             ProviderError: no answer, or one that cannot be understood.
         """
         myself = self._myself(_ACCOUNT, bound_s)
-        return Account(
+        return AccountBalance(
             balance=self._amount(myself, "clientBalance", exact=True),
             spending=self._amount(myself, "currentSpendPerHr"),
             spend_limit=self._amount(myself, "spendLimit"),
@@ -143,6 +136,8 @@ class RunPodGraphql:
 # -- prepaid ------------------------------------------------------------
 
 FRESH_S = 300.0
+AT_ONCE_S = 10.0
+"""One answer serves all who ask within this time."""
 SCREEN_S = 3.0
 """The time that a screen waits for the balance, which it can do without."""
 
@@ -154,6 +149,18 @@ class PrepaidBalance:
         self._graphql = graphql
         self._now = now
         self._limit: tuple[float, ProviderLimit | None] = (-inf, None)
+        self._read: tuple[float, AccountBalance] | None = None
+
+    def account(self) -> AccountBalance:
+        """Return the account's money as it is now, or was a moment ago.
+
+        Raises:
+            GraphqlUnavailable, AuthError, AccessDenied, ProviderError: see ``RunPodGraphql``.
+        """
+        if self._read is None or not 0 <= self._now() - self._read[0] < AT_ONCE_S:
+            account = self._graphql.account()
+            self._read = (self._now(), account)
+        return self._read[1]
 
     def require(self, rate: Usd) -> None:
         """See that it covers ``rate`` an hour; where it is not told, nothing is said.
@@ -162,9 +169,10 @@ class PrepaidBalance:
             PaymentRequired: it does not.
         """
         try:
-            balance, spending, limit = self._graphql.account()
+            account = self.account()
         except ProviderError:
             return
+        balance, spending, limit = account.balance, account.spending, account.spend_limit
         if balance is not None and balance < rate:
             raise PaymentRequired(
                 f"the RunPod balance is {balance}: below an hour of {rate}, which RunPod asks for",

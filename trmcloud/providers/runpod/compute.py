@@ -18,6 +18,7 @@ from trmcloud.adapters.pod_history import Sightings
 from trmcloud.adapters.pod_lists import PodList, create_patiently
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import POD_PREFIX
+from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
     AmbiguousCreate,
@@ -30,7 +31,6 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.ports.compute import Compute, PodKeys, PodRequest, ProviderLimit, VolumeSeen
 from trmcloud.providers.runpod import models
 from trmcloud.providers.runpod.account import (
-    Account,
     GraphqlUnavailable,
     PrepaidBalance,
     RunPodGraphql,
@@ -211,8 +211,9 @@ class RunPodCompute(Compute):
             with contextlib.suppress(NotFoundError):  # somebody was quicker
                 self._volumes.delete(volume_id)
 
-    def account(self) -> Account:
-        return self._graphql.account()
+    def balance(self) -> AccountBalance:
+        """As the port says: GraphQL's ``clientBalance`` and ``currentSpendPerHr``."""
+        return self._prepaid.account()
 
     def own_limits(self, pod_name: str) -> Sequence[ProviderLimit]:
         """The prepaid balance."""

@@ -100,17 +100,18 @@ class RunPod(Provider):
 
     def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
         from trmcloud.adapters.ssh.checks import answers, round_trip, termination
-        from trmcloud.app.smoke_watch import AccountFigures, SmokeSetting
+        from trmcloud.app.smoke_watch import SmokeSetting
+        from trmcloud.core.control.balance import AccountBalance
         from trmcloud.core.storage import LEAST_WORK_GB, pod_disks_price
         from trmcloud.providers.runpod.offers import live_offers
 
         pods = self._pods
 
-        def account() -> AccountFigures:
+        def account() -> AccountBalance:
             try:
-                return AccountFigures(*pods.compute.account())
+                return pods.compute.balance()
             except ProviderError as error:
-                return AccountFigures(None, None, None, error.what)
+                return AccountBalance(why=error.what)
 
         def offers(now: float) -> Sequence[Offer]:
             try:

@@ -263,7 +263,8 @@ class SkyPilot(Provider):
 
     def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
         from trmcloud.adapters.ssh.checks import answers, round_trip, termination
-        from trmcloud.app.smoke_watch import AccountFigures, SmokeSetting
+        from trmcloud.app.smoke_watch import SmokeSetting
+        from trmcloud.core.control.balance import AccountBalance
         from trmcloud.providers.skypilot.task import knows_autodown
 
         if not knows_autodown(name):
@@ -275,9 +276,9 @@ class SkyPilot(Provider):
         compute, link = self.compute(name), self.link(name)
         whose = next(t.prices_of or name for t in TRAITS if t.name == name)
 
-        def account() -> AccountFigures:
+        def account() -> AccountBalance:
             compute.require_account(ZERO)
-            return AccountFigures(None, None, None, "SkyPilot tells no account's money")
+            return AccountBalance(why="SkyPilot tells no account's money")
 
         def offers(now: float) -> Sequence[Offer]:
             return [

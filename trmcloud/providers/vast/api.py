@@ -113,12 +113,6 @@ class Charge(NamedTuple):
     ends_at: float
 
 
-class Account(NamedTuple):
-    """``balance`` in USD: prepaid credit that is left. None: it was not said."""
-
-    balance: Usd | None
-
-
 class VastApi:
     """``base`` is the URL before ``/api``; ``requests`` lists method and path of what was sent."""
 
@@ -250,8 +244,10 @@ class VastApi:
 
     # -- money -----------------------------------------------------------------------------------
 
-    def account(self, bound_s: float | None = None) -> Account:
-        """
+    def credit(self, bound_s: float | None = None) -> Usd | None:
+        """Return the prepaid credit that is left, in USD, below zero where more was used; None:
+        it was not said.
+
         Raises:
             AuthError, ThrottledError, ProviderError
         """
@@ -259,7 +255,7 @@ class VastApi:
         # ``credit`` is what was paid in and is left; ``balance`` alone is published.
         credit, balance = number(data, "credit"), number(data, "balance")
         told = credit if credit is not None else balance
-        return Account(usd(told) if told is not None else None)
+        return usd(told) if told is not None else None
 
     def charges(self, since: float, until: float) -> list[Charge]:
         """Return the charges of instances between two instants (epoch s), GPUs, disks and traffic.

@@ -58,7 +58,7 @@ def _scopes(api: VastApi, now: float) -> Finding:
 def _credit(api: VastApi, rate: Usd | None) -> Finding:
     fix = "add credit: vast.ai console → Billing; at zero everything is stopped"
     try:
-        balance = api.account().balance
+        balance = api.credit()
     except AccessDenied as error:
         return Finding("vast credit", "warn", error.what, f"{_KEYS_PAGE}: billing, read")
     except ProviderError as error:

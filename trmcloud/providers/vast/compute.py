@@ -13,6 +13,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 from trmcloud.adapters.pod_history import Sighting, Sightings
 from trmcloud.adapters.pod_lists import PodList, create_patiently
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
     NoCapacity,
@@ -27,10 +29,10 @@ from trmcloud.core.errors import (
     PaymentRequired,
     ProviderError,
 )
-from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.storage import pod_disks_gb, price_per_hour
 from trmcloud.ports.compute import Compute, PodKeys, PodRequest, ProviderLimit
-from trmcloud.providers.vast.api import Account, Instance, ThrottledError, VastApi, labelled
+from trmcloud.providers.vast.api import Instance, ThrottledError, VastApi, labelled
 from trmcloud.providers.vast.create import GREETING, create_body
 from trmcloud.providers.vast.offers import VastOffer, asks_of, name_of, query
 from trmcloud.providers.vast.secrets import IMAGE
@@ -215,8 +217,18 @@ class VastCompute(Compute):
             found = next((each for each in self._pods.rows if each.id == pod_id), None)
         return trouble_of(found) if found is not None else None
 
-    def account(self) -> Account:
-        return self._api.account()
+    def balance(self) -> AccountBalance:
+        """As the port says: the credit, and the rent of every machine of the account that runs.
+
+        Raises:
+            AuthError, ThrottledError, ProviderError
+        """
+        credit = self._api.credit()
+        with self._lock:
+            self._list()
+            rows = [row for row in self._pods.rows if _STATUS.get(row.actual) is PodStatus.RUNNING]
+        spending = total((row.rate or ZERO) + (row.disk_rate or ZERO) for row in rows)
+        return AccountBalance(credit, spending)
 
     def own_limits(self, pod_name: str) -> Sequence[ProviderLimit]:
         """The prepaid credit, asked for every few minutes at most."""
@@ -228,7 +240,7 @@ class VastCompute(Compute):
 
     def _ask_limit(self) -> ProviderLimit | None:
         try:
-            balance = self._api.account(SCREEN_S).balance
+            balance = self._api.credit(SCREEN_S)
         except ProviderError:
             return None
         if balance is None:
@@ -237,12 +249,15 @@ class VastCompute(Compute):
         return ProviderLimit("prepaid", balance > ZERO, told)
 
     def require_account(self, rate: Usd) -> None:
-        """
+        """Where the credit cannot be read, nothing is said of it.
+
         Raises:
             AuthError, PaymentRequired, ProviderError
         """
         self._list(fresh=True)
-        balance = self._api.account().balance
+        balance = None
+        with suppress(ProviderError):
+            balance = self._api.credit()
         if balance is not None and balance < rate:
             raise PaymentRequired(
                 f"the vast.ai credit is {balance}: below an hour of {rate}",

@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.balance import MARGIN_S, look_every_s
 from trmcloud.core.control.budget import fold_ledger
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
+from trmcloud.core.spec.spec import STOP
 from trmcloud.pod.agent.nodes import HEAD_LOST_S
 from trmcloud.sim.oracle.agent_oracle import AgentOracle, BootJudge
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, STOPPED, Exposure
@@ -226,6 +228,27 @@ class Invariants:
 
     def on_pod_end(self, rented: RentedMachine) -> None:
         self.money.judge_bill(rented.run_id, self.world.queue.now)
+
+    def on_balance_end(self, rented: RentedMachine) -> None:
+        """At a balance of zero: a run that was to land for that, and whose command was there all
+        the time, has landed, where nothing else went wrong."""
+        world, now = self.world, self.world.queue.now
+        run = world.ledger.read().runs.get(rented.run_id)
+        generation = run.generation if run is not None else None
+        if run is None or generation is None or world.fired or world.off:
+            return
+        landing_s = generation.hard_stop_at - generation.soft_stop_at
+        since = now - landing_s - MARGIN_S - 2 * look_every_s(1.0)
+        trained = generation.agent_at is not None and generation.agent_at <= since
+        watched = any(
+            process.up
+            and process.since <= since
+            and process.driver is not None
+            and process.driver.run_id == run.run_id
+            for process in world.processes
+        )
+        if run.balance_policy == STOP and trained and watched:
+            self.fail("I3", f"the balance ended, and {run.run_id} had not landed")
 
     def on_end_call(self, rented: RentedMachine, process: Process, *, slept: bool = False) -> None:
         """A controller asks for a pod's end: never of a foreign one, never of a healthy one.

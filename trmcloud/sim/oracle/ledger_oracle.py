@@ -21,7 +21,7 @@ from trmcloud.core.control.actions import CREATE, LAND, TERMINATE
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState, State
-from trmcloud.core.errors import Outcome
+from trmcloud.core.errors import Outcome, PaymentRequired
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.ports.compute import PodRequest
@@ -472,8 +472,9 @@ class CallJudge:
             self.fail("wasteful", f"{rented.pod_id} is done, and for {late_s:.0f} s nobody ends it")
 
     def on_error(self, process: Process, error: Exception) -> None:
-        """A provider's error has ended a whole command: nothing that came after it was done."""
-        if error is self.refusal:
+        """A provider's error has ended a whole command: nothing that came after it was done. Where
+        the balance does not cover a launch there was nothing to do."""
+        if error is self.refusal or isinstance(error, PaymentRequired):
             return
         self.fail("I7", f"{process.kind} was ended by a provider's answer: {error}")
 

@@ -19,6 +19,7 @@ from trmcloud.core.catalog.providers import local_terminate_wait_s, traits_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import Grants, Uploads
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ProviderError, TrmcloudError
@@ -141,6 +142,8 @@ class Account:
         self.sought: dict[str, FutileCreate] = {}
         self.volumes: list[KeptVolume] = []
         """All that there ever were; the last one may be there still."""
+        self.paid_in: Usd | None = None
+        """Prepaid; None: it never ends, and no API tells it."""
 
     @property
     def lags(self) -> bool:
@@ -230,6 +233,38 @@ class Account:
         self.pods[rented.pod_id] = rented
         self.living.append(rented)
         self._named.setdefault(rented.name, []).append(rented)
+        self._end_at_zero()
+
+    # -- prepaid ------------------------------------------------------------------------------
+
+    def balance(self) -> AccountBalance | None:
+        """What its API tells: what is left of what was paid in, and all that it rents."""
+        if self.paid_in is None:
+            return None
+        now = self.world.queue.now
+        spent = sum(each.micros(now) + each.storage_micros for each in self.pods.values())
+        left = Usd.from_micros(self.paid_in.micros - spent)
+        return AccountBalance(left, Usd.from_micros(self._hourly_micros))
+
+    @property
+    def _hourly_micros(self) -> int:
+        return sum(each.hourly_micros for each in self.living)
+
+    def _end_at_zero(self) -> None:
+        """End every machine at a balance of zero; until then look again when that may be."""
+        world, account = self.world, self.balance()
+        if account is None or account.balance is None or not self.living:
+            return
+        left = account.balance.micros
+        if left > 0:
+            left_s = max(1.0, left * 3600.0 / self._hourly_micros)
+            world.queue.after(left_s, self._end_at_zero)
+            return
+        for rented in list(self.living):
+            world.check.on_balance_end(rented)
+            self.host_lost(rented, "provider's $0 rule")
+        world.fire("33", "the balance is $0")
+        world.observed("33")
 
     def named(self, name: str) -> Sequence[RentedMachine]:
         """Those of that name, the first one first: a provider may make two of one."""
@@ -615,6 +650,7 @@ class Judge(Protocol):
     def look(self) -> None: ...
     def on_cap_set(self, cap: Usd) -> None: ...
     def on_pod_made(self, rented: RentedMachine) -> None: ...
+    def on_balance_end(self, rented: RentedMachine) -> None: ...
     def on_pod_end(self, rented: RentedMachine) -> None: ...
     def on_head_lost(self, rented: RentedMachine) -> None: ...
     def on_end_call(

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from trmcloud.app import reap
 from trmcloud.app.context import Context
-from trmcloud.app.drive import RunDriver
+from trmcloud.app.drive import RunDriver, land_before_balance_ends
 from trmcloud.app.ending import end_overdue
 from trmcloud.app.reconciling import reconcile
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import is_held
+from trmcloud.core.control.balance import LOOK_EVERY_S
 from trmcloud.core.control.billing import has_failed_to_boot
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.run_state import RunState, State
@@ -202,6 +203,7 @@ class Process:
             except LedgerError:
                 end_overdue(self.world)
                 raise
+        land_before_balance_ends(self.world)
         return said + reconcile(self.world)
 
     def _drive_on(self, driver: RunDriver) -> None:
@@ -247,6 +249,8 @@ class Process:
             return _SLOW_S
         if self.sim.unsettled() or self._is_waited_for(run):
             return _SLOW_S
+        if any(account.paid_in is not None for account in self.sim.accounts.values()):
+            return LOOK_EVERY_S / 2
         generation = run.generation
         wall = self.machine.now().wall
         if generation is not None and generation.open and wall >= generation.hard_stop_at:

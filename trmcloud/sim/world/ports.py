@@ -17,6 +17,7 @@ from trmcloud.core.contract.bucket import (
 )
 from trmcloud.core.contract.bucket_layout import slots_of
 from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
@@ -182,6 +183,13 @@ class SimCompute(Compute):
         if rented is None or (rented.ended_at is not None and not account.habits.lists_gone):
             return False
         return account.world.queue.now >= rented.visible_at
+
+    def balance(self) -> AccountBalance | None:
+        if self._account.paid_in is None:
+            return None
+        self._process.cross("balance")
+        self._gate()
+        return self._account.balance()
 
     def bill(self, pod_id: str) -> Bill | None:
         account, world = self._account, self._account.world

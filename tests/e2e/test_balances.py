@@ -1,0 +1,83 @@
+"""A balance as users meet it: in plans, at a launch, and while their run trains."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
+from trmcloud.core.errors import Outcome
+
+PLAN = ("plan", "--hardware", "1xRTX4090", "--recipe", "trm-tiny", "--phase", "fast")
+AT_RUNPOD = ("--provider", "runpod")
+BIG = ("--steps", "60", "--budget", "5")
+
+
+def balance_line(out: str) -> str:
+    lines = [line.strip() for line in out.splitlines() if line.strip().startswith("balance")]
+    assert len(lines) == 1, out
+    return " ".join(lines[0].split())
+
+
+def test_a_plan_shows_balance_held_free_and_worst_case(renter: RentedUser) -> None:
+    out = renter.run(*PLAN, *AT_RUNPOD, *BIG, *renter.data)
+    assert balance_line(out).startswith(
+        "balance: $100.00 at runpod · $0.00 held by 0 other runs · $100.00 free · worst case $"
+    )
+    assert balance_line(out).endswith("· not checked while this machine is off")
+    told = renter.json(*PLAN, *AT_RUNPOD, *BIG, *renter.data, "--json")["balance"]
+    assert (told["balance_usd"], told["free_usd"], told["missing_usd"]) == (100.0, 100.0, 0.0)
+
+
+def test_a_plan_that_ignores_the_balance_does_not_read_it(renter: RentedUser) -> None:
+    renter.standin.requests.clear()
+    out = renter.run(*PLAN, *AT_RUNPOD, *BIG, *renter.data, "--balance", "ignore")
+    assert "balance" not in out
+    assert not [each for each in renter.standin.requests if each.path.startswith("/graphql")]
+
+
+def test_too_little_is_refused_with_the_sum_and_fits_when_asked(renter: RentedUser) -> None:
+    """More than an hour's rent, which was enough before, and less than the worst case."""
+    renter.standin.control.set_balance(2.0)
+    launch = (*LAUNCH, "--hours", "5", "--budget", "5", *renter.data, *ACCEPT)
+    err = renter.refused(*launch, code=14)
+    assert "the runpod balance of $2.00 has $2.00 free: the worst case is $" in err
+    assert "try: add $" in err
+    assert "--fit-balance shortens it; --balance ignore" in err
+    assert renter.creates() == 0
+    plan = renter.json(*launch, "--fit-balance", "--dry-run", "--json")
+    assert plan["budget_usd"] == 2.0
+    assert float(plan["reservation_usd"]) <= 2.0
+    assert plan["limits"]["fit balance"].startswith("$2.00, which the provider's balance leaves")
+    ignored = renter.json(*launch, "--balance", "ignore", "--dry-run", "--json")
+    assert "balance" not in ignored
+    assert ignored["spec"]["balance"] == "ignore"
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [{"graphql_gone": True}, {"graphql_throttled": True}, {"graphql_errors": 99}],
+    ids=["gone", "throttled", "errors"],
+)
+def test_a_balance_that_cannot_be_read_is_a_line_and_no_refusal(
+    renter: RentedUser, knobs: dict[str, object]
+) -> None:
+    renter.standin.control.set(**knobs)
+    out = renter.run(*PLAN, *AT_RUNPOD, *BIG, *renter.data)
+    assert balance_line(out).startswith("balance: not read: RunPod")
+    renter.standin.control.set(no_capacity=["*"])
+    code = Outcome.NOT_STARTED.exit_code
+    out = renter.run(*LAUNCH, *BIG, *renter.data, *ACCEPT, code=code)
+    assert "balance" in out
+    assert renter.creates() >= 1
+
+
+def test_a_negative_balance_says_what_to_pay_in(renter: RentedUser) -> None:
+    renter.standin.control.set_balance(-3.0)
+    err = renter.refused(*LAUNCH, *BIG, *renter.data, *ACCEPT, "--fit-balance", code=14)
+    assert "-$3.00" in err
+    assert "--fit-balance" not in err
+
+
+def test_other_words_are_refused(renter: RentedUser) -> None:
+    err = renter.refused(*LAUNCH, *BIG, *renter.data, "--balance", "land", code=2)
+    assert "--balance is one of stop, warn, ignore, not 'land'" in err

@@ -1,0 +1,265 @@
+"""What is free of an account's balance, how long it lasts, and which runs land for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from tests.plans import a_candidate, plan_json
+from trmcloud.cli.views.reasons import low_balance, sentence, words_of
+from trmcloud.core.contract.notices import NoticeKind
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.balance import (
+    BILLED_WITHIN_S,
+    LOOK_EVERY_S,
+    MARGIN_S,
+    AccountBalance,
+    BalanceOutlook,
+    Funds,
+    funds_of,
+    held_of,
+    holder_of,
+    is_watched,
+    look_every_s,
+    low_balance_event,
+    outlook_of,
+    require_funds,
+    why_land,
+)
+from trmcloud.core.control.budget import LedgerState, extend_ledger
+from trmcloud.core.control.notices import NoticeInputs, due_notices
+from trmcloud.core.control.reason import ReasonKind, make_reason
+from trmcloud.core.control.run_state import RunState, State, apply_event
+from trmcloud.core.errors import Outcome, PaymentRequired
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.spec.spec import BALANCE_POLICIES, IGNORE, STOP, WARN
+
+AT = 1_790_000_000.0
+RATE = Usd("3.6")
+CAP = Usd("40")
+LANDING_S = 100.0
+
+
+def told(run: RunState, *events: ev.RunEvent, at: float = AT) -> RunState:
+    for event in events:
+        run = apply_event(run, ev.Record(1, run.run_id, 1, at, event))
+    return run
+
+
+def reserved(run_id: str = "r1", policy: str = WARN, provider: str = "runpod") -> RunState:
+    made = plan_json(a_candidate(provider=provider), balance=policy)
+    return told(RunState(run_id), ev.RunPlanned(made, CAP, "thesis"), ev.Reserved(CAP))
+
+
+def training(run_id: str = "r1", policy: str = WARN, hours: float = 10.0) -> RunState:
+    """It trains since ``AT`` at 3.60 USD/h, and lands ``hours`` later."""
+    ends_at = AT + hours * 3600.0
+    return told(
+        reserved(run_id, policy),
+        ev.PodIntended(1, f"pod-{run_id}", "runpod", "c1", RATE, ends_at, ends_at + LANDING_S),
+        ev.PodUp(1, f"id-{run_id}", RATE),
+        ev.AgentUp(1),
+    )
+
+
+def an_outlook(hours: float, at: float = AT, balance: str = "9") -> BalanceOutlook:
+    return BalanceOutlook("runpod", Usd(balance), RATE, at, at + hours * 3600.0)
+
+
+# -- what is free ---------------------------------------------------------------------------------
+
+
+def test_a_run_holds_its_reservation_less_the_rent_that_was_billed() -> None:
+    assert held_of(reserved(), AT) == CAP
+    run = training()
+    assert held_of(run, AT + BILLED_WITHIN_S) == CAP, "it may not be in the balance yet"
+    an_hour_on = AT + BILLED_WITHIN_S + 3600.0
+    assert held_of(run, an_hour_on) == CAP - RATE
+    assert held_of(run, AT + 1e6) == ZERO
+
+
+def test_only_the_latest_machine_counts_and_nothing_of_a_run_that_has_ended() -> None:
+    run = training()
+    gone = told(run, ev.PodGone(1, AT + 600.0), ev.Settled(1, Usd(1), None), at=AT + 600.0)
+    again = told(gone, ev.Reserved(Usd(39)), at=AT + 700.0)
+    assert (again.state, held_of(again, AT + 7000.0)) == (State.RESERVED, Usd(39))
+    closed = told(gone, ev.Closed(Outcome.STOPPED.value))
+    assert held_of(closed, AT + 700.0) == ZERO
+    assert holder_of(closed) == ""
+
+
+def test_what_is_held_elsewhere_is_not_held_here() -> None:
+    runs = [training("r1"), reserved("r2"), reserved("r3", provider="vast")]
+    funds = funds_of("runpod", AccountBalance(Usd(100)), runs, AT)
+    assert funds == Funds("runpod", Usd(100), {"r1": CAP, "r2": CAP})
+    assert (funds.held_usd, funds.free) == (Usd(80), Usd(20))
+    assert (funds.missing(Usd(20)), funds.missing(Usd("20.01"))) == (ZERO, Usd("0.01"))
+    mine = funds_of("runpod", AccountBalance(Usd(100)), runs, AT, but="r2")
+    assert mine is not None
+    assert mine.free == Usd(60)
+
+
+def test_a_balance_that_is_not_told_is_no_limit() -> None:
+    assert funds_of("huggingface", AccountBalance(why="no API shows it"), [], AT) is None
+    assert outlook_of("huggingface", AccountBalance(), [training()], AT) is None
+
+
+def test_the_refusal_says_what_is_missing_and_every_way_out() -> None:
+    funds = Funds("runpod", Usd(50), {"r-1": Usd(20)})
+    require_funds(funds, Usd(30))
+    with pytest.raises(PaymentRequired, match=r"\$50.00 has \$30.00 free, \$20.00 are held") as at:
+        require_funds(funds, Usd(45))
+    assert at.value.next_step.startswith("add $15.00 at runpod; --fit-balance shortens it; ")
+    assert "--balance ignore" in at.value.next_step
+    assert at.value.exit_code == 14
+    with pytest.raises(PaymentRequired, match=r"has \$0.00 free") as caught:
+        require_funds(Funds("runpod", Usd("-3"), {}), Usd(1))
+    assert "--fit-balance" not in caught.value.next_step, "there is nothing to fit"
+    assert "add $4.00" in caught.value.next_step
+
+
+# -- how long it lasts ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("balance", "spending", "hours"),
+    [
+        (Usd(36), None, 10.0),  # our own machine's rent
+        (Usd(36), Usd("7.2"), 5.0),  # other pods of the account are among it
+        (Usd(36), ZERO, 10.0),  # the provider has not counted the new machine yet
+        (ZERO, Usd(1), 0.0),
+        (Usd(-5), Usd(1), 0.0),
+    ],
+)
+def test_hours_left_are_over_all_that_the_account_spends(
+    balance: Usd, spending: Usd | None, hours: float
+) -> None:
+    outlook = outlook_of("runpod", AccountBalance(balance, spending), [training()], AT)
+    assert outlook is not None
+    assert outlook.hours_left(AT) == pytest.approx(hours)
+    assert outlook.hours_left(AT + 1e9) == 0.0
+
+
+def test_what_spends_nothing_lasts() -> None:
+    outlook = outlook_of("runpod", AccountBalance(Usd(1), ZERO), [reserved()], AT)
+    assert outlook is not None
+    assert outlook.ends_at == inf
+    assert low_balance_event(outlook, None, AT) is None
+    again = low_balance_event(outlook, ev.BalanceLow("runpod", 6, ZERO, RATE, AT, AT), AT)
+    assert again == ev.BalanceLow("runpod", 0, Usd(1), ZERO, AT, 0.0)
+
+
+def test_each_warning_is_given_once_and_again_after_money_came() -> None:
+    last: ev.BalanceLow | None = None
+    said = []
+    course = [
+        (30, "108"), (23, "83"), (20, "72"), (5.9, "21"), (6.5, "20"), (3, "11"),
+        (20, "72"), (5, "18"), (40, "144"), (5, "18"),
+    ]  # fmt: skip
+    for step, (hours, balance) in enumerate(course):
+        event = low_balance_event(an_outlook(hours, balance=balance), last, AT)
+        if event is not None:
+            said.append((step, event.hours))
+            last = event if event.hours else None
+    assert said == [(1, 24), (3, 6), (6, 24), (7, 6), (8, 0), (9, 6)]
+
+
+def test_a_process_reads_every_five_to_six_minutes() -> None:
+    assert look_every_s(0.0) == LOOK_EVERY_S == 300.0
+    assert look_every_s(1.0) == 360.0
+
+
+# -- the landing ----------------------------------------------------------------------------------
+
+
+def lands(run: RunState, hours: float, now: float = AT) -> bool:
+    return why_land(an_outlook(hours, now), run, now, LOOK_EVERY_S) is not None
+
+
+def test_it_lands_only_if_the_balance_ends_before_the_next_landing_and_half_an_hour() -> None:
+    run = training(policy=STOP)
+    needed_s = LOOK_EVERY_S + LANDING_S + MARGIN_S
+    assert not lands(run, (needed_s + 1) / 3600.0)
+    assert lands(run, (needed_s - 1) / 3600.0)
+    assert lands(run, 0.0)
+
+
+def test_a_run_that_lands_before_the_balance_ends_is_left_alone() -> None:
+    run = training(policy=STOP, hours=10.0)
+    assert not lands(run, 11.0)
+    soon = AT + 10 * 3600.0 - 60.0  # a minute before its own landing
+    assert not lands(run, (60.0 + LANDING_S + MARGIN_S + 1) / 3600.0, soon)
+    assert lands(run, (60.0 + LANDING_S + MARGIN_S - 1) / 3600.0, soon)
+
+
+@pytest.mark.parametrize("policy", [each for each in BALANCE_POLICIES if each != STOP])
+def test_no_other_policy_lands(policy: str) -> None:
+    assert not lands(training(policy=policy), 0.0)
+
+
+def test_what_is_landing_has_no_machine_or_is_rented_elsewhere_is_not_asked_to() -> None:
+    run = training(policy=STOP)
+    stop = ev.StopRequested("user", make_reason(ReasonKind.STOP_COMMAND))
+    assert not lands(told(run, stop), 0.0)
+    assert not lands(reserved(policy=STOP), 0.0)
+    elsewhere = replace(an_outlook(0.0), provider="vast")
+    assert why_land(elsewhere, run, AT, LOOK_EVERY_S) is None
+
+
+def test_the_reason_says_whose_balance_and_how_long_it_lasts() -> None:
+    reason = why_land(an_outlook(0.25), training(policy=STOP), AT, LOOK_EVERY_S)
+    assert reason is not None
+    assert sentence(reason) == "the runpod balance of $9.00 lasts 15 min 00 s more at $3.60/h"
+
+
+def test_a_resume_may_choose_another_policy() -> None:
+    run = told(training(), ev.PodGone(1, AT + 600.0), ev.Settled(1, Usd(1), None))
+    run = told(run, ev.Closed(Outcome.STOPPED.value))
+    assert run.balance_policy == WARN
+    assert told(run, ev.Reopened(CAP, balance=STOP)).balance_policy == STOP
+    assert told(run, ev.Reopened(CAP)).balance_policy == WARN
+
+
+def test_a_balance_is_read_only_while_something_is_rented_and_unless_ignored() -> None:
+    assert is_watched(training())
+    assert is_watched(training(policy=STOP))
+    assert not is_watched(training(policy=IGNORE))
+    assert not is_watched(reserved())
+
+
+# -- on record ------------------------------------------------------------------------------------
+
+
+def book(*events: Any) -> tuple[LedgerState, list[ev.Record]]:
+    records = [ev.Record(n, "", 0, AT, event) for n, event in enumerate(events, 1)]
+    return extend_ledger(LedgerState("0a1b2c3d"), records), records
+
+
+LOW = ev.BalanceLow("runpod", 24, Usd(50), RATE, AT, AT + 50_000.0)
+
+
+def test_the_ledger_keeps_the_last_warning_until_the_balance_lasts_again() -> None:
+    worse = replace(LOW, hours=6, balance=Usd(20))
+    assert book(LOW, worse)[0].low_balances == {"runpod": worse}
+    assert book(LOW, replace(LOW, hours=0))[0].low_balances == {}
+
+
+def test_a_warning_is_a_notification_and_its_end_is_none() -> None:
+    ledger, records = book(LOW, replace(LOW, hours=6), replace(LOW, hours=0))
+    notices = due_notices(ledger, records, 0, NoticeInputs(), AT)
+    assert [(n.kind, n.facts["hours"]) for n in notices] == [
+        (NoticeKind.BALANCE, 24),
+        (NoticeKind.BALANCE, 6),
+    ]
+    words = words_of(notices[0])
+    assert words["title"] == "the runpod balance lasts less than 24 hours"
+    assert words["text"].startswith("$50.00 are left, and all that the account rents takes $3.60/h")
+
+
+def test_a_screen_says_when_it_was_read() -> None:
+    line = low_balance(LOW, AT + 60.0)
+    assert line.startswith("the runpod balance was $50.00 1 min 00 s ago: it ends in 13 h")
+    assert cost(RATE, 50_000.0) == Usd(50)

@@ -1,0 +1,236 @@
+"""An account's balance: what live runs hold of it, how long it lasts, and which runs land before it
+ends. Pure.
+
+At a balance of zero a provider ends every machine of the account, also those whose budgets last
+longer; what was not saved elsewhere is lost. The balance can be read only while a process runs
+here: it is a limit beside the budgets, and no promise rests on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import PaymentRequired
+from trmcloud.core.money import ZERO, Usd, cost, total
+from trmcloud.core.spec.spec import IGNORE, STOP
+from trmcloud.core.values import dataclass
+
+if TYPE_CHECKING:
+    from trmcloud.core.spec.plan import Plan
+
+LOOK_EVERY_S = 300.0
+"""How often a process reads an account's balance at most."""
+_JITTER = 0.2
+MARGIN_S = 1800.0
+"""The least time between the end of a landing and that of the balance."""
+LOW_HOURS = (6, 24)
+"""A warning is given when the balance lasts for fewer hours than these, once for each."""
+BILLED_WITHIN_S = 600.0
+"""Rent is in the balance at the latest so long after it was due: RunPod charges every 5 minutes."""
+_HOUR_S = 3600.0
+_BEFORE_A_POD = (State.PLANNED, State.RESERVED)
+
+
+@dataclass(frozen=True)
+class AccountBalance:
+    """An account's money as its provider tells it: None where it does not say.
+
+    ``balance`` is prepaid credit that is left, in USD, below zero where more was used;
+    ``spending`` and ``spend_limit`` are USD per hour of all that the account rents.
+    """
+
+    balance: Usd | None = None
+    spending: Usd | None = None
+    spend_limit: Usd | None = None
+    why: str = ""
+    """Why it does not say."""
+
+
+# What is free of a balance.
+
+
+def holder_of(run: RunState) -> str:
+    """The provider at which a live run's reservation is held; '' where it holds nothing."""
+    if not run.live or run.reserved <= ZERO:
+        return ""
+    if run.state not in _BEFORE_A_POD and run.generation is not None:
+        return run.generation.provider
+    chosen = run.chosen
+    return chosen.provider if chosen is not None else ""
+
+
+def held_of(run: RunState, now: float) -> Usd:
+    """The most that a live run may still take from its provider's balance: the reservation of its
+    latest machine, less the rent that the balance is already without. ``now`` is epoch s."""
+    generation = run.generation
+    if not run.live or run.state in _BEFORE_A_POD or generation is None or generation.up_at is None:
+        return run.reserved if run.live else ZERO
+    until = now if generation.ended_at is None else min(now, generation.ended_at)
+    billed_s = until - generation.up_at - BILLED_WITHIN_S
+    rate = min(generation.rate, generation.billed_rate or generation.rate)
+    return max(run.reserved - cost(rate, billed_s), ZERO)
+
+
+@dataclass(frozen=True)
+class Funds:
+    """A provider's balance, and how much of it runs hold at worst: by run."""
+
+    provider: str
+    balance: Usd
+    held: Mapping[str, Usd]
+
+    @property
+    def held_usd(self) -> Usd:
+        return total(self.held.values())
+
+    @property
+    def free(self) -> Usd:
+        """Below zero where runs may need more than there is."""
+        return self.balance - self.held_usd
+
+    def missing(self, worst: Usd) -> Usd:
+        """The sum to pay in before ``worst`` fits; 0 where it fits."""
+        return max(worst - self.free, ZERO)
+
+
+def funds_of(
+    provider: str, account: AccountBalance, runs: Iterable[RunState], now: float, but: str = ""
+) -> Funds | None:
+    """The funds at ``provider`` for one more run; None where the balance is not told. ``but``: the
+    run that asks, whose own reservation is not held against it."""
+    if account.balance is None:
+        return None
+    live = (run for run in runs if run.run_id != but and holder_of(run) == provider)
+    held = {run.run_id: held_of(run, now) for run in live}
+    return Funds(provider, account.balance, {name: usd for name, usd in held.items() if usd})
+
+
+def worst_at(plan: Plan, provider: str) -> Usd:
+    """The most that the plan's launchable candidates of ``provider`` may cost."""
+    tried = [plan.candidate(name) for name in plan.launchable]
+    return max((c.worst_case for c in tried if c.provider == provider), default=ZERO)
+
+
+def require_funds(funds: Funds, worst: Usd, fits: str = "--fit-balance shortens it") -> None:
+    """
+    Raises:
+        PaymentRequired: ``worst`` does not fit; ``fits``: what makes it fit.
+    """
+    missing = funds.missing(worst)
+    if missing > ZERO:
+        ways = f"{fits}; " if funds.free > ZERO and fits else ""
+        raise PaymentRequired(
+            f"the {funds.provider} balance of {funds.balance} has {max(funds.free, ZERO)} free"
+            f"{_held_words(funds)}: the worst case is {worst}",
+            next_step=f"add {missing} at {funds.provider}; {ways}--balance ignore where a card "
+            "refills it",
+        )
+
+
+def _held_words(funds: Funds) -> str:
+    names = ", ".join(funds.held)
+    return f", {funds.held_usd} are held by {names}" if funds.held else ""
+
+
+# How long a balance lasts, and what follows from that.
+
+
+@dataclass(frozen=True)
+class BalanceOutlook:
+    """When a balance ends if everything that the account rents stays: ``ends_at`` is epoch s,
+    infinite where nothing is spent; ``spending`` is USD per hour of the whole account."""
+
+    provider: str
+    balance: Usd
+    spending: Usd
+    read_at: float
+    ends_at: float
+
+    def hours_left(self, now: float) -> float:
+        return max(0.0, self.ends_at - now) / _HOUR_S
+
+
+def outlook_of(
+    provider: str, account: AccountBalance, runs: Iterable[RunState], read_at: float
+) -> BalanceOutlook | None:
+    """The outlook of a balance that was read at ``read_at`` (epoch s); None where it is not told.
+
+    A provider may count a new machine late: the account spends at least what its open machines of
+    these runs are rented for.
+    """
+    if account.balance is None:
+        return None
+    own = total(
+        (generation.billed_rate or generation.rate) + run.disk_rate(generation)
+        for run in runs
+        for generation in run.generations[-1:]
+        if run.live and generation.open and generation.provider == provider
+    )
+    spending = max(own, account.spending or ZERO)
+    left_s = math.inf
+    if account.balance <= ZERO:
+        left_s = 0.0
+    elif spending > ZERO:
+        left_s = account.balance.micros * _HOUR_S / spending.micros
+    return BalanceOutlook(provider, account.balance, spending, read_at, read_at + left_s)
+
+
+def low_balance_event(
+    outlook: BalanceOutlook, last: ev.BalanceLow | None, now: float
+) -> ev.BalanceLow | None:
+    """The event that this outlook puts on record: below 24 and below 6 hours once each, again
+    after money was paid in, and once that it lasts again. ``last``: the one on record."""
+    hours = outlook.hours_left(now)
+    level = next((each for each in LOW_HOURS if hours < each), 0)
+    before = last.hours if last is not None else 0
+    if last is not None and outlook.balance > last.balance:
+        before = 0 if level else before  # it was refilled, and is low again
+    if level == before or (level and before and level > before):
+        return None
+    ends_at = outlook.ends_at if math.isfinite(outlook.ends_at) else 0.0
+    return ev.BalanceLow(
+        outlook.provider, level, outlook.balance, outlook.spending, outlook.read_at, ends_at
+    )
+
+
+def why_land(
+    outlook: BalanceOutlook, run: RunState, now: float, next_look_s: float
+) -> Reason | None:
+    """The reason to land ``run`` now; None where that can wait, or is not wanted.
+
+    The next landing begins at the next look (in ``next_look_s``) or at the soft stop, whichever is
+    sooner. Where the balance ends before that landing and ``MARGIN_S`` are over, it begins now.
+    """
+    generation = run.generation
+    able = run.live and run.stop is None and run.state in (State.BOOTING, State.RUNNING)
+    if not able or generation is None or run.balance_policy != STOP:
+        return None
+    if run.errand is not None or generation.provider != outlook.provider:
+        return None
+    landing_s = generation.hard_stop_at - generation.soft_stop_at
+    begins_at = max(now, min(generation.soft_stop_at, now + next_look_s))
+    if outlook.ends_at >= begins_at + landing_s + MARGIN_S:
+        return None
+    return make_reason(
+        ReasonKind.BALANCE_ENDS,
+        provider=outlook.provider,
+        balance_usd=outlook.balance,
+        spending_usd_per_hour=outlook.spending,
+        left_s=max(0.0, outlook.ends_at - now),
+    )
+
+
+def is_watched(run: RunState) -> bool:
+    """Whether the balance of the provider of a run's machine is to be read while it is rented."""
+    generation = run.generation
+    return run.live and generation is not None and generation.open and run.balance_policy != IGNORE
+
+
+def look_every_s(share: float) -> float:
+    """The seconds between two readings; ``share``, from 0 to 1, sets processes apart."""
+    return LOOK_EVERY_S * (1.0 + _JITTER * share)
