@@ -50,9 +50,9 @@ def test_too_little_is_refused_with_the_sum_and_fits_when_asked(renter: RentedUs
     assert "--fit-balance shortens it; --balance ignore" in err
     assert renter.creates() == 0
     plan = renter.json(*launch, "--fit-balance", "--dry-run", "--json")
-    assert plan["budget_usd"] == 2.0
-    assert float(plan["reservation_usd"]) <= 2.0
-    assert plan["limits"]["fit balance"].startswith("$2.00, which the provider's balance leaves")
+    assert plan["budget_usd"] == 1.96
+    assert float(plan["reservation_usd"]) <= 1.96
+    assert plan["limits"]["fit balance"].startswith("$1.96, of what the provider's balance leaves")
     ignored = renter.json(*launch, "--balance", "ignore", "--dry-run", "--json")
     assert "balance" not in ignored
     assert ignored["spec"]["balance"] == "ignore"
