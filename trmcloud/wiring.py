@@ -229,7 +229,10 @@ def funds_at(provider: str) -> tuple[Funds | None, str]:
         return None, ""  # and no ledger is opened to say so
     from trmcloud.app.balances import read_funds
 
-    return read_funds(build_context(), provider)
+    try:
+        return read_funds(build_context(), provider)
+    except LedgerError as error:
+        return None, str(error)
 
 
 def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:

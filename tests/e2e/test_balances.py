@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
+from tests.e2e.user import until
+from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome
+from trmcloud.core.money import Usd
 
 PLAN = ("plan", "--hardware", "1xRTX4090", "--recipe", "trm-tiny", "--phase", "fast")
 AT_RUNPOD = ("--provider", "runpod")
@@ -45,9 +50,9 @@ def test_too_little_is_refused_with_the_sum_and_fits_when_asked(renter: RentedUs
     assert "--fit-balance shortens it; --balance ignore" in err
     assert renter.creates() == 0
     plan = renter.json(*launch, "--fit-balance", "--dry-run", "--json")
-    assert plan["budget_usd"] == 2.0
-    assert float(plan["reservation_usd"]) <= 2.0
-    assert plan["limits"]["fit balance"].startswith("$2.00, which the provider's balance leaves")
+    assert plan["budget_usd"] == 1.96
+    assert float(plan["reservation_usd"]) <= 1.96
+    assert plan["limits"]["fit balance"].startswith("$1.96, of what the provider's balance leaves")
     ignored = renter.json(*launch, "--balance", "ignore", "--dry-run", "--json")
     assert "balance" not in ignored
     assert ignored["spec"]["balance"] == "ignore"
@@ -81,3 +86,36 @@ def test_a_negative_balance_says_what_to_pay_in(renter: RentedUser) -> None:
 def test_other_words_are_refused(renter: RentedUser) -> None:
     err = renter.refused(*LAUNCH, *BIG, *renter.data, "--balance", "land", code=2)
     assert "--balance is one of stop, warn, ignore, not 'land'" in err
+
+
+def found(user: RentedUser, plan: str) -> dict[str, dict[str, str]]:
+    rows = json.loads(user.run("doctor", plan, "--json", code=(0, 1)))
+    return {row["name"]: row for row in rows}
+
+
+def test_the_doctor_holds_a_plan_against_what_is_free(renter: RentedUser) -> None:
+    launch = (*LAUNCH, "--hours", "5", "--budget", "5", *renter.data, *ACCEPT)
+    plan = renter.json(*launch, "--dry-run", "--json")["id"]
+    findings = found(renter, plan)
+    assert findings["funds"]["state"] == "ok"
+    renter.standin.control.set_balance(2.0)
+    findings = found(renter, plan)
+    assert findings["funds"]["state"] == "bad"
+    assert findings["balance"]["state"] == "ok", "it covers an hour"
+
+
+def test_the_guard_lands_a_run_whose_balance_ends(renter_in: RentedUser) -> None:
+    """Money that other machines of the account use up in the middle of a run."""
+    user = renter_in
+    long = ("--steps", "4000", "--budget", "2", *user.data, *ACCEPT, "--balance", "stop")
+    launch = user.start(*LAUNCH, *long)
+    user.run_in(State.RUNNING)
+    until(lambda: user.only_run().trains, what="it trains")
+    user.standin.control.set_balance(0.10)
+    user.run("reap", "--yes")
+    out, _ = user.see_out(launch, code=Outcome.STOPPED.exit_code)
+    low = user.ledger().low_balances["runpod"]
+    assert (low.hours, low.balance) == (6, Usd("0.1"))
+    assert "the runpod balance was $0.10" in out
+    assert "why: the runpod balance of $0.10 lasts" in out
+    assert user.only_run().pulled, "it landed, and what it saved is here"

@@ -15,7 +15,9 @@ from trmcloud.app.home import make_home
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer
 from trmcloud.core.catalog.providers import TRAITS, direct
+from trmcloud.core.control.balance import Funds
 from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.money import Usd
 
 _LOW_DISK_BYTES = 5 << 30
 _WEEK_DAYS = 7
@@ -69,6 +71,16 @@ def check_needs(needs: Sequence[Need], *, rents: bool) -> list[Finding]:
         else Finding(need.name, "ok", need.detail)
         for need in needs
     ]
+
+
+def check_funds(funds: Funds, worst: Usd) -> Finding:
+    """Check a plan's worst case against what is free of the balance that it is paid from."""
+    told = (
+        f"{funds.free} of {funds.balance} at {funds.provider} free, the plan's worst case {worst}"
+    )
+    if missing := funds.missing(worst):
+        return Finding("funds", "bad", told, f"add {missing}, or plan with --fit-balance")
+    return Finding("funds", "ok", told)
 
 
 def _python() -> Finding:

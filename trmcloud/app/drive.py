@@ -504,9 +504,10 @@ def land_overdrawn(context: Context) -> None:
 
 def land_before_balance_ends(context: Context) -> None:
     """Read the balances that are due, and ask those runs to land whose owner chose that and whose
-    provider's balance ends too soon."""
-    for run_id, reason in balances_due(context):
-        wish_to_stop(context, run_id, by="balance", reason=reason)
+    provider's balance ends too soon. A ledger that cannot be used is other code's trouble."""
+    with suppress(LedgerError):
+        for run_id, reason in balances_due(context):
+            wish_to_stop(context, run_id, by="balance", reason=reason)
 
 
 def wish_to_stop(context: Context, run_id: str, *, by: str, reason: Reason) -> bool:

@@ -166,7 +166,7 @@ def resume(
     if rate and run.generation is not None and policy != IGNORE:
         funds, _ = read_funds(context, run.generation.provider, AT_LAUNCH_S, but=run.run_id)
         if funds is not None and fit_balance:
-            amount = min(amount, max(funds.free, ZERO))
+            amount = min(amount, max(funds.fitting, ZERO))
         if funds is not None:
             fits = "" if fit_balance else "--fit-balance reserves what is free"
             require_funds(funds, max(amount, rate), fits)  # an hour is the least

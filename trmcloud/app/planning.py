@@ -417,7 +417,7 @@ class Planner:
                 break
             asked = "no budget" if spec.budget is None else f"a budget of {spec.budget}"
             plan = self._plan(replace(plan.spec, budget=left), tokens_available, machine)
-            told = f"{left}, which the provider's balance leaves free, in place of {asked}"
+            told = f"{left}, of what the provider's balance leaves free, in place of {asked}"
             plan = replace(plan, limits={**plan.limits, FITTED: told})
         return plan
 
@@ -430,7 +430,8 @@ class Planner:
         return self._funds(chosen.provider)
 
     def _lacking(self, plan: Plan) -> Usd | None:
-        """Return what is free of a balance that does not cover the plan; None where it does."""
+        """Return the budget that fits a balance which does not cover the plan; None where it
+        does."""
         from trmcloud.core.control.balance import require_funds, worst_at
 
         funds, _ = self.funds(plan)
@@ -440,7 +441,7 @@ class Planner:
         worst = worst_at(plan, chosen.provider)
         if funds.free <= ZERO:
             require_funds(funds, worst)
-        return funds.free if funds.missing(worst) else None
+        return funds.fitting if funds.missing(worst) else None
 
     def _plan(
         self, spec: RunSpec, tokens_available: int | None, machine: LocalMachine | None

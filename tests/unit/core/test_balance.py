@@ -97,6 +97,7 @@ def test_what_is_held_elsewhere_is_not_held_here() -> None:
     assert funds == Funds("runpod", Usd(100), {"r1": CAP, "r2": CAP})
     assert (funds.held_usd, funds.free) == (Usd(80), Usd(20))
     assert (funds.missing(Usd(20)), funds.missing(Usd("20.01"))) == (ZERO, Usd("0.01"))
+    assert funds.fitting == Usd("19.6")
     mine = funds_of("runpod", AccountBalance(Usd(100)), runs, AT, but="r2")
     assert mine is not None
     assert mine.free == Usd(60)

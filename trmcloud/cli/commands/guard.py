@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app.doctor import examine
+from trmcloud.app.doctor import Finding, check_funds, examine
 from trmcloud.app.home import home_dir
 from trmcloud.app.planning import load_plan
 from trmcloud.app.reap import last_visit
@@ -19,9 +19,17 @@ from trmcloud.cli import options
 from trmcloud.cli.commands.evaluate import run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.text import duration, print_json
+from trmcloud.core.control.balance import worst_at
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.wiring import account_checks, build_context, keys_unseen, python_path, reaper_timer
+from trmcloud.wiring import (
+    account_checks,
+    build_context,
+    funds_at,
+    keys_unseen,
+    python_path,
+    reaper_timer,
+)
 from trmcloud.wiring_plans import known_offers, local_machine
 
 
@@ -47,6 +55,7 @@ def doctor(
 
     checks = account_checks(os.environ, _rates(plan) if plan else {}, bucket)
     findings = examine(build_context, local_machine, python_path, known_offers, checks)
+    findings += _funds_for(plan) if plan else []
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -67,6 +76,14 @@ def _rates(plan_id: str) -> dict[str, Usd]:
         known = rates.get(candidate.provider)
         rates[candidate.provider] = max(candidate.rate, known or candidate.rate)
     return rates
+
+
+def _funds_for(plan_id: str) -> list[Finding]:
+    """Hold the plan's worst case against the balance of its first provider."""
+    plan = load_plan(home_dir(os.environ), plan_id, time.time())
+    chosen = plan.recommended
+    funds, _ = funds_at(chosen.provider) if chosen is not None else (None, "")
+    return [] if funds is None else [check_funds(funds, worst_at(plan, funds.provider))]
 
 
 app = options.make_group(

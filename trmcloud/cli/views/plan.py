@@ -6,14 +6,13 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trmcloud.app.planning import OwnHardware
 from trmcloud.cli.views.streams import columns as columns_here
 from trmcloud.cli.views.text import count, print_json
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import FRESH_DAYS
-from trmcloud.core.control.balance import Funds, worst_at
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import (
     LIVE_PRICES,
@@ -27,6 +26,9 @@ from trmcloud.core.spec.plan import (
 )
 from trmcloud.core.spec.spec import GUIDE_HOUR_VALUE
 from trmcloud.core.text import one_line
+
+if TYPE_CHECKING:
+    from trmcloud.core.control.balance import Funds
 
 _IN_STOPS = ("lands at", "hard stop", "landing reserve")
 """Told by the row "stops", or by a plan's last lines, with and without -v."""
@@ -138,6 +140,8 @@ def balance_text(plan: Plan, funds: Funds | None, trouble: str) -> str:
     chosen = plan.recommended
     if funds is None or chosen is None:
         return f"not read: {one_line(trouble)}" if trouble else ""
+    from trmcloud.core.control.balance import worst_at  # only plans that are paid from one
+
     count, worst = len(funds.held), worst_at(plan, chosen.provider)
     runs = f"{count} other run{'s' * (count != 1)}"
     missing = funds.missing(worst)
@@ -156,6 +160,8 @@ def balance_json(plan: Plan, funds: Funds | None, trouble: str) -> dict[str, Any
     """The same for programs; None where there is nothing to tell."""
     if funds is None or plan.recommended is None:
         return {"not_read": trouble} if trouble else None
+    from trmcloud.core.control.balance import worst_at
+
     worst = worst_at(plan, plan.recommended.provider)
     return {
         "provider": funds.provider,

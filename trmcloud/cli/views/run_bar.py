@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -324,8 +324,10 @@ class RunBar(AbstractContextManager["RunBar"]):
         if reading is not None and reading.trouble:
             told = f"  the {provider} balance was not read, and is tried again: {reading.trouble}"
             self._tell_once("unread", "unread", one_line(told))
-        low = self._context.ledger.read().low_balances.get(provider)
-        if low is not None and run.balance_policy != IGNORE:
+        with suppress(LedgerError):
+            low = self._context.ledger.read().low_balances.get(provider)
+            if low is None or run.balance_policy == IGNORE:
+                return
             self._tell_once("balance", f"{low.hours} {low.read_at}", f"  {low_balance(low, now)}")
 
     def _tell_once(self, kind: str, trouble: str, line: str) -> None:

@@ -32,6 +32,8 @@ LOW_HOURS = (6, 24)
 """A warning is given when the balance lasts for fewer hours than these, once for each."""
 BILLED_WITHIN_S = 600.0
 """Rent is in the balance at the latest so long after it was due: RunPod charges every 5 minutes."""
+FITTING_SHARE = 0.98
+"""Of what is free, for a budget that is shortened to it."""
 _HOUR_S = 3600.0
 _BEFORE_A_POD = (State.PLANNED, State.RESERVED)
 
@@ -92,6 +94,11 @@ class Funds:
     def free(self) -> Usd:
         """Below zero where runs may need more than there is."""
         return self.balance - self.held_usd
+
+    @property
+    def fitting(self) -> Usd:
+        """The most that a budget may be to fit: the account may spend until it is reserved."""
+        return Usd.from_micros(int(self.free.micros * FITTING_SHARE))
 
     def missing(self, worst: Usd) -> Usd:
         """The sum to pay in before ``worst`` fits; 0 where it fits."""

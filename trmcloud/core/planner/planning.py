@@ -55,7 +55,17 @@ from trmcloud.core.spec.overrides import check_last_rungs
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PHASES, as_option
-from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP, OBJECTIVES, DataSource, RunSpec
+from trmcloud.core.spec.spec import (
+    DELETE,
+    DELETE_FETCHED,
+    IGNORE,
+    KEEP,
+    OBJECTIVES,
+    STOP,
+    WARN,
+    DataSource,
+    RunSpec,
+)
 from trmcloud.core.spec.stop_rules import check_rules
 
 PLAN_LIFETIME_S = DAY_S
@@ -405,6 +415,12 @@ def _volume_line(spec: RunSpec, candidate: Candidate, now: float) -> str:
     )
 
 
+_ON_LOW_BALANCE = {
+    STOP: "the run lands before the provider's balance ends, if a command or the guard runs here",
+    IGNORE: "the provider's balance is not read",
+}
+
+
 def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) -> dict[str, str]:
     worth = f", {spec.hour_value} per hour" if spec.objective == "value" else ""
     deadline = "off"
@@ -437,6 +453,8 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
         limits["hard stop"] = f"{candidate.hard_stop_s:,.0f} s after start"
         limits["landing reserve"] = f"{candidate.landing_s:,.0f} s"
         limits["storage"] = f"{candidate.storage} until a week after the run"
+        if candidate.provider != LOCAL and spec.balance != WARN:
+            limits["low balance"] = _ON_LOW_BALANCE[spec.balance]
         if candidate.volume_rate:
             limits["storage"] = f"{candidate.storage} until its volume's day"
             limits["volume"] = _volume_line(spec, candidate, now)
