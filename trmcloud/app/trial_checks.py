@@ -595,11 +595,11 @@ _PAIR = re.compile(
 )
 _WORDS = re.compile(
     rf"""\b((?:(?:val|valid|validation|eval|test|dev|train|training)[ _-])?
-    (?:loss|acc|accuracy|ppl|perplexity|bpb|bpc))(\s{{1,8}})({_NUMBER})""",
+    (?:loss|acc|accuracy|ppl|perplexity|bpb|bpc)|[A-Z]{{1,20}}@[0-9]{{1,4}})(\s{{1,8}})({_NUMBER})""",
     re.X | re.I,
 )
 _NO_METRIC = re.compile(
-    r"(global_?)?(step|iter|iteration|epoch)s?|lr|learning_rate|time|seconds|elapsed|eta|seed|"
+    r"(global_?|num_|total_|n_)?(step|timestep|update|iter|iteration|epoch)s?|lr|learning_rate|time|seconds|elapsed|eta|seed|"
     r"port|pid|rank|world_size|device|.*(/s|_per_sec.*|per_second|time|_ms|samples|tokens)", re.I
 )  # fmt: skip
 _OF_A_LIBRARY = re.compile(r"\[?[IWEF][0-9]{4} [0-9:.]+ ")
