@@ -20,7 +20,15 @@ from typing import Any, NamedTuple
 from trmcloud.core.contract.command import is_inside
 from trmcloud.core.contract.command_terms import MOST_DEPTH, MOST_FILES
 from trmcloud.core.values import dataclass
-from trmcloud.pod.job.parts import INDEX_NAME, SUFFIX, SplitFolder, named_files
+from trmcloud.pod.job.parts import (
+    INDEX_NAME,
+    SUFFIX,
+    Index,
+    SplitFolder,
+    named_files,
+    zero_files,
+    zero_shards,
+)
 
 OUTPUTS = "outputs"
 """The kind of the one archive of files that no layout recognises."""
@@ -494,11 +502,10 @@ def layout_of(folder: Folder, root: Path) -> str:
     if any("_METADATA" in f.files for n, f in folders.items() if not _DIGITS.search(n)):
         return "orbax"
     if (split := split_of(folder, root)) is not None:
-        return "torch-dcp" if split.is_whole else UNFINISHED
+        what = "torch-dcp" if INDEX_NAME in files else "deepspeed"
+        return what if split.is_whole else UNFINISHED
     if "saved_model.pb" in files:
         return "saved-model"
-    if any(re.search(r"mp_rank_\d+_model_states\.pt$", n) for n in files):
-        return "deepspeed"
     if {"config.cfg", "meta.json", "tokenizer"} <= set(files):
         return "spacy"
     if "model_index.json" in files and folders:
@@ -523,6 +530,8 @@ def split_of(folder: Folder, root: Path, place: str = "") -> SplitFolder | None:
     index = files.get(INDEX_NAME)
     own = {name: file.mtime_ns for name, file in files.items() if name.endswith(SUFFIX)}
     if index is None:
+        if shards := tuple(zero_shards(files)):
+            return _split_of_zero(folder, root, place, shards)
         return (
             SplitFolder(place, folder.path, root / folder.path, own, None, _NONE) if own else None
         )
@@ -530,7 +539,20 @@ def split_of(folder: Folder, root: Path, place: str = "") -> SplitFolder | None:
     if not own and not named:
         return None
     missing = named - own.keys()
-    return SplitFolder(place, folder.path, root / folder.path, own, index.mtime_ns, missing)
+    known = Index(root / index.path, index.mtime_ns)
+    return SplitFolder(place, folder.path, root / folder.path, own, known, missing)
+
+
+def _split_of_zero(folder: Folder, root: Path, place: str, shards: tuple[str, ...]) -> SplitFolder:
+    """Of DeepSpeed: its index is the file of model states of the first rank here."""
+    own = {name: folder.files[name].mtime_ns for name in shards}
+    first = min((n for n in shards if n.endswith("_model_states.pt")), key=len, default=None)
+    if first is None:
+        return SplitFolder(place, folder.path, root / folder.path, own, None, _NONE)
+    index = folder.files[first]
+    known = Index(root / index.path, index.mtime_ns)
+    named = zero_files(known.path, index.mtime_ns, index.size_bytes, shards)
+    return SplitFolder(place, folder.path, root / folder.path, own, known, named - own.keys())
 
 
 _NONE: frozenset[str] = frozenset()

@@ -497,8 +497,8 @@ class Job:
     def _notes(self, now: float) -> list[str]:
         """Return the warnings for the user."""
         notes = self._taking.notes
-        indexed = [split.index_ns for split in self._taking.split if split.missing]
-        if any(now - (at or 0) / 1e9 >= _LACKS_AFTER_S for at in indexed):
+        lacking = [split.index for split in self._taking.split if split.missing and split.index]
+        if any(now - index.written_ns / 1e9 >= _LACKS_AFTER_S for index in lacking):
             notes += self._taking.incomplete
         waited = now - self._started_at >= _KEYS_AFTER_S
         if self._command.metric and self._tell.metric is None and waited:
