@@ -269,7 +269,8 @@ class Readings:
         if self._bars is not None and (step := self._bars.step(text)) is not None:
             return Reading(step, {}, by_bar=True)
         self._lines += 1
-        if self._lines <= _KEYS_FROM or self._lines % 50 == 0:
+        is_text = "\ufffd" not in text  # or every letter before a digit were a name
+        if is_text and (self._lines <= _KEYS_FROM or self._lines % 50 == 0):
             self.note_keys(_PAIR.findall(text) + _WORDS.findall(text) + _AT.findall(text))
         metrics = {}
         value = self._by_pattern(text) if self._pattern is not None else self._in_text(text)
