@@ -356,6 +356,11 @@ def test_one_that_crashed_goes_on_from_its_checkpoint(user: User) -> None:
         (("--image", "a/b:1"), ("python3", "train.py"), "--image is for runpod"),
         (("--probe", "-1"), ("python3", "train.py"), "--probe is from 1"),
         (("--data", "nowhere"), ("python3", "train.py"), "--data takes a folder"),
+        (
+            ("--checkpoint-gb", "100", "--bucket", "s3://bucket/runs"),
+            ("python3", "train.py"),
+            "--checkpoint-gb 100 with --bucket: a pod uploads files of up to 69 GB",
+        ),
         ((), ("no-such-program",), "there is no such command here"),
     ],
 )

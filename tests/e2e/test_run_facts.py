@@ -5,6 +5,7 @@ docs/soak/own-rows.md lists them all, with the test or run that shows each.
 
 from __future__ import annotations
 
+import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -15,6 +16,23 @@ from tests.e2e.user import User
 from tests.standins import scripts
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome
 
+RESUMABLE = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+path = sys.argv[2] if len(sys.argv) > 2 else ""
+step = int(open(path).read()) if path else 0
+print("BEGINS", step, "from", path, flush=True)
+os.makedirs("out", exist_ok=True)
+while True:
+    time.sleep(0.2)
+    step += 1
+    print(f"step {step} val_loss={1 / step:.4f}", flush=True)
+    if step % 5 == 0:
+        with open(f"out/step-{step}.ckpt", "w") as file:
+            file.write(str(step))
+        time.sleep(2.2)
+"""
+"""Goes on from a checkpoint, and saves as it goes."""
 RATE = ("--rate", "3.60", "--checkpoint-gb", "0.001", "-y")
 PYTHON = ("--", "python3", "train.py")
 
@@ -120,3 +138,30 @@ class TestInABucket:
         [archive] = (saver.cwd / "rest" / "own").iterdir()
         with tarfile.open(archive) as rest:
             assert rest.getnames() == ["out/predictions.csv"]
+
+    def test_one_that_was_stopped_is_resumed_from_the_bucket_alone(self, saver: User) -> None:
+        """Its checkpoint is put back where the script wrote it, and ``--resume`` names it there."""
+        pytest.importorskip("boto3")
+        from tests.standins.s3 import BUCKET
+
+        script(saver, RESUMABLE)
+        shown = saver.run(
+            *("run", "local", "--budget", "0.06", *RATE, "--hours", "0.003", "--grace", "5"),
+            *("--metric", "val_loss", "--bucket", f"s3://{BUCKET}/to-resume"),
+            *("--resume", "python3 train.py --from {checkpoint}", *PYTHON),
+            code=Outcome.LANDED.exit_code,
+        )
+        run_id = saver.only_run().run_id
+        assert "spent $" in shown
+        for folder in (*saver.home.glob("runs/*/*/checkpoints"), *saver.home.glob("runs/*/*/work")):
+            shutil.rmtree(folder)
+        assert not saver.checkpoints(), "only the bucket has them"
+        saver.run("resume", run_id, code=Outcome.LANDED.exit_code)
+        assert not saver.live_pods()
+        log = saver.run("logs", run_id, "-n", "1000")
+        begun = re.findall(r"BEGINS (\d+) from (\S*)", log)
+        assert begun[0] == ("0", "")
+        step, path = begun[-1]
+        assert int(step) >= 5
+        assert path.endswith(f"/train/work/out/step-{step}.ckpt"), "where the script wrote it"
+        assert max(manifest.step for manifest in saver.checkpoints().values()) > int(step)

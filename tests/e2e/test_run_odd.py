@@ -85,6 +85,24 @@ def test_one_that_changes_its_folder_and_prints_no_text(user: User) -> None:
     assert metric(user)["value"] == 0.25
 
 
+def test_one_that_works_in_another_folder(user: User, tmp_path: Path) -> None:
+    assert user.cwd is not None
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    (user.cwd / "train.py").write_text(scripts.LEAVING, encoding="utf-8")
+    options = ("--rate", "3.60", "--budget", "0.20", "--checkpoint-gb", "0.01", "-y")
+    train = ("--", "python3", "train.py", str(other))
+    shown = user.run("run", "local", *options, *train, code=NO_CHECKPOINT_CODE)
+    assert f"which is watched with --checkpoints {other}" in " ".join(shown.split())
+    user.run("run", "local", *options, "--checkpoints", str(other), *train)
+
+
+def test_one_that_prints_its_only_value_last(user: User) -> None:
+    run(user, scripts.HASTY, "--metric", "val_loss")
+    assert fetched(user).read_bytes().startswith(b"hasty")
+    assert metric(user)["value"] == 0.125
+
+
 def test_one_that_leaves_a_daemon(user: User) -> None:
     shown = run(user, scripts.DAEMON, code=NO_CHECKPOINT_CODE)
     assert "running, now ended: start it in the foreground" in " ".join(shown.split())

@@ -152,6 +152,26 @@ time.sleep(5)
 os.remove("out/step-5.pt")
 """
 
+#: Works and saves in a folder outside its own.
+LEAVING = """
+import os, sys, time
+os.chdir(sys.argv[1])
+open("model_1.pt", "wb").write(b"elsewhere" * 100)
+print("step 1 val_loss=2", flush=True)
+time.sleep(3)
+"""
+
+#: Prints bytes of no text, much more, and at its very end its only value.
+HASTY = """
+import os, sys
+for number in range(400):
+    sys.stdout.buffer.write(os.urandom(5000))
+for number in range(8000):
+    print("a line of no number" + " and more of it" * 20)
+open("model_1.pt", "wb").write(b"hasty" * 100)
+print("step 1 val_loss=0.125", flush=True)
+"""
+
 #: Changes its folder, and prints what is no text.
 WANDERING = """
 import os, time

@@ -34,6 +34,7 @@ from trmcloud.core.contract.command import (
     CommandSource,
     is_inside,
 )
+from trmcloud.core.contract.command_objects import why_not_in_bucket
 from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
@@ -396,7 +397,14 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
             "--data takes a folder, and there is none", where=data, next_step="--data data"
         )
     wished = replace(request, recipe=RECIPE, phase="train", data=data)
-    return replace(planner.spec_to_launch(wished), command=command)
+    spec = replace(planner.spec_to_launch(wished), command=command)
+    if spec.bucket and (why := why_not_in_bucket(command.checkpoint_bytes, command.keep_best)):
+        raise UsageError(
+            f"--checkpoint-gb {command.checkpoint_bytes / 1e9:g} with --bucket: {why}",
+            next_step="a smaller --keep-best or --checkpoint-gb, or --volume, or neither: it is"
+            " pulled here",
+        )
+    return spec
 
 
 def check_hardware(text: str) -> str:

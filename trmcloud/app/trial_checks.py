@@ -192,6 +192,7 @@ _OFFLINE = re.compile(
     re.I,
 )
 """Messages of a command that needs a network, in the words of libc and the hub's libraries."""
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([A-Za-z0-9_.]{1,80})'")
 _SHOWN = 3
 _MOST_NAMES = 8
 """Of numbers, in the check of the metric."""
@@ -235,6 +236,8 @@ def _starts(facts: Facts) -> Check:
         )  # fmt: skip
     if first.code:
         fix = "; ".join(dict.fromkeys(each.fix for each in facts.missing))
+        if any("get_ipython" in line for line in details):
+            fix = fix or "of a notebook: run it with ipython, or delete its get_ipython() lines"
         why = [each.said for each in facts.missing]
         how = _ended(first.code, first.ran_s)
         return Check("starts", Result.FAILED, "; ".join([how, *why[:_SHOWN]]), fix, details)
@@ -293,6 +296,12 @@ def _reads(facts: Facts) -> Check:
 def _imports(facts: Facts) -> Check:
     if not facts.observed.pythons:
         return Check("imports", Result.UNKNOWN, "no Python process was observed")
+    lacking = _lacking(facts)
+    if lacking:
+        return Check(
+            "imports", Result.FAILED, f"{lacking} is not installed here",
+            "install it here for a trial: what it would import then is not known",
+        )  # fmt: skip
     if facts.unnamed:
         where = facts.requirements or "requirements.txt"
         said = f"{where} does not name" if facts.requirements else "no requirements name"
@@ -305,6 +314,16 @@ def _imports(facts: Facts) -> Check:
     if facts.requirements:
         return Check("imports", Result.PASSED, f"all are named by {facts.requirements}")
     return Check("imports", Result.PASSED, "nothing that the default image lacks")
+
+
+def _lacking(facts: Facts) -> str:
+    """The module that ended it by not being here at all; empty where none did."""
+    first = facts.observed.first
+    absent = " ".join(each.name for each in (*facts.missing, *facts.own_modules))
+    for line in first.last_lines if first.code else ():
+        if found := _NO_MODULE.search(line):
+            return "" if found.group(1).partition(".")[0] in absent else found.group(1)
+    return ""
 
 
 def _writes(facts: Facts) -> Check:
@@ -595,11 +614,11 @@ _PAIR = re.compile(
 )
 _WORDS = re.compile(
     rf"""\b((?:(?:val|valid|validation|eval|test|dev|train|training)[ _-])?
-    (?:loss|acc|accuracy|ppl|perplexity|bpb|bpc))(\s{{1,8}})({_NUMBER})""",
+    (?:loss|acc|accuracy|ppl|perplexity|bpb|bpc)|[A-Z]{{1,20}}@[0-9]{{1,4}})(\s{{1,8}})({_NUMBER})""",
     re.X | re.I,
 )
 _NO_METRIC = re.compile(
-    r"(global_?)?(step|iter|iteration|epoch)s?|lr|learning_rate|time|seconds|elapsed|eta|seed|"
+    r"(global_?|num_|total_|n_)?(step|timestep|update|iter|iteration|epoch)s?|lr|learning_rate|time|seconds|elapsed|eta|seed|"
     r"port|pid|rank|world_size|device|.*(/s|_per_sec.*|per_second|time|_ms|samples|tokens)", re.I
 )  # fmt: skip
 _OF_A_LIBRARY = re.compile(r"\[?[IWEF][0-9]{4} [0-9:.]+ ")

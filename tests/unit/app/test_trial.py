@@ -103,6 +103,20 @@ def test_how_it_starts(first: Attempt, result: str, said: str) -> None:
     assert (made.result, said in made.evidence) == (Result(result), True), made
 
 
+def test_a_module_that_is_nowhere_is_no_passed_import() -> None:
+    last = "ModuleNotFoundError: No module named 'torchvision'"
+    made = check("imports", facts(Attempt(code=1, last_lines=(last,))))
+    assert (made.result, made.evidence) == (Result.FAILED, "torchvision is not installed here")
+    own = MissingFile("module torchvision", "it lies outside", "--root ..")
+    made = check("imports", facts(Attempt(code=1, last_lines=(last,)), missing=(own,)))
+    assert "not installed" not in made.evidence, "it is here, and was not sent"
+
+
+def test_a_converted_notebook_is_said_to_be_one() -> None:
+    made = check("starts", facts(Attempt(code=1, last_lines=("NameError: name 'get_ipython'",))))
+    assert "run it with ipython" in made.fix
+
+
 def test_what_was_not_sent_is_named_with_its_reason_and_what_sends_it() -> None:
     absent = MissingFile("data/train.bin", "git ignores it", "--data data")
     of = facts(Attempt(code=1, last_lines=("FileNotFoundError",)), missing=(absent,))

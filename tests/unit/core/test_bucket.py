@@ -26,7 +26,12 @@ from trmcloud.core.contract.bucket_layout import (
     puts_in_slot,
     slots_of,
 )
-from trmcloud.core.contract.command_objects import command_file_name, puts_of_command
+from trmcloud.core.contract.command_objects import (
+    command_file_name,
+    granted_bytes_of_command,
+    puts_of_command,
+    why_not_in_bucket,
+)
 from trmcloud.core.contract.manifest import MAX_MANIFEST_BYTES, CheckpointManifest, shard_name
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
@@ -101,6 +106,25 @@ def test_every_file_of_a_commands_checkpoint_may_be_stored(sizes: list[int], mor
             path, length = f"train/g1-slot-0/{piece.name}", piece.end - piece.start
             assert not is_oversized(path, length, {"train": most})
     assert {("tree.json", None), ("manifest.json", None)} <= granted
+
+
+@pytest.mark.parametrize("gigabytes", [0.01, 2, 16, 40, 68])
+@pytest.mark.parametrize("keep_best", [1, 2, 3])
+def test_grants_of_a_commands_large_checkpoints_can_be_given(
+    gigabytes: float, keep_best: int
+) -> None:
+    reserved = int(gigabytes * 1e9)
+    assert why_not_in_bucket(reserved, keep_best) == ""
+    granted = granted_bytes_of_command(reserved)
+    assert granted >= reserved
+    count = len(puts_of_command(granted)) * len(slots_of(1, keep_best))
+    assert count * 2000 < bk.MAX_GRANTS_BYTES, "each of 2 kB, a session's token in it"
+    pieces_of(command_file_name(1), reserved)  # one file of that size can be cut
+
+
+def test_what_no_grants_cover_is_said_before_renting() -> None:
+    assert "files of up to 69 GB, and a checkpoint may hold 100 GB" in why_not_in_bucket(10**11, 2)
+    assert "20 kept checkpoints of 60 GB need" in why_not_in_bucket(60 * 10**9, 20)
 
 
 def test_every_full_piece_has_a_length_that_is_known_beforehand() -> None:
@@ -355,9 +379,9 @@ def test_grants_have_bounds_of_their_own() -> None:
     with pytest.raises(ContractError, match="longer than any real one"):
         grants(puts={**many, "one": "more"})
     with pytest.raises(ContractError, match="larger than any real one"):
-        bk.load_grants(" " * ((16 << 20) + 1))
+        bk.load_grants(" " * (bk.MAX_GRANTS_BYTES + 1))
     with pytest.raises(ContractError, match="no JSON"):
-        bk.load_grants(" " * (16 << 20))
+        bk.load_grants(" " * bk.MAX_GRANTS_BYTES)
 
 
 def test_uploads_are_read_and_their_trouble_is_cut() -> None:

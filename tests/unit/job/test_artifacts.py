@@ -40,6 +40,17 @@ def found(root: Path, below: str = "out") -> dict[str, tuple[str, int]]:
 
 
 TRAINER = ("model.safetensors", "config.json", "training_args.bin", "trainer_state.json")
+INDEXES: dict[str, object] = {
+    "model_index.json": {
+        "_class_name": "P",
+        "unet": ["diffusers", "U"],
+        "vae": [],
+        "scheduler": [],
+    },
+    "modules.json": [{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense"}],
+}
+"""What the index of a pipeline names as its parts."""
+SPACY = ("config.cfg", "meta.json", "tokenizer", "vocab/strings.json")
 LAYOUTS: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, int]]]] = {
     "transformers: checkpoints and a final model in their folder": (
         (
@@ -132,6 +143,42 @@ LAYOUTS: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, int]]]] = {
         ("out/G_100.pth", "out/D_100.pth", "out/G_200.pth", "out/D_200.pth"),
         {"out/D_100.pth": ("pth", 2), "out/D_200.pth": ("pth", 2)},
     ),
+    "diffusers: a pipeline is one model, beside its training's checkpoints": (
+        (
+            *("out/model_index.json", "out/unet/config.json", "out/scheduler/config.json"),
+            *("out/unet/diffusion_pytorch_model.safetensors", "out/vae/config.json"),
+            "out/vae/diffusion_pytorch_model.safetensors",
+            *("out/checkpoint-50/optimizer.bin", "out/checkpoint-50/unet/config.json"),
+            "out/checkpoint-50/unet/diffusion_pytorch_model.safetensors",
+            "out/logs/text2image/events.out.tfevents.1",
+        ),
+        {"out": ("diffusers", 6), "out/checkpoint-50": ("folder", 3)},
+    ),
+    "sentence-transformers: with its modules": (
+        (
+            *("out/config.json", "out/model.safetensors", "out/modules.json"),
+            *("out/1_Pooling/config.json", "out/2_Dense/config.json"),
+            "out/2_Dense/model.safetensors",
+        ),
+        {"out": ("transformers-model", 6)},
+    ),
+    "spacy": (
+        (
+            *(f"out/{m}/{n}" for m in ("model-best", "model-last") for n in SPACY),
+            *("out/model-best/tagger/model", "out/model-last/tagger/model"),
+        ),
+        {"out/model-best": ("spacy", 5), "out/model-last": ("spacy", 5)},
+    ),
+    "in folders that boards use too": (
+        (
+            *("out/runs/detect/train/weights/best.pt", "out/runs/detect/train/args.yaml"),
+            *("out/logs/rl_model_500.pth", "out/logs/evaluations.npz"),
+        ),
+        {
+            "out/logs/rl_model_500.pth": ("pth", 1),
+            "out/runs/detect/train/weights/best.pt": ("pt", 1),
+        },
+    ),
     "step_N without a suffix": (("out/step_5",), {"out/step_5": ("file", 1)}),
     "not yet whole, logs, pictures": (
         ("out/.model.pt", "out/model.pt.tmp", "out/tmp-model.pt", "out/x.log", "out/a.png"),
@@ -144,6 +191,9 @@ LAYOUTS: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, int]]]] = {
 def test_files_that_belong_together_are_one_checkpoint(tmp_path: Path, layout: str) -> None:
     names, expected = LAYOUTS[layout]
     lay(tmp_path, *names)
+    for name in names:
+        if (index := INDEXES.get(Path(name).name)) is not None:
+            (tmp_path / name).write_text(json.dumps(index))
     assert found(tmp_path) == expected
 
 
@@ -161,13 +211,23 @@ def test_what_a_file_is_shows_in_its_first_bytes(tmp_path: Path) -> None:
     lay(tmp_path, "out/pickled", content=pickle.dumps([1], protocol=4))
     with zipfile.ZipFile(tmp_path / "out" / "zipped", "w") as archive:
         archive.writestr("archive/data.pkl", b"x" * 400)
-    with zipfile.ZipFile(tmp_path / "out" / "documents", "w") as archive:
-        archive.writestr("text.xml", b"x" * 400)
+    with zipfile.ZipFile(tmp_path / "out" / "run.cleanrl_model", "w") as archive:
+        archive.writestr("archive/data.pkl", b"x" * 400)
+    with zipfile.ZipFile(tmp_path / "out" / "rl_model_512_steps.zip", "w") as archive:
+        archive.writestr("data", b"x" * 400)
+        archive.writestr("policy.pth", b"x" * 400)
+    for name in ("documents", "report.zip", "report.docx"):
+        with zipfile.ZipFile(tmp_path / "out" / name, "w") as archive:
+            archive.writestr("text.xml", b"x" * 400)
     looked = find_artifacts(tmp_path, below="out")
     names = {file.path for artifact in looked.artifacts for file in artifact.files}
-    assert names == {"booster.json", "trees.txt", "pickled", "zipped"}
+    assert names == {
+        *("booster.json", "trees.txt", "pickled", "zipped"),
+        *("run.cleanrl_model", "rl_model_512_steps.zip"),
+    }
     assert {file.path for file in looked.rest} == {
-        *("out/notes.txt", "out/results.json", "out/documents")
+        *("out/notes.txt", "out/results.json"),
+        *("out/documents", "out/report.zip", "out/report.docx"),
     }
 
 
@@ -223,6 +283,10 @@ def test_metrics_of_layouts(tmp_path: Path) -> None:
     assert step_in(one(tmp_path / "ox")) == 30
     lay(tmp_path / "pl", "out/epoch=2-step=9-val_loss=0.34.ckpt")
     assert metrics_in(one(tmp_path / "pl")) == [(9, {"val_loss": 0.34})]
+    lay(tmp_path / "sp", *(f"out/model-best/{name}" for name in SPACY))
+    told = {"performance": {"tag_acc": 0.75, "tagger_loss": 3.5}}
+    (tmp_path / "sp/out/model-best/meta.json").write_text(json.dumps(told))
+    assert metrics_in(one(tmp_path / "sp")) == [(None, {"tag_acc": 0.75, "tagger_loss": 3.5})]
 
 
 @pytest.mark.parametrize("state", [b"[" * 100_000, b"\xff", b'{"log_history": 5}', b"[]", b""])

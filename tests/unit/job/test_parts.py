@@ -159,6 +159,62 @@ def test_a_file_of_a_later_save_than_the_index_is_not_asked_for(machines: Machin
     assert machines.receiver._choose([(*key, 60.0)]) == [key]
 
 
+def states(at: Path, name: str, ranks: int) -> None:
+    """Model states as DeepSpeed's engine writes them, by torch itself."""
+    torch = pytest.importorskip("torch")
+    at.mkdir(parents=True, exist_ok=True)
+    about = {"global_steps": 7, "dp_world_size": ranks, "mp_world_size": 1, "ds_version": "0.18"}
+    torch.save({"module": {"weight": torch.ones(300)}, **about}, at / name)
+
+
+SHARD = "bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
+
+
+@pytest.mark.parametrize("ranks", [2, 16, 300])
+def test_a_deepspeed_folder_needs_the_shard_of_every_rank(tmp_path: Path, ranks: int) -> None:
+    at = lay(tmp_path, "out/global_step7", [SHARD.format(n) for n in range(ranks - 1)])
+    states(at, "mp_rank_00_model_states.pt", ranks)
+    assert kinds(tmp_path) == {}
+    [split] = find_artifacts(tmp_path, below="out").split
+    assert split.missing == {SHARD.format(ranks - 1)}
+    lay(tmp_path, "out/global_step7", [SHARD.format(ranks - 1)])
+    assert kinds(tmp_path) == {"out/global_step7": "deepspeed"}
+
+
+def test_zero_3_shares_the_weights_out_too(tmp_path: Path) -> None:
+    at = lay(tmp_path, "out/global_step7", ["zero_pp_rank_0_mp_rank_00_optim_states.pt"])
+    states(at, "zero_pp_rank_0_mp_rank_00_model_states.pt", 2)
+    [split] = find_artifacts(tmp_path, below="out").split
+    assert split.missing == {
+        "zero_pp_rank_1_mp_rank_00_model_states.pt",
+        "zero_pp_rank_1_mp_rank_00_optim_states.pt",
+    }
+
+
+def test_deepspeeds_shards_of_the_other_machine_come_to_the_first(machines: Machines) -> None:
+    at = lay(machines.first, "out/checkpoint-7/global_step7", [SHARD.format(0)])
+    content = os.urandom(1 << 20)
+    other = lay(machines.other, "out/checkpoint-7/global_step7", [SHARD.format(1)], content)
+    states(at, "mp_rank_00_model_states.pt", 2)
+    assert machines.look() == []
+    shard = other / SHARD.format(1)
+    earlier = time.time_ns() - 4_000_000_000
+    os.utime(shard, ns=(earlier, earlier))  # written long ago: it is whole
+    until(lambda: machines.look() == ["out/checkpoint-7"])
+    assert (at / shard.name).read_bytes() == content
+
+
+def test_shards_of_a_tag_that_is_written_over_are_not_mixed(machines: Machines) -> None:
+    at = lay(machines.first, "out/last", [SHARD.format(0)])
+    states(at, "mp_rank_00_model_states.pt", 2)
+    lay(machines.other, "out/last", [SHARD.format(1)])
+    machines.look()
+    assert machines.receiver._choose([("", "out/last", SHARD.format(1), 60.0)]) == []
+    assert [split.missing for split in machines.seen_first.split] == [{SHARD.format(1)}], (
+        "the live line and the end name it"
+    )
+
+
 def test_a_machine_that_has_ended_stays_until_its_file_is_there(machines: Machines) -> None:
     at = lay(machines.first, "out/step-20", ["__0_0.distcp"])
     lay(machines.other, "out/step-20", ["__1_0.distcp"])

@@ -85,7 +85,7 @@ def test_what_has_stopped_changing_is_handed_out_once(work: Path) -> None:
 def test_which_files_may_be_checkpoints(work: Path, checkpoints: str, found: list[str]) -> None:
     for name in ("model.pt", "notes.txt", ".hidden.pt", "model.pt.tmp", "tmp-model.pt"):
         (work / "out" / name).write_bytes(b"x")
-    for name in ("checkpoint-5", "runs", "tmp-checkpoint-6"):
+    for name in ("checkpoint-5", "wandb", "tmp-checkpoint-6"):
         (work / "out" / name).mkdir()
         (work / "out" / name / "model.pt").write_bytes(b"x")
     (work / "out" / "latest").symlink_to("checkpoint-5")

@@ -19,6 +19,7 @@ from trmcloud.core.contract.bucket_layout import (
     PIECE_BYTES,
 )
 from trmcloud.core.contract.command import PHASE, RECIPE
+from trmcloud.core.contract.command_objects import granted_bytes_of_command
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
@@ -88,8 +89,7 @@ def granted_file_bytes(plan: Plan) -> Mapping[str, int]:
     """By phase, what one file of a checkpoint may hold: far more than the plan expects. Of a user's
     command, what a whole checkpoint may."""
     if plan.spec.command is not None:
-        size = max(2 * PIECE_BYTES, GRANTED_TIMES * plan.spec.command.checkpoint_bytes)
-        return {PHASE: size}
+        return {PHASE: granted_bytes_of_command(plan.spec.command.checkpoint_bytes)}
     most: dict[str, int] = {}
     for candidate in plan.candidates:
         for phase in candidate.phases:

@@ -31,7 +31,7 @@ GRANTS_NAME = "grants.json"
 UPLOADS_NAME = "uploads.json"
 TOLD_NAME = "told.json"
 """On the pod: which result the report in the bucket bears."""
-MAX_GRANTS_BYTES = 16 << 20
+MAX_GRANTS_BYTES = 64 << 20
 _MOST_GRANTED = 1 << 16
 _step_of = attrgetter("step")
 

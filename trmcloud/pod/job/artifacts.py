@@ -20,7 +20,15 @@ from typing import Any, NamedTuple
 from trmcloud.core.contract.command import is_inside
 from trmcloud.core.contract.command_terms import MOST_DEPTH, MOST_FILES
 from trmcloud.core.values import dataclass
-from trmcloud.pod.job.parts import INDEX_NAME, SUFFIX, SplitFolder, named_files
+from trmcloud.pod.job.parts import (
+    INDEX_NAME,
+    SUFFIX,
+    Index,
+    SplitFolder,
+    named_files,
+    zero_files,
+    zero_shards,
+)
 
 OUTPUTS = "outputs"
 """The kind of the one archive of files that no layout recognises."""
@@ -28,7 +36,7 @@ UNFINISHED = "unfinished"
 """The layout of a folder whose index is not there yet, or that lacks files of its index."""
 STATES = frozenset({"cbsnapshot"})
 """Layouts of a training's state whose step no name and no line of the log tells."""
-MODELS_ALONE = frozenset({"transformers-model", "transformers-adapter"})
+MODELS_ALONE = frozenset({"transformers-model", "transformers-adapter", "diffusers"})
 """Layouts of models without the state that their trainer goes on from."""
 NAMED = "named"
 """The kind of what a pattern of ``--checkpoints`` or a line of reports names."""
@@ -37,7 +45,7 @@ _MODELS = frozenset(
         *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npz", ".npy", ".msgpack", ".h5"),
         *(".hdf5", ".keras", ".pkl", ".pickle", ".joblib", ".skops", ".onnx", ".gguf", ".tar"),
         *(".distcp", ".ubj", ".cbm", ".cbsnapshot", ".eqx", ".pdparams", ".params", ".nemo"),
-        *(".torch", ".model", ".index", ".pb", ".tflite", ".mar"),
+        *(".torch", ".model", ".index", ".pb", ".tflite", ".mar", ".rds", ".jld2", ".bson"),
     )
 )
 """The suffixes of files that hold weights."""
@@ -58,6 +66,11 @@ _FIRST_BYTES: tuple[tuple[bytes, bytes], ...] = (
 """How files of weights begin, and what else stands in their first bytes: torch's zip, a pickle,
 HDF5, GGUF, CatBoost, XGBoost's JSON and UBJSON, LightGBM's text."""
 _LOOKED_AT = 256
+_TORCH_ZIP = (b"PK\x03\x04", b"data.pkl")
+_IN_ARCHIVE = re.compile(
+    rb"policy\.pth|pytorch_variables\.pth|data\.pkl|variables\.index|\.safetensors|model\.weights\.h5"
+)
+"""Names in the list at a zip's end that show a model: Stable-Baselines3's, torch's, Keras'."""
 _BY_CONTENT = frozenset(("", ".txt", ".json", ".deprecated", ".lgb", ".xgb"))
 """Suffixes that say nothing: the first bytes decide."""
 
@@ -68,6 +81,10 @@ _LIKE_A_MODEL = re.compile(
     r"|policy|net|best|last|final",
     re.I,
 )
+_LIKE_DATA = re.compile(
+    r"eval|histor|metric|result|log(?!it|ist)|loss|pred|sampl|output|score|featur|embed|curve", re.I
+)
+"""Names of arrays that are none of a model, in a named folder as well."""
 _PART = re.compile(
     r"^(training_args|optim|opt_state|scheduler|lr_sched|scaler|rng_state|random_state|trainer_state"
     r"|tokenizer|vocab|merges|special_tokens|added_tokens|generation_config|preprocessor|sampler"
@@ -83,19 +100,10 @@ _PART_SUFFIXES = frozenset(
 _IN_MAKING = re.compile(
     r"(^\.)|(^tmp)|(\.tmp)|(-tmp-)|(^_tmp)|(\.part(ial)?$)|(\.incomplete)|(\.lock$)|(~$)", re.I
 )
-_NO_OUTPUT = frozenset(
-    (
-        "__pycache__",
-        "node_modules",
-        "site-packages",
-        "wandb",
-        "mlruns",
-        "runs",
-        "logs",
-        "tensorboard",
-    )
-)
-"""Folders in which no checkpoint is looked for: packages, and boards' own files."""
+_NO_OUTPUT = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", "mlruns"))
+"""Folders that are not looked into: packages, and trackers' own copies."""
+_BOARDS = frozenset(("runs", "logs", "tensorboard"))
+"""Folders of boards' event files. Checkpoints may lie in them; they are part of none."""
 _INPUTS = frozenset(("data", "dataset", "datasets", "cache"))
 """Folders that are not looked into where no folder was named."""
 _LOG = re.compile(r"(\.log$)|(^events\.out\.tfevents\.)|(\.out$)|(\.err$)", re.I)
@@ -221,6 +229,11 @@ def metrics_in(artifact: Artifact) -> list[tuple[int | None, dict[str, float]]]:
     for path in ("metrics/metrics", "metrics"):
         if path in by_path and (said := _json(artifact.root / path)) is not None:
             return [(artifact.marks.step, _numbers(said))]
+    if artifact.kind == "spacy":
+        said = _json(artifact.root / "meta.json")
+        told = said.get("performance") if said is not None else None
+        if isinstance(told, dict):
+            return [(artifact.marks.step, _numbers(told))]
     named = _NAMED_METRIC.findall(artifact.source.rpartition("/")[2].rpartition(".")[0])
     metrics = {name: float(value) for name, value in named}
     return [(artifact.marks.step, metrics)] if metrics else []
@@ -238,13 +251,18 @@ def step_in(artifact: Artifact) -> int | None:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
+    said = _json_of(path)
+    return said if isinstance(said, dict) else None
+
+
+def _json_of(path: Path) -> object:
+    """None where it cannot be read, or is too large."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             text = file.read(_MOST_STATE_BYTES + 1)
-        said = json.loads(text) if len(text) <= _MOST_STATE_BYTES else None
+        return json.loads(text) if len(text) <= _MOST_STATE_BYTES else None
     except (OSError, ValueError, RecursionError):
         return None
-    return said if isinstance(said, dict) else None
 
 
 def _whole(value: object) -> int | None:
@@ -268,10 +286,12 @@ class Folder(NamedTuple):
     trouble: str = ""
     """Why what it holds cannot be taken as a whole."""
 
-    def every(self) -> Iterator[SeenFile]:
+    def every(self, *, boards: bool = False) -> Iterator[SeenFile]:
+        """All files at and below this folder; ``boards``: those of boards' folders as well."""
         yield from self.files.values()
-        for folder in self.folders.values():
-            yield from folder.every()
+        for name, folder in self.folders.items():
+            if boards or name not in _BOARDS:
+                yield from folder.every(boards=boards)
 
     @property
     def troubles(self) -> str:
@@ -311,7 +331,7 @@ def find_artifacts(
 
 def files_below(root: Path) -> tuple[SeenFile, ...]:
     """Every file below ``root``, as far as a look reaches."""
-    return tuple(_walk(root, "", 0, [_MOST_ENTRIES], ()).every())
+    return tuple(_walk(root, "", 0, [_MOST_ENTRIES], ()).every(boards=True))
 
 
 def _walk(
@@ -395,8 +415,11 @@ class _Search:
         files = [
             f for n, f in folder.files.items() if not _LOG.search(n) and not _IN_MAKING.search(n)
         ]
-        for child in folder.folders.values():
-            if _holds_checkpoints(child, self._root):
+        parts = _named_parts(folder, self._root)
+        for name, child in folder.folders.items():
+            if name in parts:
+                files += child.every()
+            elif name in _BOARDS or _holds_checkpoints(child, self._root):
                 self.search(child)
             elif not _IN_MAKING.search(child.path.rpartition("/")[2]):
                 files += child.every()
@@ -437,8 +460,11 @@ class _Search:
             self._add(source, files, suffix, "", is_file=True)
 
     def _may_be(self, name: str) -> bool:
-        is_clear = os.path.splitext(name)[1].lower() not in _OF_ANYTHING
-        return is_clear or not self._by_name or _LIKE_A_MODEL.search(name) is not None
+        if os.path.splitext(name)[1].lower() not in _OF_ANYTHING:
+            return True
+        if self._by_name:
+            return _LIKE_A_MODEL.search(name) is not None
+        return _LIKE_DATA.search(name) is None
 
     def _add(
         self, source: str, files: list[SeenFile], kind: str, trouble: str, *, is_file: bool = False
@@ -463,7 +489,7 @@ class _Search:
         )
 
 
-_WHOLE = frozenset(("orbax", "torch-dcp", "saved-model", "deepspeed", "folder"))
+_WHOLE = frozenset(("orbax", "torch-dcp", "saved-model", "deepspeed", "spacy", "folder"))
 """Layouts of which all that is in the folder is part."""
 
 
@@ -476,11 +502,14 @@ def layout_of(folder: Folder, root: Path) -> str:
     if any("_METADATA" in f.files for n, f in folders.items() if not _DIGITS.search(n)):
         return "orbax"
     if (split := split_of(folder, root)) is not None:
-        return "torch-dcp" if split.is_whole else UNFINISHED
+        what = "torch-dcp" if INDEX_NAME in files else "deepspeed"
+        return what if split.is_whole else UNFINISHED
     if "saved_model.pb" in files:
         return "saved-model"
-    if any(re.search(r"mp_rank_\d+_model_states\.pt$", n) for n in files):
-        return "deepspeed"
+    if {"config.cfg", "meta.json", "tokenizer"} <= set(files):
+        return "spacy"
+    if "model_index.json" in files and folders:
+        return "diffusers"
     has_weights = any(_HUB_WEIGHTS.fullmatch(n) for n in files)
     trains = any(is_part(n) and n.startswith(("optim", "random_states", "rng")) for n in files)
     if has_weights and (trains or _HUB_SIGNS & set(files)):
@@ -501,6 +530,8 @@ def split_of(folder: Folder, root: Path, place: str = "") -> SplitFolder | None:
     index = files.get(INDEX_NAME)
     own = {name: file.mtime_ns for name, file in files.items() if name.endswith(SUFFIX)}
     if index is None:
+        if shards := tuple(zero_shards(files)):
+            return _split_of_zero(folder, root, place, shards)
         return (
             SplitFolder(place, folder.path, root / folder.path, own, None, _NONE) if own else None
         )
@@ -508,7 +539,20 @@ def split_of(folder: Folder, root: Path, place: str = "") -> SplitFolder | None:
     if not own and not named:
         return None
     missing = named - own.keys()
-    return SplitFolder(place, folder.path, root / folder.path, own, index.mtime_ns, missing)
+    known = Index(root / index.path, index.mtime_ns)
+    return SplitFolder(place, folder.path, root / folder.path, own, known, missing)
+
+
+def _split_of_zero(folder: Folder, root: Path, place: str, shards: tuple[str, ...]) -> SplitFolder:
+    """Of DeepSpeed: its index is the file of model states of the first rank here."""
+    own = {name: folder.files[name].mtime_ns for name in shards}
+    first = min((n for n in shards if n.endswith("_model_states.pt")), key=len, default=None)
+    if first is None:
+        return SplitFolder(place, folder.path, root / folder.path, own, None, _NONE)
+    index = folder.files[first]
+    known = Index(root / index.path, index.mtime_ns)
+    named = zero_files(known.path, index.mtime_ns, index.size_bytes, shards)
+    return SplitFolder(place, folder.path, root / folder.path, own, known, named - own.keys())
 
 
 _NONE: frozenset[str] = frozenset()
@@ -520,6 +564,22 @@ def splits_in(folder: Folder, root: Path, place: str = "") -> Iterator[SplitFold
         yield found
     for child in folder.folders.values():
         yield from splits_in(child, root, place)
+
+
+def _named_parts(folder: Folder, root: Path) -> set[str]:
+    """The folders that a pipeline's index names as its parts: of diffusers, of
+    sentence-transformers."""
+    named: set[str] = set()
+    if (index := folder.files.get("model_index.json")) is not None:
+        named |= (_json(root / index.path) or {}).keys()
+    if (index := folder.files.get("modules.json")) is not None:
+        rows = _json_of(root / index.path)
+        named |= (
+            {str(row.get("path")) for row in rows if isinstance(row, dict)}
+            if isinstance(rows, list)
+            else set()
+        )
+    return named & set(folder.folders)
 
 
 def _holds_checkpoints(folder: Folder, root: Path) -> bool:
@@ -539,7 +599,7 @@ def is_model(root: Path, file: SeenFile) -> bool:
         return True
     if _DIGITS.fullmatch(suffix[1:]):
         suffix = ""  # step_0.5
-    if suffix not in _BY_CONTENT or _LOG.search(name):
+    if _LOG.search(name):
         return False
     if not suffix and _STEP.search(name):
         return True
@@ -548,9 +608,14 @@ def is_model(root: Path, file: SeenFile) -> bool:
             os.open(root / file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"
         ) as f:
             begin = f.read(_LOOKED_AT)
+            if suffix == ".zip" and begin.startswith(b"PK\x03\x04"):
+                f.seek(max(0, file.size_bytes - (1 << 16)))
+                return _IN_ARCHIVE.search(f.read(1 << 16)) is not None
     except OSError:
         return False
-    return any(begin.startswith(first) and also in begin for first, also in _FIRST_BYTES)
+    # A suffix that nothing is known of, as .cleanrl_model, may be of a file that torch wrote.
+    known = _FIRST_BYTES if suffix in _BY_CONTENT else (_TORCH_ZIP,)
+    return any(begin.startswith(first) and also in begin for first, also in known)
 
 
 def _without_twins(files: Mapping[str, SeenFile], names: Sequence[str]) -> list[str]:

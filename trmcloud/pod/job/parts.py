@@ -7,6 +7,9 @@ The other machines send it theirs, to the folder where a common disk would have 
 there on the folder is a checkpoint like any other. Until every file that its index names is
 there, it is none.
 
+DeepSpeed's folder is alike: each rank writes its shard of the optimizer (of the weights too, with
+ZeRO 3), and the first rank's file of model states says how many ranks there are.
+
 A machine offers what it has; the first one asks for what it lacks. Only machines that were given
 the same key are heard: each message bears a keyed hash, and each file's bytes are hashed. They are
 not encrypted, as the gradients between the machines are not.
@@ -35,7 +38,16 @@ PORT = 29_399
 """Of the first machine, beside the port of torchrun's rendezvous."""
 _FILE_NAME = re.compile(rb"__[0-9]{1,6}_[0-9]{1,6}\.distcp")
 """torch.distributed.checkpoint.filesystem: ``__{rank}_{count}.distcp``."""
+_ZERO_NAME = re.compile(
+    rb"(?:((?:bf16_|fp16_)?zero_pp_rank_)[0-9]{1,6}_)?mp_rank_[0-9]{2,6}_((?:optim|model)_states\.pt)"
+)
+"""deepspeed.runtime.engine: ``_get_ckpt_name`` and ``_get_rank_zero_ckpt_name``."""
+_RANKS = re.compile(rb"[dm]p_world_size(?:q.|r.{4}|\x94)?(?:K(.)|M(.{2})|J(.{4}))", re.DOTALL)
+"""``dp_world_size`` and ``mp_world_size`` in a pickle, and the whole number behind each."""
+_MOST_RANKS = 4096
 _MOST_INDEX_BYTES = 256 << 20
+_MOST_STATES_BYTES = 32 << 20
+"""Of a file of model states, whose pickle stands at its beginning."""
 _MOST_MESSAGE_BYTES = 4 << 20
 _MOST_OFFERS = 4096
 _MOST_ASKED = 8
@@ -47,11 +59,25 @@ _ROUND_S = 0.5
 _AGAIN_S = 2.0
 _AFTER_INDEX_S = 2.0
 """A file that was written later than that after the index is of a later save."""
+_WRITTEN_FOR_S = 3.0
+"""A shard that changed no longer ago may still be written: there is no index that comes last."""
 _SPARE_BYTES = 256 << 20
 """Of the disk, left to the command when a file is received."""
 
 _SplitFile = tuple[str, str, str]
 """Place, folder below it, name."""
+
+
+class Index(NamedTuple):
+    """The file that names what a folder has to hold, and when it was written, in ns."""
+
+    path: Path
+    written_ns: int
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is still the same one."""
+        return _time_of(self.path) == self.written_ns
 
 
 class SplitFolder(NamedTuple):
@@ -65,14 +91,14 @@ class SplitFolder(NamedTuple):
     """The folder itself."""
     files: Mapping[str, int]
     """Its files here, by name: when each was written, in ns."""
-    index_ns: int | None
-    """When its index was written; None: it is not here."""
+    index: Index | None
+    """None: it is not here."""
     missing: frozenset[str]
     """Names in its index that are not here."""
 
     @property
     def is_whole(self) -> bool:
-        return self.index_ns is not None and not self.missing
+        return self.index is not None and not self.missing
 
     @property
     def name(self) -> str:
@@ -83,13 +109,56 @@ class SplitFolder(NamedTuple):
 def named_files(index: Path, mtime_ns: int, size_bytes: int) -> frozenset[str]:
     """Return the files that an index names. It is a pickle, and nothing is loaded: names are looked
     for among its bytes. Its time and size are arguments since the result is kept."""
+    return frozenset(
+        name.decode() for name in _FILE_NAME.findall(_text_of(index, _MOST_INDEX_BYTES))
+    )
+
+
+def zero_shards(names: Iterable[str]) -> list[str]:
+    """The names among these that DeepSpeed gives to ranks' files."""
+    return sorted(name for name in names if _ZERO_NAME.fullmatch(name.encode()))
+
+
+@lru_cache(maxsize=512)
+def zero_files(
+    index: Path, mtime_ns: int, size_bytes: int, shards: tuple[str, ...]
+) -> frozenset[str]:
+    """Return the files that a DeepSpeed folder with these shards has to have, by the number of
+    ranks that its model states bear. They are a zip of a pickle, and nothing is loaded. Where they
+    bear none, return the shards themselves."""
+    text = _text_of(index, _MOST_STATES_BYTES)
+    counts = {}
+    for found in _RANKS.finditer(text):
+        digits = found.group(1) or found.group(2) or found.group(3)
+        counts[found.group(0)[:2]] = int.from_bytes(digits, "little")
+    data, model = counts.get(b"dp", 0), counts.get(b"mp", 1)
+    if not 0 < data <= _MOST_RANKS or not 0 < model <= _MOST_RANKS or data * model > _MOST_RANKS:
+        return frozenset(shards)
+    files = set()
+    for name in shards:
+        parts = _ZERO_NAME.fullmatch(name.encode())
+        assert parts is not None
+        zero, what = (parts.group(1) or b"").decode(), parts.group(2).decode()
+        for rank in range(model):
+            tensor = f"mp_rank_{rank:02d}_{what}"
+            files |= {f"{zero}{n}_{tensor}" for n in range(data)} if zero else {tensor}
+    return frozenset(files)
+
+
+def _text_of(index: Path, most_bytes: int) -> bytes:
     try:
         handle = os.open(index, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(handle, "rb") as file:
-            text = file.read(_MOST_INDEX_BYTES)
+            return file.read(most_bytes)
     except OSError:
-        return frozenset()
-    return frozenset(name.decode() for name in _FILE_NAME.findall(text))
+        return b""
+
+
+def _may_travel(folder: SplitFolder) -> bool:
+    """Whether files of this save are told from those of another one: DCP's index comes last, by
+    time. DeepSpeed's comes first: there the folder's name must bear the save's number."""
+    is_zero = folder.index is not None and folder.index.path.name != INDEX_NAME
+    return not is_zero or re.search(r"[0-9]", folder.root.name) is not None
 
 
 class Refused(OSError):
@@ -208,9 +277,9 @@ class PartsReceiver:
         spool.mkdir(parents=True)
         self._spool, self._key, self._say = spool, key, say
         self._lock = threading.Lock()
-        self._wanted: dict[_SplitFile, tuple[Path, int]] = {}
+        self._wanted: dict[_SplitFile, Index] = {}
         self._coming: set[_SplitFile] = set()
-        self._received: dict[_SplitFile, tuple[Path, int]] = {}
+        self._received: dict[_SplitFile, Index] = {}
         self._moved_at = time.monotonic()
         self._is_over = False
         self._server = socket.create_server(("", port), backlog=_MOST_MACHINES)
@@ -225,21 +294,21 @@ class PartsReceiver:
     def drop_stale(self) -> None:
         """Delete files of an earlier save, whose index another one has taken the place of."""
         with self._lock:
-            for key, (root, index_ns) in list(self._received.items()):
-                if _time_of(root / INDEX_NAME) == index_ns:
+            for key, index in list(self._received.items()):
+                if index.is_current:
                     continue
                 del self._received[key]
-                path = root / key[2]
-                if _time_of(path) == index_ns:  # as it was put there
+                path = index.path.parent / key[2]
+                if _time_of(path) == index.written_ns:  # as it was put there
                     path.unlink(missing_ok=True)
 
     def look(self, folders: Iterable[SplitFolder]) -> None:
         """Ask from now on for what these lack."""
         with self._lock:
             self._wanted = {
-                (folder.place, folder.path, name): (folder.root, folder.index_ns)
+                (folder.place, folder.path, name): folder.index
                 for folder in folders
-                if folder.index_ns is not None
+                if folder.index is not None and _may_travel(folder)
                 for name in folder.missing
             }
 
@@ -278,8 +347,13 @@ class PartsReceiver:
                 wanted = self._wanted.get(key)
                 if wanted is None or key in self._coming or self._is_over:
                     continue
-                if (now - float(age_s)) * 1e9 <= wanted[1] + _AFTER_INDEX_S * 1e9:
-                    chosen.append(key)
+                is_last = wanted.path.name == INDEX_NAME
+                if (
+                    is_last
+                    and (now - float(age_s)) * 1e9 > wanted.written_ns + _AFTER_INDEX_S * 1e9
+                ):
+                    continue
+                chosen.append(key)
                 if len(chosen) == _MOST_ASKED:
                     break
             self._coming.update(chosen)
@@ -302,16 +376,16 @@ class PartsReceiver:
 
     def _install(self, partial: Path, key: _SplitFile) -> None:
         with self._lock:
-            root, index_ns = self._wanted.get(key, (None, 0))
-            if root is None or _time_of(root / INDEX_NAME) != index_ns:
+            index = self._wanted.get(key)
+            if index is None or not index.is_current:
                 return  # the command has deleted the folder, or saves anew
-            target = root / key[2]
+            target = index.path.parent / key[2]
             if os.path.lexists(target):
                 return
             # Its time is the save's: by it the checkpoint gets its metric.
-            os.utime(partial, ns=(index_ns, index_ns))
+            os.utime(partial, ns=(index.written_ns, index.written_ns))
             shutil.move(partial, target)
-            self._received[key] = root, index_ns
+            self._received[key] = index
             self._wanted.pop(key, None)
 
 
@@ -361,12 +435,13 @@ class PartsSender:
                 (folder.place, folder.path, name, now - written_ns / 1e9)
                 for folder in self._folders
                 for name, written_ns in folder.files.items()
+                if name.endswith(SUFFIX) or now - written_ns / 1e9 >= _WRITTEN_FOR_S
             ]
             offers.sort(key=lambda offer: offer[3])
             channel.send({"offers": offers[:_MOST_OFFERS]})
             said = channel.hear()
             for place, path, name in said["asks"]:
-                if not _FILE_NAME.fullmatch(name.encode()):
+                if not (_FILE_NAME.fullmatch(name.encode()) or _ZERO_NAME.fullmatch(name.encode())):
                     raise Refused(f"{name!r:.40} was not offered")
                 channel.send_file(roots[place, path] / name)
                 self._moved_at = time.monotonic()

@@ -169,6 +169,8 @@ _LOOK_AGAIN_S = 10.0
 """For processes, where none seems to have been started."""
 _READ_FOR_S = 0.1
 """Of each tick, at most, for looking at lines of the log."""
+_READ_AT_END_S = 3.0
+"""The same, once the command has ended: its last lines may hold its only value."""
 _MOST_KEYS = 12
 """Of the keys that were seen, in a line."""
 _KILL_WITHIN_S = 10.0
@@ -213,6 +215,8 @@ class Job:
         self._left = 0
         """Processes that still ran when the command had ended."""
         self._offspring: dict[int, str] = {}
+        self._elsewhere = ""
+        """The folder outside the working tree that a process of the command has gone to."""
         self._newest: str | None = None
         self._looked_at = 0.0
         self._tell = CommandReporter(self._folder, job, command, self._attempt, time.time())
@@ -420,6 +424,7 @@ class Job:
             if steady - watched_at >= watch_every_s:
                 watched_at, began = steady, time.thread_time()
                 self._note_offspring(steady)
+                self._note_folders()
                 self._look(steady, SETTLED_S)
                 self._read_events(steady, now)
                 self._tell.note("; ".join(self._notes(now)))
@@ -475,9 +480,9 @@ class Job:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
 
-    def _read_log(self, now: float) -> None:
+    def _read_log(self, now: float, for_s: float = _READ_FOR_S) -> None:
         assert self._log is not None
-        until = time.monotonic() + _READ_FOR_S
+        until = time.monotonic() + for_s
         lines = self._log.take()
         gave_up = self._readings.gave_up
         for number, (at, line) in enumerate(lines):
@@ -497,8 +502,8 @@ class Job:
     def _notes(self, now: float) -> list[str]:
         """Return the warnings for the user."""
         notes = self._taking.notes
-        indexed = [split.index_ns for split in self._taking.split if split.missing]
-        if any(now - (at or 0) / 1e9 >= _LACKS_AFTER_S for at in indexed):
+        lacking = [split.index for split in self._taking.split if split.missing and split.index]
+        if any(now - index.written_ns / 1e9 >= _LACKS_AFTER_S for index in lacking):
             notes += self._taking.incomplete
         waited = now - self._started_at >= _KEYS_AFTER_S
         if self._command.metric and self._tell.metric is None and waited:
@@ -559,6 +564,17 @@ class Job:
                 path = self._folder / OFFSPRING_NAME
                 write_atomic(path, json.dumps(sorted(found.items())), durable=False)
 
+    def _note_folders(self) -> None:
+        """Note where the command's processes work, while no checkpoint of theirs was seen."""
+        if self._tell.beat.saved_step is not None or self._command.checkpoints:
+            return
+        root = os.path.realpath(self._tree)
+        for pid in self._offspring:
+            with contextlib.suppress(OSError):
+                folder = os.readlink(f"/proc/{pid}/cwd")
+                if folder != "/" and not f"{folder}/".startswith(f"{root}/"):
+                    self._elsewhere = folder
+
     # -- the end ------------------------------------------------------------------------------
 
     def _finish(self, code: int) -> None:
@@ -567,7 +583,7 @@ class Job:
         now = time.time()
         if not self._stopping.told:
             self._tell.enter("saving", now)
-        self._read_log(now)
+        self._read_log(now, _READ_AT_END_S)
         self._read_reports(now)
         self._read_events(float("inf"), now)
         # Nobody writes any more: what was left by one that ended by itself is whole; what was being
@@ -623,6 +639,9 @@ class Job:
             where = f" in {self._command.checkpoints}" if self._command.checkpoints else ""
             also = ": its other files come home unjudged" if self._taking.has_outputs else ""
             notes.append(f"it left no checkpoint{where}{also}")
+            if self._elsewhere:
+                folder = one_line(self._elsewhere)[:200]
+                notes.append(f"it worked in {folder}, which is watched with --checkpoints {folder}")
         notes += [*self._taking.incomplete, *self._taking.notes]
         if self._command.metric and self._tell.metric is None:
             notes.append(self._missing_metric())

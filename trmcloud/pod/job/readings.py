@@ -163,7 +163,7 @@ _NUMBER = (
 )
 _WHOLE = r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,8})(?![0-9]|\.[0-9]*[1-9])"
 _STEP = re.compile(
-    r"\b(?:global_step|step|iteration|iter)s?\b[\s:=\[('\"|]{0,6}"
+    r"\b(?:global_step|(?:num_|total_)?timestep|num_update|step|iteration|iter)s?\b[\s:=\[('\"|]{0,6}"
     + _WHOLE
     + r"|^\[?([0-9]{1,8})[\]:]\s",  # XGBoost and LightGBM; CatBoost
     re.I,
@@ -181,6 +181,8 @@ _WORDS = re.compile(
     + ")",
     re.I,
 )
+_AT = re.compile(r"([A-Za-z]{1,20}@[0-9]{1,4})\s+(?:" + _NUMBER + ")")
+"""``Acc@1 62.5`` and ``Recall@10 0.4``."""
 _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08")
 """Colours, movements of the cursor and backspaces, as progress bars write them."""
 _CELLS = re.compile(r"\s*\|\s*|\t+|\s{2,}|\s+")
@@ -267,8 +269,9 @@ class Readings:
         if self._bars is not None and (step := self._bars.step(text)) is not None:
             return Reading(step, {}, by_bar=True)
         self._lines += 1
-        if self._lines <= _KEYS_FROM or self._lines % 50 == 0:
-            self.note_keys(_PAIR.findall(text) + _WORDS.findall(text))
+        is_text = "\ufffd" not in text  # or every letter before a digit were a name
+        if is_text and (self._lines <= _KEYS_FROM or self._lines % 50 == 0):
+            self.note_keys(_PAIR.findall(text) + _WORDS.findall(text) + _AT.findall(text))
         metrics = {}
         value = self._by_pattern(text) if self._pattern is not None else self._in_text(text)
         if value is not None:

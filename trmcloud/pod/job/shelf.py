@@ -501,8 +501,8 @@ class CheckpointTaker:
         """Return a sentence for each distributed checkpoint whose index is here and not all of its
         files."""
         return [
-            f"{one_line(split.name)[:_LONGEST_NAME]} lacks {len(split.missing)} of the files that"
-            " its index names, and is not a checkpoint"
+            f"{one_line(split.name)[:_LONGEST_NAME]} lacks {len(split.missing)} of its ranks'"
+            " files, and is not a checkpoint"
             for split in self._watcher.split
             if split.missing
         ]
