@@ -37,8 +37,10 @@ from trmcloud.core.control.pod_facts import (
     absence_needed_s,
     failed_late,
     find_pod,
+    has_reported_since,
     last_word,
     note_absence,
+    own_report,
     phases_ended,
     proven_end,
     result_of,
@@ -243,9 +245,7 @@ def _watch(
     run: RunState, plan: Plan, traits: ProviderTraits, seen: Observation, now: float
 ) -> Decision:
     generation = current_generation(run)
-    report = seen.report.value if isinstance(seen.report, Seen) else None
-    if report is not None and report.pod_name != generation.pod_name:
-        report = None
+    report = own_report(seen, generation)
     if report is not None:
         if run.state is State.BOOTING:
             return Decision(events=(ev.AgentUp(generation.number),))
@@ -260,6 +260,9 @@ def _watch(
     if run.state is State.BOOTING and (late := failed_late(run, seen, generation)):
         return Decision(events=late)
     gone = proven_end(run, seen, generation, traits)
+    listed = find_pod(seen, generation) is not None
+    if gone is not None and not listed and has_reported_since(seen, generation):
+        return Decision(events=(ev.PodFound(generation.number),))
     if gone is not None and report is not None:
         accounts = phases_ended(run, plan, generation, report, final=True)
         if accounts:
