@@ -74,6 +74,9 @@ class ProviderTraits:
     """Likewise, once the provider has taken its deletion."""
     independent_layers: tuple[str, ...] = ()
     """Those that work with this machine off; verified one by one for an account."""
+    armed_later: tuple[str, ...] = ()
+    """Those of them that stand only once a machine is set up, minutes after its rent began. Until
+    then a live command or a guard elsewhere alone would end it."""
     max_nodes: int = 1
     """Machines that can be had together, in one network."""
     shows_rate: bool = True
