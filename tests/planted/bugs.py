@@ -159,6 +159,8 @@ BUGS: tuple[Bug, ...] = (
         "if present and generation.missed_at is not None:", "if False:", timing=True),
     Bug("absence is never noted", ABSENCE,
         "if not present and generation.missed_at is None:", "if False:", timing=True),
+    Bug("a pod that its provider stopped is kept", CONTROL,
+        "if pod is not None and pod.status is PodStatus.STOPPED and report is None:", "if False:"),
     Bug("an agent that reports from a missed pod does not show that it lives", ABSENCE,
         "return report.at > since + _LAST_REPORTS_S", "return False", timing=True),
     Bug("a list that nobody gave proves that a pod is gone", ABSENCE,

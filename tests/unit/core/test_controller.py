@@ -722,6 +722,20 @@ def test_beyond_the_hard_stop_a_report_does_not_keep_a_missed_pod() -> None:
     assert gone.events == (ev.PodGone(1, AT + 100),)
 
 
+def test_a_pod_that_its_provider_stopped_is_ended_at_once() -> None:
+    """Nothing runs on it any more, and its disk is billed on."""
+    run = running()
+    stopped = the_pod(run, status=PodStatus.STOPPED)
+    (action,) = ask(run, AT + 100, pods=[stopped]).actions
+    assert (action.verb, sentence(action.reason)) == (
+        TERMINATE,
+        "its provider has stopped it, and bills its disk on",
+    )
+    assert ask(run, AT + 100, pods=[stopped], report=a_report(run)).actions == ()
+    unknown = the_pod(run, status=PodStatus.UNKNOWN)
+    assert ask(run, AT + 100, pods=[unknown]).actions == ()
+
+
 def test_where_lists_do_not_lag_nothing_is_noted() -> None:
     assert ask(running(), AT + 100, absent_lists=1) == Decision()
 

@@ -49,7 +49,8 @@ VERSION = 8
                because its boot failed by the provider's log; what damaged records stand for may
                be settled by a user
 8  2026-11-25  a machine that was lost may be followed by one of another provider, or by none; a
-               missed pod has the date of its agent's last report
+               missed pod has the date of its agent's last report; a pod may be ended because its
+               provider has stopped it
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);

@@ -32,7 +32,7 @@ from trmcloud.core.control.actions import (
 from trmcloud.core.control.billing import has_failed_to_boot, settle, settle_unbilled
 from trmcloud.core.control.continuing import continues, revision
 from trmcloud.core.control.events import FailureKind
-from trmcloud.core.control.observation import Observation, PodSeen
+from trmcloud.core.control.observation import Observation, PodSeen, PodStatus
 from trmcloud.core.control.pod_facts import (
     absence_needed_s,
     failed_late,
@@ -364,6 +364,9 @@ def _why_terminate(
         return make_reason(ReasonKind.HARD_STOP)
     if run.stop is not None and run.stop.at_once:
         return make_reason(ReasonKind.STOP_NOW)
+    pod = find_pod(seen, generation)
+    if pod is not None and pod.status is PodStatus.STOPPED and report is None:
+        return make_reason(ReasonKind.HOST_STOPPED)
     if run.state is State.ENDING and not owed:
         if held:
             return make_reason(ReasonKind.SAVED_HERE)
@@ -394,7 +397,6 @@ def _why_terminate(
         if now >= told.started_at + patience_s + traits.end_grace_s:
             return make_reason(ReasonKind.DID_NOT_LAND)
     # What the list says now: a price may rise after boot, too.
-    pod = find_pod(seen, generation)
     billed_rate = pod.rate if pod is not None else generation.billed_rate
     if billed_rate is not None:
         tolerated = generation.rate.micros * (1 + traits.rate_tolerance)
