@@ -297,7 +297,9 @@ def test_a_boot_without_trouble_says_nothing(rig: Rig) -> None:
 def test_a_stopped_instance_counts_as_spending_and_is_destroyed(rig: Rig) -> None:
     made = rig.compute.create(request(rig))
     rig.standin.world.stop(only(rig))
-    assert status(rig) is PodStatus.UNKNOWN
+    assert status(rig) is PodStatus.STOPPED
+    (stopped,) = rig.compute.list_pods()
+    assert not stopped.gone, "its disk is billed on"
     assert rig.compute.terminate(made)
     assert rig.standin.live() == []
 
@@ -507,7 +509,7 @@ def test_at_the_end_of_the_credit_everything_stops_and_is_still_listed(rig: Rig)
     rig.standin.world.credit = 0.10
     rig.compute.create(request(rig))
     rig.on(3600)
-    assert status(rig) is PodStatus.UNKNOWN
+    assert status(rig) is PodStatus.STOPPED
 
 
 def test_a_persons_own_words_to_see_and_end_it(rig: Rig) -> None:

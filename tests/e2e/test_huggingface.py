@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from tests.e2e.rented import image, path_of, skip_without_pods
-from tests.e2e.user import IMPATIENT, User
+from tests.e2e.user import IMPATIENT, User, until
 from tests.standins.huggingface.hub import Hub
 from tests.standins.huggingface.machines import JobMachines
 from tests.standins.huggingface.server import StandIn, serving
-from trmcloud.core.contract.pod_contract import parse_pod_name
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
+from trmcloud.core.control.run_state import State
+from trmcloud.core.errors import Outcome
 
 LAUNCH = (
     *("launch", "1xA100", "--provider", "huggingface", "--recipe", "trm-tiny", "--phase", "fast"),
@@ -95,10 +98,39 @@ def test_a_smoke_run_sees_the_time_out_and_the_exit_end_real_jobs(
     assert known == {"timeout", "agent"}
 
 
+def test_status_and_stop_reach_a_live_job(jobs: StandIn, tenant: User) -> None:
+    words = list(LAUNCH)
+    words[words.index("--steps") + 1] = "100000"
+    launch = tenant.start(*words, *data(tenant))
+    until(lambda: any(run.state is State.RUNNING for run in tenant.ledger().runs.values()))
+    (run,) = tenant.ledger().runs.values()
+    (shown,) = tenant.json("status", run.run_id, "--json")
+    layers = {layer["name"]: layer["state"] for layer in shown["kill_layers"]}
+    assert (layers["timeout"], layers["agent"]) == ("armed", "armed")
+    tenant.run("stop", run.run_id)
+    launch.communicate(timeout=150)
+    assert tenant.only_run().outcome is Outcome.STOPPED
+    assert jobs.hub.live() == []
+
+
 @pytest.fixture
 def on_paper(tmp_path: Path) -> Iterator[StandIn]:
     with serving(Hub(time.time)) as standin:
         yield standin
+
+
+def test_reap_ends_a_job_that_no_run_owns_and_no_other(on_paper: StandIn, tmp_path: Path) -> None:
+    user = User(tmp_path, program=IMPATIENT, environment=dict(on_paper.environment))
+    user.run("budget", "show")
+    ledger_id = SqliteLedger(user.ledger_path).ledger_id
+    stray = str(PodName(ledger_id, "r-0dd0dd", 1, int(time.time()) + 3600))
+    spec = {"command": ["sleep", "9999"], "dockerImage": "an/image", "flavor": "a100-large"}
+    for name in (stray, "somebody-elses"):
+        on_paper.hub.start({**spec, "labels": {"name": name}, "timeoutSeconds": 3600})
+    assert f"{stray} on huggingface: no live run of this ledger owns it" in user.run("reap")
+    assert len(on_paper.hub.live()) == 2, "without --yes it only lists"
+    assert stray in user.run("reap", "-y")
+    assert [job.name for job in on_paper.hub.live()] == ["somebody-elses"]
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,24 @@ def test_plan_launch_status_land_fetch_report(renter: VastUser) -> None:
     assert key not in out + err
 
 
+def test_a_smoke_run_sees_an_instance_end_itself_by_its_own_key(renter: VastUser) -> None:
+    out = renter.run("smoke", "--provider", "vast", "--max-usd", "0.25", "--minutes", "0.5", "-y")
+    print(out)
+    first, second = renter.ledger().runs.values()
+    assert first.generation is not None
+    assert second.generation is not None
+    ended = {row["label"]: row["ended_by"] for row in renter.truth()}
+    assert ended[first.generation.pod_name] == "self"
+    assert ended[second.generation.pod_name] == "account"
+    verified = {layer for provider, layer in renter.ledger().verified if provider == "vast"}
+    assert verified == {"agent", "prepaid"}
+    assert renter.live() == []
+    assert renter.billed() <= 0.25
+    shown = renter.run("status", first.run_id)
+    assert "prepaid" in shown
+    assert "verified" in shown
+
+
 def test_reap_ends_an_instance_that_no_run_owns_and_no_other(tmp_path: Path) -> None:
     with running(tmp_path / "vast", real_pods=False) as standin:
         user = User(tmp_path)

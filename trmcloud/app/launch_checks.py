@@ -208,11 +208,17 @@ def _exposed(exposed: UnacceptedExposure, lapsed: Mapping[str, str]) -> str:
             f"nothing caps the rent, which is reserved at {rate}/h: whatever {exposed.provider}"
             " bills beyond that is spent beyond the budget"
         )
-    if exposed.verified is not None:
+    if exposed.verified is not None and len(exposed.verified) < LAYERS_NEEDED:
         why.append(
             "kill layers that work without this machine and are verified: "
             f"{', '.join(exposed.verified) or 'none'}; {LAYERS_NEEDED} are needed, or your word: if"
             f" they all failed while this machine is off, {rate} an hour would go on being spent"
+        )
+    if exposed.begins_exposed and exposed.verified:
+        why.append(
+            f"of the verified kill layers ({', '.join(exposed.verified)}) none works before the"
+            " machine is set up, minutes after its rent began: until then a command or a guard"
+            f" elsewhere alone would end it, and {rate} an hour would go on being spent"
         )
     if exposed.verified is not None and lapsed:
         names, reason = " and ".join(sorted(lapsed)), next(iter(lapsed.values()))

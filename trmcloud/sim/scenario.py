@@ -109,7 +109,8 @@ def draw(
         whole = sum(wish.plan.reservation.micros for wish in wishes)
         cap = Usd.from_micros(int(whole * rng.uniform(0.7, 1.5)) + 1)
     count = 0 if rng.random() < 0.1 else rng.randint(1, most_faults)
-    faults = tuple(rng.sample(fault_names, min(count, len(fault_names))))
+    drawn = [name for name in fault_names if name not in _OF_A_MARKET]
+    faults = tuple(rng.sample(drawn, min(count, len(drawn))))
     made = Scenario(
         seed=seed,
         providers=(provider,),
@@ -125,8 +126,31 @@ def draw(
         return _with_layers_off(made, rng)
     if elsewhere if elsewhere is not None else among is None:
         others = [each.provider for each in there for _ in range(each.shares)]
-        return _with_a_second_provider(made, others, fault_names)
-    return made
+        made = _with_a_second_provider(made, others, fault_names)
+    return _with_faults_of_a_market(made, fault_names)
+
+
+_OF_A_MARKET = ("90", "91", "92", "93")
+_MARKET_SHARE = 0.6
+
+
+def _with_faults_of_a_market(scenario: Scenario, fault_names: tuple[str, ...]) -> Scenario:
+    """Where hosts of a market may be drawn, some of their own troubles strike besides.
+
+    Drawn apart: all else of the world is as it was without.
+    """
+    names = [name for name in _OF_A_MARKET if name in fault_names]
+    rng = random.Random(f"market {scenario.seed}")
+    stops = any(PROFILES[name].stops for name in scenario.providers)
+    if not names or not stops or rng.random() >= _MARKET_SHARE:
+        return scenario
+    more = tuple(rng.sample(names, rng.choice((1, 1, 2))))
+    seeds = tuple(rng.getrandbits(32) for _ in more)
+    return replace(
+        scenario,
+        faults=(*scenario.faults, *more),
+        fault_seeds=(*scenario.fault_seeds, *seeds),
+    )
 
 
 _ELSEWHERE_SHARE = 0.4

@@ -535,8 +535,12 @@ def test_a_verified_layer_does_not_count_where_its_credential_may_lapse_before_t
     (user / SERVICE_KEY).write_text("{}")
     SkyHome(context.home, "nebius", user, {}).lay()
     told = refused(context, plan)
-    assert "kill layers" not in told, "two that count are enough; what is left is the uncapped rent"
+    assert "2 are needed" not in told, "two that count are enough, once the machine is set up"
+    assert "of the verified kill layers (agent, autostop) none works before the machine is" in told
     assert "counted before" not in told
+    verify(context, "guard-elsewhere")
+    told = refused(context, plan)
+    assert "kill layers" not in told, "what is left is the uncapped rent"
 
 
 def test_a_layer_that_was_never_verified_is_not_said_to_have_counted(context: Context) -> None:

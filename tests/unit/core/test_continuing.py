@@ -197,6 +197,14 @@ def test_one_that_was_ended_from_here_was_not_lost() -> None:
     assert closed(lost(run)) is Outcome.LOST
 
 
+def test_one_that_its_provider_stopped_was_lost_though_it_is_deleted_from_here() -> None:
+    run, name = running(), f"r1/g1/{TERMINATE}/1"
+    why = make_reason(ReasonKind.HOST_STOPPED)
+    run = apply(run, ev.ActionStarted(name, TERMINATE), at=AT + 500)
+    run = apply(run, ev.ActionFinished(name, TERMINATE, reason=why), at=AT + 501)
+    assert lost(run).state is State.RENTING
+
+
 def test_this_machines_own_pod_is_not_rented_again() -> None:
     run = running()
     here = replace(run, generations=(replace(run.generations[0], provider=LOCAL),))

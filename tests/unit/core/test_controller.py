@@ -685,6 +685,59 @@ def test_a_list_that_flickers_proves_nothing() -> None:
     assert actions == ()
 
 
+@pytest.mark.parametrize("skew_s", [0.0, -5000.0, 5000.0])
+def test_an_agent_that_reports_after_its_pod_was_missed_shows_that_the_pod_lives(
+    skew_s: float,
+) -> None:
+    run, heard_at = running(), AT + 95 + skew_s
+    decision = ask(run, AT + 100, absent_lists=1, traits=LAGGING, report=a_report(run, at=heard_at))
+    assert decision == Decision(events=(ev.PodMissed(1, heard_at=heard_at),))
+    run = apply(run, *decision.events, at=AT + 100)
+    lives = a_report(run, at=heard_at + 250)
+    early = ask(run, AT + 399, absent_lists=9, traits=LAGGING, report=lives)
+    assert early == Decision(), "what does not yet matter is not written down"
+    decision = ask(run, AT + 400, absent_lists=9, traits=LAGGING, report=lives)
+    assert decision == Decision(events=(ev.PodFound(1),))
+    run = apply(run, *decision.events, at=AT + 400)
+    again = ask(run, AT + 401, absent_lists=9, traits=LAGGING, report=lives)
+    assert again == Decision(events=(ev.PodMissed(1, heard_at=heard_at + 250),))
+    run = apply(run, *again.events, at=AT + 401)
+    gone = ask(run, AT + 701, absent_lists=9, traits=LAGGING, report=lives)
+    assert gone.events == (ev.PodGone(1, AT + 401),), "its last report stays where it was"
+
+
+def test_what_an_agent_reports_while_it_is_ended_keeps_no_pod_alive() -> None:
+    run = apply(running(), ev.PodMissed(1, heard_at=AT + 95), at=AT + 100)
+    last = a_report(run, at=AT + 104)
+    gone = ask(run, AT + 400, absent_lists=9, traits=LAGGING, report=last)
+    assert gone.events == (ev.PodGone(1, AT + 100),)
+    other = replace(a_report(run, at=AT + 390), pod_name="another")
+    gone = ask(run, AT + 400, absent_lists=9, traits=LAGGING, report=other)
+    assert gone.events == (ev.PodGone(1, AT + 100),)
+
+
+def test_beyond_the_hard_stop_a_report_does_not_keep_a_missed_pod() -> None:
+    run = apply(running(), ev.PodMissed(1, heard_at=AT + 95), at=AT + 100)
+    assert run.generation is not None
+    late = run.generation.hard_stop_at + 1
+    gone = ask(run, late, absent_lists=9, traits=LAGGING, report=a_report(run, at=late))
+    assert gone.events == (ev.PodGone(1, AT + 100),)
+
+
+def test_a_pod_that_its_provider_stopped_is_ended_at_once() -> None:
+    """Nothing runs on it any more, and its disk is billed on."""
+    run = running()
+    stopped = the_pod(run, status=PodStatus.STOPPED)
+    (action,) = ask(run, AT + 100, pods=[stopped]).actions
+    assert (action.verb, sentence(action.reason)) == (
+        TERMINATE,
+        "its provider has stopped it, and bills its disk on",
+    )
+    assert ask(run, AT + 100, pods=[stopped], report=a_report(run)).actions == ()
+    unknown = the_pod(run, status=PodStatus.UNKNOWN)
+    assert ask(run, AT + 100, pods=[unknown]).actions == ()
+
+
 def test_where_lists_do_not_lag_nothing_is_noted() -> None:
     assert ask(running(), AT + 100, absent_lists=1) == Decision()
 

@@ -410,6 +410,18 @@ def test_where_nothing_caps_the_rent_only_the_users_word_will_do() -> None:
     assert unaccepted_exposure(aws, sure, RATE, RATE, NOW) is None
 
 
+def test_a_cluster_is_exposed_until_its_layers_are_set_up() -> None:
+    """Even where its rent had a cap: of its verified layers none would end it before."""
+    capped = replace(TRAITS["aws"], shows_rate=True)
+    later = {("aws", layer): NOW for layer in ("agent", "autostop", "shutdown")}
+    told = unaccepted_exposure(capped, later, RATE, None, NOW)
+    layers = ("agent", "autostop", "shutdown")
+    assert told == UnacceptedExposure("aws", RATE, True, layers, begins_exposed=True)
+    assert unaccepted_exposure(capped, later, RATE, RATE, NOW) is None
+    guarded = {("aws", "agent"): NOW, ("aws", "guard-elsewhere"): NOW}
+    assert unaccepted_exposure(capped, guarded, RATE, None, NOW) is None
+
+
 def test_what_was_seen_long_ago_counts_no_more() -> None:
     old = verified("agent", "prepaid", age_s=VERIFIED_FOR_S + 1)
     assert unaccepted_exposure(RUNPOD, old, RATE, None, NOW) is not None

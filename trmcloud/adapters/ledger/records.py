@@ -50,7 +50,8 @@ VERSION = 8
                be settled by a user
 8  2026-11-25  a machine that was lost may be followed by one of another provider, or by none; an
                account's balance may be low, a run may land before it ends, and a run that is
-               reopened may name another policy for that
+               reopened may name another policy for that; a missed pod has the date of its
+               agent's last report; a pod may be ended because its provider has stopped it
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);

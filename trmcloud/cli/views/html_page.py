@@ -111,7 +111,7 @@ _CODES = {
     "SaveRequested": "asked to save",
     "ResultKnown": "ended",
     "PodMissed": "the machine is in no list",
-    "PodFound": "the machine is listed again",
+    "PodFound": "the machine is listed again, or reports",
     "PodGone": "the machine is gone",
     "Settled": "settled",
     "Billed": "final bill",

@@ -46,6 +46,7 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.SAVED_HERE: "its work is done, and its checkpoints are here",
     _Kind.NO_AGENT: "no agent within {boot_deadline_s}",
     _Kind.BOOT_FAILED: "its boot failed, by the provider's log: {text}",
+    _Kind.HOST_STOPPED: "its provider has stopped it, and bills its disk on",
     _Kind.STRANGER_ANSWERS: (
         "another machine answers at its address: the host key is not the run's"
     ),

@@ -31,6 +31,14 @@ class StoragePrices:
     """Micro-dollars per GB that goes to or from a pod; 0 where that is not billed."""
 
 
+@dataclass(frozen=True)
+class RequestLimit:
+    """The most requests that an account may send within any ``window_s`` seconds."""
+
+    requests: int
+    window_s: float
+
+
 UNKNOWN_STORAGE = StoragePrices(70, 0, 100_000, 100_000, 70_000, 50_000)
 """The disk prices where none are on record, as of SkyPilot's clouds: planned at RunPod's. SkyPilot
 makes one disk of both, cannot stop a machine and keep it, and rents no network volume there."""
@@ -74,6 +82,9 @@ class ProviderTraits:
     """Likewise, once the provider has taken its deletion."""
     independent_layers: tuple[str, ...] = ()
     """Those that work with this machine off; verified one by one for an account."""
+    armed_later: tuple[str, ...] = ()
+    """Those of them that stand only once a machine is set up, minutes after its rent began. Until
+    then a live command or a guard elsewhere alone would end it."""
     max_nodes: int = 1
     """Machines that can be had together, in one network."""
     shows_rate: bool = True
@@ -110,6 +121,8 @@ class ProviderTraits:
     smoke_minutes: float = 10.0
     """Life of a pod of ``trmcloud smoke``, its boot included, unless the user says otherwise."""
     storage: StoragePrices = UNKNOWN_STORAGE
+    request_limits: tuple[RequestLimit, ...] = ()
+    """Those of its API for one account, as documented; empty where another program asks it."""
 
     @property
     def rented(self) -> bool:

@@ -25,8 +25,9 @@ from trmcloud.core.values import dataclass, replace
 #
 # A rented pod whose agent has failed, seen from a laptop that is off, is ended by nobody. So a
 # launch asks for two kill layers that do not depend on this machine, each seen to work for the
-# account not long ago; or for the user's word, in dollars. Where nothing shows what a provider
-# bills an hour, the rent itself has no cap, and only the user's word will do.
+# account not long ago; or for the user's word, in dollars. A cluster is billed for minutes before
+# its own layers are set up: so one of the two must work from its creation on. Where nothing shows
+# what a provider bills an hour, the rent itself has no cap, and only the user's word will do.
 
 LAYERS_NEEDED = 2
 VERIFIED_FOR_S = 30 * 86_400.0
@@ -38,10 +39,13 @@ class Exposure:
 
     verified: tuple[str, ...]
     unverified: tuple[str, ...]
+    begins_exposed: bool = False
+    """Whether there are some that count, and none of them would end a machine that is not set up
+    yet."""
 
     @property
     def enough(self) -> bool:
-        return len(self.verified) >= LAYERS_NEEDED
+        return len(self.verified) >= LAYERS_NEEDED and not self.begins_exposed
 
 
 def exposure_of(
@@ -57,14 +61,16 @@ def exposure_of(
         at = verified.get((traits.name, layer))
         counts = at is not None and now - at <= VERIFIED_FOR_S
         (fresh if counts else stale).append(layer)
-    return Exposure(tuple(fresh), tuple(stale))
+    later = bool(fresh) and set(fresh) <= set(traits.armed_later)
+    return Exposure(tuple(fresh), tuple(stale), later)
 
 
 @dataclass(frozen=True)
 class UnacceptedExposure:
     """The exposure of a launch that was not accepted: ``rate`` USD/h at ``provider``.
 
-    ``verified``: the layers that count, where they are too few; None where they are enough.
+    ``verified``: the layers that count, where they are too few or begin too late; None where they
+    are enough.
     """
 
     provider: str
@@ -72,6 +78,8 @@ class UnacceptedExposure:
     is_capped: bool
     """Whether something shows what an hour is billed, which is its cap."""
     verified: tuple[str, ...] | None
+    begins_exposed: bool = False
+    """See ``Exposure``."""
 
 
 def unaccepted_exposure(
@@ -93,7 +101,9 @@ def unaccepted_exposure(
     if not asked or (exposure.enough and traits.shows_rate):
         return None
     too_few = None if exposure.enough else exposure.verified
-    return UnacceptedExposure(traits.name, rate, traits.shows_rate, too_few)
+    return UnacceptedExposure(
+        traits.name, rate, traits.shows_rate, too_few, exposure.begins_exposed
+    )
 
 
 # Budgets at four levels: account, month, project and run.

@@ -1,7 +1,8 @@
 """Whether a run whose machine was lost continues on another one, and on which. Pure.
 
 A machine is lost if its agent reported, its pod is proven gone, and neither the user nor this
-product had ended it: a spot machine that was taken back, a host that failed. Its uploads are in the
+product had ended it: a spot machine that was taken back, a host that failed or has stopped it for
+good, of which only the rest is deleted from here. Its uploads are in the
 run's bucket, from which the next pod continues; so at most one save interval is trained twice, and
 what was trained while the last checkpoint was still being written and uploaded.
 
@@ -99,7 +100,9 @@ def _was_lost(run: RunState, generation: Generation) -> bool:
         return False
     if generation.ended_at is None or generation.ended_at >= generation.hard_stop_at - 1:
         return False
-    return not run.tries(generation, TERMINATE)
+    tried = run.tries(generation, TERMINATE)
+    why = {action.reason.kind for action in tried if action.reason is not None}
+    return not tried or why == {ReasonKind.HOST_STOPPED}
 
 
 def _was_fruitless(plan: Plan, generation: Generation) -> bool:

@@ -32,13 +32,15 @@ from trmcloud.core.control.actions import (
 from trmcloud.core.control.billing import has_failed_to_boot, settle, settle_unbilled
 from trmcloud.core.control.continuing import continues, revision
 from trmcloud.core.control.events import FailureKind
-from trmcloud.core.control.observation import Observation, PodSeen
+from trmcloud.core.control.observation import Observation, PodSeen, PodStatus
 from trmcloud.core.control.pod_facts import (
     absence_needed_s,
     failed_late,
     find_pod,
+    has_reported_since,
     last_word,
     note_absence,
+    own_report,
     phases_ended,
     proven_end,
     result_of,
@@ -245,9 +247,7 @@ def _watch(
     run: RunState, plan: Plan, traits: ProviderTraits, seen: Observation, now: float
 ) -> Decision:
     generation = current_generation(run)
-    report = seen.report.value if isinstance(seen.report, DatedFact) else None
-    if report is not None and report.pod_name != generation.pod_name:
-        report = None
+    report = own_report(seen, generation)
     if report is not None:
         if run.state is State.BOOTING:
             return Decision(events=(ev.AgentUp(generation.number),))
@@ -262,6 +262,9 @@ def _watch(
     if run.state is State.BOOTING and (late := failed_late(run, seen, generation)):
         return Decision(events=late)
     gone = proven_end(run, seen, generation, traits)
+    listed = find_pod(seen, generation) is not None
+    if gone is not None and not listed and has_reported_since(seen, generation):
+        return Decision(events=(ev.PodFound(generation.number),))
     if gone is not None and report is not None:
         accounts = phases_ended(run, plan, generation, report, final=True)
         if accounts:
@@ -363,6 +366,9 @@ def _why_terminate(
         return make_reason(ReasonKind.HARD_STOP)
     if run.stop is not None and run.stop.at_once:
         return make_reason(ReasonKind.STOP_NOW)
+    pod = find_pod(seen, generation)
+    if pod is not None and pod.status is PodStatus.STOPPED and report is None:
+        return make_reason(ReasonKind.HOST_STOPPED)
     if run.state is State.ENDING and not owed:
         if held:
             return make_reason(ReasonKind.SAVED_HERE)
@@ -393,7 +399,6 @@ def _why_terminate(
         if now >= told.started_at + patience_s + traits.end_grace_s:
             return make_reason(ReasonKind.DID_NOT_LAND)
     # What the list says now: a price may rise after boot, too.
-    pod = find_pod(seen, generation)
     billed_rate = pod.rate if pod is not None else generation.billed_rate
     if billed_rate is not None:
         tolerated = generation.rate.micros * (1 + traits.rate_tolerance)

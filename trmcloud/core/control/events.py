@@ -179,11 +179,13 @@ class PodMissed(RunEvent):
     boot: float = 0.0
     boot_id: str = ""
     """When it was put on record, by a clock that cannot be set: see ``clock.Instant``."""
+    heard_at: float = 0.0
+    """The date of its agent's last report then, epoch s by the pod's clock; 0: none was at hand."""
 
 
 @dataclass(frozen=True)
 class PodFound(RunEvent):
-    """A pod that was missed stands in the list again."""
+    """A pod that was missed stands in the list again, or its agent has reported since."""
 
     generation: int
 

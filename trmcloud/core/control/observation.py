@@ -91,6 +91,8 @@ class PodStatus(str, Enum):
 
     CREATING = "creating"
     RUNNING = "running"
+    STOPPED = "stopped"
+    """For good: nothing runs on it any more, and its disk is billed until it is deleted."""
     GONE = "gone"
     UNKNOWN = "unknown"
     """Counts as spending."""

@@ -30,6 +30,8 @@ from trmcloud.core.values import replace
 
 # When a pod that no list shows has ended: absence is proven, never assumed. Pure.
 
+_LAST_REPORTS_S = 10.0
+"""The time for which an agent may report while its pod, in no list any more, is being ended."""
 _SOON_GONE_S = 60.0
 """A deletion that was taken shows in the list by then."""
 _SOON_GONE_TWICE_S = 30.0
@@ -114,15 +116,40 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
 
 
 def note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:
-    """A fact for the ledger: the pod is missed from now on, or stands in the list again."""
+    """A fact for the ledger: the pod is missed from now on, or is there again."""
     if not traits.absent_s or not isinstance(seen.pods, DatedFact):
         return NOTHING
     present = find_pod(seen, generation) is not None
     if present and generation.missed_at is not None:
         return Decision(events=(ev.PodFound(generation.number),))
     if not present and generation.missed_at is None:
-        return Decision(events=(ev.PodMissed(generation.number),))
+        report = own_report(seen, generation)
+        heard_at = report.at if report is not None else 0.0
+        return Decision(events=(ev.PodMissed(generation.number, heard_at=heard_at),))
     return NOTHING
+
+
+def has_reported_since(seen: Observation, generation: Generation) -> bool:
+    """Whether the agent of a missed pod has reported since, so that the pod lives and its absence
+    from the lists begins anew.
+
+    Both dates are by the pod's clock, which need not agree with ours: the last report of a pod that
+    is gone stays where it was. Beyond the hard stop a report proves nothing: a hostile host could
+    send them for ever.
+    """
+    report = own_report(seen, generation)
+    if report is None or generation.missed_at is None or not isinstance(seen.pods, DatedFact):
+        return False
+    if seen.pods.at >= generation.hard_stop_at:
+        return False
+    since = generation.missed_heard_at or generation.missed_at
+    return report.at > since + _LAST_REPORTS_S
+
+
+def own_report(seen: Observation, generation: Generation) -> AgentReport | None:
+    """The report of the generation's own agent; None where none, or another's, is at hand."""
+    report = seen.report.value if isinstance(seen.report, DatedFact) else None
+    return report if report is not None and report.pod_name == generation.pod_name else None
 
 
 def find_pod(seen: Observation, generation: Generation) -> PodSeen | None:

@@ -66,6 +66,7 @@ class ReasonKind(str, Enum):
     SAVED_HERE = "saved_here"
     NO_AGENT = "no_agent"
     BOOT_FAILED = "boot_failed"
+    HOST_STOPPED = "host_stopped"
     STRANGER_ANSWERS = "stranger_answers"
     DID_NOT_LAND = "did_not_land"
     BILLED_ABOVE_RATE = "billed_above_rate"

@@ -125,6 +125,8 @@ class Generation:
     """Since when every fresh list has lacked the pod."""
     missed_boot: float = 0.0
     missed_boot_id: str = ""
+    missed_heard_at: float = 0.0
+    """See ``events.PodMissed.heard_at``."""
     """The same, by a clock that cannot be set."""
     ended_at: float | None = None
     gone_at: float | None = None
@@ -407,6 +409,7 @@ def _pod_up(run: RunState, event: ev.PodUp, at: float) -> RunState:
 
 def _pod_missed(run: RunState, event: ev.PodMissed, at: float) -> RunState:
     missed = {"missed_at": at, "missed_boot": event.boot, "missed_boot_id": event.boot_id}
+    missed["missed_heard_at"] = event.heard_at
     return _on_generation(run, event.generation, **missed)
 
 

@@ -21,6 +21,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from trmcloud.adapters.request_budget import Priority
 from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError
 from trmcloud.core.values import dataclass
 from trmcloud.providers.huggingface.http import Http, NotThere, ThrottledError, TransientError
@@ -134,7 +135,7 @@ class JobsApi:
         params += [("label", f"{key}={value}") for key, value in (labels or {}).items()]
         found: dict[str, Job] = {}
         began_at, seen = self.http.now(), set[str]()
-        answer = self.http.read(url, params)
+        answer = self.http.read(url, params, priority=Priority.LIST)
         for _ in range(MOST_PAGES):
             where = self.http.where("GET", url)
             if not isinstance(answer.data, list):
@@ -147,14 +148,15 @@ class JobsApi:
             if not 0 <= self.http.now() - began_at < LIST_S:
                 raise _odd(f"a list that was not read within {LIST_S:.0f} s", where)
             seen.add(answer.next_url)
-            answer = self.http.read(answer.next_url)
+            answer = self.http.read(answer.next_url, priority=Priority.LIST)
         raise _odd(f"a list of more than {MOST_PAGES} pages", where)
 
     def job(self, job_id: str) -> Job | None:
         """None where the namespace has no such job."""
         url = self._url(job_id)
         try:
-            return read_job(self.http.read(url).data, self.http.where("GET", url))
+            data = self.http.read(url, priority=Priority.LIST).data
+            return read_job(data, self.http.where("GET", url))
         except NotThere:
             return None
 
@@ -194,7 +196,7 @@ class JobsApi:
             ProviderError: it did not, and the job has not ended.
         """
         try:
-            self.http.once("POST", f"{self._url(job_id)}/cancel")
+            self.http.once("POST", f"{self._url(job_id)}/cancel", priority=Priority.END)
             return True
         except NotThere:
             return False

@@ -18,6 +18,7 @@ from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from trmcloud.adapters.request_budget import NoneLeft, Priority, RequestBudget
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import (
     AccessDenied,
@@ -112,7 +113,8 @@ class Answer(NamedTuple):
 
 
 class Http:
-    """A client of the Hub at ``base``. ``token`` may be empty: prices are public."""
+    """A client of the Hub at ``base``. ``token`` may be empty: prices are public. ``budget`` is
+    shared with the other processes of this home."""
 
     def __init__(
         self,
@@ -121,6 +123,7 @@ class Http:
         *,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
+        budget: RequestBudget | None = None,
     ) -> None:
         if not token.isascii() or not token.isprintable():
             raise AuthError(
@@ -129,12 +132,20 @@ class Http:
             )
         self.base, self._token = base, token
         self.now, self.sleep = now, sleep
+        self._budget = budget
         self.requests = 0
 
     def where(self, method: str, url: str) -> str:
         return f"Hugging Face, {method} {urlsplit(url).path}"
 
-    def once(self, method: str, url: str, body: Any = None, timeout_s: float = REQUEST_S) -> Answer:
+    def once(
+        self,
+        method: str,
+        url: str,
+        body: Any = None,
+        timeout_s: float = REQUEST_S,
+        priority: Priority = Priority.ORDINARY,
+    ) -> Answer:
         """One request.
 
         Raises:
@@ -144,11 +155,14 @@ class Http:
         where = self.where(method, url)
         if not url.startswith(f"{self.base}/"):
             raise ProviderError(f"a page of its list is at another host: {url:.100}", where=where)
+        timeout_s = max(1.0, timeout_s - self._take(priority, where, timeout_s))
         self.requests += 1
         try:
             with send(self._request(method, url, body), timeout_s) as answer:
                 text = answer.read(MAX_BYTES)
                 links = answer.headers.get("Link")
+                if self._budget is not None:
+                    self._budget.learn(answer.headers)
         except urllib.error.HTTPError as error:
             raise self._refusal(error, where) from None
         except (OSError, HTTPException, ValueError) as error:
@@ -164,7 +178,14 @@ class Http:
             ) from None
         return Answer(data, _next_of(links))
 
-    def read(self, url: str, params: Params = (), *, bound_s: float = READ_BOUND_S) -> Answer:
+    def read(
+        self,
+        url: str,
+        params: Params = (),
+        *,
+        bound_s: float = READ_BOUND_S,
+        priority: Priority = Priority.ORDINARY,
+    ) -> Answer:
         """A GET, asked again while that can help.
 
         Raises:
@@ -175,7 +196,8 @@ class Http:
         while True:
             left_s = bound_s - (self.now() - began_at)
             try:
-                return self.once("GET", asked, timeout_s=max(1.0, min(REQUEST_S, left_s)))
+                timeout_s = max(1.0, min(REQUEST_S, left_s))
+                return self.once("GET", asked, timeout_s=timeout_s, priority=priority)
             except TransientError as error:
                 wait_s = pause_s(failures, _FIRST_WAIT_S, _LONGEST_WAIT_S)
                 if error.retry_after_s is not None:
@@ -193,6 +215,7 @@ class Http:
         """
         where = self.where("GET", url)
         asked = f"{url}?{urlencode(list(params))}" if params else url
+        self._take(Priority.ORDINARY, where, STREAM_S)
         self.requests += 1
         received, ends_at = bytearray(), time.monotonic() + STREAM_S
         try:
@@ -225,6 +248,24 @@ class Http:
         return text if len(text) <= _MAX_DETAIL else text[:_MAX_DETAIL] + "…"
 
     # -- how -------------------------------------------------------------------------------------
+
+    def _take(self, priority: Priority, where: str, wait_s: float) -> float:
+        """Wait until a request may be sent; returns the seconds that it took.
+
+        Raises:
+            ThrottledError
+        """
+        if self._budget is None:
+            return 0.0
+        try:
+            return self._budget.take(priority, min(REQUEST_S, wait_s))
+        except NoneLeft as error:
+            raise ThrottledError(
+                "Hugging Face was asked too often by this home's commands: nothing was sent",
+                where=where,
+                retry_after_s=error.retry_after_s,
+                next_step="wait a minute; fewer commands at once",
+            ) from None
 
     def _request(self, method: str, url: str, body: Any) -> urllib.request.Request:
         headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
@@ -263,13 +304,11 @@ class Http:
             kind, what, next_step = _REFUSALS[code]
             return kind(what.format(detail=detail), where=where, next_step=next_step)
         if code == 429:
-            return ThrottledError(
-                f"Hugging Face asks to be asked less often: {detail}",
-                where=where,
-                retry_after_s=_retry_after(
-                    error.headers.get("Retry-After"), error.headers.get("RateLimit")
-                ),
-            )
+            wait_s = _retry_after(error.headers.get("Retry-After"), error.headers.get("RateLimit"))
+            if self._budget is not None:
+                self._budget.hold(wait_s)
+            what = f"Hugging Face asks to be asked less often: {detail}"
+            return ThrottledError(what, where=where, retry_after_s=wait_s)
         if code == 408 or code >= 500:
             return TransientError(f"Hugging Face answers {code}: {detail}", where=where)
         if 300 <= code < 400:

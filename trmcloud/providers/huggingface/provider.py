@@ -46,6 +46,7 @@ class HuggingFace(Provider):
                 next_step="hf auth login, or export HF_TOKEN=…; trmcloud doctor",
             )
         from trmcloud.adapters.pod_history import Sightings
+        from trmcloud.adapters.request_budget import budget_of
         from trmcloud.adapters.ssh.keys import KeyStore
         from trmcloud.adapters.ssh.link import SshPodLink
         from trmcloud.app.packing import boot_payload
@@ -56,7 +57,8 @@ class HuggingFace(Provider):
         from trmcloud.providers.huggingface.http import Http
 
         keys = KeyStore(site.home)
-        http = Http(secrets.endpoint(site.environ), token)
+        budget = budget_of(site.home, NAME, token)
+        http = Http(secrets.endpoint(site.environ), token, budget=budget)
         api = JobsApi(http, secrets.namespace(site.environ))
         compute = HuggingFaceCompute(
             api,

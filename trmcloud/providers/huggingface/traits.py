@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits, StoragePrices
+from trmcloud.core.catalog.providers import (
+    OUR_LAYERS,
+    ProviderTraits,
+    RequestLimit,
+    StoragePrices,
+)
 
 NAME = "huggingface"
 
@@ -28,5 +33,7 @@ TRAITS = (
         smoke_minutes=12.0,
         # The disk belongs to the hardware and is in its price.
         storage=StoragePrices(0, 10, 0, 0, 0, 0),
+        # A free user's (docs/hub/rate-limits, 2026-11-26); each answer says the account's own.
+        request_limits=(RequestLimit(1000, 300.0),),
     ),
 )

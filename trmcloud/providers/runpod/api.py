@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import httpx2 as httpx
 
+from trmcloud.adapters.request_budget import Priority
 from trmcloud.core.errors import (
     AmbiguousCreate,
     NoCapacity,
@@ -124,7 +125,7 @@ class RunPodApi:
         if again and self._terminate(pod_id):
             return True
         try:
-            self.http.read("DELETE", self._url(f"/pods/{pod_id}"))
+            self.http.read("DELETE", self._url(f"/pods/{pod_id}"), priority=Priority.END)
             return True
         except NotThere:
             return False
@@ -136,7 +137,8 @@ class RunPodApi:
     def _terminate(self, pod_id: str) -> bool:
         url = self._url(f"/pods/{pod_id}/action")
         try:
-            return self.http.send("POST", url, body={"action": "terminate"}).is_success
+            body = {"action": "terminate"}
+            return self.http.send("POST", url, body=body, priority=Priority.END).is_success
         except httpx.HTTPError:
             return False
 
@@ -167,7 +169,8 @@ class RunPodApi:
 
     def delete_volume(self, volume_id: str) -> bool:
         try:
-            self.http.read("DELETE", self._url(f"/network-volumes/{volume_id}"))
+            url = self._url(f"/network-volumes/{volume_id}")
+            self.http.read("DELETE", url, priority=Priority.END)
             return True
         except NotThere:
             return False
@@ -208,7 +211,9 @@ class RunPodApi:
     ) -> tuple[dict[str, Any], str]:
         url = self._url(path)
         where = self.http.where("GET", url)
-        response = self.http.read("GET", url, params=params)
+        is_list = path == "/pods" or path.startswith("/pods/")
+        priority = Priority.LIST if is_list else Priority.ORDINARY
+        response = self.http.read("GET", url, params=params, priority=priority)
         return self.http.json(response, where), where
 
     def _create(

@@ -27,6 +27,9 @@ from trmcloud.providers.runpod.secrets import IMAGE, IMAGE_TORCH
 from trmcloud.providers.runpod.traits import NAME
 
 WORKSPACE = "/workspace"
+AS_ROOT = {"RUNPOD_POD_USER": "0"}
+"""RunPod starts the container as this user, whatever its image says (dstack's #2286, which sets it
+too): another one could not open port 22 nor write below /workspace."""
 MAX_ENV = 50
 """RunPod takes no more variables than this."""
 LIMIT_BODY_BYTES = 102_400
@@ -65,7 +68,7 @@ def create_body(
         check["torch"] = IMAGE_TORCH
     # The host key is the pod's own, and opens nothing else.
     words = request.agent_words(keys(request.name), NAME, check)
-    variables = {**environment, **boot, **words}
+    variables = {**AS_ROOT, **environment, **boot, **words}
     if len(variables) > MAX_ENV:
         raise NotSupported(f"{len(variables)} variables are more than a RunPod pod takes")
     if request.volume:
@@ -127,15 +130,15 @@ try:
     tarfile.TarFile(fileobj=io.BytesIO(packed)).extractall("{PREFIX}")
     sys.path.insert(0, "{PREFIX}")
     import {POD_ENTRY}
-except Exception as error:
-    what = "%s: %s" % (type(error).__name__, error)
+except Exception as e:
+    what = "%s: %s" % (type(e).__name__, e)
     sys.exit("trmcloud: the agent cannot be started on this image: " + what)
 """
 _ASK = """\
 import os, sys, urllib.request as u
-head = {"Authorization": "Bearer " + os.environ["RUNPOD_API_KEY"], "User-Agent": "trmcloud",
-        "Content-Type": "application/json"}
-u.urlopen(u.Request(sys.argv[1], sys.argv[2].encode(), head), timeout=30)
+h = {"Authorization": "Bearer " + os.environ["RUNPOD_API_KEY"], "User-Agent": "trmcloud",
+ "Content-Type": "application/json"}
+u.urlopen(u.Request(sys.argv[1], sys.argv[2].encode(), h), timeout=30)
 """
 #: A container whose command ends is started again while its rent goes on. So what cannot start
 #: stays, and asks for the pod's end by whatever the image has.

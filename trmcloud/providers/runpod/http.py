@@ -17,6 +17,7 @@ from typing import Any
 import httpx2 as httpx
 import tenacity
 
+from trmcloud.adapters.request_budget import NoneLeft, Priority, RequestBudget
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import (
     AccessDenied,
@@ -114,7 +115,8 @@ _REFUSALS: Mapping[int, tuple[type[ProviderError], str, str]] = {
 
 class Http:
     """A client of one RunPod server. ``requests`` counts what was sent; ``skew_s`` is this
-    machine's clock minus the server's, by its last answer (None before one)."""
+    machine's clock minus the server's, by its last answer (None before one). ``budget`` is shared
+    with the other processes of this home."""
 
     def __init__(
         self,
@@ -124,6 +126,7 @@ class Http:
         sleep: Callable[[float], None] = time.sleep,
         transport: httpx.BaseTransport | None = None,
         bound_s: float = READ_BOUND_S,
+        budget: RequestBudget | None = None,
     ) -> None:
         headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
         try:
@@ -137,6 +140,7 @@ class Http:
         self.now = now
         self.sleep = sleep
         self._bound_s = bound_s
+        self._budget = budget
         self._client = httpx.Client(
             headers=headers,
             timeout=httpx.Timeout(REQUEST_S, connect=CONNECT_S),
@@ -157,12 +161,15 @@ class Http:
         params: Mapping[str, str] | None = None,
         body: Any = None,
         timeout_s: float = REQUEST_S,
+        priority: Priority = Priority.ORDINARY,
     ) -> httpx.Response:
         """One request, one answer, whatever it is.
 
         Raises:
             httpx.HTTPError: no answer came.
+            ThrottledError: nothing was sent: the requests of this account are used up.
         """
+        timeout_s = max(1.0, timeout_s - self._take(priority, method, url, timeout_s))
         self.requests += 1
         response = self._client.request(
             method,
@@ -177,7 +184,30 @@ class Http:
                 self.skew_s = self.now() - parsedate_to_datetime(date).timestamp()
             except (ValueError, TypeError):
                 self.skew_s = None
+        if self._budget is not None:
+            if response.status_code == 429:
+                self._budget.hold(_retry_after(response.headers.get("Retry-After")))
+            elif response.is_success and "/v2/" in url:
+                self._budget.learn(response.headers)
         return response
+
+    def _take(self, priority: Priority, method: str, url: str, wait_s: float) -> float:
+        """Wait until a request may be sent; returns the seconds that it took.
+
+        Raises:
+            ThrottledError
+        """
+        if self._budget is None:
+            return 0.0
+        try:
+            return self._budget.take(priority, min(REQUEST_S, wait_s))
+        except NoneLeft as error:
+            raise ThrottledError(
+                "RunPod was asked too often by this home's commands: nothing was sent",
+                where=self.where(method, url),
+                retry_after_s=error.retry_after_s,
+                next_step="wait a minute; fewer commands at once",
+            ) from None
 
     def read(
         self,
@@ -187,6 +217,7 @@ class Http:
         params: Mapping[str, str] | None = None,
         body: Any = None,
         bound_s: float | None = None,
+        priority: Priority = Priority.ORDINARY,
     ) -> httpx.Response:
         """An answer of 2xx, asked for again while that can help.
 
@@ -205,7 +236,9 @@ class Http:
             timeout_s = max(1.0, min(REQUEST_S, left_s()))
             where = self.where(method, url)
             try:
-                response = self.send(method, url, params=params, body=body, timeout_s=timeout_s)
+                response = self.send(
+                    method, url, params=params, body=body, timeout_s=timeout_s, priority=priority
+                )
             except httpx.TimeoutException:
                 raise TransientError("RunPod did not answer in time", where=where) from None
             except httpx.TransportError as error:
@@ -240,6 +273,7 @@ class Http:
             ProviderError: there is none, as ``refusal`` says, or no answer came.
         """
         where = self.where("GET", url)
+        self._take(Priority.ORDINARY, "GET", url, STREAM_S)
         self.requests += 1
         ends_at = time.monotonic() + STREAM_S
         received = bytearray()

@@ -42,6 +42,7 @@ class RunPod(Provider):
             )
         secrets.require_client()
         from trmcloud.adapters.pod_history import Sightings
+        from trmcloud.adapters.request_budget import budget_of
         from trmcloud.adapters.ssh.keys import KeyStore
         from trmcloud.adapters.ssh.link import SshPodLink
         from trmcloud.providers.runpod.account import RunPodGraphql
@@ -51,7 +52,9 @@ class RunPod(Provider):
         from trmcloud.providers.runpod.http import Http
 
         keys = KeyStore(site.home)
-        http = Http(key)
+        # Its answers say which limits hold; without a word of them none does.
+        budget = budget_of(site.home, NAME, key, unlimited_unless_told=True)
+        http = Http(key, budget=budget)
         api = RunPodApi(http, secrets.api_base(site.environ))
         compute = RunPodCompute(
             api,

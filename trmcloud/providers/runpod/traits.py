@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits, StoragePrices
+from trmcloud.core.catalog.providers import (
+    OUR_LAYERS,
+    ProviderTraits,
+    RequestLimit,
+    StoragePrices,
+)
 
 NAME = "runpod"
 
@@ -25,5 +30,8 @@ TRAITS = (
         takes_image=True,
         # Its documentation, August 2026: pods/pricing, storage/network-volumes.
         storage=StoragePrices(20, 10, 100_000, 200_000, 70_000, 50_000),
+        # The example of its documentation (api-reference-v2/rate-limits, 2026-11-26); each answer
+        # says which hold for the account.
+        request_limits=(RequestLimit(60, 60.0), RequestLimit(3000, 3600.0)),
     ),
 )

@@ -61,6 +61,8 @@ def _cloud(
     """``own``: the layers that are the cloud's or SkyPilot's; ``agent_ends``: whether the agent can
     end the machine with what is on it."""
     ending = ("agent", *own) if agent_ends else own
+    # An account's balance ends what it cannot pay from the first moment on; all else is set up.
+    later = tuple(layer for layer in ending if layer != "prepaid")
     return ProviderTraits(
         name=name,
         create_settle_s=600.0,
@@ -73,6 +75,7 @@ def _cloud(
         absent_deleted_s=30.0,
         kill_layers=(*OUR_LAYERS, *own),
         independent_layers=(*ending, "guard-elsewhere"),
+        armed_later=later,
         max_nodes=max_nodes,
         shows_rate=False,
         via="SkyPilot",

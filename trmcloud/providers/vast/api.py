@@ -31,6 +31,7 @@ from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import quote_plus, urlsplit
 
+from trmcloud.adapters.request_budget import NoneLeft, Priority, RequestBudget
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import (
     AccessDenied,
@@ -114,7 +115,8 @@ class Charge(NamedTuple):
 
 
 class VastApi:
-    """``base`` is the URL before ``/api``; ``requests`` lists method and path of what was sent."""
+    """``base`` is the URL before ``/api``. ``budget`` is shared with the other processes of this
+    home."""
 
     def __init__(
         self,
@@ -124,6 +126,7 @@ class VastApi:
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
         bound_s: float = READ_BOUND_S,
+        budget: RequestBudget | None = None,
     ) -> None:
         if not key.isascii() or not key.isprintable() or " " in key:
             raise AuthError(
@@ -132,6 +135,7 @@ class VastApi:
             )
         self._key, self._base = key, base.rstrip("/")
         self.now, self.sleep, self._bound_s = now, sleep, bound_s
+        self._budget = budget
 
     @property
     def key(self) -> str:
@@ -171,7 +175,7 @@ class VastApi:
             }
             if token:
                 params["after_token"] = token
-            data = self._read("GET", path, params=params)
+            data = self._read("GET", path, params=params, priority=Priority.LIST)
             rows = data.get("instances")
             if not isinstance(rows, list):
                 raise self._odd("GET", path, "instances")
@@ -217,7 +221,7 @@ class VastApi:
         """
         path = f"/api/v0/instances/{instance_id}/"
         try:
-            data = self._read("DELETE", path, body={})
+            data = self._read("DELETE", path, body={}, priority=Priority.END)
         except NotThere:
             return False
         if data.get("success") is False:
@@ -298,6 +302,7 @@ class VastApi:
         params: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         bound_s: float | None = None,
+        priority: Priority = Priority.ORDINARY,
     ) -> dict[str, Any]:
         """An answer, asked for again while that can help and ``bound_s`` allows."""
         bound, began = self._bound_s if bound_s is None else bound_s, self.now()
@@ -307,7 +312,7 @@ class VastApi:
             try:
                 return self._send(
                     method, path, params=params, body=body,
-                    timeout_s=max(1.0, min(REQUEST_S, left_s)),
+                    timeout_s=max(1.0, min(REQUEST_S, left_s)), priority=priority,
                 )  # fmt: skip
             except (_RetryableRead, ThrottledError) as error:
                 told_s = error.retry_after_s if isinstance(error, ThrottledError) else None
@@ -326,9 +331,11 @@ class VastApi:
         params: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         timeout_s: float,
+        priority: Priority = Priority.ORDINARY,
     ) -> dict[str, Any]:
         """One request, one answer: its JSON."""
         where, url = self._where(method, path), self._base + path
+        timeout_s = max(1.0, timeout_s - self._take(priority, where, timeout_s))
         if params:
             url += "?" + "&".join(
                 f"{name}={quote_plus(each if isinstance(each, str) else json.dumps(each))}"
@@ -361,6 +368,20 @@ class VastApi:
             raise _RetryableRead(f"vast.ai's answer is no JSON object: {text!r}", where=where)
         return told
 
+    def _take(self, priority: Priority, where: str, wait_s: float) -> float:
+        """Wait until a request may be sent; returns the seconds that it took.
+
+        Raises:
+            ThrottledError
+        """
+        if self._budget is None:
+            return 0.0
+        try:
+            return self._budget.take(priority, min(REQUEST_S, wait_s))
+        except NoneLeft as error:
+            what = "vast.ai was asked too often by this home's commands: nothing was sent"
+            raise ThrottledError(what, where=where, retry_after_s=error.retry_after_s) from None
+
     def _refused(self, error: urllib.error.HTTPError, where: str) -> ProviderError:
         try:
             content = error.read(1 << 16)
@@ -385,6 +406,8 @@ class VastApi:
         if code == 429:
             seconds = whole(retry_after.strip()) if retry_after else None
             wait_s = float(min(seconds, 86_400)) if seconds is not None else None
+            if self._budget is not None:
+                self._budget.hold(wait_s)
             what = f"vast.ai asks to be asked less often: {text}"
             return ThrottledError(what, where=where, retry_after_s=wait_s)
         if code == 402 or any(words in low for words in _CREDIT):

@@ -56,6 +56,7 @@ _STATUS: Mapping[str, PodStatus] = {
     "rebooting": PodStatus.CREATING,
     "running": PodStatus.RUNNING,
 }
+_STOPPED = ("exited", "stopped")
 """By ``actual_status``. All others (stopped, exited, frozen, offline, unknown) bill at least a disk
 and are "unknown", which counts as spending."""
 
@@ -328,7 +329,8 @@ class VastCompute(Compute):
         rate = each.rate or (sighting.rate if sighting is not None else ZERO)
         status = _STATUS.get(each.actual, PodStatus.UNKNOWN)
         if each.intended not in ("", "running"):
-            status = PodStatus.UNKNOWN  # stopped by another hand, or for want of credit
+            # By its host, a higher bid, its own key, or for want of credit.
+            status = PodStatus.STOPPED if each.actual in _STOPPED else PodStatus.UNKNOWN
         if status is PodStatus.RUNNING and each.address is None:
             status = PodStatus.CREATING
         disk_rate = each.disk_rate

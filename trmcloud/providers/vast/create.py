@@ -136,6 +136,8 @@ def create_body(
         "env": variables,
         "disk": pod_disks_gb(NAME, request.disk_gb),
         "label": request.name,
+        # Whatever the image says (the client's ``--user``): another user could not open port 22.
+        "user": "root",
         "runtype": "args",
         "onstart": "/bin/sh",
         "args": ["-c", script(environment)],

@@ -41,6 +41,7 @@ class Vast(Provider):
                 "there is no vast.ai key", next_step=f"export {secrets.ENV_KEY}=…; trmcloud doctor"
             )
         from trmcloud.adapters.pod_history import Sightings
+        from trmcloud.adapters.request_budget import budget_of
         from trmcloud.adapters.ssh.keys import KeyStore
         from trmcloud.adapters.ssh.link import SshPodLink
         from trmcloud.providers.vast.api import VastApi
@@ -48,7 +49,8 @@ class Vast(Provider):
         from trmcloud.providers.vast.create import boot_payload
 
         keys = KeyStore(site.home)
-        api = VastApi(key, secrets.api_base(site.environ))
+        budget = budget_of(site.home, NAME, key)
+        api = VastApi(key, secrets.api_base(site.environ), budget=budget)
         compute = VastCompute(
             api,
             keys.for_pod,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits, StoragePrices
+from trmcloud.core.catalog.providers import (
+    OUR_LAYERS,
+    ProviderTraits,
+    RequestLimit,
+    StoragePrices,
+)
 
 NAME = "vast"
 
@@ -31,5 +36,8 @@ TRAITS = (
         beware="a host can read what runs on it; it gets a key that can end this instance alone",
         smoke_minutes=20.0,
         storage=STORAGE,
+        # It has a shortest interval for each endpoint and publishes no number
+        # (api-reference/rate-limits-and-errors, 2026-11-26): this one is ours.
+        request_limits=(RequestLimit(120, 60.0),),
     ),
 )

@@ -184,6 +184,54 @@ def _timer_ignored(arms: FaultContext) -> None:
         arms.strike_pod(at, text, ignore, felt=True)
 
 
+def _vanishes(arms: FaultContext) -> None:
+    """No list has a pod that runs: mostly for no longer than lists may lag."""
+    seconds = arms.rng.uniform(20, 240) if arms.rng.random() < 0.6 else 300 * 6 ** arms.rng.random()
+
+    def hide(rented: RentedMachine) -> None:
+        if rented.account.lags:
+            rented.hidden_until = arms.world.queue.now + seconds
+            rented.hidden_for_long = seconds > 240
+            arms.world.queue.at(rented.hidden_until + 0.1, arms.world.wake)
+
+    at, text = arms.some_time(0.02, 1.0), f"is in no list for {seconds:.0f} s"
+    arms.strike_pod(at, text, hide)
+
+
+def _stopped(arms: FaultContext) -> None:
+    """By its host, which was lost or had a higher bid for it."""
+
+    def stop(rented: RentedMachine) -> None:
+        if rented.account.habits.stops:
+            rented.stop(arms.world.queue.now)
+            arms.world.observed(arms.number)
+
+    text = "is stopped by its host, and its disk is billed on"
+    arms.strike_pod(arms.some_time(0.02, 1.0), text, stop)
+
+
+def _stops_itself(arms: FaultContext) -> None:
+    arms.set_knob("self_end_stops", True, "a pod's own key can stop it and not destroy it")
+
+
+def _traffic(arms: FaultContext) -> None:
+    """Within what its plan has for traffic."""
+
+    def charge(rented: RentedMachine) -> None:
+        plans = [wish.plan for wish in arms.scenario.wishes]
+        least = min(_billed_on(plan, each) for plan in plans for each in plan.candidates)
+        left = max(0, least - arms.world.knobs.storage_tail_micros)
+        amount = int(left * arms.rng.random())
+        if amount and rented.account.habits.stops and not rented.traffic_micros:
+            rented.traffic_micros = amount
+            rented.storage_micros += amount
+            if rented.unowned_at is not None:
+                rented.exposed_micros += amount
+            arms.world.observed(arms.number)
+
+    arms.strike_pod(arms.some_time(0.02, 1.0), "is charged for its traffic", charge)
+
+
 def _flipped(arms: FaultContext) -> None:
     """A record of a run, now and then one of the whole ledger, is damaged until its user has it
     put back from a backup of the ledger."""
@@ -305,5 +353,9 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "42": ("budget raised meanwhile", _cap_raised),
     "76": ("a bit flipped in the ledger", _flipped),
     "73": ("first of several machines lost", _head_lost),
+    "90": ("a pod that runs is in no list", _vanishes),
+    "91": ("stopped by its host, its disk billed on", _stopped),
+    "92": ("a pod's own key stops it, and destroys nothing", _stops_itself),
+    "93": ("traffic is billed", _traffic),
     "79": ("boot fails, as its log says", _boot_fails),
 }

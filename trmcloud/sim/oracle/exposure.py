@@ -92,6 +92,8 @@ class Exposure:
             if world.knobs.list_flickers:
                 seen_at = max(seen_at, rented.created_at + STALE_LIST_S)
             owned = rented.unowned_at is None
+            if not owned:
+                seen_at = max(seen_at, rented.hidden_until)
             if not owned and rented.run_id in self._hurt_until:
                 # Whose it is cannot be read: it has the time that its name says, and no more.
                 latest_s = max(traits.kill_latency_s for traits in TRAITS.values())
@@ -199,8 +201,15 @@ class Uncertainty:
 
     def absence(self, rented: RentedMachine | None) -> bool:
         """Whether a pod's absence may have been misjudged: by a clock that was set meanwhile, or
-        since the pod came later than its provider's longest delay."""
-        return self.clocks_moved or (rented is not None and rented.came_too_late)
+        since the pod came later than its provider's longest delay, or was in no list for longer
+        than its provider's lists lag while nobody heard its agent."""
+        if self.clocks_moved or rented is None:
+            return self.clocks_moved
+        return rented.came_too_late or self.is_unseen(rented)
+
+    def is_unseen(self, rented: RentedMachine) -> bool:
+        """Whether no list had the pod for longer than they may lag, and nobody heard its agent."""
+        return rented.hidden_for_long and not rented.heard
 
     @property
     def woken(self) -> bool:

@@ -206,6 +206,8 @@ class Invariants:
         twins = [r for r in self.world.living() if r.run_id == run_id and r is not rented]
         excused = rented.surplus or rented.came_too_late
         excused = excused or any(self.names[twin.name] > 1 for twin in twins)
+        undecidable = self.truth.undecidable
+        excused = excused or all(undecidable.is_unseen(twin) for twin in twins)
         if twins and not excused and not STOPPED & self.world.fired.keys():
             self.fail("I5", f"{rented.pod_id} is made while {twins[0].pod_id} lives")
         if run is None or all(g.pod_name != name for g in run.generations):
@@ -285,6 +287,7 @@ class Invariants:
             and run.stop is None
             and run.result is None
             and (rented.pod.report is not None and run.state is State.RUNNING)
+            and not rented.is_stopped
         )
         if healthy:
             self.fail("needless kill", f"{rented.pod_id} was at work and within its money")
@@ -300,7 +303,7 @@ class Invariants:
             self.duties.uploads.on_release(rented)
         if run.stop is not None and run.stop_at is not None and run.state is State.RUNNING:
             hasty = run.stop_at <= now < run.stop_at + rented.landing_s / 2
-            if hasty and rented.pod_id == generation.pod_id:
+            if hasty and rented.pod_id == generation.pod_id and not rented.is_stopped:
                 self.fail("needless kill", f"{rented.pod_id} was landing")
 
     def on_cap_set(self, cap: Usd) -> None:

@@ -75,7 +75,17 @@ class RentedMachine:
         """Until when a delete is answered with an error."""
         self.ended_by = ""
         self.visible_at = at
+        self.hidden_until = 0.0
+        """Until when no list has it, though it runs."""
+        self.hidden_for_long = False
+        """Whether that lasts longer than its provider's lists ever should lack it."""
+        self.heard = False
+        """Whether its agent was heard when a process asked it last."""
+        self.is_stopped = False
+        """Whether its host has stopped it for good: its disk alone is billed."""
         self.storage_micros = 0
+        self.traffic_micros = 0
+        """Of that, what its traffic has cost."""
         self.listed: PodSeen | None = None
         """As a list showed it last."""
         promised_s = request.lease.hard_stop_at - request.lease.granted_at
@@ -111,7 +121,7 @@ class RentedMachine:
 
     @property
     def hourly_micros(self) -> int:
-        return self.rate_micros + self.disk_rate.micros
+        return (0 if self.is_stopped else self.rate_micros) + self.disk_rate.micros
 
     def micros(self, now: float) -> int:
         """Return its cost by ``now`` in micro-dollars, its disks included, kept storage apart."""
@@ -124,9 +134,21 @@ class RentedMachine:
     def end_from_inside(self) -> None:
         self.account.end_from_inside(self)
 
-    def reprice(self, rate_micros: int, now: float) -> None:
+    def stop(self, now: float) -> None:
+        """Its host stops it, or it stops itself: only a delete ends its disk's bill."""
+        if self.ended or self.is_stopped:
+            return
+        self._accrue(now)
+        self.is_stopped = True
+        self.pod.stop()
+
+    def _accrue(self, now: float) -> None:
         self._before_micros += math.ceil(self.hourly_micros * (now - self._since) / 3600)
-        self._since, self.rate_micros = now, rate_micros
+        self._since = now
+
+    def reprice(self, rate_micros: int, now: float) -> None:
+        self._accrue(now)
+        self.rate_micros = rate_micros
 
 
 class Account:
@@ -362,6 +384,10 @@ class Account:
         if how == "exit":
             if not rented.pod.trainers_alive:
                 self.end(rented, rented.ended_by or "agent")
+        elif self.habits.stops and world.knobs.self_end_stops:
+            world.observed("92")
+            rented.stop(world.queue.now)
+            world.wake()
         elif how == "shutdown" or (how == "api" and world.knobs.pod_api_works(world.queue.now)):
             self.delete(rented, rented.ended_by or "watchdog")
         elif self.habits.idle_stop_s:
@@ -575,6 +601,7 @@ class CallJudge(Protocol):
 class Uncertainty(Protocol):
     clocks_moved: bool
 
+    def is_unseen(self, rented: RentedMachine) -> bool: ...
     @property
     def woken(self) -> bool: ...
 

@@ -44,6 +44,8 @@ class FaultSettings:
     pod_api_down_until: float = 0.0
     bucket_down_until: float = 0.0
     pod_key_useless: bool = False
+    self_end_stops: bool = False
+    """A pod's own key can stop it and not destroy it."""
     bill_lag_s: float = 0.0
     storage_tail_micros: int = 0
     link_down_until: float = 0.0

@@ -52,6 +52,8 @@ def _listed(rented: RentedMachine, status: PodStatus, ended_at: float | None) ->
     return known
 
 
+HEARD_S = 60.0
+"""A report that is older than this shows no agent that lives."""
 SOLD_OUT = "there are no longer any instances available"
 BOOT_LINE = "error creating container: layer does not exist"
 
@@ -119,6 +121,9 @@ class SimCompute(Compute):
                 if ended_at is None and knobs.list_omits_s:
                     world.observed("18")
                 continue
+            if ended_at is None and now < rented.hidden_until:
+                world.observed("90")
+                continue
             fresh = now < rented.created_at + STALE_LIST_S
             if lags and knobs.list_flickers and ended_at is None and fresh:
                 knobs.flicker = not knobs.flicker or world.rng.random() < 0.6
@@ -135,6 +140,8 @@ class SimCompute(Compute):
             else:
                 runs = rented.pod.running or now >= rented.boot_failed_at
                 status = PodStatus.RUNNING if runs else PodStatus.CREATING
+                if rented.is_stopped:
+                    status = PodStatus.STOPPED
             if status is PodStatus.GONE:
                 seen.append(_listed(rented, status, (ended_at or 0.0) + process.machine.offset_s))
                 continue
@@ -258,7 +265,7 @@ class SimLink(PodLink):
     def _pod(self, pod_name: str) -> Pod | None:
         world = self._account.world
         found = next(iter(self._account.named(pod_name)), None)
-        if found is None:
+        if found is None or found.is_stopped:
             return None
         if found.account.habits.self_ends != "exit":
             if not world.link_up(self._process):
@@ -274,12 +281,25 @@ class SimLink(PodLink):
         return found.pod
 
     def report(self, pod_name: str) -> contract.AgentReport | None:
+        told = self._report(pod_name)
+        world = self._account.world
+        for rented in self._account.named(pod_name):
+            at = told.at - rented.pod.machine.offset_s if told is not None else 0.0
+            mine = told is not None and told.pod_name == pod_name
+            rented.heard = mine and at > world.queue.now - HEARD_S
+        return told
+
+    def _report(self, pod_name: str) -> contract.AgentReport | None:
         pod = self._pod(pod_name)
         if pod is not None and pod.others.head_watch is not None:
             return pod.others.word()
         if pod is None or pod.report is None:
             return None
         report = pod.report if pod.running else pod.durable_report
+        now, speaks = pod.world.queue.now, pod.agent is not None and not pod.agent_stopped
+        if report is not None and speaks and now < pod.rented.hidden_until:
+            # Between two events an agent's reports say nothing new but when they are of.
+            report = replace(report, at=max(report.at, pod.machine.now().wall))
         if report is not None and pod.world.knobs.crossed_reports:
             # Another machine has the pod's old address.
             pod.world.observed("64")

@@ -24,7 +24,8 @@ class ProviderProfile:
     idle pod after that long (0: none). ``reports_survive``: the agent's last report can be read
     when the pod is gone. ``disk_survives``: so can its checkpoints. ``ignores_timer``: a deadline
     given at creation is accepted and forgotten. ``shows_boot_log``: the log of a pod that boots can
-    be read. ``joins_machines``: several machines can be one pod. ``shares``: how often a drawn
+    be read. ``stops``: its hosts may stop a pod for good, whose disk is billed until it is deleted.
+    ``joins_machines``: several machines can be one pod. ``shares``: how often a drawn
     scenario takes it, as against others. ``stands_for_others``: a rehearsal plays it in the place
     of a provider that has no profile.
     """
@@ -43,6 +44,7 @@ class ProviderProfile:
     ignores_timer: bool
     prepaid: bool
     shows_boot_log: bool = False
+    stops: bool = False
     joins_machines: bool = False
     shares: int = 0
     stands_for_others: bool = False

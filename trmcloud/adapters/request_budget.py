@@ -1,0 +1,323 @@
+"""The requests that all processes of this home together may send to one provider's account.
+
+A provider counts an account's requests, whichever process sends them: launches, guards and status
+screens side by side reach its limit though each of them is modest. So they share one small file per
+account, and each takes its request from there before it sends it.
+
+Each limit of N requests in W seconds is kept as a bucket of N/2 that is filled with N/2 in W
+seconds: within any W seconds no more than N are sent. Where a provider says which limits hold, by
+``RateLimit-Policy``, those take the place of the documented ones. Its 429 holds back everybody.
+
+What ends a pod is never kept waiting for a bucket, and lists, by which an end is proven, may use
+what other requests must leave. The file loses nothing that matters: where it cannot be used,
+requests are sent without it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from trmcloud.core.catalog.providers import RequestLimit, traits_of
+from trmcloud.core.values import dataclass, replace
+
+FOLDER = "requests"
+"""Below the home."""
+MOST_BYTES = 4096
+_MOST_LIMITS = 6
+_LOCK_TRIES, _LOCK_PAUSE_S = 50, 0.01
+"""A process that was stopped while it had the lock must not stop the others."""
+_LONGEST_PAUSE_S = 5.0
+"""The longest pause before the file is read again: another process may have been told to wait."""
+_LEAST_PAUSE_S = 0.001
+"""Epoch seconds as a float are no finer than a quarter of a microsecond."""
+DEFAULT_HOLD_S = 2.0
+"""After a 429 that names no time."""
+
+
+class Priority(Enum):
+    """``reserve``: the share of a bucket that a request must leave. ``most_hold_s``: the time for
+    which a provider's 429 keeps it from being sent, at most."""
+
+    ORDINARY = 0.4, 300.0
+    LIST = 0.1, 60.0
+    END = -math.inf, 10.0
+
+    @property
+    def reserve(self) -> float:
+        return self.value[0]
+
+    @property
+    def most_hold_s(self) -> float:
+        return self.value[1]
+
+
+class NoneLeft(Exception):
+    """No request can be sent in the time that the caller has; one can in ``retry_after_s``."""
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(f"no request is left for {retry_after_s:.0f} s")
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class _State:
+    """``levels``: requests left in each limit's bucket at ``at`` (epoch s). ``held_at`` and
+    ``hold_until``: when the provider last asked for a pause, and until when."""
+
+    at: float
+    limits: tuple[RequestLimit, ...]
+    levels: tuple[float, ...]
+    held_at: float = 0.0
+    hold_until: float = 0.0
+
+
+class RequestBudget:
+    """The budget of one account at one provider. ``path`` None: this process's own."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        limits: Sequence[RequestLimit],
+        *,
+        unlimited_unless_told: bool = False,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``unlimited_unless_told``: the provider says in each answer which limits hold, and none
+        do where it says nothing."""
+        self._path, self._limits = path, tuple(limits)
+        self._unlimited_unless_told = unlimited_unless_told
+        self._now, self._sleep = now, sleep
+        self._own: _State | None = None
+        self._has_warned = False
+
+    def take(self, priority: Priority, wait_s: float) -> float:
+        """Take one request, waiting for it up to ``wait_s``; returns the seconds that it waited.
+        One that ends a pod waits for nothing but a 429, for ``most_hold_s`` at most.
+
+        Raises:
+            NoneLeft: it would take longer. Nothing was taken.
+        """
+        waited_s = 0.0
+        while True:
+            needed_s = self._try_to_take(priority)
+            if needed_s <= 0:
+                return waited_s
+            if waited_s + needed_s > wait_s and priority is not Priority.END:
+                raise NoneLeft(needed_s)
+            pause_s = min(max(needed_s, _LEAST_PAUSE_S), _LONGEST_PAUSE_S)
+            self._sleep(pause_s)
+            waited_s += pause_s
+
+    def hold(self, retry_after_s: float | None) -> None:
+        """The provider answered 429: no process asks before ``retry_after_s`` have passed."""
+        seconds = DEFAULT_HOLD_S if retry_after_s is None else max(0.0, retry_after_s)
+        with self._opened() as file:
+            state, now = self._read(file), self._now()
+            until = max(now + seconds, state.hold_until if state.held_at <= now else 0.0)
+            self._write(file, replace(state, held_at=now, hold_until=until))
+
+    def learn(self, headers: Mapping[str, str]) -> None:
+        """Take over the limits that an answer states: the headers ``RateLimit-Policy`` and
+        ``RateLimit`` of the IETF's draft. An answer without them says something only where the
+        provider says so."""
+        told = _policy(headers.get("RateLimit-Policy") or "")
+        if not told and not self._unlimited_unless_told:
+            return
+        spent_s = _until_reset_s(headers.get("RateLimit") or "")
+        if told == self._limits and not spent_s:
+            return
+        with self._opened() as file:
+            state = self._read(file)
+            if state.limits != told:
+                held = state.held_at, state.hold_until
+                self._write(file, _State(self._now(), told, _full(told), *held))
+        self._limits = told
+        if spent_s:
+            self.hold(spent_s)
+
+    # -- how -------------------------------------------------------------------------------------
+
+    def _try_to_take(self, priority: Priority) -> float:
+        """Seconds until a request can be sent; 0: it was taken."""
+        with self._opened() as file:
+            now, known = self._now(), self._read(file)
+            state = _filled(known, now)
+            if known.at > now:
+                self._write(file, state)  # its clock was set back: it is filled from here on
+            self._limits = state.limits
+            held_s = _held_s(state, priority, now)
+            if held_s > 0:
+                return held_s
+            needed_s = 0.0
+            for limit, level in zip(state.limits, state.levels, strict=True):
+                size = _size(limit)
+                least = -math.inf
+                if priority is not Priority.END:
+                    least = min(size - 1.0, math.floor(priority.reserve * size))
+                missing = least + 1.0 - level
+                needed_s = max(needed_s, missing * limit.window_s / size if missing > 0 else 0.0)
+            if needed_s > 0:
+                return needed_s
+            left = tuple(
+                max(-_size(limit), level - 1.0)
+                for limit, level in zip(state.limits, state.levels, strict=True)
+            )
+            self._write(file, replace(state, levels=left))
+            return 0.0
+
+    @contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        """The file, locked against other processes and threads; None where that cannot be had."""
+        file = None
+        try:
+            file = self._locked()
+        except OSError as error:
+            self._warn(error.strerror or str(error))
+        try:
+            yield file
+        finally:
+            if file is not None:
+                os.close(file)  # and with it the lock
+
+    def _locked(self) -> int | None:
+        if self._path is None:
+            return None
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            for _ in range(_LOCK_TRIES):
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return file
+                except BlockingIOError:
+                    time.sleep(_LOCK_PAUSE_S)
+        except OSError:
+            os.close(file)
+            raise
+        os.close(file)
+        return None
+
+    def _read(self, file: int | None) -> _State:
+        full = _State(self._now(), self._limits, _full(self._limits))
+        if file is None:
+            return self._own or full
+        try:
+            text = os.pread(file, MOST_BYTES + 1, 0)
+            return _state_of(text) if text else full
+        except OSError as error:
+            self._warn(error.strerror or str(error))
+            return self._own or full
+        except (ValueError, TypeError, KeyError, RecursionError):
+            self._warn("it is damaged, and begun anew")
+            return full
+
+    def _write(self, file: int | None, state: _State) -> None:
+        self._own = state
+        if file is None:
+            return
+        text = json.dumps(
+            {
+                "version": 1,
+                "at": state.at,
+                "limits": [[limit.requests, limit.window_s] for limit in state.limits],
+                "levels": state.levels,
+                "held_at": state.held_at,
+                "hold_until": state.hold_until,
+            }
+        ).encode()
+        try:
+            os.pwrite(file, text, 0)
+            os.ftruncate(file, len(text))
+        except OSError as error:
+            self._warn(error.strerror or str(error))
+
+    def _warn(self, why: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{self._path}: {why}: requests are counted for this command alone", stacklevel=1
+            )
+
+
+def budget_of(
+    home: Path, provider: str, key: str, *, unlimited_unless_told: bool = False
+) -> RequestBudget:
+    """The budget that the processes of ``home`` share for the account of ``key``. Its file is named
+    by the key's hash, which opens nothing."""
+    name = f"{provider}-{sha256(key.encode()).hexdigest()[:12]}.json"
+    limits = traits_of(provider).request_limits
+    return RequestBudget(home / FOLDER / name, limits, unlimited_unless_told=unlimited_unless_told)
+
+
+def _size(limit: RequestLimit) -> float:
+    return max(1.0, limit.requests / 2)
+
+
+def _full(limits: Sequence[RequestLimit]) -> tuple[float, ...]:
+    return tuple(_size(limit) for limit in limits)
+
+
+def _filled(state: _State, now: float) -> _State:
+    """What has come into the buckets by ``now``; a clock that was set back adds nothing."""
+    passed_s = max(0.0, now - state.at)
+    levels = tuple(
+        min(_size(limit), level + passed_s * _size(limit) / limit.window_s)
+        for limit, level in zip(state.limits, state.levels, strict=True)
+    )
+    return replace(state, at=now, levels=levels)
+
+
+def _held_s(state: _State, priority: Priority, now: float) -> float:
+    if state.held_at > now:
+        return 0.0  # by a clock that has been set back since
+    return min(state.hold_until, state.held_at + priority.most_hold_s) - now
+
+
+def _state_of(text: bytes) -> _State:
+    """
+    Raises:
+        ValueError, TypeError, KeyError: the text is none of ours.
+    """
+    if len(text) > MOST_BYTES:
+        raise ValueError("too long")
+    data: Any = json.loads(text)
+    limits = tuple(RequestLimit(int(n), float(s)) for n, s in data["limits"])
+    levels = tuple(map(float, data["levels"]))
+    times = tuple(float(data[name]) for name in ("at", "held_at", "hold_until"))
+    sound = (
+        data["version"] == 1
+        and len(limits) == len(levels) <= _MOST_LIMITS
+        and all(map(math.isfinite, (*levels, *times)))
+        and all(each.requests > 0 and 0 < each.window_s < math.inf for each in limits)
+        and all(abs(level) <= _size(each) for each, level in zip(limits, levels, strict=True))
+    )
+    if not sound:
+        raise ValueError("numbers that cannot be")
+    return _State(times[0], limits, levels, *times[1:])
+
+
+_QUOTA = re.compile(r";\s*q\s*=\s*(\d{1,9})\s*;\s*w\s*=\s*(\d{1,9})")
+_REST = re.compile(r";\s*r\s*=\s*(\d{1,9})\s*;\s*t\s*=\s*(\d{1,9})")
+
+
+def _policy(header: str) -> tuple[RequestLimit, ...]:
+    found = [(int(q), int(w)) for q, w in _QUOTA.findall(header[:1000])]
+    return tuple(RequestLimit(q, float(w)) for q, w in found if q and w)[:_MOST_LIMITS]
+
+
+def _until_reset_s(header: str) -> float:
+    """Seconds until requests count anew, where none is left; 0 where some are."""
+    return max((float(t) for r, t in _REST.findall(header[:1000]) if int(r) == 0), default=0.0)
