@@ -17,6 +17,7 @@ import tomllib
 
 from tests.unit.pod.machine import Machine, Reach
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen, board_from
 from trmcloud.pod.machine import packages, prepare
 from trmcloud.pod.machine.prepare import PREPARED_NAME, PreparingProgress
 
@@ -63,7 +64,7 @@ def test_an_image_that_is_not_the_one_asked_for_is_told_by_its_torch(
 def test_a_good_machine_waits_for_its_files_and_is_ready(machine: Machine, reach: Reach) -> None:
     answers = machine.folder / "answers"
     machine.nvidia_smi(H100 * 2, before=f'until [ -e "{answers}" ]; do sleep 0.01; done')
-    machine.check(gpu="H100", count=2, min_cuda="12.8", volume=True, idle=True)
+    machine.check(gpu="H100", count=2, board="SXM", volume=True, idle=True)
     preparation = machine.prepare()
     assert preparation.poll(machine.now).state == "checking"
     machine.now += 1.0
@@ -102,14 +103,49 @@ def test_other_hardware_is_refused(machine: Machine, reach: Reach, rows: str, wh
     assert reach(machine.prepare(), "refused").message == why
 
 
-def test_no_volume_and_an_old_driver_are_refused(machine: Machine, reach: Reach) -> None:
-    machine.nvidia_smi(H100, page="CUDA Version: 12.4")
+LINKS = "GPU 0: NVIDIA H100 (UUID: GPU-1)\n\t Link 0: <inactive>\n\t Link 1: <inactive>\n"
+
+
+def test_no_volume_and_another_board_are_refused(machine: Machine, reach: Reach) -> None:
+    machine.nvidia_smi(H100, board="350.00, 9.0\n", links=LINKS)
     machine.mounts.write_text("overlay / overlay rw 0 0\n")
-    machine.check(count=1, min_cuda="12.8", volume=True)
-    assert reach(machine.prepare(), "refused").message == (
-        "CUDA 12.8 is needed, driver 570.133.20 runs 12.4;"
+    machine.check(count=1, board="SXM", volume=True)
+    preparation = machine.prepare()
+    assert reach(preparation, "refused").message == (
+        "H100 SXM rented, H100 PCIe found (by 350 W and 0 links, against its name);"
         " /workspace is not a volume but the container's own disk"
     )
+    told = BoardSeen("NVIDIA H100 80GB HBM3", 350.0, 0, "570.133.20")
+    assert board_from(preparation.notes()[BOARD_NOTE]) == told
+    assert machine.prepare().notes() == preparation.notes(), "a new agent says the same"
+
+
+@pytest.mark.parametrize(
+    ("found", "driver", "why"),
+    [
+        ("2.9.1+cu128", "535.129.03", ""),
+        ("2.9.1+cu130", "535.129.03", "cu130 needs driver 580 or newer, 535.129.03 found"),
+        ("2.9.1+cu126", "580.65.06", "cu126 has no kernels for sm_100"),
+        ("2.9.1+cpu", "470.82.01", ""),
+    ],
+)
+def test_a_torch_of_the_users_is_kept_or_refused_by_driver_and_gpu(
+    machine: Machine,
+    reach: Reach,
+    monkeypatch: pytest.MonkeyPatch,
+    found: str,
+    driver: str,
+    why: str,
+) -> None:
+    monkeypatch.setattr("trmcloud.pod.machine.packages.installed", lambda name, path=None: found)
+    machine.nvidia_smi(f"NVIDIA B200, 183359, 0, {driver}, 0\n", board="1000.00, 10.0\n")
+    machine.check(count=1, keeps_torch=True)
+    preparation = machine.prepare()
+    if why:
+        said = reach(preparation, "refused").message
+        assert said == f"torch {found} does not run on this machine: {why}"
+    else:
+        assert reach(preparation, "waiting").state == "waiting"
 
 
 def test_no_nvidia_smi_at_all(
