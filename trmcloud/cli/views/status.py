@@ -177,6 +177,8 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         )
     guards = guards_of(context, run)
     rows += _in_the_way(context, run)
+    if run.generation is not None and run.generation.board is not None:
+        rows.append(("board", sentence(run.generation.board)))
     beat = guards.beat
     if run.live and (told := data_progress_text(context, run)):
         rows.append(("data", told))
@@ -313,6 +315,8 @@ def _as_json(context: Context, run: RunState) -> dict[str, Any]:
     bound = guards.overshoot.amount
     waiting, trouble = waits_for(context, run), link_trouble(context, run)
     data.update(reason_json(run.reason))
+    board = run.generation.board if run.generation is not None else None
+    data["board"] = sentence(board) or None
     data["waits_for"] = sentence(waiting.what) if waiting is not None else None
     data["waits_for_kind"] = waiting.what.kind.value if waiting is not None else None
     data["waits_until"] = waiting.until_at if waiting is not None else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trmcloud.core.catalog.hardware import GPUS, on_other_board, slowdown
-from trmcloud.core.contract.boards import BOARD_NOTE, NVL, PCIE, Board, board_from, is_worse
+from trmcloud.core.contract.boards import BOARD_NOTE, NVL, PCIE, board_from, is_worse
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
@@ -71,20 +71,21 @@ def board_events(
     board = seen.board
     if board.form == planned or generation.board is not None or run.result is not None:
         return ()
-    names = _names(candidate, planned, board)
+    named, found = _name(candidate, planned), board.text
     train_s = generation.soft_stop_at - generation.intended_at
     slower = slower_boards(candidate, plan.spec, phases, train_s)
     began = any(phase.attempts for phase in report.phases)
     if is_worse(board.form, planned):
         if board.form not in slower and not began:
-            why = make_reason(ReasonKind.WRONG_BOARD, **names)
+            why = make_reason(ReasonKind.WRONG_BOARD, planned=named, found=found)
             return (ev.ResultKnown(Outcome.UNFIT.value, why),)
         other = on_other_board(candidate.sku, board.form)
         if other is not None:
             ratio = round(slowdown(GPUS[candidate.sku], other, candidate.gpus), 2)
-            why = make_reason(ReasonKind.SLOWER_BOARD, **names, time_ratio=ratio)
+            why = make_reason(ReasonKind.SLOWER_BOARD, planned=named, found=found, time_ratio=ratio)
             return (ev.BoardFound(generation.number, why),)
-    return (ev.BoardFound(generation.number, make_reason(ReasonKind.OTHER_BOARD, **names)),)
+    why = make_reason(ReasonKind.OTHER_BOARD, planned=named, found=found)
+    return (ev.BoardFound(generation.number, why),)
 
 
 def wrong_board(
@@ -99,8 +100,9 @@ def wrong_board(
     planned = planned_form(candidate)
     if not is_worse(seen.board.form, planned):
         return said
-    return make_reason(ReasonKind.WRONG_BOARD, said, **_names(candidate, planned, seen.board))
+    named = _name(candidate, planned)
+    return make_reason(ReasonKind.WRONG_BOARD, said, planned=named, found=seen.board.text)
 
 
-def _names(candidate: Candidate, planned: str, found: Board) -> dict[str, str]:
-    return {"planned": f"{candidate.sku.partition('-')[0]} {planned}", "found": found.text}
+def _name(candidate: Candidate, form: str) -> str:
+    return f"{candidate.sku.partition('-')[0]} {form}"

@@ -369,6 +369,9 @@ def _why_terminate(
         return make_reason(ReasonKind.HARD_STOP)
     if run.stop is not None and run.stop.at_once:
         return make_reason(ReasonKind.STOP_NOW)
+    unfit = generation.unfit
+    if run.state is State.ENDING and unfit is not None and unfit.kind is ReasonKind.WRONG_BOARD:
+        return unfit  # its agent may not know, and would train there
     if run.state is State.ENDING and not owed:
         if held:
             return make_reason(ReasonKind.SAVED_HERE)
