@@ -142,7 +142,7 @@ def test_a_faster_board_and_an_unknown_one_are_noted_alone() -> None:
 def test_it_is_put_on_record_once() -> None:
     run = running()
     pod = the_pod(run)
-    seen = {"pods": [pod], "report": report_of(run, PCIE), "plan": plan_for()}
+    seen: dict[str, Any] = {"pods": [pod], "report": report_of(run, PCIE), "plan": plan_for()}
     after, _ = follow(run, AT + 100, **seen)
     assert after.generation is not None
     assert after.generation.board is not None

@@ -148,6 +148,63 @@ def test_a_torch_of_the_users_is_kept_or_refused_by_driver_and_gpu(
         assert reach(preparation, "waiting").state == "waiting"
 
 
+@pytest.mark.parametrize(
+    ("found", "driver", "asked", "build"),
+    [
+        ("2.9.1+cu128", "470.82.01", "torch==2.7.1", "cu118"),
+        ("2.9.1+cu130", "535.129.03", "torch==2.9.1", "cu128"),
+        (None, "470.82.01", "torch==2.7.1", "cu118"),
+    ],
+)
+def test_a_driver_too_old_for_the_images_torch_gets_a_build_that_runs_there(
+    machine: Machine,
+    reach: Reach,
+    monkeypatch: pytest.MonkeyPatch,
+    found: str | None,
+    driver: str,
+    asked: str,
+    build: str,
+) -> None:
+    def installed(name: str, path: object = None) -> str | None:
+        return found if name == "torch" and path is None else None
+
+    monkeypatch.setattr("trmcloud.pod.machine.packages.installed", installed)
+    said = machine.folder / "said"
+    uv = machine.bin / "uv"
+    uv.write_text(f'#!/bin/sh\necho "$UV_TORCH_BACKEND $*" >>"{said}"\n[ "$1" = venv ]\n')
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{machine.bin}:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", str(machine.folder))
+    machine.wanted.write_text("torch==2.9.1  # >=2\n")
+    machine.nvidia_smi(f"NVIDIA A100-SXM4-80GB, 81920, 0, {driver}, 0\n", board="400.00, 8.0\n")
+    machine.check(count=1)
+    preparation = machine.prepare()
+    assert "could not be installed" in reach(preparation, "refused").message
+    calls = said.read_text().splitlines()
+    assert calls[0].startswith(f"{build} venv ")
+    told = board_from(preparation.notes()[BOARD_NOTE])
+    assert told is not None
+    assert told.torch == f"{asked.partition('==')[2]}+{build}"
+
+
+def test_a_torch_of_the_users_own_index_is_judged_once_it_is_there(
+    machine: Machine, reach: Reach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str, path: object = None) -> str | None:
+        return None if path is None else "2.9.1+cu130"
+
+    monkeypatch.setattr("trmcloud.pod.machine.packages.installed", installed)
+    monkeypatch.setenv("TRMCLOUD_INSTALL_UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setattr(packages, "whole_command", lambda *_: ["true"])
+    machine.wanted.write_text("torch==2.9.1  # >=2\n")
+    machine.nvidia_smi("NVIDIA A100-SXM4-80GB, 81920, 0, 535.129.03, 0\n", board="400.00, 8.0\n")
+    machine.check(count=1)
+    assert reach(machine.prepare(), "refused").message == (
+        "torch 2.9.1+cu130 does not run on this machine:"
+        " cu130 needs driver 580 or newer, 535.129.03 found"
+    )
+
+
 def test_no_nvidia_smi_at_all(
     machine: Machine, reach: Reach, monkeypatch: pytest.MonkeyPatch
 ) -> None:

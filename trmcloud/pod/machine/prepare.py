@@ -19,7 +19,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from trmcloud.core.catalog.torch_builds import build_of, fitting_torch
+from trmcloud.core.catalog.torch_builds import build_of, fitting_torch, read_version
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.boards import (
     BOARD_NOTE,
@@ -321,6 +321,13 @@ class Preparation:
             self._refuse(f"{what} could not be installed: {why}", now)
 
     def _found(self, folder: str, is_whole: bool, now: float) -> None:
+        # The user's own index may serve another build than was asked for.
+        torch = packages.installed("torch", [packages.site_of(Path(folder))]) if is_whole else ""
+        if torch and "+" in torch and self._board is not None:
+            _, why = fitting_torch(torch, read_version(self._board.driver), None)
+            if why:
+                self._refuse(f"torch {torch} does not run on this machine: {why}", now)
+                return
         self._packages = "" if is_whole else folder
         self._python = f"{folder}/bin/python" if is_whole else ""
         self._enter("waiting", now)
