@@ -19,6 +19,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from trmcloud.app.commands import CommandRequest
+from trmcloud.core.catalog.torch_builds import BUILDS
 from trmcloud.core.contract import command
 from trmcloud.core.contract import command_terms as terms
 from trmcloud.core.control.run_state import TRANSITIONS
@@ -31,6 +32,7 @@ DEMO = ROOT / "docs" / "guide" / "demo.md"
 COMMANDS = ROOT / "docs" / "commands.md"
 CONTRACT = ROOT / "docs" / "contract.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
+PLANNER = ROOT / "docs" / "design" / "planner.md"
 PICTURE = ROOT / "docs" / "screens" / "demo.svg"
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -51,6 +53,7 @@ def main() -> None:
     _put(COMMANDS, "help", help_table())
     _put(COMMANDS, "options", option_tables())
     _put(ARCHITECTURE, "states", state_diagram())
+    _put(PLANNER, "torch builds", torch_table())
     CONTRACT.write_text(contract_page(), encoding="utf-8")
     if len(sys.argv) > 1:
         _put(DEMO, "demo", transcript(Path(sys.argv[1]).read_text(encoding="utf-8")))
@@ -101,6 +104,20 @@ def option_tables() -> str:
     return "\n\n".join(
         "\n".join([f"### {group}", "", head, *rows]) for group, rows in groups.items()
     )
+
+
+def torch_table() -> str:
+    """The table of torch builds, a row for each."""
+    rows = [
+        "| build | CUDA | least driver (Linux) | GPU architectures | torch |",
+        "|---|---|---|---|---|",
+    ]
+    for build in BUILDS:
+        kernels = ", ".join(f"{sm // 10}.{sm % 10}" for sm in build.architectures)
+        torch = "–".join(f"{major}.{minor}" for major, minor in (build.oldest, build.newest))
+        driver = build.driver_text
+        rows.append(f"| {build.name} | {build.cuda_text} | {driver} | {kernels} | {torch} |")
+    return "\n".join(rows) + "\n"
 
 
 def contract_page() -> str:

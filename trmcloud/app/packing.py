@@ -1,7 +1,8 @@
 """Sources that travel to a machine: what it runs, what that imports, and no more, as a tar.gz.
 
-The closure is computed from the sources, so that nobody has to keep a list. Comments and docstrings
-stay behind, lines keep their numbers, so that a traceback from a pod can be read beside a checkout.
+The closure is computed from the sources, so that nobody has to keep a list. Comments, docstrings
+and annotations stay behind, lines keep their numbers, so that a traceback from a pod can be read
+beside a checkout.
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ def own_sources(
             content = data.read_bytes()
             if data.suffix == ".py":  # a script's to import, and no module of ours
                 content = strip_source(content.decode()).encode()
+            elif data.suffix == ".txt":
+                kept = (line for line in content.splitlines(True) if not line.startswith(b"#"))
+                content = b"".join(kept)
             files[f"{_NAME}/{data.relative_to(package).as_posix()}"] = content
     return files
 
@@ -142,7 +146,8 @@ def sources(folder: Path, name: str) -> dict[str, Path]:
 
 
 def strip_source(text: str) -> str:
-    """Python source without comments and docstrings, each line where it was.
+    """Python source without comments, docstrings and annotations, each line where it was. Those of
+    a class's fields stay, by which records are read.
 
     Text is cut out between tokens and never made anew, so that it is the same whichever Python
     does it, and means the same to every Python that could read it before.
@@ -175,7 +180,39 @@ def strip_source(text: str) -> str:
             cut(token, "pass" if alone and after.type == tokenize.DEDENT else "")
     for begin, end, instead in sorted(cuts, reverse=True):
         text = text[:begin] + instead + text[end:]
-    return text
+    return _without_annotations(text)
+
+
+def _without_annotations(text: str) -> str:
+    """``text`` without the annotations that nothing reads at run time."""
+    source, starts = text.encode(), [0]  # ast counts bytes
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+
+    def end_of(node: ast.expr | ast.arg) -> int:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return starts[node.end_lineno - 1] + node.end_col_offset
+
+    tree = ast.parse(source)
+    fields = {id(each) for kind in ast.walk(tree) if isinstance(kind, ast.ClassDef)
+              for each in kind.body}  # fmt: skip
+    cuts: list[tuple[int, int, bytes]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.annotation is not None:
+            begin = starts[node.lineno - 1] + node.col_offset + len(node.arg.encode())
+            cuts.append((begin, end_of(node), b""))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
+            before = starts[node.returns.lineno - 1] + node.returns.col_offset
+            arrow = source.rindex(b"->", 0, before)
+            colon = source.index(b":", end_of(node.returns))
+            cuts.append((len(source[:arrow].rstrip(b" ")), colon + 1, b":"))
+        elif isinstance(node, ast.AnnAssign) and node.value is not None and id(node) not in fields:
+            cuts.append((end_of(node.target), end_of(node.annotation), b""))
+    for begin, end, instead in sorted(cuts, reverse=True):
+        lines = b"\n" * source[begin:end].count(b"\n")
+        source = source[:begin] + instead + lines + source[end:]
+    return source.decode()
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,20 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
 from trmcloud.core.control.actions import is_held
+from trmcloud.core.control.boards import slower_boards
 from trmcloud.core.control.continuing import trained_s
 from trmcloud.core.control.renting import HOUR_S, make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import DataError, ProviderRefused
 from trmcloud.core.planner.memory import stored_bytes
-from trmcloud.core.spec.plan import Candidate, Plan
-from trmcloud.core.spec.spec import DataSource, growing_key
+from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
+from trmcloud.core.spec.spec import DataSource, RunSpec, growing_key
 from trmcloud.core.spec.stop_rules import rules_of
 from trmcloud.core.storage import work_gb
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import write_atomic
 from trmcloud.ports.bucket import CacheRequest
-from trmcloud.ports.compute import MIN_CUDA, PodRequest
+from trmcloud.ports.compute import PodRequest
 
 LAUNCH_NAME = "launch.json"
 SEND_WITHIN_S = 120.0
@@ -133,6 +134,7 @@ def pod_request(
     is never set, it may be sent, and from then on counts what is granted.
     """
     candidate = plan.candidate(generation.candidate_id)
+    phases = phases_to_run(run, candidate)
     note = _note(context, run)
     first = candidate.phases[0].name if candidate.phases else ""
     rented = candidate.provider != LOCAL
@@ -162,8 +164,9 @@ def pod_request(
             command=plan.spec.command,
             code_dir=code_dir,
         )
-        for phase in phases_to_run(run, candidate)
+        for phase in phases
     )
+    train_s = generation.soft_stop_at - generation.intended_at
     lease = make_lease(
         run,
         candidate,
@@ -191,7 +194,7 @@ def pod_request(
         disk_gb=room_gb,
         volume_gb=volume_gb if plan.spec.volume else 0,
         community=plan.spec.community,
-        check=pod_check(candidate) if rented else {},
+        check=pod_check(plan.spec, candidate, train_s, phases) if rented else {},
         require_wanted=lambda: _require_wanted(context, run.run_id, generation, decided),
         nodes=candidate.nodes,
         spot=candidate.spot,
@@ -299,13 +302,21 @@ def disk_gb(candidate: Candidate, data: LaunchData) -> int:
     return work_gb(stored_bytes(phase.settings for phase in candidate.phases), made)
 
 
-def pod_check(candidate: Candidate) -> dict[str, Any]:
-    """Return the hardware that the agent must find before it trains: see ``pod.hardware``."""
-    check: dict[str, Any] = {"count": candidate.gpus, "idle": True, "min_cuda": MIN_CUDA}
+def pod_check(
+    spec: RunSpec, candidate: Candidate, train_s: float, phases: Sequence[PhasePlan]
+) -> dict[str, Any]:
+    """Return the hardware that the agent must find before it trains: see ``pod.hardware``.
+    ``phases`` have ``train_s`` seconds from the pod's creation on."""
+    check: dict[str, Any] = {"count": candidate.gpus, "idle": True}
+    if spec.command is not None:
+        check["keeps_torch"] = True
     gpu = GPUS.get(candidate.sku)
     if gpu is None:
         return check
-    return {**check, "gpu": _family(candidate.sku), "memory_gb": gpu.memory_gb}
+    check |= {"gpu": _family(candidate.sku), "memory_gb": gpu.memory_gb, "board": gpu.form}
+    if slower := slower_boards(candidate, spec, phases, train_s):
+        check["slower_boards"] = list(slower)
+    return check
 
 
 def _family(sku: str) -> str:

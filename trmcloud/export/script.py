@@ -45,8 +45,6 @@ _ALWAYS = (
     "overrides", "steps", "hours", "tokens", "initial_from", "strict_gate", "objective",
     "hour_value_usd",
 )  # fmt: skip
-_MIN_CUDA = "12.0"
-"""torch for CUDA 12.8 runs on any driver of CUDA 12, by its minor versions' compatibility."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,8 @@ def spec_text(plan: Plan, candidate: Candidate, *, slurm: bool = False) -> str:
     )
     check: dict[str, Any] = {}
     if candidate.provider != LOCAL:
-        check = {**pod_check(candidate), "min_cuda": _MIN_CUDA}
+        check = pod_check(plan.spec, candidate, candidate.soft_stop_s, candidate.phases)
+        check["keeps_torch"] = True  # the script installs it, or the user did
     if slurm:
         # nvidia-smi may show a whole node's GPUs, other people's among them.
         check = {key: value for key, value in check.items() if key not in ("count", "idle")}

@@ -11,6 +11,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trmcloud.core.catalog.torch_builds import POD_BUILD
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported, ProviderRefused
 from trmcloud.core.values import dataclass
@@ -156,8 +157,9 @@ class PodLink(ABC):
 
 # The port to machines: renting, and optional services of a provider.
 
-MIN_CUDA = "12.8"
-"""The version of CUDA that the trainer's pinned torch is built for."""
+MIN_CUDA = POD_BUILD.cuda_text
+"""The version of CUDA that our images are of: their container is not started with an older driver,
+though its torch would run with any of the same major release."""
 
 
 @dataclass(frozen=True)

@@ -388,7 +388,7 @@ def make_plan(
         Candidate(
             id=f"c{index}",
             hardware="8xSIM",
-            sku="sim",
+            sku="H100-SXM",
             gpus=8,
             provider=provider,
             region="",

@@ -142,6 +142,8 @@ class Knobs:
     # -- inside pods ------------------------------------------------------------------------
     fewer_gpus: int = 0
     """That many less than rented."""
+    shown_gpu: str = ""
+    """The name of the GPU that is there in the place of the rented one; empty: that one."""
     driver: str = "570.124.06"
     cuda: str = "12.8"
     restart_loop: bool = False

@@ -13,6 +13,21 @@ from tests.standins.runpod.knobs import Knobs
 from tests.standins.runpod.pods import Pod
 
 HERE = Path(__file__).parent
+#: Of boards: highest power limit (W), compute capability, active links of one GPU that is alone.
+BOARDS = {
+    "NVIDIA B200": (1000, "10.0", 18),
+    "NVIDIA H200": (700, "9.0", 18),
+    "NVIDIA H200 NVL": (600, "9.0", 0),
+    "NVIDIA H100 80GB HBM3": (700, "9.0", 18),
+    "NVIDIA H100 PCIe": (350, "9.0", 0),
+    "NVIDIA H100 NVL": (400, "9.0", 0),
+    "NVIDIA A100-SXM4-80GB": (400, "8.0", 12),
+    "NVIDIA A100 80GB PCIe": (300, "8.0", 0),
+    "NVIDIA L40S": (350, "8.9", 0),
+    "NVIDIA L4": (72, "8.9", 0),
+    "NVIDIA GeForce RTX 4090": (450, "8.9", 0),
+    "NVIDIA GeForce RTX 3090": (350, "8.6", 0),
+}
 PYTHONS = ("python", "python3", "pip", "torchrun")
 
 
@@ -43,8 +58,13 @@ def shown_gpus(pod: Pod) -> list[dict[str, Any]]:
     gpu = catalog.gpu(pod.gpu_id)
     if gpu is None or gpu.manufacturer != "NVIDIA":
         return []
+    name = pod.inside.get("shown_gpu") or gpu.shown
+    watts, capability, links = BOARDS[name]
     shown = {
-        "name": gpu.shown,
+        "name": name,
+        "power.max_limit": f"{watts}.00",
+        "compute_cap": capability,
+        "links": links,
         "memory.total": gpu.memory_mib,
         "memory.used": 0,
         "utilization.gpu": 0,

@@ -129,6 +129,7 @@ class Context:
             prints=list(self.knobs.boot_log_container),
             inside={
                 "fewer_gpus": self.knobs.fewer_gpus,
+                "shown_gpu": self.knobs.shown_gpu,
                 "absent": list(self.knobs.absent_commands),
                 "workspace_mib": self.knobs.workspace_mib,
                 "runpodctl": self.knobs.runpodctl,

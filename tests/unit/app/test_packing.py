@@ -148,19 +148,55 @@ def test_stripping_changes_neither_meaning_nor_line_numbers(files: dict[str, byt
         after = content.decode()
         assert _meaning(before) == _meaning(after), name
         assert before.count("\n") == after.count("\n"), name
+        assert _fields(before) == _fields(after), "records are read by these"
         said = [node for node in ast.walk(ast.parse(after)) if isinstance(node, ast.Expr)]
         assert not any(_says_only(node) for node in said), name
 
 
 def _meaning(text: str) -> list[str]:
-    """The tree without statements that only say something, each with its line."""
-    tree = ast.parse(text)
+    """The tree without annotations and statements that only say something, each with its line."""
+    tree = _Unannotated().visit(ast.parse(text))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [item for item in body if not _says_only(item)]  # type: ignore[attr-defined]
     lines = [str(getattr(node, "lineno", "")) for node in ast.walk(tree)]
     return [*lines, ast.dump(tree)]
+
+
+class _Unannotated(ast.NodeTransformer):
+    """Takes annotations away; a variable's that has no value stays."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        node.returns = None
+        self.generic_visit(node)
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
+        node.returns = None
+        self.generic_visit(node)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        self.generic_visit(node)
+        if node.value is None:
+            return node
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+
+def _fields(text: str) -> list[str]:
+    """The annotated names of the classes."""
+    kinds = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
+    return [
+        f"{kind.name}.{ast.dump(each.target)}: {ast.dump(each.annotation)}"
+        for kind in kinds
+        for each in kind.body
+        if isinstance(each, ast.AnnAssign)
+    ]
 
 
 def _says_only(node: object) -> bool:
@@ -187,6 +223,9 @@ def test_what_looks_like_a_comment_and_is_none() -> None:
         "    # last\n"
         "x: int = 1\n"
         '"""Of x."""\n'
+        "class R:\n    n: int = 2\n    def g(self, *a: int, é: str = 'ö', **k: dict[\n"
+        "        str, int]) -> (\n            list[int]):\n"
+        "        self.x: int = 3; y: str\n        return a\n"
         "g = (\n    'one'  # of\n    'two'\n)\n"
     )
     plain = strip_source(text)
@@ -201,8 +240,10 @@ def test_what_looks_like_a_comment_and_is_none() -> None:
         "class E(Exception):\n"
         "    pass\n"
         "\n"
-        "x: int = 1\n"
+        "x = 1\n"
         "\n"
+        "class R:\n    n: int = 2\n    def g(self, *a, é = 'ö', **k\n):\n\n"
+        "        self.x = 3; y: str\n        return a\n"
         "g = (\n    'one'\n    'two'\n)\n"
     )
     assert strip_source(plain) == plain

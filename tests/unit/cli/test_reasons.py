@@ -39,7 +39,7 @@ from trmcloud.core.money import Usd
 # -- Reasons are data, and each has one sentence ------------------------------------------------
 
 
-_UNITS: dict[str, Fact] = {"_s": 90.0, "_usd": "1.5", "_usd_per_hour": "1.5"}
+_UNITS: dict[str, Fact] = {"_s": 90.0, "_usd": "1.5", "_usd_per_hour": "1.5", "_ratio": 1.68}
 CONTROL = Path(control.__path__[0])
 
 

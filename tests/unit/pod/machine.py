@@ -36,13 +36,17 @@ class Machine:
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         self.made: list[Preparation] = []
 
-    def nvidia_smi(self, rows: str, page: str = "CUDA Version: 12.8", before: str = "") -> None:
+    def nvidia_smi(
+        self, rows: str, board: str = "700.00, 9.0\n", links: str = "", before: str = ""
+    ) -> None:
         (self.folder / "rows").write_text(rows)
-        (self.folder / "page").write_text(page)
+        (self.folder / "board").write_text(board)
+        (self.folder / "links").write_text(links)
         script = self.bin / "nvidia-smi"
         script.write_text(
             f"#!/bin/sh\n{before}\n"
-            f'if [ $# -gt 0 ]; then cat "{self.folder}/rows"; else cat "{self.folder}/page"; fi\n'
+            'case "$*" in nvlink*) shown=links ;; *compute_cap*) shown=board ;; *) shown=rows ;;'
+            f' esac\ncat "{self.folder}/$shown"\n'
         )
         script.chmod(0o755)
 

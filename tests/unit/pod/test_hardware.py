@@ -18,7 +18,7 @@ from trmcloud.pod.machine.hardware import (
     GpuSampler,
     load_check,
     parse,
-    parse_cuda,
+    parse_board,
     parse_gpus,
     refusals,
 )
@@ -30,12 +30,6 @@ H100 = "NVIDIA H100 80GB HBM3, 81559, 0, 570.133.20, 0"
 A100 = "NVIDIA A100-SXM4-80GB, 81920, 4, 550.127.05, 0"
 GEFORCE = "NVIDIA GeForce RTX 4090, 24564, 1, 570.86.10, [N/A]"
 SLICE = "NVIDIA H100 80GB HBM3 MIG 1g.10gb, 9984, 12, 570.133.20, [N/A]"
-PAGE = """\
-Sat Nov 21 09:00:00 2026
-+-----------------------------------------------------------------------------------------+
-| NVIDIA-SMI 570.133.20             Driver Version: 570.133.20     CUDA Version: 12.8     |
-|-----------------------------------------+------------------------+----------------------+
-"""
 MOUNTS = """\
 overlay / overlay rw,relatime,lowerdir=/a,upperdir=/b 0 0
 proc /proc proc rw,nosuid 0 0
@@ -44,9 +38,11 @@ proc /proc proc rw,nosuid 0 0
 """
 
 
-def seen(*rows: str, cuda: tuple[int, int] | None = None, mounts: str = MOUNTS) -> FoundHardware:
+def seen(
+    *rows: str, mounts: str = MOUNTS, watts: float | None = None, links: int | None = None
+) -> FoundHardware:
     gpus, complaints = parse_gpus("\n".join(rows))
-    return FoundHardware(gpus, complaints, cuda, mounts)
+    return FoundHardware(gpus, complaints, mounts, watts=watts, links=links)
 
 
 def texts(check: Check, found: FoundHardware) -> list[str]:
@@ -54,21 +50,21 @@ def texts(check: Check, found: FoundHardware) -> list[str]:
 
 
 FULL = Check(
-    gpu=("NVIDIA H100 80GB HBM3",), count=2, memory_gb=80, min_cuda="12.8", volume=True, idle=True
+    gpu=("NVIDIA H100 80GB HBM3",), count=2, memory_gb=80, board="SXM", volume=True, idle=True
 )
 
 
 def test_what_was_rented_is_accepted() -> None:
-    assert texts(FULL, seen(H100, H100, cuda=(12, 8))) == []
+    assert texts(FULL, seen(H100, H100)) == []
     assert texts(Check(), seen()) == []
 
 
 def test_fewer_other_and_no_gpus() -> None:
-    assert texts(FULL, seen(H100, cuda=(12, 8))) == ["2 GPUs rented, 1 found"]
-    assert texts(FULL, seen(H100, A100, cuda=(12, 8))) == [
+    assert texts(FULL, seen(H100)) == ["2 GPUs rented, 1 found"]
+    assert texts(FULL, seen(H100, A100)) == [
         "GPU 1: NVIDIA H100 80GB HBM3 rented, NVIDIA A100-SXM4-80GB found"
     ]
-    assert texts(FULL, seen(cuda=(12, 8))) == ["this machine shows no GPU"]
+    assert texts(FULL, seen()) == ["this machine shows no GPU"]
 
 
 @pytest.mark.parametrize(
@@ -158,25 +154,41 @@ def test_control_characters_do_not_pass_through() -> None:
     assert "\x07" not in told
 
 
-def test_driver_and_cuda() -> None:
-    assert parse_cuda(PAGE) == (12, 8)
-    assert parse_cuda(PAGE.replace("CUDA Version", "CUDA UMD Version")) == (12, 8)
-    assert parse_cuda("nothing") is None
-    assert texts(Check(min_cuda="12.8"), seen(A100, cuda=(12, 4))) == [
-        "CUDA 12.8 is needed, driver 550.127.05 runs 12.4"
+def test_a_slower_board_is_refused_unless_the_work_fits_on_it() -> None:
+    pcie = H100.replace("80GB HBM3", "PCIe")
+    check = Check(gpu=("*H100*",), board="SXM")
+    assert texts(check, seen(H100)) == []
+    assert texts(check, seen(pcie)) == ["H100 SXM rented, H100 PCIe found (by its name)"]
+    assert texts(check, seen(H100, watts=350.0, links=0)) == [
+        "H100 SXM rented, H100 PCIe found (by 350 W and 0 links, against its name)"
     ]
-    assert texts(Check(min_cuda="12.8"), seen(A100)) == [
-        "CUDA 12.8 is needed, driver 550.127.05 is too old for it"
-    ]
-    assert texts(Check(min_cuda="12.8"), seen(H100)) == []
-    assert texts(Check(min_cuda="12.4"), seen(A100)) == []
-    assert texts(Check(min_driver="570.26"), seen(A100)) == [
-        "driver 570.26 or newer is needed, 550.127.05 found"
-    ]
-    assert texts(Check(min_driver="570.26"), seen(H100)) == []
-    assert texts(Check(min_driver="9"), seen("H100, 81559, 0, [N/A], 0")) == [
-        "the driver's version cannot be read: [N/A]"
-    ]
+    assert texts(Check(board="SXM", slower_boards=("PCIe",)), seen(pcie)) == []
+    assert texts(Check(board="PCIe"), seen(H100)) == [], "a faster one will do"
+    assert texts(check, seen("NVIDIA H100, 81559, 0, 570.1, 0")) == [], "nothing tells it"
+
+
+def test_the_driver_must_be_readable() -> None:
+    unread = seen("H100, 81559, 0, [N/A], 0")
+    assert texts(Check(count=1), unread) == ["the driver's version cannot be read: [N/A]"]
+    assert texts(Check(gpu=("H100",)), unread) == [], "nothing was rented"
+    assert seen(A100).driver == (550, 127, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("700.00, 9.0\n700.00, 9.0\n", (700.0, 90)),
+        ("1000.00, 10.0", (1000.0, 100)),
+        ("[N/A], 8.6", (None, 86)),
+        ('Field "compute_cap" is not a valid field to query.', (None, None)),
+        ("", (None, None)),
+        ("350.00, [N/A]", (350.0, None)),
+    ],
+)
+def test_power_limit_and_compute_capability(
+    text: str, read: tuple[float | None, int | None]
+) -> None:
+    assert parse_board(text) == read
 
 
 def test_the_volume_must_be_a_mount_of_its_own() -> None:
@@ -195,11 +207,17 @@ def test_the_volume_must_be_a_mount_of_its_own() -> None:
 
 def test_a_check_is_read_strictly() -> None:
     full = (
-        '{"gpu": "H100", "count": 8, "memory_gb": 80, "min_cuda": "12.8", "min_driver": "",'
+        '{"gpu": "H100", "count": 8, "memory_gb": 80, "board": "SXM", "slower_boards": ["NVL"],'
         ' "mount": "/workspace", "volume": true, "idle": true}'
     )
     assert load_check(full) == Check(
-        gpu=("H100",), count=8, memory_gb=80, min_cuda="12.8", volume=True, idle=True
+        gpu=("H100",),
+        count=8,
+        memory_gb=80,
+        board="SXM",
+        slower_boards=("NVL",),
+        volume=True,
+        idle=True,
     )
     assert load_check("{}") == Check()
     assert load_check('{"gpu": ["a", "b"]}').gpu == ("a", "b")
@@ -213,7 +231,7 @@ def test_a_check_is_read_strictly() -> None:
         '{"volume": 1}',
         '{"gpu": [1]}',
         '{"gpu": 7}',
-        '{"min_cuda": "new"}',
+        '{"slower_boards": "NVL"}',
         '{"memory_gb": NaN}',
     ):
         with pytest.raises(ValueError, match=r"."):

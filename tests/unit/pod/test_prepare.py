@@ -17,6 +17,7 @@ import tomllib
 
 from tests.unit.pod.machine import Machine, Reach
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen, board_from
 from trmcloud.pod.machine import packages, prepare
 from trmcloud.pod.machine.prepare import PREPARED_NAME, PreparingProgress
 
@@ -63,7 +64,7 @@ def test_an_image_that_is_not_the_one_asked_for_is_told_by_its_torch(
 def test_a_good_machine_waits_for_its_files_and_is_ready(machine: Machine, reach: Reach) -> None:
     answers = machine.folder / "answers"
     machine.nvidia_smi(H100 * 2, before=f'until [ -e "{answers}" ]; do sleep 0.01; done')
-    machine.check(gpu="H100", count=2, min_cuda="12.8", volume=True, idle=True)
+    machine.check(gpu="H100", count=2, board="SXM", volume=True, idle=True)
     preparation = machine.prepare()
     assert preparation.poll(machine.now).state == "checking"
     machine.now += 1.0
@@ -102,13 +103,105 @@ def test_other_hardware_is_refused(machine: Machine, reach: Reach, rows: str, wh
     assert reach(machine.prepare(), "refused").message == why
 
 
-def test_no_volume_and_an_old_driver_are_refused(machine: Machine, reach: Reach) -> None:
-    machine.nvidia_smi(H100, page="CUDA Version: 12.4")
+LINKS = "GPU 0: NVIDIA H100 (UUID: GPU-1)\n\t Link 0: <inactive>\n\t Link 1: <inactive>\n"
+
+
+def test_no_volume_and_another_board_are_refused(machine: Machine, reach: Reach) -> None:
+    machine.nvidia_smi(H100, board="350.00, 9.0\n", links=LINKS)
     machine.mounts.write_text("overlay / overlay rw 0 0\n")
-    machine.check(count=1, min_cuda="12.8", volume=True)
-    assert reach(machine.prepare(), "refused").message == (
-        "CUDA 12.8 is needed, driver 570.133.20 runs 12.4;"
+    machine.check(count=1, board="SXM", volume=True)
+    preparation = machine.prepare()
+    assert reach(preparation, "refused").message == (
+        "H100 SXM rented, H100 PCIe found (by 350 W and 0 links, against its name);"
         " /workspace is not a volume but the container's own disk"
+    )
+    told = BoardSeen("NVIDIA H100 80GB HBM3", 350.0, 0, "570.133.20")
+    assert board_from(preparation.notes()[BOARD_NOTE]) == told
+    assert machine.prepare().notes() == preparation.notes(), "a new agent says the same"
+
+
+@pytest.mark.parametrize(
+    ("found", "driver", "why"),
+    [
+        ("2.9.1+cu128", "535.129.03", ""),
+        ("2.9.1+cu130", "535.129.03", "cu130 needs driver 580 or newer, 535.129.03 found"),
+        ("2.9.1+cu126", "580.65.06", "cu126 has no kernels for sm_100"),
+        ("2.9.1+cpu", "470.82.01", ""),
+    ],
+)
+def test_a_torch_of_the_users_is_kept_or_refused_by_driver_and_gpu(
+    machine: Machine,
+    reach: Reach,
+    monkeypatch: pytest.MonkeyPatch,
+    found: str,
+    driver: str,
+    why: str,
+) -> None:
+    monkeypatch.setattr("trmcloud.pod.machine.packages.installed", lambda name, path=None: found)
+    machine.nvidia_smi(f"NVIDIA B200, 183359, 0, {driver}, 0\n", board="1000.00, 10.0\n")
+    machine.check(count=1, keeps_torch=True)
+    preparation = machine.prepare()
+    if why:
+        said = reach(preparation, "refused").message
+        assert said == f"torch {found} does not run on this machine: {why}"
+    else:
+        assert reach(preparation, "waiting").state == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("found", "driver", "asked", "build"),
+    [
+        ("2.9.1+cu128", "470.82.01", "torch==2.7.1", "cu118"),
+        ("2.9.1+cu130", "535.129.03", "torch==2.9.1", "cu128"),
+        (None, "470.82.01", "torch==2.7.1", "cu118"),
+    ],
+)
+def test_a_driver_too_old_for_the_images_torch_gets_a_build_that_runs_there(
+    machine: Machine,
+    reach: Reach,
+    monkeypatch: pytest.MonkeyPatch,
+    found: str | None,
+    driver: str,
+    asked: str,
+    build: str,
+) -> None:
+    def installed(name: str, path: object = None) -> str | None:
+        return found if name == "torch" and path is None else None
+
+    monkeypatch.setattr("trmcloud.pod.machine.packages.installed", installed)
+    said = machine.folder / "said"
+    uv = machine.bin / "uv"
+    uv.write_text(f'#!/bin/sh\necho "$UV_TORCH_BACKEND $*" >>"{said}"\n[ "$1" = venv ]\n')
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{machine.bin}:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", str(machine.folder))
+    machine.wanted.write_text("torch==2.9.1  # >=2\n")
+    machine.nvidia_smi(f"NVIDIA A100-SXM4-80GB, 81920, 0, {driver}, 0\n", board="400.00, 8.0\n")
+    machine.check(count=1)
+    preparation = machine.prepare()
+    assert "could not be installed" in reach(preparation, "refused").message
+    calls = said.read_text().splitlines()
+    assert calls[0].startswith(f"{build} venv ")
+    told = board_from(preparation.notes()[BOARD_NOTE])
+    assert told is not None
+    assert told.torch == f"{asked.partition('==')[2]}+{build}"
+
+
+def test_a_torch_of_the_users_own_index_is_judged_once_it_is_there(
+    machine: Machine, reach: Reach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str, path: object = None) -> str | None:
+        return None if path is None else "2.9.1+cu130"
+
+    monkeypatch.setattr("trmcloud.pod.machine.packages.installed", installed)
+    monkeypatch.setenv("TRMCLOUD_INSTALL_UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setattr(packages, "whole_command", lambda *_: ["true"])
+    machine.wanted.write_text("torch==2.9.1  # >=2\n")
+    machine.nvidia_smi("NVIDIA A100-SXM4-80GB, 81920, 0, 535.129.03, 0\n", board="400.00, 8.0\n")
+    machine.check(count=1)
+    assert reach(machine.prepare(), "refused").message == (
+        "torch 2.9.1+cu130 does not run on this machine:"
+        " cu130 needs driver 580 or newer, 535.129.03 found"
     )
 
 

@@ -48,10 +48,11 @@ VERSION = 8
 7  2026-11-23  hashes of token files and revisions of data sets are pinned; a pod may be ended
                because its boot failed by the provider's log; what damaged records stand for may
                be settled by a user
-8  2026-11-25  a machine that was lost may be followed by one of another provider, or by none; an
+8  2026-11-26  a machine that was lost may be followed by one of another provider, or by none; an
                account's balance may be low, a run may land before it ends, and a run that is
                reopened may name another policy for that; a missed pod has the date of its
-               agent's last report; a pod may be ended because its provider has stopped it
+               agent's last report; a pod may be ended because its provider has stopped it; a
+               machine may be refused for its board, or train on another one than was planned
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);

@@ -263,6 +263,8 @@ def _mark(event: ev.Event, at: float, rates: dict[int, Usd], *, saved: bool) -> 
             return Mark("pod", at, f"machine {event.generation} is up, {event.rate}/h")
         case ev.PlanRevised():
             return Mark("price", at, f"goes on as {event.candidate_id}: {sentence(event.reason)}")
+        case ev.BoardFound():
+            return Mark("pod", at, f"machine {event.generation}: {sentence(event.reason)}")
         case ev.Pulled() if not saved:
             return Mark("checkpoint", at, f"{event.phase} step {event.step:,} brought here")
         case ev.PhaseEnded():

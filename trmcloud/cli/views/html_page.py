@@ -115,6 +115,7 @@ _CODES = {
     "PodGone": "the machine is gone",
     "Settled": "settled",
     "Billed": "final bill",
+    "BoardFound": "its machine has another board",
     "PlanRevised": "went on to another offer",
     "Reopened": "went on, by resume",
     "Fetched": "fetched",

@@ -53,6 +53,11 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.DID_NOT_LAND: "it did not land when told to",
     _Kind.BILLED_ABOVE_RATE: "billed {billed_usd_per_hour}, planned {planned_usd_per_hour}",
     _Kind.MISPLACED: "it stands in {region}, and {wanted_region} was asked for",
+    _Kind.WRONG_BOARD: "{planned} was rented, and its machine has {found}",
+    _Kind.SLOWER_BOARD: (
+        "{found} in place of {planned}: planned again, it takes up to {time_ratio} times as long"
+    ),
+    _Kind.OTHER_BOARD: "{found} in place of {planned}",
     _Kind.NAME_TWICE: "its run has another pod of this name",
     _Kind.OUTLIVED_HARD_STOP: "it has outlived its hard stop",
     _Kind.NO_OWNER: "no live run of this ledger owns it",

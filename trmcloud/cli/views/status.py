@@ -182,6 +182,8 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("balance", low_balance(low, now)))
     if run.live and run.stop is not None and not run.stop.at_once:
         rows.append(("told to land", sentence(run.stop.reason)))
+    if run.generation is not None and run.generation.board is not None:
+        rows.append(("board", sentence(run.generation.board)))
     beat = guards.beat
     if run.live and (told := data_progress_text(context, run)):
         rows.append(("data", told))
@@ -338,6 +340,8 @@ def _as_json(context: Context, run: RunState) -> dict[str, Any]:
     data.update(reason_json(run.reason))
     low = _low_balance_of(context, run)
     data["balance"] = _low_balance_json(low) if low is not None else None
+    board = run.generation.board if run.generation is not None else None
+    data["board"] = sentence(board) or None
     data["waits_for"] = sentence(waiting.what) if waiting is not None else None
     data["waits_for_kind"] = waiting.what.kind.value if waiting is not None else None
     data["waits_until"] = waiting.until_at if waiting is not None else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Mapping, NamedTuple
 
+from trmcloud.core.contract.boards import NVL, PCIE, SXM
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.values import dataclass, replace
@@ -41,6 +42,14 @@ class Gpu(NamedTuple):
     p2p: bool
     tdp_w: int
     source: str
+
+    @property
+    def form(self) -> str:
+        """Its form factor as ``contract.boards`` names it."""
+        last = self.sku.rpartition("-")[2]
+        if last in (PCIE, NVL, SXM):
+            return last
+        return SXM if self.nvlink_span > 1 else PCIE
 
     def peak_flops(self, dtype: str) -> float:
         """Dense FLOP/s at ``dtype``; float32 matmuls run as TF32, half the bfloat16 rate."""
@@ -178,6 +187,28 @@ def find_gpu(sku: str) -> Gpu:
     if gpu is None:
         raise UsageError(f"unknown GPU {sku!r}", next_step=suggest_name(sku, GPUS))
     return gpu
+
+
+def on_other_board(sku: str, form: str) -> Gpu | None:
+    """The GPU of the same family in another form factor, with no less memory; None where the table
+    has none."""
+    gpu, family = GPUS.get(sku), sku.partition("-")[0]
+    if gpu is None:
+        return None
+    others = (g for g in GPUS.values() if g.sku.partition("-")[0] == family and g.form == form)
+    return next((g for g in others if g.memory_gb >= gpu.memory_gb), None)
+
+
+def slowdown(planned: Gpu, found: Gpu, gpus: int) -> float:
+    """Return by how much a step may be slower on ``gpus`` of ``found`` than planned: the worst of
+    the ratios of compute, memory and links, since each part of a step is bound by one of them."""
+    ratios = [
+        planned.bf16_tflops / found.bf16_tflops,
+        planned.memory_gb_s / found.memory_gb_s,
+    ]
+    if gpus > 1:
+        ratios.append(planned.link_gb_s(gpus) / found.link_gb_s(gpus))
+    return max(ratios)
 
 
 class LocalMachine(NamedTuple):

@@ -30,6 +30,7 @@ from trmcloud.core.control.actions import (
     unsaved,
 )
 from trmcloud.core.control.billing import has_failed_to_boot, settle, settle_unbilled
+from trmcloud.core.control.boards import board_events, wrong_board
 from trmcloud.core.control.continuing import continues, revision
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation, PodSeen, PodStatus
@@ -51,6 +52,7 @@ from trmcloud.core.control.renting import (
     await_pod,
     intend,
     next_candidate,
+    phases_to_run,
     storage_beside_disks,
     try_next,
 )
@@ -247,6 +249,7 @@ def _watch(
     run: RunState, plan: Plan, traits: ProviderTraits, seen: Observation, now: float
 ) -> Decision:
     generation = current_generation(run)
+    candidate = plan.candidate(generation.candidate_id)
     report = own_report(seen, generation)
     if report is not None:
         if run.state is State.BOOTING:
@@ -255,8 +258,14 @@ def _watch(
         accounts = phases_ended(run, plan, generation, report, final=final)
         if accounts:
             return Decision(events=tuple(accounts))
+        boards = board_events(run, plan, generation, phases_to_run(run, candidate), report)
+        if boards and report.result is None and run.state is State.RUNNING:
+            return Decision(events=boards)
         if report.result is not None and run.state is not State.ENDING:
-            return Decision(events=(result_of(run, report.result, report.message),))
+            known = result_of(run, report.result, report.message)
+            if report.result == Outcome.UNFIT.value:
+                known = replace(known, reason=wrong_board(plan, generation, report, known.reason))
+            return Decision(events=(known,))
     elif run.state is State.RUNNING and (left := last_word(run, plan, generation, seen.word)):
         return Decision(events=left)
     if run.state is State.BOOTING and (late := failed_late(run, seen, generation)):
@@ -275,7 +284,6 @@ def _watch(
     if noted.events:
         return noted
     pod_id = generation.pod_id or ""
-    candidate = plan.candidate(generation.candidate_id)
     errand = None
     wanted: tuple[KeptCheckpoint, ...] = ()
     if report is not None:
@@ -369,6 +377,9 @@ def _why_terminate(
     pod = find_pod(seen, generation)
     if pod is not None and pod.status is PodStatus.STOPPED and report is None:
         return make_reason(ReasonKind.HOST_STOPPED)
+    unfit = generation.unfit
+    if run.state is State.ENDING and unfit is not None and unfit.kind is ReasonKind.WRONG_BOARD:
+        return unfit  # its agent may not know, and would train there
     if run.state is State.ENDING and not owed:
         if held:
             return make_reason(ReasonKind.SAVED_HERE)

@@ -253,6 +253,15 @@ class LateReport(RunEvent):
 
 
 @dataclass(frozen=True)
+class BoardFound(RunEvent):
+    """The generation's machine has another board than was planned, and trains on it: a slower one,
+    for which the work was planned again and fits, or one that is faster or not known."""
+
+    generation: int
+    reason: Reason
+
+
+@dataclass(frozen=True)
 class PodGone(RunEvent):
     """Proven: the pod no longer exists, and cost nothing after ``ended_at``."""
 

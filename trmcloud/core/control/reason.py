@@ -71,6 +71,7 @@ class ReasonKind(str, Enum):
     DID_NOT_LAND = "did_not_land"
     BILLED_ABOVE_RATE = "billed_above_rate"
     MISPLACED = "misplaced"
+    WRONG_BOARD = "wrong_board"
     NAME_TWICE = "name_twice"
     OUTLIVED_HARD_STOP = "outlived_hard_stop"
     NO_OWNER = "no_owner"
@@ -88,6 +89,9 @@ class ReasonKind(str, Enum):
     # What follows a machine that was lost.
     MACHINE_LOST = "machine_lost"
     NO_OTHER_MACHINE = "no_other_machine"
+    # How a machine differs from the planned one that trains all the same.
+    SLOWER_BOARD = "slower_board"
+    OTHER_BOARD = "other_board"
     # What a run waits for.
     AWAITS_AGENT = "awaits_agent"
     AWAITS_EARLIER_POD = "awaits_earlier_pod"
@@ -123,6 +127,9 @@ FACTS: Mapping[ReasonKind, Mapping[str, type[Fact]]] = {
     _Kind.BOOT_FAILED: {"text": str},
     _Kind.BILLED_ABOVE_RATE: {"billed_usd_per_hour": str, "planned_usd_per_hour": str},
     _Kind.MISPLACED: {"region": str, "wanted_region": str},
+    _Kind.WRONG_BOARD: {"planned": str, "found": str},
+    _Kind.SLOWER_BOARD: {"planned": str, "found": str, "time_ratio": float},
+    _Kind.OTHER_BOARD: {"planned": str, "found": str},
     _Kind.UNKNOWN_RESULT: {"result": str},
     _Kind.IN_BUCKET: {"bucket": str},
     _Kind.MACHINE_LOST: {"provider": str},

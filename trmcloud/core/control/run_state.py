@@ -65,6 +65,7 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
     ev.StopRequested: _OPEN,
     ev.SaveRequested: frozenset({State.RUNNING}),
     ev.PlanRevised: frozenset({State.RESERVED}),
+    ev.BoardFound: frozenset({State.RUNNING}),
     **dict.fromkeys((ev.PodMissed, ev.PodFound), _WITH_POD),
     **dict.fromkeys((ev.PhaseEnded, ev.GateJudged, ev.Pulled, ev.LateReport), _REPORTED),
     ev.ResultKnown: frozenset({State.SETTLING}),
@@ -121,6 +122,8 @@ class Generation:
     """When code and data had arrived on it, verified."""
     unfit: Reason | None = None
     """Why this machine was refused before anything was trained on it."""
+    board: Reason | None = None
+    """How its board differs from the planned one, where it trains on that."""
     missed_at: float | None = None
     """Since when every fresh list has lacked the pod."""
     missed_boot: float = 0.0
@@ -542,6 +545,7 @@ _CHANGES: Mapping[type[Any], Callable[[RunState, Any, float], RunState]] = {
     ev.PodMissed: _pod_missed,
     ev.PodFound: lambda run, e, at: _on_generation(run, e.generation, missed_at=None),
     ev.AgentUp: lambda run, e, at: _on_generation(run, e.generation, agent_at=at),
+    ev.BoardFound: lambda run, e, at: _on_generation(run, e.generation, board=e.reason),
     ev.PodGone: _pod_gone,
     ev.Settled: _settled,
     ev.Billed: _billed,

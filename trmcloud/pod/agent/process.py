@@ -137,8 +137,8 @@ class _FilesAndProcesses(AnchorFile):
         return load_small(self._pod_dir / contract.REPORT_NAME, contract.load_report)
 
     def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
-        notes = {**read_notes(self._pod_dir), **self._data.notes(), **self._gpus.notes()}
-        report = replace(report, notes=notes)
+        notes = {**read_notes(self._pod_dir), **self._preparation.notes(), **self._data.notes()}
+        report = replace(report, notes={**notes, **self._gpus.notes()})
         path, text = self._pod_dir / contract.REPORT_NAME, contract.dump(report)
         # A full disk must not stop the guard: a report that cannot be written is written later.
         with contextlib.suppress(OSError):

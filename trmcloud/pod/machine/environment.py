@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.boards import SXM, classify
 
 # NCCL's settings for a rented machine; everything else it finds out better by itself.
 #
 # NCCL's own guide warns that settings kept for no reason cost speed or hang later. Each one here
 # answers to something a rented container is known for, and its effect stands in that guide.
-
-_NVLINK_BOARDS = re.compile(r"\bSXM\d*\b|\bHBM3e?\b|\bG?B[23]00\b|\bH[12]00$", re.IGNORECASE)
-_NO_BOARD = re.compile(r"\bPCIe\b|\bNVL\b", re.IGNORECASE)
 
 
 def has_nvlink(gpu_name: str) -> bool:
@@ -26,7 +24,7 @@ def has_nvlink(gpu_name: str) -> bool:
 
     SXM parts sit on a switched board; PCIe cards have at best a bridge between two.
     """
-    return bool(_NVLINK_BOARDS.search(gpu_name)) and not _NO_BOARD.search(gpu_name)
+    return classify(gpu_name).form == SXM
 
 
 def nccl_environment(gpu_name: str, count: int, nvlink: bool) -> Mapping[str, str]:

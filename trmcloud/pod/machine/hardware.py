@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields
 from typing import Annotated, NamedTuple
 
+from trmcloud.core.catalog.torch_builds import read_version
 from trmcloud.core.contract import records
+from trmcloud.core.contract.boards import BoardSeen, is_worse
 from trmcloud.core.contract.pod_contract import (
     GPU_NOTE,
     MOST_GPUS,
@@ -115,29 +117,19 @@ GPU_QUERY = (
     "--query-gpu=name,memory.total,memory.used,driver_version,utilization.gpu",
     "--format=csv,noheader,nounits",
 )
-CUDA_QUERY = ("nvidia-smi",)
+#: Apart, since a driver that does not know one of the fields answers none of them.
+BOARD_QUERY = (
+    "nvidia-smi",
+    "--query-gpu=power.max_limit,compute_cap",
+    "--format=csv,noheader,nounits",
+)
+LINKS_QUERY = ("nvidia-smi", "nvlink", "--status")
 
 _MIB = 1_048_576
 _BUSY_SHARE = 0.05
 _MEMORY_SLACK = 0.95
 """A GPU's own ECC and reserve take up to this much off the memory it is sold with."""
 _MAX_TOLD = 4
-
-#: Oldest Linux driver that runs a CUDA release without its compatibility package, as in the
-#: toolkit's release notes: for drivers whose nvidia-smi does not say which CUDA they run.
-_CUDA_DRIVERS: Mapping[tuple[int, int], tuple[int, ...]] = {
-    (11, 8): (520, 61, 5),
-    (12, 0): (525, 60, 13),
-    (12, 1): (530, 30, 2),
-    (12, 2): (535, 54, 3),
-    (12, 3): (545, 23, 6),
-    (12, 4): (550, 54, 14),
-    (12, 5): (555, 42, 2),
-    (12, 6): (560, 28, 3),
-    (12, 8): (570, 26),
-    (12, 9): (575, 51, 3),
-    (13, 0): (580, 65, 6),
-}
 
 
 @dataclass(frozen=True)
@@ -147,26 +139,25 @@ class Check:
     ``gpu`` are glob patterns of the name nvidia-smi gives (any of them; without ``*`` or ``?`` a
     part of the name, case aside); ``memory_gb`` is per GPU; ``volume`` asks that ``mount`` is a
     mount of its own, writable; ``idle`` that no other process computes there; ``torch`` is the
-    version that the image was chosen for.
+    version that the image was chosen for. ``board`` is the form factor that was planned with, and
+    ``slower_boards`` are slower ones on which the work is done within the money all the same.
+    ``keeps_torch``: a torch that is there is the user's, and no other takes its place.
     """
 
     gpu: tuple[str, ...] = ()
     count: Annotated[int, records.within(0, 1e6)] = 0
     memory_gb: Annotated[float, records.within(0, 1e6)] = 0.0
-    min_cuda: str = ""
-    min_driver: str = ""
+    board: str = ""
+    slower_boards: tuple[str, ...] = ()
     volume: bool = False
     mount: str = "/workspace"
     idle: bool = False
     torch: str = ""
+    keeps_torch: bool = False
 
     @property
     def asks_for_gpus(self) -> bool:
-        return bool(self.gpu or self.count or self.memory_gb or self.idle) or self.asks_for_driver
-
-    @property
-    def asks_for_driver(self) -> bool:
-        return bool(self.min_cuda or self.min_driver)
+        return bool(self.gpu or self.count or self.memory_gb or self.idle or self.board)
 
 
 class GpuSeen(NamedTuple):
@@ -190,12 +181,27 @@ class Refusal(NamedTuple):
 @dataclass(frozen=True)
 class FoundHardware:
     """The hardware that was found. ``complaints`` are nvidia-smi's sentences; ``mounts`` is
-    /proc/mounts."""
+    /proc/mounts. Of the first GPU: ``watts`` is the highest power limit that can be set,
+    ``architecture`` its compute capability without the point, ``links`` the number of its active
+    NVLink links; None where the machine did not say."""
 
     gpus: tuple[GpuSeen, ...] = ()
     complaints: tuple[str, ...] = ()
-    cuda: tuple[int, int] | None = None
     mounts: str = field(default="", repr=False)
+    watts: float | None = None
+    architecture: int | None = None
+    links: int | None = None
+
+    @property
+    def driver(self) -> tuple[int, ...] | None:
+        return read_version(self.gpus[0].driver) if self.gpus else None
+
+    def board_seen(self, torch: str = "") -> BoardSeen | None:
+        """Return what the first GPU said of its board; None where there is no GPU."""
+        if not self.gpus:
+            return None
+        first = self.gpus[0]
+        return BoardSeen(first.name, self.watts, self.links, first.driver, torch)
 
 
 def load_check(text: str) -> Check:
@@ -209,12 +215,7 @@ def load_check(text: str) -> Check:
             raise ValueError(f"check: unknown key {unknown[0]!r}")
         if isinstance(data.get("gpu"), str):
             data["gpu"] = [data["gpu"]] if data["gpu"] else []
-    check = records.record_of(Check, data)
-    for key in ("min_cuda", "min_driver"):
-        text = getattr(check, key)
-        if text and _version(text) is None:
-            raise ValueError(f"check: {key} is {text!r}")
-    return check
+    return records.record_of(Check, data)
 
 
 def parse_gpus(text: str) -> tuple[tuple[GpuSeen, ...], tuple[str, ...]]:
@@ -232,10 +233,13 @@ def parse_gpus(text: str) -> tuple[tuple[GpuSeen, ...], tuple[str, ...]]:
     return tuple(gpus), tuple(complaints)
 
 
-def parse_cuda(text: str) -> tuple[int, int] | None:
-    """The newest CUDA that the driver runs, from the head of nvidia-smi's own page."""
-    match = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else None
+def parse_board(text: str) -> tuple[float | None, int | None]:
+    """Power limit (W) and compute capability of the first row of ``BOARD_QUERY``."""
+    first = strip_control(text).strip().partition("\n")[0].split(",")
+    if len(first) != 2:
+        return None, None
+    sm = re.fullmatch(r"\s*(\d{1,2})\.(\d)", first[1].rstrip())
+    return _figure(first[0].strip()), int(sm[1] + sm[2]) if sm else None
 
 
 def refusals(check: Check, seen: FoundHardware) -> tuple[Refusal, ...]:
@@ -244,7 +248,8 @@ def refusals(check: Check, seen: FoundHardware) -> tuple[Refusal, ...]:
     if check.asks_for_gpus:
         found += [Refusal(f"nvidia-smi says: {line}") for line in seen.complaints[:_MAX_TOLD]]
         found += _wrong_gpus(check, seen.gpus)
-        found += _wrong_driver(check, seen)
+        found += _unread_driver(check, seen)
+        found += _wrong_board(check, seen)
     if check.volume:
         found += _wrong_mount(check.mount, seen.mounts)
     return tuple(found)
@@ -300,28 +305,20 @@ def _wrong_gpu(check: Check, gpu: GpuSeen) -> Refusal | None:
     return None
 
 
-def _wrong_driver(check: Check, seen: FoundHardware) -> list[Refusal]:
-    if not check.asks_for_driver or not seen.gpus:
+def _unread_driver(check: Check, seen: FoundHardware) -> list[Refusal]:
+    if not seen.gpus or not (check.count or check.board) or seen.driver is not None:
         return []
-    text = seen.gpus[0].driver
-    driver = _version(text)
-    if driver is None:
-        return [Refusal(f"the driver's version cannot be read: {text}")]
-    least = _version(check.min_driver)
-    if least is not None and driver < least:
-        return [Refusal(f"driver {check.min_driver} or newer is needed, {text} found")]
-    cuda = _version(check.min_cuda)
-    if cuda is None:
+    return [Refusal(f"the driver's version cannot be read: {seen.gpus[0].driver}")]
+
+
+def _wrong_board(check: Check, seen: FoundHardware) -> list[Refusal]:
+    board = seen.board_seen()
+    if board is None or not is_worse(board.board.form, check.board):
         return []
-    if seen.cuda is not None:
-        if seen.cuda < cuda[:2]:
-            runs = ".".join(map(str, seen.cuda))
-            return [Refusal(f"CUDA {check.min_cuda} is needed, driver {text} runs {runs}")]
+    found = board.board
+    if found.form in check.slower_boards:
         return []
-    known = [needs for release, needs in _CUDA_DRIVERS.items() if release <= cuda[:2]]
-    if known and driver < max(known):
-        return [Refusal(f"CUDA {check.min_cuda} is needed, driver {text} is too old for it")]
-    return []
+    return [Refusal(f"{found.family} {check.board} rented, {found.text} found (by {found.by})")]
 
 
 def _wrong_mount(mount: str, mounts: str) -> list[Refusal]:
@@ -351,10 +348,6 @@ def _gpus(count: int) -> str:
 
 def _figure(text: str) -> float | None:
     return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text) else None
-
-
-def _version(text: str) -> tuple[int, ...] | None:
-    return tuple(map(int, text.split("."))) if re.fullmatch(r"\d+(\.\d+)*", text) else None
 
 
 def _unescaped(text: str) -> str:

@@ -120,12 +120,31 @@ def needs_python(lacking: Iterable[Package]) -> bool:
     return sys.version_info < OLDEST_PYTHON or any(package.name == "torch" for package in lacking)
 
 
-def folder_for(root: Path, packages: Sequence[Package], python: str = "") -> Path:
+def pinned_torch(path: Path, environ: Mapping[str, str]) -> str:
+    """Return the torch that would be installed: the user's choice, else the list's pin; '' where
+    the list at ``path`` has none or cannot be read."""
+    chosen = environ.get(ENV_INSTALL_PREFIX + "TORCH", "")
+    try:
+        wanted = read_list(path.read_text(encoding="utf-8"), chosen)
+    except (OSError, ValueError):
+        return ""
+    return next((package.pin for package in wanted if package.name == "torch"), "")
+
+
+def names_index(environ: Mapping[str, str]) -> bool:
+    """Whether the user says where torch comes from: by an index, or uv's own choice of build."""
+    names = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_TORCH_BACKEND", "UV_INDEX_URL")
+    return any(ENV_INSTALL_PREFIX + name in environ for name in names)
+
+
+def folder_for(root: Path, packages: Sequence[Package], python: str = "", build: str = "") -> Path:
     """Return the folder of just these packages: for just this Python on this kind of machine, or
-    with the ``python`` that comes with them."""
+    with the ``python`` that comes with them, and with that ``build`` of torch where it was chosen
+    for the machine."""
     words = [
         f"{python} {platform.machine()}" if python else sys.implementation.cache_tag or "",
         sys.platform,
+        *([build] if build else ()),
         *(f"{p.name}=={p.pin}" for p in packages),
     ]
     return root / "env" / hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
@@ -199,9 +218,12 @@ def find_uv(environ: Mapping[str, str]) -> str:
     return found or ""
 
 
-def install_environment(environ: Mapping[str, str], target: Path) -> dict[str, str]:
+def install_environment(
+    environ: Mapping[str, str], target: Path, build: str = ""
+) -> dict[str, str]:
     """Return the environment of an installation. The image's own settings of uv do not count, the
-    user's do: ``TRMCLOUD_INSTALL_UV_DEFAULT_INDEX`` becomes ``UV_DEFAULT_INDEX``, and so on."""
+    user's do: ``TRMCLOUD_INSTALL_UV_DEFAULT_INDEX`` becomes ``UV_DEFAULT_INDEX``, and so on. uv
+    takes torch from the index of ``build``, such as cu118."""
     made = {k: v for k, v in environ.items() if not k.startswith(("UV_", "VIRTUAL_ENV", "CONDA_"))}
     made.update(
         UV_PYTHON=PYTHON,
@@ -210,6 +232,8 @@ def install_environment(environ: Mapping[str, str], target: Path) -> dict[str, s
         UV_CACHE_DIR=f"{target}.cache",
         UV_NO_PROGRESS="1",
     )
+    if build:
+        made["UV_TORCH_BACKEND"] = build
     length = len(ENV_INSTALL_PREFIX)
     made.update({k[length:]: v for k, v in environ.items() if k.startswith(ENV_INSTALL_PREFIX)})
     return made

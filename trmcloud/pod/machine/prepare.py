@@ -19,18 +19,26 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from trmcloud.core.catalog.torch_builds import build_of, fitting_torch, read_version
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.values import dataclass
+from trmcloud.core.contract.boards import (
+    BOARD_NOTE,
+    BoardSeen,
+    active_links,
+    board_from,
+)
+from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.machine import packages, processes
 from trmcloud.pod.machine.environment import has_nvlink, nccl_environment
 from trmcloud.pod.machine.hardware import (
-    CUDA_QUERY,
+    BOARD_QUERY,
     GPU_QUERY,
+    LINKS_QUERY,
     Check,
     FoundHardware,
     load_check,
-    parse_cuda,
+    parse_board,
     parse_gpus,
     refusals,
     wrong_image,
@@ -102,7 +110,11 @@ class Preparation:
         self._look_at = -math.inf
         self._seen = FoundHardware()
         self._checked = False
+        self._asked: set[tuple[str, ...]] = set()
         self._gpus: tuple[str, ...] = ()
+        self._board: BoardSeen | None = None
+        self._torch = ""
+        """The torch that takes the place of the planned one, with its build; '': none has to."""
         self._packages = self._python = ""
         self._seconds: dict[str, float] = {}
         self._recall()
@@ -140,6 +152,10 @@ class Preparation:
         nccl = nccl_environment(name, len(self._gpus), has_nvlink(name))
         return TrainerSetup(python, paths, nccl)
 
+    def notes(self) -> Mapping[str, str]:
+        """For the report: what the machine said of its board."""
+        return {BOARD_NOTE: self._board.to_text()} if self._board is not None else {}
+
     def stop(self) -> None:
         """End what runs beside."""
         if self._command is not None:
@@ -171,33 +187,66 @@ class Preparation:
                 return
             gpus, complaints = parse_gpus(answer)
             self._seen = FoundHardware(gpus, complaints or (() if gpus else ("nothing at all",)))
-        if check.asks_for_driver and self._seen.gpus and self._seen.cuda is None:
-            answer = self._answer(CUDA_QUERY, now)
+        for query in (BOARD_QUERY, LINKS_QUERY) if self._seen.gpus else ():
+            if query in self._asked:
+                continue
+            answer = self._answer(query, now)
             if answer is None:
                 return
-            cuda = parse_cuda(answer)
-            self._judge(check, FoundHardware(self._seen.gpus, self._seen.complaints, cuda), now)
-            return
+            self._asked.add(query)
+            self._note_board(query, answer)
         self._judge(check, self._seen, now)
+
+    def _note_board(self, query: tuple[str, ...], answer: str) -> None:
+        if query == LINKS_QUERY:
+            self._seen = replace(self._seen, links=active_links(answer))
+            return
+        watts, architecture = parse_board(answer)
+        self._seen = replace(self._seen, watts=watts, architecture=architecture)
 
     def _judge(self, check: Check, seen: FoundHardware, now: float) -> None:
         mounts = ""
         with contextlib.suppress(OSError):
             mounts = self._mounts.read_text(encoding="utf-8", errors="replace")
-        found = refusals(check, FoundHardware(seen.gpus, seen.complaints, seen.cuda, mounts))
+        found = refusals(check, replace(seen, mounts=mounts))
         self._looks += 1
         self._seen = FoundHardware()
+        self._asked.clear()
         if found and self._looks < _LOOKS and all(refusal.may_pass for refusal in found):
             # nvidia-smi itself can wake a GPU, and a last tenant takes a moment to leave.
             self._message = found[0].text
             self._look_at = now + _LOOK_AGAIN_S
             return
+        self._board = seen.board_seen()
         if found:
             self._refuse("; ".join(refusal.text for refusal in found), now)
+            return
+        if seen.gpus and (why := self._choose_torch(check, seen)):
+            self._refuse(why, now)
             return
         self._checked = True
         self._gpus = tuple(gpu.name for gpu in seen.gpus)
         self._enter("installing", now)
+
+    def _choose_torch(self, check: Check, seen: FoundHardware) -> str:
+        """Choose the torch that the driver and the GPU run; why there is none, else ''."""
+        there = packages.installed("torch")
+        pin = packages.pinned_torch(self._wanted, os.environ)
+        if there is None and packages.names_index(os.environ):
+            return ""  # the user's own index says which build it serves
+        if not (there or pin):
+            return ""
+        torch, why = fitting_torch(there or pin, seen.driver, seen.architecture)
+        if not why:
+            return ""
+        if there and pin and not check.keeps_torch:
+            torch, _ = fitting_torch(pin, seen.driver, seen.architecture)
+        build = build_of(torch)
+        if build is None or (there and check.keeps_torch):
+            return f"torch {there or pin} does not run on this machine: {why}"
+        self._torch = f"{torch.partition('+')[0]}+{build.name}"
+        self._board = seen.board_seen(self._torch)
+        return ""
 
     def _answer(self, words: tuple[str, ...], now: float) -> str | None:
         """Return a query's output; None while it runs."""
@@ -213,21 +262,23 @@ class Preparation:
     # -- installing -----------------------------------------------------------------------------
 
     def _install(self, now: float) -> None:
-        torch = os.environ.get(contract.ENV_INSTALL_PREFIX + "TORCH", "")
+        torch, _, build = self._torch.partition("+")
+        torch = torch or os.environ.get(contract.ENV_INSTALL_PREFIX + "TORCH", "")
         try:
             wanted = packages.read_list(self._wanted.read_text(encoding="utf-8"), torch)
         except (OSError, ValueError) as error:
             self._refuse(f"its list of packages cannot be read: {error}", now)
             return
         lacking = packages.missing(wanted)
-        is_whole = packages.needs_python(lacking)
+        # The image's own torch does not run here where another was chosen.
+        is_whole = bool(build) or packages.needs_python(lacking)
         if is_whole:
             lacking = wanted
         if not lacking:
             self._found("", is_whole, now)
             return
         python = packages.PYTHON if is_whole else ""
-        target = packages.folder_for(self._root, lacking, python)
+        target = packages.folder_for(self._root, lacking, python, build)
         if target.is_dir():
             self._found(str(target), is_whole, now)
             return
@@ -251,7 +302,8 @@ class Preparation:
             self._message = f"installing {names}"[:_MAX_TEXT]
             self._tries += 1
             log = self._pod_dir / INSTALL_LOG_NAME
-            environment = packages.install_environment(os.environ, building)
+            build = self._torch.partition("+")[2]
+            environment = packages.install_environment(os.environ, building, build)
             self._command = Command(words, now + _INSTALL_S, log, environment)
         code = self._command.poll(now)
         if code is None:
@@ -269,6 +321,13 @@ class Preparation:
             self._refuse(f"{what} could not be installed: {why}", now)
 
     def _found(self, folder: str, is_whole: bool, now: float) -> None:
+        # The user's own index may serve another build than was asked for.
+        torch = packages.installed("torch", [packages.site_of(Path(folder))]) if is_whole else ""
+        if torch and "+" in torch and self._board is not None:
+            _, why = fitting_torch(torch, read_version(self._board.driver), None)
+            if why:
+                self._refuse(f"torch {torch} does not run on this machine: {why}", now)
+                return
         self._packages = "" if is_whole else folder
         self._python = f"{folder}/bin/python" if is_whole else ""
         self._enter("waiting", now)
@@ -349,6 +408,8 @@ class Preparation:
             "checked": self._checked,
             "refused": self._message if self._state == "refused" else "",
             "gpus": list(self._gpus),
+            "board": self._board.to_text() if self._board is not None else "",
+            "torch": self._torch,
             "packages": self._packages,
             "python": self._python,
             "seconds": self._seconds,
@@ -365,6 +426,10 @@ class Preparation:
             gpus = tuple(str(name) for name in data["gpus"])
             seconds = {str(key): float(value) for key, value in data["seconds"].items()}
             self._gpus, self._seconds = gpus, seconds
+            self._board, self._torch = (
+                board_from(str(data.get("board", ""))),
+                str(data.get("torch", "")),
+            )
             self._packages, self._python = str(data["packages"]), str(data.get("python", ""))
             if data["container"] == _container():
                 self._checked = data["checked"] is True

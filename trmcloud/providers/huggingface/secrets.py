@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from trmcloud.core.catalog.torch_builds import POD_TORCH
 from trmcloud.core.errors import NotSupported, UsageError
 
 ENV_OWN_TOKEN = "TRMCLOUD_HF_TOKEN"
@@ -30,7 +31,7 @@ TOKENS_PAGE = "https://huggingface.co/settings/tokens"
 SSH_KEYS_PAGE = "https://huggingface.co/settings/keys"
 IMAGE = "runpod/pytorch:1.0.3-cu1281-torch291-ubuntu2404"
 """A public image with torch 2.9.1 for CUDA 12.8 and an SSH server: Docker Hub's, not RunPod's."""
-IMAGE_TORCH = "2.9.1+cu128"
+IMAGE_TORCH = POD_TORCH
 """The version of torch in it. A tag can be given to another image: its torch is held against this
 in the job."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Mapping
 from urllib.parse import urlsplit
 
+from trmcloud.core.catalog.torch_builds import POD_TORCH
 from trmcloud.core.errors import MissingExtra, UsageError
 
 ENV_KEY = "RUNPOD_API_KEY"
@@ -23,7 +24,7 @@ ENV_IMAGE = "TRMCLOUD_RUNPOD_IMAGE"
 API = "https://api.runpod.io"
 IMAGE = "runpod/pytorch:1.0.3-cu1281-torch291-ubuntu2404"
 """RunPod's own PyTorch image: torch 2.9.1 for CUDA 12.8, an SSH server and runpodctl."""
-IMAGE_TORCH = "2.9.1+cu128"
+IMAGE_TORCH = POD_TORCH
 """The version of torch in it. A tag can be given to another image: its torch is held against this
 on the pod."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from trmcloud.core.catalog.torch_builds import POD_TORCH
 from trmcloud.core.errors import UsageError
 
 ENV_KEY = "VAST_API_KEY"
@@ -19,7 +20,7 @@ API = "https://console.vast.ai"
 IMAGE = "runpod/pytorch:1.0.3-cu1281-torch291-ubuntu2404"
 """A public image with torch 2.9.1 for CUDA 12.8 and an SSH server. vast.ai's hosts pull any image;
 this one is what RunPod's pods are made of, so that both train with the same torch."""
-IMAGE_TORCH = "2.9.1+cu128"
+IMAGE_TORCH = POD_TORCH
 KEY_FILES = (Path(".config") / "vastai" / "vast_api_key", Path(".vast_api_key"))
 """The files where vast.ai's own client keeps the key, below HOME, newest first."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from trmcloud.app.reconciling import reconcile
+from trmcloud.core.catalog.hardware import GPUS, on_other_board, slowdown
 from trmcloud.core.catalog.offers import DAY_S
+from trmcloud.core.contract.boards import NVL, PCIE
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.money import Usd, cost
@@ -97,6 +99,24 @@ def _boot_fails(arms: FaultContext) -> None:
     """A host that never starts the container, says so in its log, and bills the pod as running."""
     count = arms.rng.choice((1, 1, 2))
     arms.set_knob("boots_failing", count, f"{count} pods will fail to boot, as their logs say")
+
+
+def _other_board(arms: FaultContext) -> None:
+    """A host of a slower board than was rented, whose agent refuses it, or only says so; where the
+    work is done on it in time it trains."""
+    knobs = arms.world.knobs
+    form = arms.rng.choice((PCIE, NVL))
+    slower = on_other_board("H100-SXM", form)
+    assert slower is not None
+    most = slowdown(GPUS["H100-SXM"], slower, 8)
+    count, factor = arms.rng.choice((1, 1, 2)), arms.rng.uniform(1.0, most)
+    silent = arms.rng.random() < 0.3
+
+    def turn() -> None:
+        knobs.other_boards, knobs.other_board = count, f"NVIDIA H100 {form}"
+        knobs.board_factor, knobs.silent_board = factor, silent
+
+    arms.strike(arms.soon(), f"{count} pods are of H100 {form}", turn)
 
 
 def _bill_lags(arms: FaultContext) -> None:
@@ -357,5 +377,6 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "91": ("stopped by its host, its disk billed on", _stopped),
     "92": ("a pod's own key stops it, and destroys nothing", _stops_itself),
     "93": ("traffic is billed", _traffic),
+    "96": ("the host has another board", _other_board),
     "79": ("boot fails, as its log says", _boot_fails),
 }

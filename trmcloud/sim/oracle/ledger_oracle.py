@@ -19,6 +19,7 @@ from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE
 from trmcloud.core.control.events import FailureKind
+from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import Outcome, PaymentRequired
@@ -181,7 +182,10 @@ class LedgerOracle:
         rented = self._pod_of(run.generation)
         if rented is None:
             return
-        if not any(event.result in t.pod.said.results for t in self._namesakes(rented)):
+        if event.reason is not None and event.reason.kind is ReasonKind.WRONG_BOARD:
+            if not any(t.board for t in self._namesakes(rented)):
+                self.fail("I4", f"{rented.pod_id} has the board that was rented")
+        elif not any(event.result in t.pod.said.results for t in self._namesakes(rented)):
             self.fail("I4", f"{rented.pod_id} never said that it {event.result}")
 
     def _gone(self, process: Process, run: RunState, event: ev.PodGone) -> None:

@@ -60,6 +60,9 @@ class RentedMachine:
         self.account, self.pod_id, self.name = account, pod_id, request.name
         self.run_id = request.lease.run_id
         self.gpus = self.gpus_wanted = request.gpus
+        self.board = ""
+        """nvidia-smi's name of its GPUs, where these are on another board than was rented."""
+        self.slower_boards: Sequence[str] = request.check.get("slower_boards", ())
         self.created_at = self._since = at
         self.rate_micros = self.agreed_micros = rate_micros
         on_volume = bool(request.volume_gb)
@@ -187,6 +190,9 @@ class Account:
         if world.knobs.wrong_gpus:
             rented.gpus = max(1, gpus // 2)
             world.observed("29")
+        if world.knobs.other_boards and request.check:
+            world.knobs.other_boards -= 1
+            rented.board = world.knobs.other_board
         rented.visible_at = now + rng.uniform(*self.habits.lists_new_after_s)
         if world.knobs.list_omits_s and self.lags:
             rented.visible_at = now + world.knobs.list_omits_s

@@ -26,6 +26,14 @@ class FaultSettings:
     next_creates: list[str] = field(default_factory=list)
     price_at_boot: float = 1.0
     wrong_gpus: bool = False
+    other_boards: int = 0
+    """So many pods made from now on have GPUs on slower boards than were rented."""
+    other_board: str = ""
+    """The name that nvidia-smi gives to these GPUs."""
+    silent_board: bool = False
+    """Their agent says what board it is and refuses none."""
+    board_factor: float = 1.0
+    """So many times as long a step takes on these."""
     never_boots: str = ""
     boots_failing: int = 0
     """So many pods made from now on stay up and never start, which their provider's log says."""

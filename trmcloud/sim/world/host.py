@@ -8,11 +8,12 @@ slots and supersedes with the very functions of ``core.bucket`` that the real on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen, classify
 from trmcloud.core.contract.bucket import (
     Grants,
     Uploads,
@@ -60,6 +61,10 @@ class SimHost:
 
     def write_report(self, report: contract.AgentReport, *, durable: bool) -> None:
         pod = self._pod
+        if pod.rented.board:
+            pod.world.observed("96")
+            seen = BoardSeen(pod.rented.board)
+            report = replace(report, notes={**report.notes, BOARD_NOTE: seen.to_text()})
         pod.said.hear(report)
         pod.cross("report")
         known = pod.report is None or any(
@@ -165,6 +170,11 @@ class SimHost:
         if pod.rented.gpus != wanted:
             pod.world.observed("29")
             return "", f"{pod.rented.gpus} GPUs where {wanted} were rented"
+        if pod.rented.board and not pod.world.knobs.silent_board:
+            board = classify(pod.rented.board)
+            pod.world.observed("96")
+            if board.form not in pod.rented.slower_boards:
+                return "", f"another board than was rented: {board.text}"
         if pod.world.queue.now < pod.ready_at:
             return "installing", ""
         return ("", "") if pod.staged else ("files", "")

@@ -182,6 +182,8 @@ class SimWorld:
             self.observed("62")
         if self.knobs.wrong_gpus:
             factor *= 2.0
+        if any(rented.board and rented.run_id == run_id for rented in self.living()):
+            factor *= self.knobs.board_factor
         return shape if factor == 1.0 else replace(shape, step_s=shape.step_s * factor)
 
     def memory_share(self, run_id: str, trainer: SimTrainer | None) -> float | None:

@@ -53,6 +53,11 @@ if "--query-gpu" in flags:
     query([field.strip() for field in flags["--query-gpu"].split(",")], style)
 elif "--query-compute-apps" in flags:
     pass
+elif sys.argv[1:2] == ["nvlink"]:
+    for index, gpu in enumerate(FACTS["gpus"]):
+        print(f"GPU {index}: {gpu['name']} (UUID: {value('uuid', index, gpu)})")
+        for link in range(gpu["links"]):
+            print(f"\t Link {link}: 26.562 GB/s")
 elif "-L" in flags or "--list-gpus" in flags:
     for index, gpu in enumerate(FACTS["gpus"]):
         print(f"GPU {index}: {gpu['name']} (UUID: {value('uuid', index, gpu)})")

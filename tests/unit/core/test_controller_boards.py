@@ -1,0 +1,195 @@
+"""What control makes of a board that is not the planned one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.core.runs import (
+    AT,
+    FIRST,
+    SECOND,
+    StubCandidate,
+    StubPlan,
+    StubSpec,
+    apply,
+    ask,
+    follow,
+    running,
+    the_pod,
+)
+from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen
+from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.boards import slower_boards
+from trmcloud.core.control.observation import PodStatus
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.money import Usd
+from trmcloud.core.spec.plan import Candidate, Interval
+from trmcloud.core.spec.spec import RunSpec
+
+PCIE = BoardSeen("NVIDIA H100 PCIe", 350.0, 0, "570.133.20")
+SXM = BoardSeen("NVIDIA H100 80GB HBM3", 700.0, 18, "570.133.20")
+
+
+@dataclass(frozen=True)
+class TimedPhase:
+    name: str
+    seconds: Interval
+
+
+@dataclass(frozen=True)
+class BoardCandidate(StubCandidate):
+    sku: str = "H100-SXM"
+    gpus: int = 1
+    within_budget: bool = True
+    phases: tuple[Any, ...] = (TimedPhase("fast", Interval(900.0, 1000.0, 1500.0)),)
+
+
+@dataclass(frozen=True)
+class BoardSpec(StubSpec):
+    fills: bool = False
+
+
+def plan_for(**changes: Any) -> StubPlan:
+    spec = BoardSpec(**{key: changes.pop(key) for key in ("fills",) if key in changes})
+    first = BoardCandidate(**{**vars(FIRST), "phases": BoardCandidate.phases, **changes})
+    second = BoardCandidate(**{**vars(SECOND), "phases": BoardCandidate.phases})
+    return StubPlan((first, second), spec)
+
+
+def report_of(run: RunState, seen: BoardSeen | None, *, attempts: int = 0) -> AgentReport:
+    assert run.generation is not None
+    state = PhaseState.RUNNING if attempts else PhaseState.WAITING
+    return AgentReport(
+        run_id="r1", pod_name=run.generation.pod_name, epoch=1, pid=1, started_at=AT, at=AT,
+        phases=(PhaseReport("fast", state, attempts=attempts),), soft_stop_at=AT + 1,
+        hard_stop_at=AT + 2, notes={BOARD_NOTE: seen.to_text()} if seen is not None else {},
+    )  # fmt: skip
+
+
+def events_of(plan: StubPlan, seen: BoardSeen | None, *, attempts: int = 0) -> Any:
+    run = running()
+    pod = the_pod(run)
+    report = report_of(run, seen, attempts=attempts)
+    decision = ask(run, AT + 100, pods=[pod], report=report, plan=plan)
+    return tuple(e for e in decision.events if isinstance(e, ev.BoardFound | ev.ResultKnown))
+
+
+def wrong(found: str = "H100 PCIe", said: Reason | None = None) -> Reason:
+    return make_reason(ReasonKind.WRONG_BOARD, said, planned="H100 SXM", found=found)
+
+
+def test_the_planned_board_and_one_that_says_nothing_change_nothing() -> None:
+    assert events_of(plan_for(), SXM) == ()
+    assert events_of(plan_for(), None) == ()
+    assert events_of(plan_for(sku="SIM"), PCIE) == (), "nothing is known of such a GPU"
+    assert events_of(plan_for(sku="L40S"), BoardSeen("NVIDIA L40S", 350.0)) == ()
+
+
+def test_a_slower_board_on_which_the_work_fits_is_planned_again() -> None:
+    # (2,900 - 120) s are left for 1,500 s (P90), which may take 1.675 times as long.
+    slower = make_reason(
+        ReasonKind.SLOWER_BOARD, planned="H100 SXM", found="H100 PCIe", time_ratio=1.68
+    )
+    assert events_of(plan_for(), PCIE) == (ev.BoardFound(1, slower),)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gpus": 8},
+        {"within_budget": False},
+        {"fills": True},
+        {"phases": (TimedPhase("fast", Interval(1500.0, 1600.0, 1700.0)),)},
+        {"sku": "H200"},
+    ],
+    ids=[
+        "links bind it",
+        "cut short by the plan",
+        "fills the money",
+        "too long",
+        "not in the table",
+    ],
+)
+def test_a_slower_board_on_which_it_does_not_fit_is_refused(changes: dict[str, Any]) -> None:
+    found = PCIE
+    if changes.get("sku") == "H200":
+        found = BoardSeen("NVIDIA H200 NVL", 600.0)
+    (event,) = events_of(plan_for(**changes), found)
+    assert isinstance(event, ev.ResultKnown)
+    assert event.result == "unfit"
+    assert event.reason is not None
+    assert event.reason.kind is ReasonKind.WRONG_BOARD
+
+
+def test_one_that_trains_already_is_not_ended() -> None:
+    (event,) = events_of(plan_for(gpus=8), PCIE, attempts=1)
+    assert isinstance(event, ev.BoardFound)
+
+
+def test_a_faster_board_and_an_unknown_one_are_noted_alone() -> None:
+    plan = plan_for(sku="H100-PCIe")
+    other = make_reason(ReasonKind.OTHER_BOARD, planned="H100 PCIe", found="H100 SXM")
+    assert events_of(plan, SXM) == (ev.BoardFound(1, other),)
+    unknown = make_reason(ReasonKind.OTHER_BOARD, planned="H100 SXM", found="H100")
+    assert events_of(plan_for(), BoardSeen("NVIDIA H100")) == (ev.BoardFound(1, unknown),)
+
+
+def test_it_is_put_on_record_once() -> None:
+    run = running()
+    pod = the_pod(run)
+    seen: dict[str, Any] = {"pods": [pod], "report": report_of(run, PCIE), "plan": plan_for()}
+    after, _ = follow(run, AT + 100, **seen)
+    assert after.generation is not None
+    assert after.generation.board is not None
+    assert after.state is State.RUNNING
+    assert ask(after, AT + 101, **seen).events == ()
+
+
+def test_the_next_candidate_follows_under_the_same_reservation() -> None:
+    run = running()
+    pod = the_pod(run)
+    plan = plan_for(gpus=8)
+    ended, _ = follow(run, AT + 100, pods=[pod], report=report_of(run, PCIE), plan=plan)
+    assert ended.generation is not None
+    assert ended.generation.unfit == wrong()
+    assert ended.state is State.ENDING
+    gone = replace(pod, status=PodStatus.GONE, ended_at=AT + 130)
+    settling, _ = follow(ended, AT + 140, pods=[gone], plan=plan)
+    assert settling.state is State.SETTLING
+    settled = ev.Settled(1, Usd("0.13"), Usd("0.13"))
+    after = apply(settling, settled, at=AT + 200)
+    (again, *_) = ask(after, AT + 200, plan=plan).events
+    assert again == ev.Reserved(run.reservation - Usd("0.13"))
+
+
+def test_an_agent_that_refuses_the_board_itself_ends_with_that_reason() -> None:
+    run = running()
+    pod = the_pod(run)
+    said = "H100 SXM rented, H100 PCIe found (by its name)"
+    report = replace(report_of(run, PCIE), result="unfit", message=said)
+    decision = ask(run, AT + 100, pods=[pod], report=report, plan=plan_for(gpus=8))
+    quoted = make_reason(ReasonKind.AGENT_SAID, text=said)
+    assert decision.events == (ev.ResultKnown("unfit", wrong(said=quoted)),)
+    busy = replace(report_of(run, SXM), result="unfit", message="somebody uses it")
+    decision = ask(run, AT + 100, pods=[pod], report=busy, plan=plan_for())
+    assert decision.events == (
+        ev.ResultKnown("unfit", make_reason(ReasonKind.AGENT_SAID, text="somebody uses it")),
+    )
+
+
+def test_which_slower_boards_the_agent_may_take() -> None:
+    plan = plan_for()
+    candidate = cast(Candidate, plan.candidates[0])
+    spec = cast(RunSpec, plan.spec)
+    phases = candidate.phases
+    assert dict(slower_boards(candidate, spec, phases, 2900.0)) == {
+        "PCIe": pytest.approx(1.675),
+        "NVL": pytest.approx(989 / 835),
+    }
+    assert set(slower_boards(candidate, spec, phases, 2000.0)) == {"NVL"}
+    assert not slower_boards(candidate, spec, phases, 1620.0)
