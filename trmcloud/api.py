@@ -58,6 +58,7 @@ from trmcloud.core.errors import ConflictError, TrmcloudError, UsageError
 from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan
+from trmcloud.core.spec.spec import parse_wait
 from trmcloud.core.values import dataclass
 from trmcloud.options import parse_money, request_from
 from trmcloud.ports.machine import Progress
@@ -393,16 +394,34 @@ class Home:
             fetching.under_own_names(best, made.folder)
         return Fetched(best.label, best.sha256, best.val_bpb, str(made.folder.absolute()))
 
-    def resume(self, run_id: str, *, cap: Usd | str | None = None) -> Run:
+    def resume(
+        self,
+        run_id: str,
+        *,
+        cap: Usd | str | None = None,
+        wait_for: str = "",
+        max_price: Usd | str | None = None,
+    ) -> Run:
         """Go on with a run that has ended, within ``cap`` for the whole of it; returns once it
         trains, or has ended again. ``wait`` is to follow, as after ``launch``.
+
+        Args:
+            wait_for: ``6h``: for so long a machine is asked for where none is free.
+            max_price: USD an hour that it may cost at most, meanwhile.
 
         Raises:
             ConflictError: there is nothing to go on with. BudgetRefused: its budget is spent, or a
                 level above it lacks the money.
         """
         check_bucket(self._context, find_run(self._context, run_id).spec)
-        return self._once_begun(resume(self._context, run_id, cap=parse_money("cap", cap)))
+        driver = resume(
+            self._context,
+            run_id,
+            cap=parse_money("cap", cap),
+            wait_s=parse_wait("wait_for", wait_for) if wait_for else 0.0,
+            most_rate=parse_money("max_price", max_price),
+        )
+        return self._once_begun(driver)
 
     def raise_cap(self, level: str, amount: Usd | str, *, key: str = "", by: str = "") -> Line:
         """Raise the cap of account, month or project, on record; ``key``: this month's, this

@@ -48,7 +48,8 @@ VERSION = 8
 7  2026-11-23  hashes of token files and revisions of data sets are pinned; a pod may be ended
                because its boot failed by the provider's log; what damaged records stand for may
                be settled by a user
-8  2026-11-25  a machine that was lost may be followed by one of another provider, or by none
+8  2026-11-25  a machine that was lost may be followed by one of another provider, or by none; a run
+               may wait for a machine, and a provider may say when it is to be asked again
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);
