@@ -59,6 +59,7 @@ from trmcloud.core.errors import ConflictError, TrmcloudError, UsageError
 from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan
+from trmcloud.core.spec.spec import parse_wait
 from trmcloud.core.values import dataclass
 from trmcloud.options import parse_balance_policy, parse_money, request_from
 from trmcloud.ports.machine import Progress
@@ -401,12 +402,16 @@ class Home:
         cap: Usd | str | None = None,
         balance: str = "",
         fit_balance: bool = False,
+        wait_for: str = "",
+        max_price: Usd | str | None = None,
     ) -> Run:
         """Go on with a run that has ended, within ``cap`` for the whole of it; returns once it
         trains, or has ended again. ``wait`` is to follow, as after ``launch``.
 
         Args:
             balance, fit_balance: the options of ``resume``; as before where ``balance`` is empty.
+            wait_for: ``6h``: for so long a machine is asked for where none is free.
+            max_price: USD an hour that it may cost at most, meanwhile.
 
         Raises:
             ConflictError: there is nothing to go on with. BudgetRefused: its budget is spent, or a
@@ -420,6 +425,8 @@ class Home:
             cap=parse_money("cap", cap),
             balance=policy,
             fit_balance=fit_balance,
+            wait_s=parse_wait("wait_for", wait_for) if wait_for else 0.0,
+            most_rate=parse_money("max_price", max_price),
         )
         return self._once_begun(driver)
 

@@ -24,6 +24,7 @@ from trmcloud.core.spec.spec import (
     WARN,
     RunSpec,
     parse_deadline,
+    parse_wait,
 )
 from trmcloud.core.spec.stop_rules import checked_patience, parse_gain
 from trmcloud.core.values import dataclass, replace
@@ -392,6 +393,15 @@ class LaunchRequest:
     equal_work: bool = option(
         "--equal-work", False, "The same tokens on every hardware.", "plan", _LENGTH,
     )
+    wait_for: str = option(
+        "--wait-for", "",
+        "Where no machine is free, ask again for so long: 6h, 90m, 2d. Exit code 75 after that.",
+        _RENTED + " resume", _RENTING, metavar="TIME", place="wait_s", parse=parse_wait,
+    )
+    max_price: str | None = option(
+        "--max-price", None, "Rent for no more than this an hour, all GPUs together.",
+        _RENTED + " resume", _RENTING, metavar="USD", place="max_rate", parse=parse_money,
+    )
     detach: bool = option(
         "-d --detach", False, "Leave once training has begun.", _LAUNCHED + " resume", _LEAVING,
         place="", beside_a_plan=True,
@@ -418,6 +428,8 @@ def spec_of(
         raise UsageError("--volume-days and --volume-then are about --volume")
     if sum(limit is not None for limit in (request.steps, request.hours, request.tokens)) > 1:
         raise UsageError("--steps, --hours and --tokens exclude one another")
+    if given.get("hardware") == LOCAL and ("wait_s" in given or "max_rate" in given):
+        raise UsageError("--wait-for and --max-price are about rented hardware")
     if "rate" in given and given.get("hardware", LOCAL) != LOCAL:
         raise UsageError("--rate is the price of this machine; rented hardware has its own")
     if (

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Generic, TypeVar
 
-from trmcloud.core.errors import FinalRefusal, ProviderError, ProviderRefused
+from trmcloud.core.errors import ProviderError, ProviderRefused, Throttled
 
 LONGEST_HOLD_S = 60.0
 """The longest that a list is left alone where the provider asks for it."""
@@ -104,12 +104,14 @@ def create_patiently(
     untold_wait_s: float,
     now: Callable[[], float],
     sleep: Callable[[float], None],
+    asked_again: bool = False,
 ) -> str:
     """Return what ``create`` returns. After ``throttled`` it is called again, when the provider
-    says, else after ``untold_wait_s``, for at most ``THROTTLED_S`` in all.
+    says, else after ``untold_wait_s``, for at most ``THROTTLED_S`` in all. ``asked_again``: whoever
+    asks comes back later by himself, and is answered at once.
 
     Raises:
-        FinalRefusal: the provider went on asking for time; nothing was made.
+        Throttled: the provider went on asking for time; nothing was made.
     """
     began_at = now()
     while True:
@@ -119,11 +121,13 @@ def create_patiently(
             told_s = _retry_after_s(error)
             wait_s = max(1.0, told_s if told_s is not None else untold_wait_s)
             waited_s = now() - began_at
-            if not 0 <= waited_s <= THROTTLED_S - wait_s:
-                raise FinalRefusal(
+            if asked_again or not 0 <= waited_s <= THROTTLED_S - wait_s:
+                raise Throttled(
                     f"{error.what} (for {max(wait_s, waited_s):.0f} s; nothing was rented)",
                     where=error.where,
-                    next_step="launch again later: this account's quota of requests is used up",
+                    next_step="launch again later, or with --wait-for: this account's quota of"
+                    " requests is used up",
+                    retry_s=told_s or 0.0,
                 ) from None
             sleep(wait_s)
 

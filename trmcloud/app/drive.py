@@ -16,6 +16,7 @@ from trmcloud.app.checkpoints.sources import pull
 from trmcloud.app.context import Context, list_pods
 from trmcloud.app.observer import Observer, final_bills
 from trmcloud.app.pod_request import SEND_WITHIN_S, command_variables, pod_request
+from trmcloud.app.stock import note_outcomes
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
@@ -36,8 +37,10 @@ from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import govern, require_whole
 from trmcloud.core.control.controller import decide
 from trmcloud.core.control.events import ActionKey, FailureKind
+from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pod_facts import late_report, orders_for, unreported
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
+from trmcloud.core.control.renting import NOT_MADE
 from trmcloud.core.control.run_state import (
     GRANT,
     Generation,
@@ -45,6 +48,7 @@ from trmcloud.core.control.run_state import (
     RunState,
     State,
 )
+from trmcloud.core.control.waiting import allows_waiting, idle_s, is_over, is_waiting
 from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
@@ -56,8 +60,10 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
     StaleEpoch,
+    Throttled,
     TrmcloudError,
 )
+from trmcloud.core.spec.boots import ASK_EVERY_S
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import replace
 from trmcloud.ports.machine import Progress, WorkDone
@@ -66,7 +72,13 @@ _BEAT_EVERY_S = 2.0
 _GOVERN_EVERY_S = 5.0
 _SWEEP_EVERY_S = 30.0
 _BILLS_EVERY_S = 60.0
+_IDLE_BEAT_EVERY_S, _IDLE_SWEEP_EVERY_S, _IDLE_LOOK_S = 30.0, 900.0, 5.0
+"""While a run waits for a machine: nothing of it is rented, and its providers are to be asked
+rarely. A wish to stop is still seen within seconds."""
+_IDLE_LIST_AGE_S = 60.0
+"""The age of a list that serves a question for a machine; the create reads one of its own."""
 _MOST_EVENTS_AT_ONCE = 50
+_LONGEST_UNLISTED_S = 1800.0
 _LONGEST_RETRY_S, _END_AGAIN_S, _LIST_EVERY_S = 30.0, 10.0, 10.0
 """While the ledger cannot be used: how often it is tried, a pod is asked to end, and is looked for.
 """
@@ -104,6 +116,9 @@ class RunDriver:
     """Its pod was seen to have ended while the ledger could not be used."""
     _done: list[WorkDone] = field(default_factory=list)
     """Work that is done by workers and not on record yet."""
+    _unlisted: int = 0
+    """So many questions for a machine in a row were put off, since no list was to be had."""
+    _asks_again_at: float = 0.0
     _watch: Watcher = lambda run: None
     _observer: Observer = field(init=False)
 
@@ -234,19 +249,27 @@ class RunDriver:
             land_overdrawn(self.context)
             if self.errands:
                 land_before_balance_ends(self.context)
+        waiting = self._known is not None and is_waiting(self._known)
         if self._swept_at is None:
             self._swept_at = now
-        elif _is_due(self._swept_at, _SWEEP_EVERY_S, now):
+        elif _is_due(self._swept_at, _IDLE_SWEEP_EVERY_S if waiting else _SWEEP_EVERY_S, now):
             # A pod that came late, or came twice, is nobody's: whoever is up ends it.
             self._swept_at = now
             reap.sweep(self.context)
         run = self._hear(self._correct(self._collect(self.run())))
+        if self.errands and self.idle_s(run) > 0.0:
+            if _is_due(self._beaten_at, _IDLE_BEAT_EVERY_S, now):
+                self._beaten_at = now
+                self.context.ledger.beat(self.run_id, self.epoch, now)
+            return run
         for _ in range(_MOST_EVENTS_AT_ONCE):
             if not run.live:
                 return run
             if not self.errands:
                 run = _call_off_unrented(self.context, run)
-            seen = self._observer.look(run, run.plan)
+            rarely = _IDLE_LIST_AGE_S if self.errands and _has_no_pod(run) else None
+            seen = self._observer.look(run, run.plan, rarely)
+            self._note_list(run, seen)
             if isinstance(seen.report, DatedFact):
                 self._kept = {pull_name(kept): kept for kept in seen.report.value.kept}
             decision = decide(
@@ -277,12 +300,36 @@ class RunDriver:
             self.context.ledger.beat(self.run_id, self.epoch, now)
         return self.run() if decision.actions else run
 
+    def idle_s(self, run: RunState) -> float:
+        """Seconds for which nothing is to be done for a run that waits for a machine; 0: now, or it
+        does not wait."""
+        if not is_waiting(run):
+            return 0.0
+        now = self.context.wall()
+        later_s = self._asks_again_at - now
+        held_s = later_s if self._unlisted and 0.0 < later_s <= _LONGEST_UNLISTED_S else 0.0
+        if is_over(run, now, self.context.clock.now()):
+            return held_s
+        return max(held_s, idle_s(run, run.plan, now))
+
+    def _note_list(self, run: RunState, seen: Observation) -> None:
+        """Ask less and less often for a list that cannot be had, while a machine is waited for."""
+        if not is_waiting(run) or run.generation is None:
+            return
+        if isinstance(seen.pods, DatedFact):
+            self._unlisted = 0
+            return
+        self._unlisted += 1
+        pause_s = min(ASK_EVERY_S * 2.0 ** min(self._unlisted - 1, 8), _LONGEST_UNLISTED_S)
+        self._asks_again_at = self.context.wall() + pause_s
+
     def _correct(self, run: RunState) -> RunState:
         """Put final bills in the place of estimates, now and then."""
         if not awaiting_bill(run):
             return run
         now = self.context.wall()
-        if not _is_due(self._billed_at, _BILLS_EVERY_S, now):
+        every_s = _IDLE_SWEEP_EVERY_S if is_waiting(run) else _BILLS_EVERY_S
+        if not _is_due(self._billed_at, every_s, now):
             return run
         self._billed_at = now
         events = final_bills(self.context, run)
@@ -329,7 +376,7 @@ class RunDriver:
             watch(run)
             if done(run) or not run.live:
                 return run
-            self.context.clock.sleep(pause_s)
+            self.context.clock.sleep(max(pause_s, min(self.idle_s(run), _IDLE_LOOK_S)))
 
     def _must_stay(self, run: RunState) -> bool:
         """Whether its pod may live and is not long past its end: ``sweep`` has it ended then."""
@@ -361,6 +408,9 @@ class RunDriver:
             certain = isinstance(error, ProviderRefused) or not isinstance(error, ProviderError)
             unclear = FailureKind.REFUSED if certain else FailureKind.AMBIGUOUS
             told = str(error)
+            if isinstance(error, Throttled):
+                self._fail(action, FailureKind.THROTTLED, told, error.retry_s)
+                return
             if isinstance(error, FinalRefusal):
                 # No candidate follows that would explain itself: what to do is part of the reason.
                 unclear = FailureKind.FINAL
@@ -473,12 +523,28 @@ class RunDriver:
         if late_s > SEND_WITHIN_S:
             raise ProviderRefused(f"its end was decided on {late_s:.0f} s ago: looking again")
 
-    def _fail(self, action: Action, kind: FailureKind, why: str) -> None:
-        self._append(ev.ActionFailed(action.id, action.verb, kind, why))
+    def _fail(self, action: Action, kind: FailureKind, why: str, retry_s: float = 0.0) -> None:
+        self._append(ev.ActionFailed(action.id, action.verb, kind, why, retry_s))
 
     def _append(self, *events: ev.RunEvent) -> None:
-        now = self.context.clock.now()
-        self.context.ledger.append(self.run_id, self.epoch, ev.stamp_events(events, now), now.wall)
+        append_events(self.context, self.run_id, self.epoch, *events)
+        note_outcomes(self.context, self._known, events, self.context.wall())
+
+
+def append_events(context: Context, run_id: str, epoch: int, *events: ev.RunEvent) -> None:
+    """Put events on record, stamped with both clocks' readings."""
+    now = context.clock.now()
+    context.ledger.append(run_id, epoch, ev.stamp_events(events, now), now.wall)
+
+
+def _has_no_pod(run: RunState) -> bool:
+    """Whether a run that waits has no pod, and none that was asked for can appear."""
+    if is_waiting(run):
+        return True
+    if run.state is not State.RENTING or not allows_waiting(run) or run.generation is None:
+        return False
+    creates = run.tries(run.generation, CREATE)
+    return bool(creates) and creates[-1].failed_kind in NOT_MADE
 
 
 def _is_due(last_at: float, every_s: float, now: float) -> bool:
@@ -521,7 +587,9 @@ def wish_to_stop(context: Context, run_id: str, *, by: str, reason: Reason) -> b
 
 def _call_off_unrented(context: Context, run: RunState) -> RunState:
     """A bystander rents nothing for a launch that was killed before it asked for a pod: it would
-    not stay to see to it."""
+    not stay to see to it. One that waits for a machine is left to who continues that."""
+    if allows_waiting(run):
+        return run
     asked = run.generation is not None and bool(run.tries(run.generation, CREATE))
     unrented = run.state in (State.PLANNED, State.RESERVED)
     if run.stop is None and (unrented or (run.state is State.RENTING and not asked)):

@@ -9,7 +9,7 @@ from typing import Any
 from trmcloud.app import short_rentals as smoke_plan
 from trmcloud.app.balances import AT_LAUNCH_S, read_funds
 from trmcloud.app.context import Context, find_run, require_reach
-from trmcloud.app.drive import RunDriver, wish_to_stop
+from trmcloud.app.drive import RunDriver, append_events, wish_to_stop
 from trmcloud.app.launch_checks import (
     check_account,
     check_machine,
@@ -29,6 +29,7 @@ from trmcloud.core.control.reason import Reason, ReasonKind
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import BudgetRefused, ConflictError, Outcome, StaleEpoch, UsageError
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.spec.boots import boot_budget
 from trmcloud.core.spec.plan import Plan, plan_to_json
 from trmcloud.core.spec.spec import IGNORE
 from trmcloud.core.values import replace
@@ -83,7 +84,19 @@ def start(
         # Not where it is killed or interrupted right here: it may have been opened.
         drop_launch_note(context, run_id)
         raise
+    if plan.spec.wait_s:
+        wait_from_now(context, plan, run_id, epoch, plan.spec.wait_s, plan.spec.max_rate)
     return RunDriver(context, run_id, epoch)
+
+
+def wait_from_now(
+    context: Context, plan: Plan, run_id: str, epoch: int, wait_s: float, most_rate: Usd | None
+) -> None:
+    """Put on record that the run waits where no machine can be had, and for how long."""
+    tried = [plan.candidate(name) for name in plan.launchable]
+    budget = boot_budget(tried, most_rate)
+    wait = ev.WaitStarted(context.wall() + wait_s, budget, most_rate)
+    append_events(context, run_id, epoch, wait)
 
 
 def resume(
@@ -96,6 +109,8 @@ def resume(
     processes: int = 0,
     balance: str = "",
     fit_balance: bool = False,
+    wait_s: float = 0.0,
+    most_rate: Usd | None = None,
 ) -> RunDriver:
     """Continue a run: take a live one over if it has no driver, reopen a closed one.
 
@@ -106,6 +121,8 @@ def resume(
         processes: so many from now on, on this machine; 0: as many as before.
         balance: what follows where the provider's balance will not last; empty: as before.
         fit_balance: reserve no more than what that balance leaves free.
+        wait_s: for so long it asks again where no machine can be had; 0: each candidate once.
+        most_rate: USD/h that the machine is billed at most at; it goes with ``wait_s``.
 
     Raises:
         ConflictError: it is being driven, or there is nothing left to do.
@@ -113,6 +130,11 @@ def resume(
         PaymentRequired: the provider's balance does not cover what would be reserved.
         UsageError, CheckpointError, DoesNotFit: see ``changed_settings``.
     """
+    if most_rate is not None and not wait_s:
+        raise UsageError(
+            "--max-price goes with --wait-for: what is reserved bounds the price otherwise",
+            next_step="--wait-for 6h",
+        )
     reconcile(context)
     named = find_run(context, run_id).run_id
     ledger = context.ledger.read()  # once: another command may reopen the run between two readings
@@ -120,7 +142,7 @@ def resume(
     if run.live:
         if run.generation is not None:
             require_reach(context, run.generation.provider)
-        if settings or accept_change or processes or balance or fit_balance:
+        if settings or accept_change or processes or balance or fit_balance or wait_s:
             raise UsageError(
                 f"{run.run_id} has not ended: its settings stay what they are",
                 next_step=f"trmcloud stop {run.run_id}, then resume it with others",
@@ -178,6 +200,8 @@ def resume(
         balance="" if policy == run.spec.balance else policy,
     )
     epoch = context.ledger.reopen_run(run.run_id, reopened, amount, context.who, context.wall())
+    if wait_s:
+        wait_from_now(context, run.plan, run.run_id, epoch, wait_s, most_rate)
     return RunDriver(context, run.run_id, epoch)
 
 

@@ -117,13 +117,18 @@ class Observer:
     _heard_at: float | None = None
     _word: BucketReport = field(default_factory=BucketReport)
 
-    def look(self, run: RunState, plan: Plan) -> Observation:
+    def look(self, run: RunState, plan: Plan, list_age_s: float | None = None) -> Observation:
+        """``list_age_s``: this once, in place of its own."""
         clock = self.context.clock.now()
         now, generation = clock.wall, run.generation
         if generation is None:
             nothing = UnknownSince(now, "nothing was rented yet")
             return Observation(pods=nothing, report=nothing, bill=nothing)
-        pods = list_pods(self.context, generation.provider, self.list_age_s)
+        pods = list_pods(
+            self.context,
+            generation.provider,
+            self.list_age_s if list_age_s is None else list_age_s,
+        )
         if generation.number != self._generation:
             self._generation, self._absent_lists = generation.number, 0
             self._stranger_at, self._heard_at = None, now

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trmcloud.app import measurements
 from trmcloud.app.data import resolve_source
 from trmcloud.app.home import make_home
+from trmcloud.app.stock import read_stock, with_stock
 from trmcloud.core.catalog.hardware import LOCAL, LocalMachine, find_gpu, parse_hardware
 from trmcloud.core.catalog.providers import (
     TRAITS,
@@ -461,6 +462,7 @@ class Planner:
             probed=self._probed(spec),
             source=self._source(spec, recipe),
         )
+        plan = with_stock(plan, read_stock(self._home))
         if told:
             plan = replace(plan, limits={**plan.limits, LIVE_PRICES: told})
         if recipe.test_settings:

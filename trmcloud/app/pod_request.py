@@ -22,6 +22,7 @@ from trmcloud.core.control.boards import slower_boards
 from trmcloud.core.control.continuing import trained_s
 from trmcloud.core.control.renting import HOUR_S, make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.control.waiting import allows_waiting
 from trmcloud.core.errors import DataError, ProviderRefused
 from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
@@ -187,7 +188,7 @@ def pod_request(
         name=generation.pod_name,
         sku=candidate.sku,
         gpus=candidate.gpus,
-        rate=candidate.reserved_rate,
+        rate=generation.rate,
         lease=lease,
         jobs=jobs,
         region=candidate.region,
@@ -200,6 +201,7 @@ def pod_request(
         spot=candidate.spot,
         given=command_variables(plan.spec.command),
         image=plan.spec.command.image if plan.spec.command is not None else "",
+        is_waited_for=allows_waiting(run),
     )
 
 

@@ -15,7 +15,8 @@ from trmcloud.app.ending import end_overdue, fold_intents
 from trmcloud.app.observer import final_bills
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.waiting import allows_waiting
 from trmcloud.core.errors import LedgerError, StaleEpoch
 
 _PASS_S = 60.0
@@ -72,6 +73,54 @@ def _reconcile(context: Context) -> list[reap.Did]:
                 f" from {run.bucket}, its rent of {cost} at most is counted"
             )
     return said + reap.sweep(context, _PASS_S)
+
+
+def continue_waits(context: Context) -> list[str]:
+    """Ask for machines in place of commands that are not there any more, for runs that wait for
+    one; stay with what is rented until it trains. Returns a line for each that does.
+
+    One run's trouble stops no other: it is left in ``context.troubles``.
+
+    Raises:
+        LedgerError: it cannot be used.
+    """
+    said = []
+    for run_id, run in context.ledger.read().runs.items():
+        if not is_left_waiting(context, run):
+            continue
+        driver = RunDriver(
+            context, run_id, context.ledger.take_over(run_id, context.who, context.wall())
+        )
+
+        def done(state: RunState, driver: RunDriver = driver) -> bool:
+            has_ended = state.state in (State.ENDING, State.SETTLING)
+            return state.trains or has_ended or driver.idle_s(state) > 0.0
+
+        try:
+            after = driver.until(done, lambda state: None)
+        except StaleEpoch:
+            continue
+        except LedgerError:
+            raise
+        except Exception as error:
+            context.troubles[run_id] = error
+            context.ledger.release(run_id, driver.epoch)
+            continue
+        if after.live:
+            context.ledger.release(run_id, driver.epoch)
+        if after.trains:
+            said.append(f"{run_id}: it has a machine, and trains; trmcloud attach {run_id}")
+    return said
+
+
+def is_left_waiting(context: Context, run: RunState) -> bool:
+    """Whether the run waits for a machine, or for its files on one, and no process drives it."""
+    starts = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
+    if not allows_waiting(run) or run.state not in starts or run.trains:
+        return False
+    if is_unasked(context, run):
+        return False
+    return not is_driven(context, context.ledger.driver(run.run_id))
 
 
 def _look_after(context: Context, run: RunState) -> RunState:

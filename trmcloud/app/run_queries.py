@@ -188,13 +188,14 @@ def bucket_trouble(context: Context, run: RunState) -> str:
 
 def waits_for(context: Context, run: RunState) -> WaitState | None:
     """Return the event that a live run waits for, by its provider's last answer to this process."""
-    generation = run.generation
-    if generation is None or not run.live:
+    generation, chosen = run.generation, run.chosen
+    provider = generation.provider if generation is not None else chosen.provider if chosen else ""
+    if not provider or not run.live:
         return None
-    pods = context.listed.get(generation.provider)
+    pods = context.listed.get(provider)
     if pods is None:
         pods = UnknownSince(context.wall())
-    return controller.waits_for(run, traits_of(generation.provider), pods)
+    return controller.waits_for(run, traits_of(provider), pods)
 
 
 def ending_was_asked(run: RunState) -> bool:

@@ -28,6 +28,7 @@ from enum import Enum
 #     │   ├── AmbiguousCreate       something may have been created; list before trying again
 #     │   └── ProviderRefused       nothing was created or changed; the same request fails again
 #     │       └── FinalRefusal          so would any other create: no candidate is tried after it
+#     │           ├── Throttled         for now: it asks to be asked later
 #     │           ├── PaymentRequired (14)  the account's balance or spend limit does not allow it
 #     │           └── AuthError (15)        the key is missing, wrong or revoked
 #     │               └── AccessDenied (16) the key is right and may not do this
@@ -160,6 +161,16 @@ class FinalRefusal(ProviderRefused):
     pass
 
 
+class Throttled(FinalRefusal):
+    """``retry_s``: in so many seconds, as the provider said; 0: it did not."""
+
+    def __init__(
+        self, what: str, *, where: str = "", next_step: str = "", retry_s: float = 0.0
+    ) -> None:
+        super().__init__(what, where=where, next_step=next_step)
+        self.retry_s = retry_s
+
+
 class PaymentRequired(FinalRefusal):
     exit_code = 14
 
@@ -233,6 +244,7 @@ class Outcome(str, Enum):
     UNREPORTED = "unreported"
     NOT_STARTED = "not_started"
     UNFIT = "unfit"
+    NO_MACHINE = "no_machine"
 
     @property
     def exit_code(self) -> int:
@@ -251,6 +263,7 @@ _EXIT_CODES = {
     Outcome.NOT_STARTED: 27,
     Outcome.UNFIT: 28,
     Outcome.UNREPORTED: 29,
+    Outcome.NO_MACHINE: 75,  # EX_TEMPFAIL: the same may work later
 }
 NO_CHECKPOINT_CODE = 30
 """Of a user's own command that finished or landed, and of which no checkpoint was recognised."""

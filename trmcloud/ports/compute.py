@@ -176,7 +176,9 @@ class PodRequest:
     pod, whose ``rate`` is the most that all of them together may be billed an hour. ``spot``: the
     provider may take it away. ``given`` are values of variables for a command of the user's own,
     which may be secret: no provider is told of them. ``image`` is what its container is made of;
-    empty: the provider's usual one.
+    empty: the provider's usual one. ``is_waited_for``: it is asked for again later where it cannot
+    be had, so that a provider that asks for time is not waited for, and the price of now is held
+    against ``rate`` before the create.
     """
 
     name: str
@@ -197,6 +199,7 @@ class PodRequest:
     spot: bool = False
     given: Mapping[str, str] = field(default_factory=dict, repr=False)
     image: str = ""
+    is_waited_for: bool = False
 
     def agent_words(self, keys: PodKeys, provider: str, check: Mapping[str, Any]) -> dict[str, str]:
         """Return the environment of a rented pod's agent. ``provider`` names the ways to end it."""

@@ -91,11 +91,13 @@ def draw(
     most_faults: int = 7,
     among: Collection[str] | None = None,
     elsewhere: bool | None = None,
+    market: tuple[str, ...] = (),
 ) -> Scenario:
     """The scenario of ``seed``. A tenth of all seeds are healthy. ``among`` names the providers
     that can be drawn (None: all): with another one, the same seed is another world. ``elsewhere``:
     whether a run with a bucket may have candidates of a second provider, and be preempted (None:
-    where ``among`` is not given, so that worlds of before are what they were)."""
+    where ``among`` is not given, so that worlds of before are what they were). ``market``: names of
+    faults of the market, some of which strike; every rented run then waits for a machine."""
     rng = random.Random(seed * 2 + 1)
     # Rented ones first, each as often as its share says.
     known = [each for each in PROFILES.values() if among is None or each.provider in among]
@@ -123,11 +125,12 @@ def draw(
         fault_seeds=tuple(rng.getrandbits(32) for _ in faults),
     )
     if rng.random() < _OFF_SHARE:
-        return _with_layers_off(made, rng)
-    if elsewhere if elsewhere is not None else among is None:
+        made = _with_layers_off(made, rng)
+    elif elsewhere if elsewhere is not None else among is None:
         others = [each.provider for each in there for _ in range(each.shares)]
         made = _with_a_second_provider(made, others, fault_names)
-    return _with_faults_of_a_market(made, fault_names)
+    made = _with_faults_of_a_market(made, fault_names)
+    return _in_a_market(made, market) if market else made
 
 
 _OF_A_MARKET = ("90", "91", "92", "93")
@@ -186,6 +189,49 @@ def _with_a_second_provider(
         faults=(*made.faults, _PREEMPTED),
         fault_seeds=(*made.fault_seeds, rng.getrandbits(32)),
     )
+
+
+def _in_a_market(scenario: Scenario, names: tuple[str, ...]) -> Scenario:
+    """Its rented runs wait for machines, of which there are few. Drawn apart: all else of the world
+    is as it was without."""
+    rng = random.Random(f"market {scenario.seed}")
+    wishes = tuple(replace(w, plan=_that_waits(rng, w.plan)) for w in scenario.wishes)
+    strikes = tuple(rng.sample(names, rng.randint(1, len(names))))
+    seeds = tuple(rng.getrandbits(32) for _ in strikes)
+    cap = scenario.account_cap
+    if cap is not None:
+        held = [sum(w.plan.reservation.micros for w in each) for each in (scenario.wishes, wishes)]
+        cap = Usd.from_micros(int(cap.micros * held[1] / max(1, held[0])) + 1)
+    return replace(
+        scenario,
+        wishes=wishes,
+        account_cap=cap,
+        faults=(*scenario.faults, *strikes),
+        fault_seeds=(*scenario.fault_seeds, *seeds),
+    )
+
+
+def _that_waits(rng: random.Random, plan: Plan) -> Plan:
+    """``plan`` with a time to wait for, and the most that an hour may cost, which is reserved."""
+    wait_s, above = 600.0 * 60 ** rng.random(), rng.uniform(1.0, 1.6)
+    if plan.candidates[0].provider == LOCAL:
+        return plan
+    most = Usd.from_micros(int(max(c.rate.micros for c in plan.candidates) * above))
+    candidates = tuple(_at_most(candidate, most) for candidate in plan.candidates)
+    reservation = max(c.worst_case for c in candidates)
+    return replace(
+        plan,
+        spec=replace(plan.spec, wait_s=wait_s, max_rate=most),
+        candidates=candidates,
+        reservation=reservation,
+        cap=max(plan.cap or reservation, reservation),
+    )
+
+
+def _at_most(candidate: Candidate, most: Usd) -> Candidate:
+    billed_s = candidate.hard_stop_s + traits_of(candidate.provider).kill_latency_s
+    more = cost(most, billed_s) - cost(candidate.rate, billed_s)
+    return replace(candidate, most_rate=most, worst_case=candidate.worst_case + more)
 
 
 def _with_candidate_at(rng: random.Random, plan: Plan, provider: str) -> Plan:

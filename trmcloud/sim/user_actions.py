@@ -46,7 +46,10 @@ class UserActions:
         self._fetches = 0
 
     def length_s(self) -> float:
-        return max(w.at_s + w.plan.candidates[0].hard_stop_s for w in self.scenario.wishes)
+        return max(
+            w.at_s + w.plan.spec.wait_s + w.plan.candidates[0].hard_stop_s
+            for w in self.scenario.wishes
+        )
 
     def begin(self) -> None:
         world, scenario = self.world, self.scenario

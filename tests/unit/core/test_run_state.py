@@ -82,6 +82,7 @@ def sample(kind: type[Any], generation: int = 1) -> Any:
         ev.Reopened: ev.Reopened(Usd(20)),
         ev.PlanRevised: ev.PlanRevised("c2", quoted("the first is out of stock")),
         ev.BoardFound: ev.BoardFound(generation, quoted("another board")),
+        ev.WaitStarted: ev.WaitStarted(9e9, Usd("0.5"), Usd("3.2")),
         ev.Pulled: ev.Pulled(generation, "fast", 9, "ab" * 32),
         ev.Fetched: ev.Fetched("fast", 9, "ab" * 32, "/home/ada/best"),
         ev.Billed: ev.Billed(generation, Usd("0.5")),

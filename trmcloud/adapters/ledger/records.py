@@ -52,7 +52,8 @@ VERSION = 8
                account's balance may be low, a run may land before it ends, and a run that is
                reopened may name another policy for that; a missed pod has the date of its
                agent's last report; a pod may be ended because its provider has stopped it; a
-               machine may be refused for its board, or train on another one than was planned
+               machine may be refused for its board, or train on another one than was planned; a
+               run may wait for a machine, and a provider may say when it is to be asked again
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);

@@ -33,6 +33,7 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.errors import Outcome, UsageError
 from trmcloud.core.spec.settings import parse_setting
+from trmcloud.core.spec.spec import parse_wait
 from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner
@@ -113,6 +114,8 @@ def resume(
         processes=request.processes,
         balance=_typed_policy(request),
         fit_balance=request.fit_balance,
+        wait_s=parse_wait("--wait-for", request.wait_for) if request.wait_for else 0.0,
+        most_rate=parse_money("--max-price", request.max_price),
     )
     if not before.live:
         show_resume(context, driver.run(), driver.run().plan, verbose=verbose)

@@ -12,7 +12,7 @@ from trmcloud.app.context import Context
 from trmcloud.app.drive import land_before_balance_ends
 from trmcloud.app.ending import end_overdue
 from trmcloud.app.reap import end, look, note_visit
-from trmcloud.app.reconciling import reconcile
+from trmcloud.app.reconciling import continue_waits, reconcile
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import GRACE_S, tell
 from trmcloud.cli.confirm import is_confirmed
@@ -86,6 +86,7 @@ def reap(
         tell_troubles(context)
     if guard_every:
         note_visit(context, guard_every * 60.0, found)
+        did += continue_waits(context) if yes else []
     said = [did_line(each) for each in did]
     known = not is_charge_pending(context.ledger.read())
     if as_json:

@@ -315,8 +315,23 @@ def _cells(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
         "" if candidate.provider == LOCAL else f"{age_days(plan, candidate)} d",
         hours_text(candidate.hours),
         cost_text(candidate),
-        fits_text(candidate) + ("" if candidate.within_budget else " · over budget"),
+        " · ".join(
+            filter(
+                None,
+                (
+                    fits_text(candidate),
+                    "" if candidate.within_budget else "over budget",
+                    _stock_text(candidate),
+                ),
+            )
+        ),
     )
+
+
+def _stock_text(candidate: Candidate) -> str:
+    """``booted 3 of 8``, of what was asked for here before; empty where nothing was."""
+    told = (text for about, text in candidate.reasons if about is RemarkTopic.STOCK)
+    return next(told, "").partition(":")[0].removesuffix(" here before")
 
 
 def _table(plan: Plan, rows: Sequence[Candidate]) -> list[str]:

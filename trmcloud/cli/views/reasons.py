@@ -41,6 +41,13 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.NO_CANDIDATE: "the plan has no candidate",
     _Kind.NOT_ASKED_FOR: "stopped before it was asked for",
     _Kind.NEVER_APPEARED: "it never appeared",
+    _Kind.WAIT_OVER: (
+        "waited {waited_s} and asked {asked} times; {boots} boots failed, {spent_usd} at most"
+    ),
+    _Kind.BOOTS_SPENT: (
+        "{boots} boots failed, {spent_usd} at most: another one would exceed the boot budget of"
+        " {budget_usd}"
+    ),
     _Kind.HARD_STOP: "hard stop",
     _Kind.WORK_DONE: "its work is done",
     _Kind.SAVED_HERE: "its work is done, and its checkpoints are here",
@@ -77,6 +84,7 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.NO_OTHER_MACHINE: "its machine was lost, and no other could be rented",
     _Kind.AWAITS_AGENT: "the first word of its agent",
     _Kind.AWAITS_EARLIER_POD: "an earlier pod of this run to be gone: it is ended first",
+    _Kind.AWAITS_CAPACITY: "a free {hardware}, asked for {asked} times so far",
     _Kind.AWAITS_LIST_TO_RENT: (
         "{provider}'s list: nothing is rented before it shows that no earlier pod is left"
     ),
@@ -91,6 +99,7 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.NOT_AGREED: "{runs} did not agree to its end",
 }
 FOLLOWS: Mapping[ReasonKind, str] = {
+    _Kind.AWAITS_CAPACITY: "it ends with exit code 75",
     _Kind.AWAITS_AGENT: "the pod is ended",
     _Kind.AWAITS_POD: "it counts as never made",
 }

@@ -24,6 +24,7 @@ from trmcloud.cli.views.metrics import target_rows
 from trmcloud.cli.views.reasons import failure_lines, sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
+from trmcloud.cli.views.text import duration
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.billing import awaiting_bill
@@ -31,6 +32,7 @@ from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
 from trmcloud.core.text import one_line
@@ -108,12 +110,18 @@ def carry(context: Context, driver: RunDriver, *, detach: bool) -> int:
     if run.live:
         context.ledger.release(run.run_id, driver.epoch)
     if run.live and not over.reached:
-        _goes_on(run)
+        _goes_on(context, run)
         return 0
     return show_end(context, run)
 
 
-def _goes_on(run: RunState) -> None:
+def _goes_on(context: Context, run: RunState) -> None:
+    if is_waiting(run) and run.wait is not None:
+        left = duration(run.wait.until_at - context.wall())
+        print(f"{run.run_id} waits for a machine, for {left} more; {run.reserved} stay reserved.")
+        print("  the guard asks for it at each of its visits (trmcloud guard status), or:")
+        print(f"  trmcloud attach {run.run_id} · status {run.run_id} · stop {run.run_id}")
+        return
     print(f"{run.run_id} goes on by itself, and ends by itself.")
     print(f"  trmcloud attach {run.run_id} · status {run.run_id} · stop {run.run_id}")
 
@@ -132,7 +140,7 @@ def look_on(context: Context, run_id: str) -> int:
         except KeyboardInterrupt:
             run = find_run(context, run_id)
     if run.live and not over.reached:
-        _goes_on(run)
+        _goes_on(context, run)
         return 0
     return show_end(context, run)
 
@@ -180,6 +188,10 @@ def show_end(context: Context, run: RunState) -> int:
         if awaiting_bill(run):
             spent_words += " at most: its bill is not final yet"
         print(spent_words + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
+    if boots := failed_boots(run):
+        print(f"  boots that failed: {len(boots)}, {spent_on_boots(run)} at most")
+    if outcome is Outcome.NO_MACHINE:
+        print(f"  try: trmcloud resume {run.run_id} --wait-for 6h, or another plan")
     if kept:
         again = f" · resume {run.run_id}" if outcome in RESUMABLE else ""
         print(f"  trmcloud fetch-best {run.run_id}{again}")

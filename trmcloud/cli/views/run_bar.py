@@ -51,10 +51,13 @@ from trmcloud.core.control.pod_facts import absence_needed_s
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
+from trmcloud.core.control.waiting import allows_waiting, is_waiting
 from trmcloud.core.errors import HostKeyChanged, LedgerError, Outcome
 from trmcloud.core.spec.spec import IGNORE
 from trmcloud.core.text import one_line
+from trmcloud.core.values import replace
 
+WAITING = "Waiting for a machine"
 SENDING = "Sending code and data"
 MAKING_DATA = "Making data"
 PULLING = "Pulling checkpoints"
@@ -101,6 +104,8 @@ def stage_of(
         return PULLING if pulls or between_pulls else _STATES[State.ENDING]
     if report is not None and report.uploading:
         return UPLOADING
+    if run.state in (State.RESERVED, State.RENTING) and allows_waiting(run):
+        return WAITING
     if run.state is not State.RUNNING:
         return _STATES.get(run.state, "")
     if beat is not None:
@@ -182,7 +187,7 @@ def waiting_words(waiting: WaitState, now: float) -> str:
 
 BAD_ENDS = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED)
 
-_BAD_RESULTS = (*BAD_ENDS, Outcome.UNFIT, Outcome.NOT_STARTED)
+_BAD_RESULTS = (*BAD_ENDS, Outcome.UNFIT, Outcome.NOT_STARTED, Outcome.NO_MACHINE)
 _PLAIN_EVERY_S = 10.0
 _BAR_WIDTH = 20
 _TROUBLE_AFTER_S = 6.0
@@ -273,7 +278,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._stage = ""
 
     def _went_wrong(self, run: RunState) -> bool:
-        if run.state is State.RESERVED and run.generation is not None:
+        if run.state is State.RESERVED and run.generation is not None and not is_waiting(run):
             return True  # on to the next candidate
         ended = run.outcome.value if run.outcome is not None else run.result
         bad = ended in [outcome.value for outcome in _BAD_RESULTS]
@@ -301,7 +306,10 @@ class RunBar(AbstractContextManager["RunBar"]):
             )
             if why and generation.number > self._refused:
                 self._refused = generation.number
-                self._print(f"  generation {generation.number}: {why}")
+                line = f"  generation {generation.number}: {why}"
+                # One that waits is told the same for hours.
+                kind = f"refused by {generation.provider}" if allows_waiting(run) else str(line)
+                self._tell_once(kind, why, line)
 
     def _tell_pulled(self, run: RunState) -> None:
         """Each checkpoint that has come, once; on a terminal the bar's own line tells it."""
@@ -384,6 +392,8 @@ class RunBar(AbstractContextManager["RunBar"]):
         """Print once what the run waits for, where the stage alone does not say it."""
         waiting = waits_for(self._context, run) if run.state in _BEFORE_A_POD else None
         what = waiting.what if waiting is not None else None
+        if what is not None and what.kind is ReasonKind.AWAITS_CAPACITY:
+            what = replace(what, facts={**what.facts, "asked": 0})  # that counts on
         if what != self._waits[0]:
             self._waits = (what, now)
         if waiting is not None and now - self._waits[1] >= _WAIT_AFTER_S:

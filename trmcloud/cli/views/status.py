@@ -13,6 +13,7 @@ from trmcloud.app.run_queries import (
     boot_trouble,
     bucket_trouble,
     data_progress_text,
+    is_driven,
     last_report,
     link_trouble,
     mark_reported,
@@ -48,6 +49,7 @@ from trmcloud.core.control.ledger_facts import Hold, due_volumes, holds
 from trmcloud.core.control.observation import MARK
 from trmcloud.core.control.report import Spending
 from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
 from trmcloud.core.money import Usd, total
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP
 
@@ -198,7 +200,9 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     if run.live and (via := _via(run)):
         rows.append(("host key", f"the pod's is pinned; the first hop's, {via}'s own, is not"))
     rows += run_credential_rows(context, run)
-    if run.live and run.generation is not None:
+    if boots := failed_boots(run):
+        rows.append(("failed boots", f"{len(boots)}, {spent_on_boots(run)} at most"))
+    if run.live and run.generation is not None and not is_waiting(run):
         rows.append(("lands in", duration(lands_in_s(run, beat, now))))
         rows.append(("killed in", duration(run.generation.hard_stop_at - now)))
     if report.best is not None:
@@ -283,6 +287,8 @@ def _in_the_way(context: Context, run: RunState) -> list[tuple[str, str]]:
     waiting, trouble = waits_for(context, run), link_trouble(context, run)
     if waiting is not None:
         rows.append(("waits for", waiting_words(waiting, context.wall())))
+    if is_waiting(run) and not is_driven(context, context.ledger.driver(run.run_id)):
+        rows.append(("asks", f"only the guard does now; trmcloud attach {run.run_id}"))
     if trouble is not None:
         rows.append(("link", str(trouble)))
     if boot := boot_trouble(context, run):

@@ -65,6 +65,8 @@ class Offer(NamedTuple):
     newer_at: float = 0.0
     on_demand: Usd | None = None
     """Of spot: USD/h of the same thing on demand, where that is known: ``quotes``."""
+    ceiling: Usd | None = None
+    """USD/h that it is rented at most at, by the user's word; None: no such limit."""
 
     @property
     def is_community(self) -> bool:
@@ -84,14 +86,18 @@ class Offer(NamedTuple):
 
     def planned_micros(self, now: float) -> int:
         """``planned_rate`` in micro-dollars, as thousands are ranked by it."""
-        if self.newer is not None:
-            return max(self.rate.micros, self.newer.micros)
         micros = self.rate.micros
-        return micros if self.own else aged(micros, now - self.priced_at)
+        if self.newer is not None:
+            micros = max(micros, self.newer.micros)
+        elif not self.own:
+            micros = aged(micros, now - self.priced_at)
+        return micros if self.ceiling is None else min(micros, self.ceiling.micros)
 
     def most_rate(self, now: float) -> Usd | None:
         """USD/h that the provider may bill, as far as quotes can tell: a spot price may rise to the
         one on demand, since no maximum of ours is sent. None where that is not known."""
+        if self.ceiling is not None:
+            return self.ceiling
         planned = self.planned_rate(now)
         if not self.spot:
             return planned

@@ -62,13 +62,13 @@ def limit_s(
     run: RunState, plan: Plan, candidate: Candidate, now: float, kill_latency_s: float
 ) -> float:
     """Seconds from ``now`` until the hard stop that the deadline and the limit on hours leave to a
-    machine that follows a lost one; infinite where neither binds, or nothing was lost."""
-    if not lost_machines(run, plan):
-        return inf
+    machine that follows a lost one, and the deadline to one that was waited for; infinite where
+    neither binds."""
+    lost = bool(lost_machines(run, plan))
     left_s = inf
-    if plan.spec.deadline_at is not None:
+    if plan.spec.deadline_at is not None and (lost or run.wait is not None):
         left_s = plan.spec.deadline_at - now - kill_latency_s
-    if plan.spec.hours is not None:
+    if plan.spec.hours is not None and lost:
         left_s = min(left_s, candidate.hard_stop_s - trained_s(run, plan))
     return max(0.0, left_s)
 

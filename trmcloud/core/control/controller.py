@@ -57,6 +57,13 @@ from trmcloud.core.control.renting import (
     try_next,
 )
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
+from trmcloud.core.control.waiting import (
+    allows_waiting,
+    asks,
+    came_to_nothing,
+    end_of_wait,
+    is_waiting,
+)
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
@@ -82,6 +89,11 @@ def waits_for(
 ) -> WaitState | None:
     """``pods`` is what the provider's list said last."""
     generation = run.generation
+    if is_waiting(run) and run.wait is not None:
+        chosen = run.chosen
+        hardware = chosen.hardware if chosen is not None else ""
+        what = make_reason(ReasonKind.AWAITS_CAPACITY, asked=len(asks(run)), hardware=hardware)
+        return WaitState(what, run.wait.until_at)
     if generation is None:
         return None
     if run.state is State.RESERVED:
@@ -170,7 +182,7 @@ def decide(
     if run.state is State.RESERVED:
         if run.generations and _previous_pod_may_exist(run, ledger_id, seen):
             return Decision()
-        return intend(run, plan, ledger_id, traits, now)
+        return intend(run, plan, ledger_id, traits, now, seen.clock, attended=attended)
     if run.state is State.RENTING:
         return await_pod(run, traits, seen, now)
     if run.state in (State.BOOTING, State.RUNNING, State.ENDING):
@@ -201,7 +213,7 @@ def decide(
         again = try_next(run, plan, traits, attended=attended)
         following = next_candidate(run, plan)
         if again is None or following is None:
-            return Decision(events=(_closing(run),))
+            return Decision(events=(_closing(run, plan, now),))
         return Decision(events=(again, *revision(run, plan, following)))
     return Decision()
 
@@ -242,7 +254,7 @@ def foreseen_end(run: RunState, plan: Plan, traits: ProviderTraits) -> ev.Closed
     """
     if run.state is not State.SETTLING or try_next(run, plan, traits) is not None:
         return None
-    return _closing(run)
+    return _closing(run, plan, run.updated_at)
 
 
 def _watch(
@@ -431,10 +443,12 @@ def _is_misplaced(pod: PodSeen, wanted: str) -> bool:
     return bool(pod.region) and wanted.casefold() not in (*_ANYWHERE, pod.region.casefold())
 
 
-def _closing(run: RunState) -> ev.Closed:
+def _closing(run: RunState, plan: Plan, now: float) -> ev.Closed:
+    generation = current_generation(run)
+    if allows_waiting(run) and came_to_nothing(generation):
+        return ev.Closed(Outcome.NO_MACHINE.value, end_of_wait(run, plan, now))
     if run.result is not None:
         return ev.Closed(run.result, run.reason)
-    generation = current_generation(run)
     if generation.unfit is not None:
         return ev.Closed(Outcome.UNFIT.value, generation.unfit)
     if generation.ended_at is not None and generation.ended_at >= generation.hard_stop_at - 1:

@@ -64,6 +64,8 @@ class FailureKind(str, Enum):
     """The create's provider has none left."""
     FINAL = "final"
     """The create of every other candidate of its provider would fail as well."""
+    THROTTLED = "throttled"
+    """Likewise, for now: the provider asks to be asked later."""
     AMBIGUOUS = "ambiguous"
     """It may have happened all the same."""
     DAMAGED = "damaged"
@@ -112,6 +114,20 @@ class Reserved(RunEvent):
 
 
 @dataclass(frozen=True)
+class WaitStarted(RunEvent):
+    """Where no machine can be had, the run keeps its reservation and asks again until ``until_at``
+    (epoch s), at no more than ``most_rate`` USD an hour; None: at what each candidate reserves.
+    ``boot_usd`` is the most that boots that fail may cost."""
+
+    until_at: float
+    boot_usd: Usd
+    most_rate: Usd | None = None
+    boot: float = 0.0
+    boot_id: str = ""
+    """When it was put on record, by a clock that cannot be set: see ``clock.Instant``."""
+
+
+@dataclass(frozen=True)
 class PodIntended(RunEvent):
     """About to ask a provider for a pod. Written before asking, so that no pod is ever unknown."""
 
@@ -147,10 +163,13 @@ class ActionFinished(RunEvent):
 
 @dataclass(frozen=True)
 class ActionFailed(RunEvent):
+    """``retry_s``: in so many seconds it may be tried again, by the provider; 0: not said."""
+
     action_id: str
     verb: str
     kind: FailureKind
     error: str
+    retry_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -499,7 +518,7 @@ def stamp_events(events: Iterable[RunEvent], now: Instant) -> list[RunEvent]:
     lived, or was missing, must not depend on a clock that can be set meanwhile."""
     return [
         replace(event, boot=now.boot, boot_id=now.boot_id)
-        if isinstance(event, (PodIntended, PodMissed, PodGone))
+        if isinstance(event, (WaitStarted, PodIntended, PodMissed, PodGone))
         else event
         for event in events
     ]

@@ -22,6 +22,7 @@ MEANINGS: Mapping[Outcome, str] = {
     Outcome.KILLED: "killed at the hard stop; the last checkpoint stands",
     Outcome.LOST: "the machine was lost; the last checkpoint stands",
     Outcome.NOT_STARTED: "nothing could be rented; nothing was spent",
+    Outcome.NO_MACHINE: "no machine was had in time; at most the boot budget was spent",
     Outcome.UNREPORTED: "its machine ended before reporting; stored checkpoints are safe",
     Outcome.UNFIT: "every machine failed the hardware check",
 }
@@ -60,6 +61,8 @@ class ReasonKind(str, Enum):
     NO_CANDIDATE = "no_candidate"
     NOT_ASKED_FOR = "not_asked_for"
     NEVER_APPEARED = "never_appeared"
+    WAIT_OVER = "wait_over"
+    BOOTS_SPENT = "boots_spent"
     # Why a pod is ended.
     HARD_STOP = "hard_stop"
     WORK_DONE = "work_done"
@@ -95,6 +98,7 @@ class ReasonKind(str, Enum):
     # What a run waits for.
     AWAITS_AGENT = "awaits_agent"
     AWAITS_EARLIER_POD = "awaits_earlier_pod"
+    AWAITS_CAPACITY = "awaits_capacity"
     AWAITS_LIST_TO_RENT = "awaits_list_to_rent"
     AWAITS_LIST_TO_STOP = "awaits_list_to_stop"
     AWAITS_LIST_OF_POD = "awaits_list_of_pod"
@@ -123,6 +127,9 @@ FACTS: Mapping[ReasonKind, Mapping[str, type[Fact]]] = {
         "spending_usd_per_hour": str,
         "left_s": float,
     },
+    _Kind.WAIT_OVER: {"waited_s": float, "asked": int, "boots": int, "spent_usd": str},
+    _Kind.BOOTS_SPENT: {"boots": int, "spent_usd": str, "budget_usd": str},
+    _Kind.AWAITS_CAPACITY: {"asked": int, "hardware": str},
     _Kind.NO_AGENT: {"boot_deadline_s": float},
     _Kind.BOOT_FAILED: {"text": str},
     _Kind.BILLED_ABOVE_RATE: {"billed_usd_per_hour": str, "planned_usd_per_hour": str},

@@ -25,6 +25,16 @@ from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pod_facts import failed_late, find_pod, is_absent, note_absence
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.control.waiting import (
+    allows_waiting,
+    ask_rate,
+    came_to_nothing,
+    candidates_left,
+    due_candidate,
+    end_of_wait,
+    failed_boots,
+    is_over,
+)
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.spec.overrides import recoverable
@@ -134,18 +144,38 @@ def _trained_s(phase: PhasePlan) -> float:
 # Of ``decide``: which machine a run tries next, until when, and whether it was made at all.
 
 HOUR_S = 3600.0
-_NOT_MADE = (FailureKind.REFUSED, FailureKind.NO_CAPACITY, FailureKind.FINAL)
+NOT_MADE = (
+    *(FailureKind.REFUSED, FailureKind.NO_CAPACITY, FailureKind.FINAL),
+    FailureKind.THROTTLED,
+)
 """The failures of a create after which no pod can appear any more."""
 
 
 def intend(
-    run: RunState, plan: Plan, ledger_id: str, traits: ProviderTraits, now: float
+    run: RunState,
+    plan: Plan,
+    ledger_id: str,
+    traits: ProviderTraits,
+    now: float,
+    clock: Instant | None = None,
+    *,
+    attended: bool = True,
 ) -> Decision:
+    """Decide on a run without a machine. ``attended``: see ``decide``; one that waits is rented for
+    by whoever stays with it."""
     lost = lost_machines(run, plan)
     if run.stop is not None:
         kind = ReasonKind.STOPPED_UNREPORTED if lost else ReasonKind.STOPPED_UNRENTED
         return Decision(events=(ev.Closed(Outcome.STOPPED.value, make_reason(kind)),))
-    candidate = next_candidate(run, plan)
+    waits, over = allows_waiting(run), is_over(run, now, clock)
+    if waits and not over and candidates_left(run, plan):
+        candidate = due_candidate(run, plan, now) if attended else None
+        if candidate is None:
+            return Decision()
+    elif waits and (over or failed_boots(run)) and not lost:
+        return _end_without_a_machine(run, plan, now)
+    else:
+        candidate = _untried_candidate(run, plan)
     if candidate is None:
         why: Reason | None = make_reason(ReasonKind.NO_CANDIDATE)
         if run.generations:
@@ -157,6 +187,8 @@ def intend(
     traits = find_traits(candidate.provider) or traits
     hard_stop_s = hard_stop_within(candidate, run, traits)
     hard_stop_s = min(hard_stop_s, limit_s(run, plan, candidate, now, traits.kill_latency_s))
+    if waits and not lost and hard_stop_s <= candidate.startup_s.p50 + candidate.landing_s:
+        return _end_without_a_machine(run, plan, now)  # its deadline is too near by now
     landing_s = min(candidate.landing_s, hard_stop_s / 2)
     number = len(run.generations) + 1
     hard_stop_at = now + hard_stop_s
@@ -166,14 +198,26 @@ def intend(
         pod_name=str(name),
         provider=candidate.provider,
         candidate_id=candidate.id,
-        rate=candidate.reserved_rate,
+        rate=ask_rate(run, candidate),
         soft_stop_at=min(now + _longest_training_s(candidate), hard_stop_at - landing_s),
         hard_stop_at=hard_stop_at,
     )
     return Decision(events=(intent,))
 
 
+def _end_without_a_machine(run: RunState, plan: Plan, now: float) -> Decision:
+    why = end_of_wait(run, plan, now)
+    return Decision(events=(ev.Closed(Outcome.NO_MACHINE.value, why),))
+
+
 def next_candidate(run: RunState, plan: Plan) -> Candidate | None:
+    """The next candidate; of a run that waits, the one that it asks for next."""
+    if allows_waiting(run):
+        return next(iter(candidates_left(run, plan)), None)
+    return _untried_candidate(run, plan)
+
+
+def _untried_candidate(run: RunState, plan: Plan) -> Candidate | None:
     """The next candidate that has not failed to give a machine fit to train on.
 
     Since the run was opened, or reopened, or has lost a machine: it may find again what was out of
@@ -183,7 +227,7 @@ def next_candidate(run: RunState, plan: Plan) -> Candidate | None:
     lost = lost_machines(run, plan)
     since = lost[-1].number if lost else run.first_generation - 1
     recent = run.generations[since:]
-    tried = {g.candidate_id for g in recent if g.not_made is not None or _came_to_nothing(g)}
+    tried = {g.candidate_id for g in recent if g.not_made is not None or came_to_nothing(g)}
     refused = {g.provider for g in recent if _is_refused_for_good(run, g)}
     left = (plan.candidate(name) for name in plan.launchable if name not in tried)
     ordered = cheapest_first(run, plan, [c for c in left if c.provider not in refused])
@@ -192,13 +236,7 @@ def next_candidate(run: RunState, plan: Plan) -> Candidate | None:
 
 def _is_refused_for_good(run: RunState, generation: Generation) -> bool:
     creates = run.tries(generation, CREATE)
-    return bool(creates) and creates[-1].failed_kind is FailureKind.FINAL
-
-
-def _came_to_nothing(generation: Generation) -> bool:
-    """Whether its pod ended before it could train: silent, or not what was rented."""
-    silent = generation.agent_at is None and generation.ended_at is not None
-    return silent or generation.unfit is not None
+    return bool(creates) and creates[-1].failed_kind in (FailureKind.FINAL, FailureKind.THROTTLED)
 
 
 def try_next(
@@ -216,13 +254,13 @@ def try_next(
     """
     generation = current_generation(run)
     candidate = next_candidate(run, plan)
-    goes_on = _came_to_nothing(generation) or (attended and continues(run, plan))
+    goes_on = came_to_nothing(generation) or (attended and continues(run, plan))
     if candidate is None or run.stop is not None or not goes_on:
         return None
     traits = find_traits(candidate.provider) or traits
     left = run.reservation - (settled or generation.settled or ZERO)
     enough_s = candidate.startup_s.p50 + candidate.landing_s
-    rate = candidate.reserved_rate + candidate.disk_rate
+    rate = ask_rate(run, candidate) + candidate.disk_rate
     if affordable_seconds(left - storage_beside_disks(candidate), rate) <= (
         enough_s + traits.kill_latency_s
     ):
@@ -247,7 +285,7 @@ def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits
     that bounds it.
     """
     for_rent = run.reserved - storage_beside_disks(candidate)
-    rate = candidate.reserved_rate + candidate.disk_rate
+    rate = ask_rate(run, candidate) + candidate.disk_rate
     if run.first_generation > 1:
         rate += candidate.volume_rate  # a stop of the plan's own has that in it
     bought = affordable_seconds(for_rent, rate) - traits.kill_latency_s
@@ -281,7 +319,7 @@ def await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: flo
             why = make_reason(ReasonKind.NOT_ASKED_FOR)
             return Decision(events=(ev.PodNotMade(generation.number, why),))
         return Decision(actions=(Action(create_key),))
-    if create.failed_kind in _NOT_MADE:
+    if create.failed_kind in NOT_MADE:
         why = make_reason(ReasonKind.PROVIDER_SAID, text=create.error)
         return Decision(events=(ev.PodNotMade(generation.number, why),))
     asked_at = create.ended_at or create.started_at

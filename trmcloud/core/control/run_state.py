@@ -66,6 +66,7 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
     ev.SaveRequested: frozenset({State.RUNNING}),
     ev.PlanRevised: frozenset({State.RESERVED}),
     ev.BoardFound: frozenset({State.RUNNING}),
+    ev.WaitStarted: frozenset({State.RESERVED}),
     **dict.fromkeys((ev.PodMissed, ev.PodFound), _WITH_POD),
     **dict.fromkeys((ev.PhaseEnded, ev.GateJudged, ev.Pulled, ev.LateReport), _REPORTED),
     ev.ResultKnown: frozenset({State.SETTLING}),
@@ -92,6 +93,8 @@ class ActionState:
     ended_at: float | None = None
     failed_kind: FailureKind | None = None
     error: str = ""
+    retry_s: float = 0.0
+    """In so many seconds the provider wants to be asked again; 0: it did not say."""
     taken: bool = False
     """Whether the provider said that it does what it was asked to."""
     reason: Reason | None = None
@@ -172,6 +175,9 @@ class RunState:
     """The latest reservation at the time when it was made."""
     first_generation: int = 1
     """The first one since the run was opened, or reopened."""
+    wait: ev.WaitStarted | None = None
+    """The last request to wait where no machine can be had, since it was opened or reopened."""
+    wait_at: float = 0.0
     settled: Usd = ZERO
     generations: tuple[Generation, ...] = ()
     actions: Mapping[ActionKey, ActionState] = field(default_factory=dict)
@@ -385,7 +391,8 @@ def _action_finished(run: RunState, event: ev.ActionFinished, at: float) -> RunS
 
 
 def _action_failed(run: RunState, event: ev.ActionFailed, at: float) -> RunState:
-    return _with_action(run, event, at, ended_at=at, failed_kind=event.kind, error=event.error)
+    failed = {"failed_kind": event.kind, "error": event.error, "retry_s": event.retry_s}
+    return _with_action(run, event, at, ended_at=at, **failed)
 
 
 def _with_action(
@@ -524,6 +531,7 @@ def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
         kept_reason=run.reason if errand is not None else None,
         cap=event.cap,
         first_generation=len(run.generations) + 1,
+        wait=None,
         outcome=None,
         result=None,
         result_at=None,
@@ -536,6 +544,7 @@ def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
 _CHANGES: Mapping[type[Any], Callable[[RunState, Any, float], RunState]] = {
     ev.RunPlanned: _planned,
     ev.Reserved: _reserved,
+    ev.WaitStarted: lambda run, e, at: replace(run, wait=e, wait_at=at),
     ev.PodIntended: _intended,
     ev.ActionStarted: _with_action,
     ev.ActionFinished: _action_finished,

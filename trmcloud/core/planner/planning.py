@@ -17,6 +17,7 @@ from trmcloud.core.catalog.hardware import (
     LOCAL,
     HardwareRequest,
     LocalMachine,
+    hardware_name,
     parse_hardware,
 )
 from trmcloud.core.catalog.offers import (
@@ -51,6 +52,7 @@ from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
 from trmcloud.core.planner.ranking import PlanningInputs, nearest_offer, rank
 from trmcloud.core.planner.roofline import MeasuredSpeed, needs_float8, refuse_float8
 from trmcloud.core.planner.speed import is_trained, why_untrained
+from trmcloud.core.spec.boots import ASK_EVERY_S, boot_budget, boot_limit_s
 from trmcloud.core.spec.overrides import check_last_rungs
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
@@ -105,7 +107,7 @@ def make_plan(
     spec = _checked(spec, recipe, now)
     request = parse_hardware(spec.hardware) if spec.hardware else None
     given = PlanningInputs(spec, recipe, now, local, tokens_available, measured, source, probed)
-    chosen_from = _matching(request, offers, given)
+    chosen_from = _within_price(_matching(request, offers, given), spec, now)
     ranked = rank(chosen_from, given)
     if request is not None:
         _refuse_hopeless(request, ranked, offers, given)
@@ -143,6 +145,7 @@ def make_plan(
         reservation=reservation,
         survives=_survives(spec, first),
         limits=_limits(spec, first, spec.budget or reservation, now)
+        | _capacity_limits(spec, chosen_from, trained)
         | ({TRAINER: untold} if untold else {}),
         offers_total=len(chosen_from),
     )
@@ -252,6 +255,35 @@ def _matching(
     return found
 
 
+def _within_price(offers: list[Offer], spec: RunSpec, now: float) -> list[Offer]:
+    """The offers that ``max_rate`` allows, each with its ceiling. A run that waits reserves all of
+    them at that price, those that cost more now among them: each is asked for once it does not.
+
+    Raises:
+        UsageError: all cost more, and nothing is to be waited for.
+    """
+    most = spec.max_rate
+    if most is None:
+        return offers
+    rented = [offer for offer in offers if offer.provider != LOCAL]
+    within = [offer for offer in rented if offer.rate <= most]
+    if rented and not within and not spec.wait_s:
+        cheapest = min(rented, key=lambda offer: offer.rate)
+        raise UsageError(
+            f"nothing is rented for {most}/h: the cheapest is {_priced(cheapest)}",
+            next_step=f"--max-price {cheapest.rate.plain()}, or --wait-for 6h waits until it costs"
+            " less",
+        )
+    if spec.wait_s:
+        return [o._replace(ceiling=most) if o.provider != LOCAL else o for o in offers]
+    own = [offer for offer in offers if offer.provider == LOCAL]
+    return own + [o._replace(ceiling=min(most, o.most_rate(now) or most)) for o in within]
+
+
+def _priced(offer: Offer) -> str:
+    return f"{hardware_name(offer.sku, offer.gpus)} at {offer.provider} for {offer.rate}/h"
+
+
 def _with_memory(offers: list[Offer], spec: RunSpec, probed: CommandProbe | None) -> list[Offer]:
     """
     Raises:
@@ -333,6 +365,11 @@ def _usable(
     old, best = usable[0]
     alike = [c for is_old, c in usable if c.hardware == best.hardware and is_old == old]
     tried = alike[:FALLBACKS]
+    if spec.wait_s:
+        # Whoever waits asks each provider, and has time for several of its offers.
+        names = dict.fromkeys(c.provider for c in alike)
+        first = [[c for c in alike if c.provider == name][:FALLBACKS] for name in names]
+        tried = [c for c in alike if any(c in each for each in first)]
     if spec.pod_uploads:
         # A run whose machine is lost continues at any provider that was named: its best of each.
         for name in spec.providers:
@@ -419,6 +456,29 @@ _ON_LOW_BALANCE = {
     STOP: "the run lands before the provider's balance ends, if a command or the guard runs here",
     IGNORE: "the provider's balance is not read",
 }
+def _capacity_limits(
+    spec: RunSpec, offers: Sequence[Offer], tried: Sequence[Candidate]
+) -> dict[str, str]:
+    """What is done where no machine can be had, or one does not boot, and what that costs."""
+    limits = {"max price": "off", "waits": "off"}
+    if spec.max_rate is not None:
+        limits["max price"] = f"{spec.max_rate}/h"
+        rented = [offer for offer in offers if offer.provider != LOCAL]
+        cheapest = min(rented, key=lambda offer: offer.rate, default=None)
+        if cheapest is not None and cheapest.rate > spec.max_rate:
+            limits["max price"] += f": below every offer; the cheapest is {_priced(cheapest)}"
+    if spec.wait_s:
+        limits["waits"] = (
+            f"up to {spec.wait_s / HOUR_S:g} h for a machine, each provider asked about every"
+            f" {ASK_EVERY_S / 60:.0f} min; then exit code 75"
+        )
+    boot_s = max(map(boot_limit_s, tried), default=0.0)
+    if boot_s:
+        limits["boot budget"] = (
+            f"{boot_s / 60:g} min a machine, {boot_budget(tried)} at most for all that never"
+            " come up"
+        )
+    return limits
 
 
 def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) -> dict[str, str]:

@@ -196,10 +196,10 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
         chosen.append(group)
         _, _, storage, useful_most, within_most, a, b, c, d, fill, _ = group
         old = offer.priced_at < fresh_since and not offer.own
-        simple = offer.newer is None and not old
+        simple = offer.newer is None and not old and offer.ceiling is None
         hourly = storage + (offer.rate.micros if simple else offer.planned_micros(now))
         most: float = hourly
-        if offer.spot:
+        if offer.spot or offer.ceiling is not None:
             billed = offer.most_rate(now)
             most = billed.micros + storage if billed is not None else math.inf
         place = 0 if is_reachable(offer.provider) else _UNREACHABLE

@@ -20,7 +20,7 @@ from trmcloud.core.values import dataclass, replace
 #
 # ``planning.make_plan`` makes it; ``launch`` carries it out without planning again.
 
-PLAN_VERSION = 7
+PLAN_VERSION = 8
 """Raised with any new field, which a test holds.
 
 1  2026-11-21  the first
@@ -29,8 +29,9 @@ PLAN_VERSION = 7
 4  2026-11-23  each reason says what it is about
 5  2026-11-23  settings say who takes float8's products
 6  2026-11-23  settings say how blocks are made again and when the clock saves; or a command is run
-7  2026-11-24  each candidate says its disks' size and price; what follows where a provider's
-               balance will not last
+7  2026-11-24  each candidate says its disks' size and price
+8  2026-11-26  what follows where a provider's balance will not last; for how long a run waits for a
+               machine, and at what price at most
 """
 
 TRAINER = "trainer"
@@ -78,6 +79,8 @@ class RemarkTopic(str, Enum):
     PRICE = "price"
     PLACE = "place"
     STORAGE = "storage"
+    STOCK = "stock"
+    """What came of asking for it before."""
     OFFER = "offer"
     """Which kind of offer was taken: a detail."""
     OTHER = "other"

@@ -52,6 +52,24 @@ def parse_deadline(text: str, now: float, zone: tzinfo | None) -> float:
     return at
 
 
+MOST_WAIT_S = 7 * 86_400.0
+"""Prices and plans are not trusted for longer."""
+
+
+def parse_wait(flag: str, text: str) -> float:
+    """Seconds of ``6h``, ``90m`` or ``2d``, the longest time to wait for a machine.
+
+    Raises:
+        UsageError: not a length of time, none, or more than a week.
+    """
+    seconds = _span(text.strip().lower(), 0.0)
+    if not seconds or seconds > MOST_WAIT_S:
+        raise UsageError(
+            f"{flag}: {text!r} is no time of up to a week", next_step=f"{flag} 6h, 90m or 2d"
+        )
+    return seconds
+
+
 def _span(text: str, now: float) -> float | None:
     if not text or text[-1] not in _UNITS_S:
         return None
@@ -228,6 +246,11 @@ class RunSpec:
     """What follows where the provider's balance will not last: see ``BALANCE_POLICIES``."""
     fit_balance: bool = False
     """The budget is shortened to what the provider's balance leaves free."""
+    wait_s: float = 0.0
+    """For how long it asks again where no machine can be had; 0: each candidate is tried once."""
+    max_rate: Usd | None = field(default=None, metadata=codec.kept_as("max_rate_usd_per_hour"))
+    """The most USD/h that a rented machine may be billed at, all its GPUs together; None: what is
+    planned."""
 
     @property
     def pod_uploads(self) -> bool:

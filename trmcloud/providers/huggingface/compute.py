@@ -117,6 +117,7 @@ class HuggingFaceCompute(Compute):
             untold_wait_s=UNTOLD_WAIT_S,
             now=self._now,
             sleep=self._api.http.sleep,
+            asked_again=request.is_waited_for,
         )
 
     def _create(self, request: PodRequest) -> str:

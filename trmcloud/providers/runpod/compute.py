@@ -25,6 +25,7 @@ from trmcloud.core.errors import (
     NotFoundError,
     NotSupported,
     ProviderError,
+    ProviderRefused,
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
@@ -38,6 +39,7 @@ from trmcloud.providers.runpod.account import (
 from trmcloud.providers.runpod.api import RunPodApi
 from trmcloud.providers.runpod.create import ANYWHERE, create_body
 from trmcloud.providers.runpod.http import ThrottledError
+from trmcloud.providers.runpod.offers import read_catalogue
 from trmcloud.providers.runpod.records import Biller, BootLogs
 from trmcloud.providers.runpod.secrets import IMAGE
 
@@ -100,7 +102,7 @@ class RunPodCompute(Compute):
         Where RunPod asks to be asked later it is, from the look by name on, for ``THROTTLED_S``.
 
         Raises:
-            FinalRefusal: it went on asking for that; nothing was made.
+            Throttled: it went on asking for that; nothing was made.
         """
         return create_patiently(
             lambda: self._create(request),
@@ -108,6 +110,7 @@ class RunPodCompute(Compute):
             untold_wait_s=UNTOLD_WAIT_S,
             now=self._now,
             sleep=self._api.http.sleep,
+            asked_again=request.is_waited_for,
         )
 
     def _create(self, request: PodRequest) -> str:
@@ -124,6 +127,8 @@ class RunPodCompute(Compute):
             existing = [pod for pod in self._pods.read_before_create() if pod.name == request.name]
             if existing:
                 return existing[0].id
+            if request.is_waited_for:
+                self._require_price(request)
             request.require_wanted()
             try:
                 made = self._api.create_pod(body)
@@ -132,6 +137,30 @@ class RunPodCompute(Compute):
                 self._made_at = self._now()
             self._note(made, self._now())
             return made.id
+
+    def _require_price(self, request: PodRequest) -> None:
+        """
+        Raises:
+            ProviderRefused: the catalogue lists this hardware for more than was reserved. One that
+                cannot be read refuses nothing: what a pod bills is held against it, too.
+        """
+        try:
+            listed = read_catalogue(self._api.catalogue)
+        except ThrottledError:
+            raise
+        except ProviderError:
+            return
+        rates = [
+            row.rate * request.nodes
+            for row in listed
+            if (row.sku, row.gpus) == (request.sku, request.gpus)
+            and (request.community or not row.community)
+        ]
+        if rates and min(rates) > request.rate:
+            raise ProviderRefused(
+                f"RunPod lists {request.gpus}x {request.sku} for {min(rates)}/h now, and"
+                f" {request.rate}/h is the most"
+            )
 
     def list_pods(self) -> Sequence[PodSeen]:
         return tuple(self._pod_seen(pod) for pod in self._list())

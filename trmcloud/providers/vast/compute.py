@@ -93,7 +93,7 @@ class VastCompute(Compute):
 
         Raises:
             NoCapacity: no host fits what was reserved, or each was taken in between.
-            FinalRefusal: vast.ai went on asking to be asked later; nothing was made.
+            Throttled: vast.ai went on asking to be asked later; nothing was made.
         """
         return create_patiently(
             lambda: self._create(request),
@@ -101,6 +101,7 @@ class VastCompute(Compute):
             untold_wait_s=UNTOLD_WAIT_S,
             now=self._now,
             sleep=self._api.sleep,
+            asked_again=request.is_waited_for,
         )
 
     def _create(self, request: PodRequest) -> str:

@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Mapping
 
-from trmcloud.sim.faults import controller, hostile, provider, training
+from trmcloud.sim.faults import controller, hostile, market, provider, training
 from trmcloud.sim.faults.arm import Fault, FaultContext
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.world import SimWorld
@@ -18,6 +18,8 @@ ALL: Mapping[str, tuple[str, Fault]] = dict(
     )
 )
 NAMES = tuple(ALL)
+MARKET = market.FAULTS
+"""Apart: they strike where runs wait for a machine, and all other worlds stay what they were."""
 PAIRS = tuple(itertools.combinations(NAMES, 2))
 
 #: Pairs that cannot both be felt in one world, and why.
@@ -27,4 +29,6 @@ IMPOSSIBLE: Mapping[tuple[str, str], str] = {}
 def arm_all(world: SimWorld, scenario: Scenario) -> None:
     """Set every fault of the scenario, each with dice of its own."""
     for number, seed in zip(scenario.faults, scenario.fault_seeds, strict=True):
-        ALL[number][1](FaultContext(number, world, scenario, random.Random(seed)))
+        (ALL.get(number) or MARKET[number])[1](
+            FaultContext(number, world, scenario, random.Random(seed))
+        )

@@ -202,6 +202,7 @@ class Invariants:
         run = self.world.ledger.read().runs.get(run_id)
         if self.forgotten:
             return
+        self.truth.waits.on_made(rented, run)
         # Wherever it is: the next machine may be another provider's.
         twins = [r for r in self.world.living() if r.run_id == run_id and r is not rented]
         excused = rented.surplus or rented.came_too_late

@@ -27,6 +27,7 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
+from trmcloud.sim.oracle.waits import WaitJudge
 from trmcloud.sim.world.account import Process, RentedMachine, World
 
 _SECOND_S = 1.5
@@ -43,6 +44,7 @@ class LedgerOracle:
         self._ends: dict[tuple[str, int], tuple[Process, float]] = {}
         self._refused: dict[str, tuple[Process, float]] = {}
         self.calls = CallJudge(world, self.undecidable, fail)
+        self.waits = WaitJudge(world, fail)
 
     # -- events -------------------------------------------------------------------------------
 
@@ -72,6 +74,7 @@ class LedgerOracle:
             rented.land_by = min(rented.land_by, self.world.queue.now + patience_s)
 
     def _intended(self, process: Process, run: RunState, event: ev.PodIntended) -> None:
+        self.waits.on_intent(run, event, is_time_odd=self.undecidable.is_time_odd)
         name = parse_pod_name(event.pod_name)
         if name is None or name.hard_stop_at != int(event.hard_stop_at):
             self.fail("I5", f"{event.pod_name} does not say when it must be gone")
@@ -251,6 +254,7 @@ class LedgerOracle:
 
     def _closed(self, process: Process, run: RunState, event: ev.Closed) -> None:
         self._held[run.run_id] = 0
+        self.waits.on_closed(process, run, event, is_time_odd=self.undecidable.is_time_odd)
         if event.outcome == Outcome.NOT_STARTED.value and run.stop is None:
             recent = run.generations[run.first_generation - 1 :]
             tried = {g.candidate_id for g in recent}

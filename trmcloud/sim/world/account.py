@@ -184,6 +184,8 @@ class Account:
         if world.knobs.price_at_boot != 1.0:
             rate = int(rate * world.knobs.price_at_boot)
             world.observed("30")
+        if world.knobs.price_now and request.is_waited_for:
+            rate = min(rate, int(world.quoted_micros(request) * world.knobs.price_now))
         rented = RentedMachine(self, pod_id, request, rate, now)
         rented.agreed_micros = request.rate.micros
         rented.came_too_late = too_late
@@ -206,11 +208,15 @@ class Account:
             rented.land_by = max(rented.boot_failed_at, rented.visible_at) + BOOT_LOG_S
             world.queue.at(rented.boot_failed_at, world.wake)
             world.check.boots.watch(rented)
-        elif not world.knobs.never_boots:
+        elif not (world.knobs.never_boots or world.knobs.silent_boots):
             world.queue.after(rented.boots_after_s, rented.pod.boot)
         else:
-            world.observed(world.knobs.never_boots)
-            world.knobs.never_boots = ""
+            if world.knobs.never_boots:
+                world.observed(world.knobs.never_boots)
+                world.knobs.never_boots = ""
+            else:
+                world.observed("103")
+                world.knobs.silent_boots -= 1
             # Counted from when it is first listed.
             listed_s = rented.visible_at - now + STALE_LIST_S
             boot_s = traits_of(self.habits.provider).boot_deadline_s
@@ -551,6 +557,7 @@ class World(Protocol):
     def unsettled(self) -> bool: ...
     def living(self) -> Sequence[RentedMachine]: ...
     def make_pod(self, rented: RentedMachine, lease: contract.Lease) -> Pod: ...
+    def quoted_micros(self, request: PodRequest) -> int: ...
     def shape_of(self, run_id: str, phase: str) -> Shape: ...
     def memory_share(self, run_id: str, trainer: SimTrainer | None) -> float | None: ...
     def memory_of(self, run_id: str, phase: str) -> float: ...

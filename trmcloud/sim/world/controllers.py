@@ -7,13 +7,14 @@ goes on: those are the instants that matter to a crash.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from trmcloud.app import reap
 from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver, land_before_balance_ends
 from trmcloud.app.ending import end_overdue
-from trmcloud.app.reconciling import reconcile
+from trmcloud.app.reconciling import is_left_waiting, reconcile
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import is_held
@@ -21,6 +22,7 @@ from trmcloud.core.control.balance import LOOK_EVERY_S
 from trmcloud.core.control.billing import has_failed_to_boot
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.waiting import is_waiting
 from trmcloud.core.errors import (
     LedgerDamaged,
     LedgerError,
@@ -204,7 +206,24 @@ class Process:
                 end_overdue(self.world)
                 raise
         land_before_balance_ends(self.world)
-        return said + reconcile(self.world)
+        said += reconcile(self.world)
+        self._continue_waits()
+        return said
+
+    def _continue_waits(self) -> None:
+        """As the guard does: whoever takes a run over that waits stays with it until it trains, or
+        until the next question is due."""
+        for run_id, run in self.world.ledger.read().runs.items():
+            if not is_left_waiting(self.world, run):
+                continue
+            other = Process(self.sim, self.machine, "launch")
+            other.stop_when = partial(_is_left_alone, other)
+            other.do_and_drive(partial(other.take_up, run_id))
+
+    def take_up(self, run_id: str) -> None:
+        world = self.world
+        epoch = world.ledger.take_over(run_id, world.who, world.wall())
+        self.drive(RunDriver(world, run_id, epoch))
 
     def _drive_on(self, driver: RunDriver) -> None:
         self.shown.clear()
@@ -233,11 +252,19 @@ class Process:
             self.do(lambda: self.world.ledger.release(run.run_id, driver.epoch))
             self.kill()
             return
+        if is_waiting(run):
+            self._last = run
+            self.soon(self._until_asked(driver, run))
+            return
         if run is not self._last:
             self._last, self.wait_s = run, _QUICK_S
         else:
             self.wait_s = min(self.wait_s * 3, self._slowest_s(run))
         self.soon(self._until_due(run, self.wait_s))
+
+    def _until_asked(self, driver: RunDriver, run: RunState) -> float:
+        """It looks every five seconds; what it would find in between pokes it."""
+        return max(0.5, driver.idle_s(run)) + self.sim.rng.uniform(0.0, 5.0)
 
     def _slowest_s(self, run: RunState) -> float:
         """Looks in between would find nothing: whatever changes in the world pokes."""
@@ -283,6 +310,12 @@ class Process:
                 if 0 <= left < wait_s:
                     return left + _LOOK_S
         return wait_s
+
+
+def _is_left_alone(process: Process, run: RunState) -> bool:
+    driver = process.driver
+    ends = run.state in (State.ENDING, State.SETTLING)
+    return run.trains or ends or (driver is not None and driver.idle_s(run) > 0.0)
 
 
 class LedgerView:

@@ -37,6 +37,13 @@ class FaultSettings:
     never_boots: str = ""
     boots_failing: int = 0
     """So many pods made from now on stay up and never start, which their provider's log says."""
+    silent_boots: int = 0
+    """So many pods made from now on are billed and never start, and nothing says so."""
+    sold_out_until: float = 0.0
+    price_now: float = 0.0
+    """Of the quoted rate, what a machine costs to who waits for one; 0: as it was quoted."""
+    creates_throttled_until: float = 0.0
+    retry_after_s: float = 0.0
     list_omits_s: float = 0.0
     list_flickers: bool = False
     flicker: bool = False

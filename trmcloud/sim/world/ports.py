@@ -26,6 +26,8 @@ from trmcloud.core.errors import (
     LinkError,
     NoCapacity,
     ProviderError,
+    ProviderRefused,
+    Throttled,
     TrmcloudError,
 )
 from trmcloud.core.money import ZERO, Usd
@@ -74,6 +76,7 @@ class SimCompute(Compute):
         if knobs.no_capacity_until > world.queue.now:
             world.observed("28")
             raise NoCapacity(SOLD_OUT)
+        self._market(request)
         world.check.truth.calls.on_create_sent(request)
         mood = knobs.next_creates.pop(0) if knobs.next_creates and account.lags else ""
         if mood == "sold out":
@@ -103,6 +106,23 @@ class SimCompute(Compute):
             world.observed("17")
         self._process.cross("create.after")
         return made.pod_id
+
+    def _market(self, request: PodRequest) -> None:
+        """Refuse what is sold out, costs more than is reserved, or is asked for too often."""
+        world, knobs = self._account.world, self._account.world.knobs
+        now = world.queue.now
+        if not request.is_waited_for:
+            return
+        if now < knobs.creates_throttled_until:
+            world.observed("105")
+            raise Throttled("429 to a create", retry_s=knobs.retry_after_s)
+        if now < knobs.sold_out_until:
+            world.observed("101")
+            world.observed("102")
+            raise NoCapacity(SOLD_OUT)
+        if world.quoted_micros(request) * knobs.price_now > request.rate.micros:
+            world.observed("104")
+            raise ProviderRefused("it costs more now than is reserved")
 
     def _late(self, request: PodRequest, mood: str) -> None:
         self._account.coming.pop(request.name, None)

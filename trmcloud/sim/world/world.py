@@ -14,6 +14,7 @@ from typing import Any
 from trmcloud.core.contract.pod_contract import Lease
 from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.values import replace
+from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.world.account import Account, Judge, Pod, Process, RentedMachine
 from trmcloud.sim.world.clocks import EventQueue, Machine
 from trmcloud.sim.world.controllers import ProcessKilled
@@ -185,6 +186,15 @@ class SimWorld:
         if any(rented.board and rented.run_id == run_id for rented in self.living()):
             factor *= self.knobs.board_factor
         return shape if factor == 1.0 else replace(shape, step_s=shape.step_s * factor)
+
+    def quoted_micros(self, request: PodRequest) -> int:
+        """Return what its plan says that the machine costs, in micro-dollars an hour."""
+        run = self.ledger.read().runs.get(request.lease.run_id)
+        generation = run.generation if run is not None else None
+        if generation is None:
+            return request.rate.micros
+        plan = self.truths[request.lease.run_id].plan
+        return plan.candidate(generation.candidate_id).rate.micros
 
     def memory_share(self, run_id: str, trainer: SimTrainer | None) -> float | None:
         """Return the share of a GPU's memory in use, a while into the training of a phase that has

@@ -1,0 +1,325 @@
+"""`decide` for a run that waits for a machine: whom it asks when, at what price, within what money,
+until when; and how it ends without one."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from tests.unit.core.runs import (
+    AT,
+    BOOTED_AT,
+    FIRST,
+    StubPlan,
+    StubSpec,
+    apply,
+    ask,
+    created,
+    failed,
+    follow,
+    reserved,
+    running,
+    stopped,
+    the_pod,
+)
+from trmcloud.cli.views.reasons import sentence
+from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.clock import DatedFact, Instant, UnknownSince
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.actions import CREATE, TERMINATE
+from trmcloud.core.control.controller import waits_for
+from trmcloud.core.control.events import FailureKind
+from trmcloud.core.control.observation import PodStatus
+from trmcloud.core.control.reason import ReasonKind
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.waiting import (
+    ask_rate,
+    asks,
+    end_of_wait,
+    failed_boots,
+    idle_s,
+    is_over,
+    is_waiting,
+    spent_on_boots,
+)
+from trmcloud.core.errors import Outcome
+from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.spec.boots import ASK_EVERY_S, LEAST_BOOTS, boot_budget, boot_cost
+from trmcloud.core.spec.plan import Candidate, Plan
+
+HOUR_S = 3600.0
+HERE = replace(FIRST, id="here", provider="runpod")
+HERE_TOO = replace(FIRST, id="here-too", provider="runpod", rate=Usd("1.8"))
+THERE = replace(FIRST, id="there", provider="vast", rate=Usd("2.4"))
+ALONE = StubPlan((HERE,))
+PLAN = StubPlan((HERE, HERE_TOO, THERE))
+RUNPOD = traits_of("runpod")
+RICH = Usd("20")
+
+
+def of(plan: StubPlan) -> Plan:
+    return cast(Plan, plan)
+
+
+def waiting(
+    wait_s: float = 6 * HOUR_S,
+    *,
+    most: Usd | None = None,
+    boots: Usd = RICH,
+    amount: Usd = RICH,
+) -> RunState:
+    run = apply(reserved(amount), ev.WaitStarted(AT + wait_s, boots, most), at=AT)
+    assert is_waiting(run)
+    return run
+
+
+def refused(run: RunState, at: float, kind: str = "no_capacity", retry_s: float = 0.0) -> RunState:
+    """Its create was answered so, and is put on record."""
+    assert run.state is State.RENTING
+    name = f"r1/g{len(run.generations)}/create/1"
+    answer = ev.ActionFailed(name, CREATE, FailureKind(kind), f"it said {kind}", retry_s)
+    run = apply(run, ev.ActionStarted(name, CREATE), at=at)
+    return apply(run, answer, at=at)
+
+
+def play(
+    run: RunState, plan: StubPlan, until: float, kind: str = "no_capacity", retry_s: float = 0.0
+) -> tuple[RunState, list[tuple[float, str]]]:
+    """Everything is refused; (the run, when which candidate was asked for)."""
+    now, asked = AT, []
+    while now < until and run.live:
+        run, actions = follow(run, now, plan=plan, traits=RUNPOD)
+        if actions:
+            generation = run.generations[-1]
+            asked.append((now, generation.candidate_id))
+            run = refused(run, now, kind, retry_s)
+            continue
+        now += max(1.0, idle_s(run, of(plan), now)) if run.live else 0.0
+    return run, asked
+
+
+def never_boots(run: RunState, plan: StubPlan, at: float) -> tuple[RunState, float]:
+    """The pod that is asked for now comes up and is never heard; (the run once it is settled)."""
+    run, _ = follow(run, at, plan=plan, traits=RUNPOD)
+    run = created(run, at)
+    run, _ = follow(run, at + 5, pods=[the_pod(run)], plan=plan, traits=RUNPOD)
+    assert run.state is State.BOOTING
+    late = at + 5 + RUNPOD.boot_deadline_s
+    run, [action] = follow(run, late, pods=[the_pod(run)], plan=plan, traits=RUNPOD)
+    assert action.verb == TERMINATE
+    gone = [the_pod(run, status=PodStatus.GONE, ended_at=late + 5)]
+    run, _ = follow(run, late + 10, pods=gone, plan=plan, traits=RUNPOD)
+    run, _ = follow(run, late + 90, plan=plan, traits=RUNPOD)
+    return run, late + 90
+
+
+def test_each_candidate_is_tried_at_once_and_then_each_provider_every_five_minutes() -> None:
+    run, asked = play(waiting(), PLAN, AT + 3 * HOUR_S)
+    assert [name for _, name in asked[:3]] == ["here", "here-too", "there"]
+    assert {at for at, _ in asked[:3]} == {AT}
+    for names in (("here", "here-too"), ("there",)):
+        times = [at for at, name in asked if name in names and at > AT]
+        gaps = [after - before for before, after in itertools.pairwise(times)]
+        assert all(0.8 * ASK_EVERY_S <= gap <= 1.2 * ASK_EVERY_S + 1 for gap in gaps)
+        assert len(set(gaps)) > len(gaps) / 2, "jitter"
+    counts = Counter(name for _, name in asked)
+    assert abs(counts["here"] - counts["here-too"]) <= 1
+    assert run.state is State.RESERVED
+    assert run.reserved == RICH
+
+
+def test_where_nothing_comes_it_ends_in_time_with_what_was_said_last() -> None:
+    run, asked = play(waiting(2 * HOUR_S), ALONE, AT + 9 * HOUR_S)
+    assert (run.state, run.outcome) == (State.CLOSED, Outcome.NO_MACHINE)
+    assert Outcome.NO_MACHINE.exit_code == 75
+    assert (run.reserved, run.settled) == (ZERO, ZERO)
+    assert run.updated_at == AT + 2 * HOUR_S
+    assert sentence(run.reason) == (
+        f"waited 2 h 00 min and asked {len(asked)} times; 0 boots failed, $0.00 at most: "
+        "it said no_capacity"
+    )
+
+
+def test_a_run_that_does_not_wait_tries_each_candidate_once() -> None:
+    run, asked = play(reserved(RICH), PLAN, AT + HOUR_S)
+    assert [name for _, name in asked] == ["here", "here-too", "there"]
+    assert run.outcome is Outcome.NOT_STARTED
+
+
+def test_it_is_asked_for_by_whoever_stays_alone() -> None:
+    run = waiting()
+    assert ask(run, AT, plan=PLAN, attended=False).events == ()
+    over = ask(run, AT + 7 * HOUR_S, plan=PLAN, attended=False).events
+    assert [type(event) for event in over] == [ev.Closed]
+
+
+def test_a_wish_to_stop_ends_it_at_once() -> None:
+    run, _ = play(waiting(), ALONE, AT + HOUR_S)
+    run, _ = follow(stopped(run, AT + HOUR_S), AT + HOUR_S, plan=ALONE)
+    assert (run.state, run.outcome, run.reserved) == (State.CLOSED, Outcome.STOPPED, ZERO)
+
+
+def test_an_hour_of_429_is_waited_through_with_ever_fewer_questions() -> None:
+    run, asked = play(waiting(), ALONE, AT + HOUR_S, "throttled")
+    gaps = [b[0] - a[0] for a, b in itertools.pairwise(asked)]
+    assert len(asked) <= 5
+    assert gaps == sorted(gaps)
+    assert run.state is State.RESERVED
+    run, actions = follow(run, AT + 2 * HOUR_S, plan=ALONE, traits=RUNPOD)
+    assert [action.verb for action in actions] == [CREATE]
+
+
+def test_no_candidate_of_a_provider_that_asks_for_time_is_tried_at_once() -> None:
+    run, _ = follow(waiting(), AT, plan=PLAN, traits=RUNPOD)
+    run, _ = follow(refused(run, AT, "throttled", 900.0), AT, plan=PLAN, traits=RUNPOD)
+    assert [g.candidate_id for g in run.generations] == ["here", "there"]
+    assert idle_s(refused_and_noted(run), of(PLAN), AT) == pytest.approx(ASK_EVERY_S, rel=0.2)
+
+
+def refused_and_noted(run: RunState) -> RunState:
+    return follow(refused(run, AT), AT, plan=PLAN, traits=RUNPOD)[0]
+
+
+def test_the_pause_that_a_provider_names_is_kept() -> None:
+    run, _ = follow(waiting(), AT, plan=ALONE, traits=RUNPOD)
+    run, _ = follow(refused(run, AT, "throttled", 3000.0), AT, plan=ALONE, traits=RUNPOD)
+    assert idle_s(run, of(ALONE), AT) == 3000.0
+    assert ask(run, AT + 2999, plan=ALONE).events == ()
+    assert ask(run, AT + 3001, plan=ALONE).events != ()
+
+
+def test_a_provider_that_refuses_for_good_is_not_waited_for() -> None:
+    run, _ = follow(waiting(), AT, plan=ALONE, traits=RUNPOD)
+    run, _ = follow(refused(run, AT, "final"), AT, plan=ALONE, traits=RUNPOD)
+    assert (run.outcome, sentence(run.reason)) == (Outcome.NOT_STARTED, "it said final")
+
+
+def test_the_others_are_waited_for_where_one_refuses_for_good() -> None:
+    run, _ = follow(waiting(), AT, plan=PLAN, traits=RUNPOD)
+    run, _ = follow(refused(run, AT, "final"), AT, plan=PLAN, traits=RUNPOD)
+    run, _ = play(run, PLAN, AT + HOUR_S)
+    assert {g.candidate_id for g in run.generations[1:]} == {"there"}
+    assert run.live
+
+
+def test_a_clock_that_is_set_back_puts_off_neither_question_nor_end() -> None:
+    run, _ = play(waiting(), ALONE, AT + 60)
+    assert ask(run, AT - 86_400, plan=ALONE).events != ()
+    wakes = Instant(AT - 86_400.0, AT + 7 * HOUR_S - BOOTED_AT, "here")
+    assert is_over(run, wakes.wall, wakes)
+    [closed] = ask(run, wakes.wall, plan=ALONE, clock=wakes).events
+    assert isinstance(closed, ev.Closed)
+    assert closed.outcome == Outcome.NO_MACHINE.value
+    assert not is_over(run, AT, Instant(AT, AT - BOOTED_AT, "here"))
+    assert not is_over(reserved(), AT + 1e9)
+
+
+def test_nothing_is_asked_for_while_an_earlier_pod_may_live() -> None:
+    run, _ = play(waiting(), ALONE, AT + 60)
+    later = AT + HOUR_S
+    assert ask(run, later, plan=ALONE, pods=UnknownSince(later)).events == ()
+    stray = replace(the_pod(run), name=run.generations[0].pod_name)
+    assert ask(run, later, plan=ALONE, pods=DatedFact((stray,), later)).events == ()
+
+
+def test_no_more_is_paid_than_the_user_named_whatever_it_was_planned_at() -> None:
+    run = waiting(most=Usd("2.0"))
+    assert ask_rate(run, cast(Candidate, HERE)) == Usd("2.0")
+    run, _ = follow(run, AT, plan=ALONE, traits=RUNPOD)
+    assert run.generations[0].rate == Usd("2.0")
+    assert ask_rate(reserved(), cast(Candidate, HERE)) == HERE.rate
+
+
+def test_a_dearer_price_buys_less_time_of_the_same_reservation() -> None:
+    run = waiting(most=Usd("36"), amount=Usd("6"))
+    run, _ = follow(run, AT, plan=ALONE, traits=RUNPOD)
+    [generation] = run.generations
+    most_s = generation.hard_stop_at - AT + RUNPOD.kill_latency_s
+    assert cost(generation.rate, most_s) <= Usd("6")
+
+
+def test_a_pod_that_never_boots_is_followed_by_the_next_under_the_same_reservation() -> None:
+    run, _ = never_boots(waiting(), PLAN, AT)
+    assert [g.candidate_id for g in run.generations] == ["here", "here-too"]
+    [boot] = failed_boots(run)
+    assert boot.settled is not None
+    assert spent_on_boots(run) == boot.settled <= boot_cost(cast(Candidate, HERE)) + Usd("0.11")
+    assert run.reserved + boot.settled == RICH
+
+
+def test_the_one_that_booted_least_badly_is_asked_first() -> None:
+    run, now = never_boots(waiting(), PLAN, AT)
+    run = refused(run, now)
+    run, _ = follow(run, now, plan=PLAN, traits=RUNPOD)
+    assert run.generations[-1].candidate_id == "there"
+
+
+def test_boots_that_fail_end_it_where_another_would_exceed_their_budget() -> None:
+    budget = boot_cost(cast(Candidate, HERE)) + Usd("0.2")
+    run, _ = never_boots(waiting(boots=budget), ALONE, AT)
+    assert (run.state, run.outcome) == (State.CLOSED, Outcome.NO_MACHINE)
+    assert run.reason is not None
+    assert run.reason.kind is ReasonKind.BOOTS_SPENT
+    assert run.settled <= budget
+    told = sentence(run.reason)
+    assert told.startswith(f"1 boots failed, {run.settled} at most")
+
+
+def test_three_boots_may_fail_at_the_dearest_price() -> None:
+    candidates = [cast(Candidate, each) for each in (HERE, HERE_TOO)]
+    assert boot_budget(candidates).micros == LEAST_BOOTS * boot_cost(candidates[0]).micros
+    assert boot_budget([cast(Candidate, replace(HERE, provider="local"))]) == ZERO
+    assert boot_budget(()) == ZERO
+    dear = boot_budget(candidates, Usd("36"))
+    assert dear.micros == LEAST_BOOTS * cost(Usd("36"), 900 + 60).micros
+
+
+def test_what_is_found_too_late_for_the_deadline_is_not_rented() -> None:
+    near = StubPlan((HERE,), StubSpec(deadline_at=AT + HOUR_S + 200))
+    run, _ = play(waiting(), near, AT + 2 * HOUR_S)
+    assert (run.state, run.outcome) == (State.CLOSED, Outcome.NO_MACHINE)
+    assert run.updated_at < AT + 2 * HOUR_S
+    assert all(g.hard_stop_at <= AT + HOUR_S + 200 for g in run.generations)
+
+
+def test_who_looks_hears_what_it_waits_for_until_when() -> None:
+    run, asked = play(waiting(), ALONE, AT + HOUR_S)
+    told = waits_for(run, RUNPOD, UnknownSince(AT))
+    assert told is not None
+    assert (told.what.kind, told.until_at) == (ReasonKind.AWAITS_CAPACITY, AT + 6 * HOUR_S)
+    assert told.what.facts["asked"] == len(asked) == len(asks(run))
+
+
+def test_a_run_that_is_resumed_waits_only_if_it_is_asked_to_again() -> None:
+    run, _ = play(waiting(HOUR_S), ALONE, AT + 2 * HOUR_S)
+    again = apply(run, ev.Reopened(RICH), ev.Reserved(RICH), at=AT + 3 * HOUR_S)
+    assert again.wait is None
+    assert asks(again) == ()
+    assert not is_waiting(again)
+
+
+def test_a_machine_that_came_trains_as_any_other() -> None:
+    run = running()
+    assert not is_waiting(run)
+    assert idle_s(run, of(ALONE), AT) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["refused", "no_capacity"])
+def test_a_refusal_that_is_none_for_good_is_waited_through(kind: str) -> None:
+    run, asked = play(waiting(), ALONE, AT + HOUR_S, kind)
+    assert run.live
+    assert len(asked) >= 10
+
+
+def test_why_nothing_came_names_the_boots_and_the_money() -> None:
+    why = end_of_wait(waiting(), of(ALONE), AT + 60)
+    assert dict(why.facts) == {"waited_s": 60.0, "asked": 0, "boots": 0, "spent_usd": "0"}
+
+
+def test_the_failed_create_of_the_shared_helper_is_refused_for_good_without_a_wait() -> None:
+    run, _ = follow(failed("throttled"), AT)
+    assert run.outcome is Outcome.NOT_STARTED

@@ -1,0 +1,190 @@
+"""A run that waits for a machine: which candidate it asks for next, and when. Pure.
+
+A run waits since its user asked for that (``WaitStarted``), until an instant that does not move.
+Its reservation is held meanwhile, and nothing is rented. Each question is a create like any other:
+a generation that is put on record, and then not made. When the next one is due follows from the
+record alone, so that whichever process looks next, this one, one after a restart or the guard,
+comes to the same instant.
+
+A provider is asked every five minutes, give or take a fifth, whatever the number of candidates
+there; their first ones are tried at once. One that says that it is asked too often is asked half
+as often each time it says so, and never before the time that it names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from trmcloud.core.clock import Instant
+from trmcloud.core.control.actions import CREATE
+from trmcloud.core.control.continuing import cheapest_first
+from trmcloud.core.control.events import FailureKind
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
+from trmcloud.core.control.run_state import ActionState, Generation, RunState, State
+from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.core.spec.boots import ASK_EVERY_S, boot_cost
+from trmcloud.core.spec.plan import Candidate, Plan
+
+_JITTER = 0.2
+_LONGEST_PAUSE_S = 1800.0
+"""Between two questions to a provider that goes on saying that it is asked too often."""
+_LONGEST_TOLD_S = 6 * 3600.0
+"""No longer pause that a provider asks for is kept."""
+AT_ONCE = 3
+"""So many candidates of a provider are tried one after the other when the wait begins."""
+
+
+def is_waiting(run: RunState) -> bool:
+    """Whether the run holds its reservation and no machine, and may still be given one."""
+    return run.state is State.RESERVED and allows_waiting(run)
+
+
+def allows_waiting(run: RunState) -> bool:
+    """Whether its user wants it to wait where no machine can be had."""
+    return run.wait is not None and run.stop is None and run.errand is None
+
+
+def is_over(run: RunState, now: float, clock: Instant | None = None) -> bool:
+    """Whether the time has passed for which it waits: by the wall clock, or by the one that cannot
+    be set. A clock that is set back does not make it longer."""
+    wait = run.wait
+    if wait is None:
+        return False
+    passed_s = 0.0
+    if clock is not None and wait.boot_id:
+        passed_s = clock.since(Instant(run.wait_at, wait.boot, wait.boot_id))
+    return max(now, run.wait_at + passed_s) >= wait.until_at
+
+
+def ask_rate(run: RunState, candidate: Candidate) -> Usd:
+    """USD/h that a pod of ``candidate`` may be billed at: what is reserved, or what the user named
+    for this wait."""
+    most = run.wait.most_rate if run.wait is not None else None
+    return most if most is not None else candidate.reserved_rate
+
+
+def candidates_left(run: RunState, plan: Plan) -> tuple[Candidate, ...]:
+    """The candidates that a waiting run may ask for, the next one first: those that failed to boot
+    least often, of these those that were asked for least often.
+
+    A provider that refuses for good (no money, a wrong key) is not asked again, nor is one of which
+    a boot that fails would cost more than what is left of the boot budget.
+    """
+    wait, asked = run.wait, asks(run)
+    if wait is None:
+        return ()
+    refused = {g.provider for g in asked if _failure(run, g) is FailureKind.FINAL}
+    left = wait.boot_usd - spent_on_boots(run)
+    found = [
+        candidate
+        for candidate in map(plan.candidate, plan.launchable)
+        if candidate.provider not in refused
+        and boot_cost(candidate, ask_rate(run, candidate)) <= left
+    ]
+    failed = [g.candidate_id for g in failed_boots(run)]
+    tried = [g.candidate_id for g in asked]
+    ordered = cheapest_first(run, plan, found)
+    return tuple(sorted(ordered, key=lambda c: (failed.count(c.id), tried.count(c.id))))
+
+
+def due_candidate(run: RunState, plan: Plan, now: float) -> Candidate | None:
+    """The candidate to ask for now; None while each provider is left alone."""
+    due = (c for c in candidates_left(run, plan) if _is_due(run, c, now))
+    return next(due, None)
+
+
+def idle_s(run: RunState, plan: Plan, now: float) -> float:
+    """Seconds until a waiting run asks next, or its time has passed; 0: now."""
+    until = run.wait.until_at - now if run.wait is not None else 0.0
+    pauses = [_pause_left_s(run, c, now) for c in candidates_left(run, plan)]
+    return max(0.0, min([until, *pauses])) if pauses else 0.0
+
+
+def asks(run: RunState) -> tuple[Generation, ...]:
+    """Its generations since it was opened, or reopened."""
+    return run.generations[run.first_generation - 1 :]
+
+
+def failed_boots(run: RunState) -> tuple[Generation, ...]:
+    """Those of them whose pod ended before it could train: silent, or not what was rented."""
+    return tuple(g for g in asks(run) if came_to_nothing(g) and g.not_made is None)
+
+
+def came_to_nothing(generation: Generation) -> bool:
+    """Whether its pod ended before it could train: silent, or not what was rented."""
+    silent = generation.agent_at is None and generation.ended_at is not None
+    return silent or generation.unfit is not None
+
+
+def spent_on_boots(run: RunState) -> Usd:
+    """The most that its boots that failed have cost."""
+    return total(g.settled for g in failed_boots(run) if g.settled is not None)
+
+
+def end_of_wait(run: RunState, plan: Plan, now: float) -> Reason:
+    """Why a run that waited has no machine."""
+    wait, boots, spent = run.wait, len(failed_boots(run)), spent_on_boots(run)
+    another = [boot_cost(c, ask_rate(run, c)) for c in map(plan.candidate, plan.launchable)]
+    if wait is not None and boots and spent + min(another, default=ZERO) > wait.boot_usd:
+        return make_reason(
+            ReasonKind.BOOTS_SPENT, boots=boots, spent_usd=spent, budget_usd=wait.boot_usd
+        )
+    waited_s = max(0.0, min(now, wait.until_at) - run.wait_at) if wait is not None else 0.0
+    return make_reason(
+        ReasonKind.WAIT_OVER, _last_refusal(run),
+        waited_s=float(waited_s), asked=len(asks(run)), boots=boots, spent_usd=spent,
+    )  # fmt: skip
+
+
+def _last_refusal(run: RunState) -> Reason | None:
+    said = (g.not_made for g in reversed(asks(run)) if g.not_made is not None)
+    return next(said, None)
+
+
+def _failure(run: RunState, generation: Generation) -> FailureKind | None:
+    create = _create(run, generation)
+    return create.failed_kind if create is not None else None
+
+
+def _create(run: RunState, generation: Generation) -> ActionState | None:
+    tries = run.tries(generation, CREATE)
+    return tries[-1] if tries else None
+
+
+def _is_due(run: RunState, candidate: Candidate, now: float) -> bool:
+    return _pause_left_s(run, candidate, now) <= 0.0
+
+
+def _pause_left_s(run: RunState, candidate: Candidate, now: float) -> float:
+    """Seconds for which the candidate's provider is still left alone."""
+    there = [g for g in asks(run) if g.provider == candidate.provider]
+    if not there or there[-1].not_made is None:
+        return 0.0  # what boots and fails is followed at once: the boot budget bounds that
+    last, create = there[-1], _create(run, there[-1])
+    throttled = sum(1 for _ in _throttled(run, there))
+    first_round = len(there) < AT_ONCE and candidate.id not in {g.candidate_id for g in there}
+    if first_round and not throttled:
+        return 0.0
+    pause_s = ASK_EVERY_S * (1 - _JITTER + 2 * _JITTER * _fraction(run, last))
+    pause_s = min(pause_s * 2**throttled, max(_LONGEST_PAUSE_S, pause_s))
+    if create is not None:
+        pause_s = max(pause_s, min(create.retry_s, _LONGEST_TOLD_S))
+    ended_at = create.ended_at if create is not None else None
+    passed_s = now - (ended_at if ended_at is not None else last.intended_at)
+    # A clock that was set back must not put off the next question until it has caught up.
+    return pause_s - passed_s if -pause_s < passed_s else 0.0
+
+
+def _throttled(run: RunState, there: Sequence[Generation]) -> Iterator[Generation]:
+    """The newest of the questions to a provider that it answered by asking for time, in a row."""
+    for generation in reversed(there):
+        if _failure(run, generation) is not FailureKind.THROTTLED:
+            return
+        yield generation
+
+
+def _fraction(run: RunState, generation: Generation) -> float:
+    """A number from 0 to 1 that differs between runs and questions, and not between processes."""
+    text = f"{run.run_id} {generation.number}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
