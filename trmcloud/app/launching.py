@@ -32,6 +32,7 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Plan, plan_to_json
 from trmcloud.core.spec.spec import IGNORE
 from trmcloud.core.values import replace
+from trmcloud.options import require_fitting_policy
 
 
 def keep_launchable(context: Context, plan: Plan) -> Plan:
@@ -113,6 +114,7 @@ def resume(
         PaymentRequired: the provider's balance does not cover what would be reserved.
         UsageError, CheckpointError, DoesNotFit: see ``changed_settings``.
     """
+    require_fitting_policy(balance, fits=fit_balance)
     reconcile(context)
     named = find_run(context, run_id).run_id
     ledger = context.ledger.read()  # once: another command may reopen the run between two readings
@@ -163,7 +165,7 @@ def resume(
         check_needs(context, run.generation.provider)
         require_account(context, run.generation.provider, rate)
     amount, policy = left if rate else ZERO, balance or run.balance_policy
-    if rate and run.generation is not None and policy != IGNORE:
+    if rate and run.generation is not None and (policy != IGNORE or fit_balance):
         funds, _ = read_funds(context, run.generation.provider, AT_LAUNCH_S, but=run.run_id)
         if funds is not None and fit_balance:
             amount = min(amount, max(funds.fitting, ZERO))
