@@ -105,7 +105,8 @@ def runpod(folder: Path) -> Iterator[Reader]:
         }
         (folder / "notes.txt").write_text(_prose())
         smoked(user)
-        yield Reader(user, only={"launch": "^  (rate|cap|stops|checkpoints|trmcloud)|^(r-|✔)"})
+        shown = "^  (rate|cap|stops|checkpoints|balance|trmcloud)|^(r-|✔)"
+        yield Reader(user, only={"launch": shown})
 
 
 @contextlib.contextmanager

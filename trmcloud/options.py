@@ -18,6 +18,7 @@ from trmcloud.core.spec.overrides import parse_last_rungs
 from trmcloud.core.spec.settings import PHASE_NAMES, PHASES, PRECISIONS, SCALES, parse_setting
 from trmcloud.core.spec.spec import (
     BALANCE_POLICIES,
+    IGNORE,
     KEEP,
     OBJECTIVES,
     THEN,
@@ -426,6 +427,7 @@ def spec_of(
     given = placed(request)
     if not request.volume and (request.volume_days, request.volume_then) != (_WEEK_DAYS, KEEP):
         raise UsageError("--volume-days and --volume-then are about --volume")
+    require_fitting_policy(request.balance, fits=request.fit_balance)
     if sum(limit is not None for limit in (request.steps, request.hours, request.tokens)) > 1:
         raise UsageError("--steps, --hours and --tokens exclude one another")
     if given.get("hardware") == LOCAL and ("wait_s" in given or "max_rate" in given):
@@ -441,6 +443,15 @@ def spec_of(
         given["deadline_at"] = parse_deadline(request.deadline, now, None)
     given["providers"] = tuple(providers)
     return RunSpec(**given, bucket_relayed="bucket" in given and not pods_can_upload)
+
+
+def require_fitting_policy(policy: str, *, fits: bool) -> None:
+    """
+    Raises:
+        UsageError: a budget is to fit a balance that is not to be read.
+    """
+    if fits and policy == IGNORE:
+        raise UsageError("--fit-balance reads the balance, and --balance ignore does not")
 
 
 def refuse_others(request: Any, command: str, why: str) -> None:

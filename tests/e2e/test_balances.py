@@ -86,6 +86,9 @@ def test_a_negative_balance_says_what_to_pay_in(renter: RentedUser) -> None:
 def test_other_words_are_refused(renter: RentedUser) -> None:
     err = renter.refused(*LAUNCH, *BIG, *renter.data, "--balance", "land", code=2)
     assert "--balance is one of stop, warn, ignore, not 'land'" in err
+    both = ("--fit-balance", "--balance", "ignore")
+    err = renter.refused(*LAUNCH, *BIG, *renter.data, *both, code=2)
+    assert "--fit-balance reads the balance, and --balance ignore does not" in err
 
 
 def found(user: RentedUser, plan: str) -> dict[str, dict[str, str]]:
@@ -119,3 +122,15 @@ def test_the_guard_lands_a_run_whose_balance_ends(renter_in: RentedUser) -> None
     assert "the runpod balance was $0.10" in out
     assert "why: the runpod balance of $0.10 lasts" in out
     assert user.only_run().pulled, "it landed, and what it saved is here"
+
+    user.close_books()
+    run_id = user.only_run().run_id
+    user.standin.control.set_balance(1.0)
+    err = user.refused("resume", run_id, "-d", code=14)
+    assert "--fit-balance reserves what is free" in err
+    user.run("resume", run_id, "-d", "--fit-balance", "--balance", "warn")
+    again = user.only_run()
+    assert again.reserved <= Usd("0.98")
+    assert again.balance_policy == "warn"
+    user.run("stop", run_id)
+    user.close_books()

@@ -33,6 +33,7 @@ from trmcloud.core.spec.boots import boot_budget
 from trmcloud.core.spec.plan import Plan, plan_to_json
 from trmcloud.core.spec.spec import IGNORE
 from trmcloud.core.values import replace
+from trmcloud.options import require_fitting_policy
 
 
 def keep_launchable(context: Context, plan: Plan) -> Plan:
@@ -135,6 +136,7 @@ def resume(
             "--max-price goes with --wait-for: what is reserved bounds the price otherwise",
             next_step="--wait-for 6h",
         )
+    require_fitting_policy(balance, fits=fit_balance)
     reconcile(context)
     named = find_run(context, run_id).run_id
     ledger = context.ledger.read()  # once: another command may reopen the run between two readings
@@ -185,7 +187,7 @@ def resume(
         check_needs(context, run.generation.provider)
         require_account(context, run.generation.provider, rate)
     amount, policy = left if rate else ZERO, balance or run.balance_policy
-    if rate and run.generation is not None and policy != IGNORE:
+    if rate and run.generation is not None and (policy != IGNORE or fit_balance):
         funds, _ = read_funds(context, run.generation.provider, AT_LAUNCH_S, but=run.run_id)
         if funds is not None and fit_balance:
             amount = min(amount, max(funds.fitting, ZERO))

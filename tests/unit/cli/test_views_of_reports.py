@@ -113,6 +113,28 @@ def test_json_of_status_names_who_reported(
     assert (local.get("reported_by", ""), local["best"].get("reported_by", "")) == (None, None)
 
 
+def test_a_low_balance_stands_beside_the_run_that_it_pays_for(
+    context: Context, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, now = rented_run(context), context.wall()
+    assert run.generation is not None
+    provider = run.generation.provider
+    status.show_one(context, run)
+    assert "balance  " not in capsys.readouterr().out
+    low = ev.BalanceLow(provider, 6, Usd(9), Usd("2.5"), now, now + 12_960.0)
+    context.ledger.note(low, now)
+    status.show_one(context, run)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"balance the {provider} balance was $9.00" in shown
+    assert "at $2.50/h, all that the account rents; add credit" in shown
+    status.show_json(context, [run])
+    told_of = json.loads(capsys.readouterr().out)[0]["balance"]
+    assert (told_of["balance_usd"], told_of["ends_at"]) == (9.0, low.ends_at)
+    context.ledger.note(replace(low, hours=0, balance=Usd(900)), now)
+    status.show_json(context, [run])
+    assert json.loads(capsys.readouterr().out)[0]["balance"] is None
+
+
 def test_the_bar_says_whose_losses_and_best_they_are(context: Context) -> None:
     for run in (rented_run(context), local_run(context)):
         beat = context.files.heartbeat(run.run_id, "fast")

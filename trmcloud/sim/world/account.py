@@ -502,6 +502,7 @@ class Process(Protocol):
     who: ControllerId
     alive: bool
     busy: bool
+    since: float
     driver: RunDriver | None
     named: str
     shown: dict[RentedMachine, float]
