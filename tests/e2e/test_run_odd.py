@@ -97,6 +97,13 @@ def test_one_that_works_in_another_folder(user: User, tmp_path: Path) -> None:
     user.run("run", "local", *options, "--checkpoints", str(other), *train)
 
 
+def test_one_whose_metric_stands_in_its_own_files_alone(user: User) -> None:
+    shown = run(user, scripts.OWN_FILES, "--metric", "cats_score", "--best", "max")
+    assert "has not appeared" not in shown
+    assert fetched(user).name == "model-best"
+    assert metric(user)["value"] == 0.75
+
+
 def test_one_that_prints_its_only_value_last(user: User) -> None:
     run(user, scripts.HASTY, "--metric", "val_loss")
     assert fetched(user).read_bytes().startswith(b"hasty")
