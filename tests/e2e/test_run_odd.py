@@ -97,6 +97,30 @@ def test_one_that_works_in_another_folder(user: User, tmp_path: Path) -> None:
     user.run("run", "local", *options, "--checkpoints", str(other), *train)
 
 
+def test_one_whose_metric_stands_in_its_own_files_alone(user: User) -> None:
+    shown = run(user, scripts.OWN_FILES, "--metric", "cats_score", "--best", "max")
+    assert "has not appeared" not in shown
+    assert fetched(user).name == "model-best"
+    assert metric(user)["value"] == 0.75
+
+
+def test_one_whose_final_model_lies_beside_the_named_folder(user: User) -> None:
+    text = (
+        "import os, time\nos.makedirs('logs')\n"
+        "open('logs/step_5.pt', 'wb').write(b'of step 5')\n"
+        "print('step 5 val_loss=1.5', flush=True)\ntime.sleep(3)\n"
+        "open('final.pt', 'wb').write(b'final')\n"
+        "open('made.dat', 'wb').write(bytes(20_000_000))\n"
+    )
+    shown = run(user, text, "--metric", "val_loss", "--checkpoints", "logs")
+    assert "left out other files: 1 beside the named places" in " ".join(shown.split())
+    assert user.cwd is not None
+    user.run("fetch-best", "--step", "0", "--into", "rest")
+    [archive] = (user.cwd / "rest" / "own").iterdir()
+    with tarfile.open(archive) as found:
+        assert found.getnames() == ["final.pt"]
+
+
 def test_one_that_prints_its_only_value_last(user: User) -> None:
     run(user, scripts.HASTY, "--metric", "val_loss")
     assert fetched(user).read_bytes().startswith(b"hasty")

@@ -22,7 +22,7 @@ from trmcloud.core.contract.manifest import MANIFEST_NAME, pick_best
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import CONTROL, one_line
 from trmcloud.pod.job import shelf as shelves
-from trmcloud.pod.job.artifacts import Artifact, ArtifactRefused, Watcher
+from trmcloud.pod.job.artifacts import Artifact, ArtifactRefused, Watcher, files_below
 from trmcloud.pod.job.readings import EventFiles, Reading, reading_of
 from trmcloud.pod.job.reporting import CommandReporter
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints, Metric, on_disk, restore
@@ -92,6 +92,22 @@ def test_which_files_may_be_checkpoints(work: Path, checkpoints: str, found: lis
     watcher = Watcher(work, checkpoints)
     settled(watcher, 0.0)
     assert settled(watcher, 5.0) == found
+
+
+def test_what_lies_beside_the_named_places_comes_home_too(work: Path) -> None:
+    (work / "train.py").write_bytes(b"sent")
+    sent = files_below(work)
+    for name in ("out/step-5.pt", "out/notes.csv", "final.pt", "hf/model.safetensors", "x.log"):
+        (work / name).parent.mkdir(exist_ok=True)
+        (work / name).write_bytes(b"new" * 100)
+    (work / "hf/config.json").write_bytes(b"{}")
+    watcher = Watcher(work, "out", but=sent)
+    assert settled(watcher, 0.0) == []
+    assert settled(watcher, 5.0) == ["out/step-5.pt"]
+    assert {file.path for file in watcher.others()} == {
+        *("out/notes.csv", "final.pt", "hf/model.safetensors", "hf/config.json")
+    }
+    assert {file.path for file in Watcher(work, "nowhere", but=sent).others()} >= {"out/step-5.pt"}
 
 
 def test_the_best_by_a_metric_of_which_more_is_better_is_kept(tmp_path: Path, work: Path) -> None:

@@ -758,6 +758,26 @@ class Watcher:
         """It is taken, or will not be as it is."""
         self._done[artifact.name] = artifact.weights
 
+    def others(self) -> tuple[SeenFile, ...]:
+        """New files of the working tree that are part of no checkpoint: of no layout, or in none
+        of the places that were named. Looks at the whole tree."""
+        if not self._places:
+            return self.rest
+        taken = {
+            artifact.root / file.path
+            for artifact in self._look()
+            if isinstance(artifact, Artifact)
+            for file in artifact.files
+        }
+        found = find_artifacts(self._work, but=self._but)
+        new = {file.path: file for file in (*self.rest, *found.rest)}
+        for artifact in found.artifacts:
+            below = artifact.root.relative_to(self._work).as_posix()
+            for file in artifact.files:
+                path = file.path if below == "." else f"{below}/{file.path}"
+                new[path] = _named(file, path)
+        return tuple(file for path, file in sorted(new.items()) if self._work / path not in taken)
+
     def look(self, name: str) -> Artifact | None:
         """Return what stands at ``name`` below the working tree as one checkpoint, whatever its
         layout; None where that is nothing.

@@ -91,14 +91,14 @@ class SplitFolder(NamedTuple):
     """The folder itself."""
     files: Mapping[str, int]
     """Its files here, by name: when each was written, in ns."""
-    index: Index | None
+    index_file: Index | None
     """None: it is not here."""
     missing: frozenset[str]
     """Names in its index that are not here."""
 
     @property
     def is_whole(self) -> bool:
-        return self.index is not None and not self.missing
+        return self.index_file is not None and not self.missing
 
     @property
     def name(self) -> str:
@@ -157,7 +157,7 @@ def _text_of(index: Path, most_bytes: int) -> bytes:
 def _may_travel(folder: SplitFolder) -> bool:
     """Whether files of this save are told from those of another one: DCP's index comes last, by
     time. DeepSpeed's comes first: there the folder's name must bear the save's number."""
-    is_zero = folder.index is not None and folder.index.path.name != INDEX_NAME
+    is_zero = folder.index_file is not None and folder.index_file.path.name != INDEX_NAME
     return not is_zero or re.search(r"[0-9]", folder.root.name) is not None
 
 
@@ -306,9 +306,9 @@ class PartsReceiver:
         """Ask from now on for what these lack."""
         with self._lock:
             self._wanted = {
-                (folder.place, folder.path, name): folder.index
+                (folder.place, folder.path, name): folder.index_file
                 for folder in folders
-                if folder.index is not None and _may_travel(folder)
+                if folder.index_file is not None and _may_travel(folder)
                 for name in folder.missing
             }
 

@@ -502,15 +502,23 @@ class Job:
     def _notes(self, now: float) -> list[str]:
         """Return the warnings for the user."""
         notes = self._taking.notes
-        lacking = [split.index for split in self._taking.split if split.missing and split.index]
+        lacking = [
+            split.index_file for split in self._taking.split if split.missing and split.index_file
+        ]
         if any(now - index.written_ns / 1e9 >= _LACKS_AFTER_S for index in lacking):
             notes += self._taking.incomplete
         waited = now - self._started_at >= _KEYS_AFTER_S
-        if self._command.metric and self._tell.metric is None and waited:
+        if self._lacks_metric and waited:
             notes.insert(0, self._missing_metric())
         if self._tell.beat.saved_step is None and waited:
             notes.append("no checkpoint yet")
         return notes
+
+    @property
+    def _lacks_metric(self) -> bool:
+        """Whether neither the log nor a checkpoint's own files have shown the metric."""
+        is_told = self._tell.metric is not None or self._tell.beat.best_bpb is not None
+        return bool(self._command.metric) and not is_told
 
     def _missing_metric(self) -> str:
         seen = sorted(self._readings.keys, key=lambda key: -self._readings.keys[key])
@@ -643,7 +651,7 @@ class Job:
                 folder = one_line(self._elsewhere)[:200]
                 notes.append(f"it worked in {folder}, which is watched with --checkpoints {folder}")
         notes += [*self._taking.incomplete, *self._taking.notes]
-        if self._command.metric and self._tell.metric is None:
+        if self._lacks_metric:
             notes.append(self._missing_metric())
         if self._probing is not None and self._probing.done:
             return "finished", ""

@@ -189,14 +189,17 @@ class CommandCheckpoints:
 
     def take_outputs(self, work: Path, files: Sequence[SeenFile]) -> CheckpointManifest | None:
         """Put files of no layout into one archive, unjudged: it is never the best, never resumed
-        from, and prunes nothing; None where there is no room for it.
+        from, and prunes nothing; None where there are none, or the very same were taken before.
 
         Raises:
+            ArtifactRefused: there is no room for it.
             OSError: it could not be written.
         """
         size = sum(file.size_bytes + 1024 for file in files) + (1 << 16)
-        if not files or _room(self._folder) < size:
+        if not files:
             return None
+        if _room(self._folder) < size:
+            raise ArtifactRefused(f"{len(files)} of {size / 1e9:.2f} GB, and the disk has no room")
         archive = self._folder / f"{MAKING}outputs-{os.getpid()}.tar"
         try:
             with tarfile.open(archive, "w") as tar:
@@ -659,13 +662,36 @@ class CheckpointTaker:
                         self._say(f"{scored.label}: {self._tell.metric_name} {metric.value:g}")
 
     def take_outputs(self) -> None:
-        """At the end: files of no layout, as one archive."""
-        with suppress(OSError, ArtifactRefused):
-            made = self._shelf.take_outputs(self._work, self._watcher.rest)
+        """At the end: files that are part of no checkpoint, as one archive."""
+        try:
+            others = self._within_reserve(self._watcher.others())
+            made = self._shelf.take_outputs(self._work, others)
             if made is not None:
                 self.has_outputs = True
-                count = len(self._watcher.rest)
-                self._say(f"took {count} other files, unjudged, as {made.label}")
+                many = "1 other file" if len(others) == 1 else f"{len(others)} other files"
+                self._say(f"took {many}, unjudged, as {made.label}")
+        except ArtifactRefused as why:
+            self._refuse("other files", str(why))
+        except OSError as error:
+            self._refuse("other files", f"they could not be kept: {error.strerror or error}")
+
+    def _within_reserve(self, files: Sequence[SeenFile]) -> list[SeenFile]:
+        """Of files beside the named places the newest, as many as one checkpoint may hold: a tree
+        may hold data that took no part in what was reserved."""
+        taken = list(self._watcher.rest)
+        known, room, left = {file.path for file in taken}, self._most_bytes, 0
+        beside = [file for file in files if file.path not in known]
+        for file in sorted(beside, key=lambda file: file.mtime_ns, reverse=True):
+            if file.size_bytes <= room:
+                room -= file.size_bytes
+                taken.append(file)
+            else:
+                left += 1
+        if left:
+            self._refuse(
+                "other files", f"{left} beside the named places, more than --checkpoint-gb holds"
+            )
+        return sorted(taken, key=lambda file: file.path)
 
     def _refuse(self, name: str, why: str) -> None:
         if self._left_out.get(name) != why and len(self._left_out) < _MOST_LEFT_OUT:
