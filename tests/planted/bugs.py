@@ -67,7 +67,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("the next machine is reserved with the time to end of the provider before", RENTING,
         "    traits = find_traits(candidate.provider) or traits\n    hard_stop_s = ", "    hard_stop_s = "),
     Bug("a machine that was ended from here counts as lost", CONTINUING,
-        "return not run.tries(generation, TERMINATE)", "return True"),
+        "return not tried or why == {ReasonKind.HOST_STOPPED}", "return True"),
     # -- the agent's looks --------------------------------------------------------------------
     Bug("a trainer is looked at twice, and may have ended in between", MIND,
         "supervisor.supervise(self.lease, self.report.phases, view)",
