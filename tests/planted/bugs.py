@@ -162,7 +162,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("a pod that its provider stopped is kept", CONTROL,
         "if pod is not None and pod.status is PodStatus.STOPPED and report is None:", "if False:"),
     Bug("an agent that reports from a missed pod does not show that it lives", ABSENCE,
-        "return report.at > since + _LAST_REPORTS_S", "return False", timing=True),
+        "return report.at > since + LAST_REPORTS_S", "return False", timing=True),
     Bug("a list that nobody gave proves that a pod is gone", ABSENCE,
         "if not isinstance(seen.pods, Seen):\n        return None\n    pod = find_pod",
         "if not isinstance(seen.pods, Seen):\n        return seen.pods.since\n    pod = find_pod", timing=True),

@@ -499,6 +499,7 @@ class CallJudge:
             return
         for rented in self.world.living():
             mine = rented.pod_id == generation.pod_id and now >= rented.visible_at
+            mine = mine and not self.undecidable.is_unseen(rented)
             if mine and process.machine.now().wall < generation.hard_stop_at:
                 self.fail("I2", f"{rented.pod_id} lives, and its driver leaves without a ledger")
 
