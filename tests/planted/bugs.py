@@ -67,7 +67,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("the next machine is reserved with the time to end of the provider before", RENTING,
         "    traits = find_traits(candidate.provider) or traits\n    hard_stop_s = ", "    hard_stop_s = "),
     Bug("a machine that was ended from here counts as lost", CONTINUING,
-        "return not run.tries(generation, TERMINATE)", "return True"),
+        "return not tried or why == {ReasonKind.HOST_STOPPED}", "return True"),
     # -- the agent's looks --------------------------------------------------------------------
     Bug("a trainer is looked at twice, and may have ended in between", MIND,
         "supervisor.supervise(self.lease, self.report.phases, view)",
@@ -162,7 +162,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("a pod that its provider stopped is kept", CONTROL,
         "if pod is not None and pod.status is PodStatus.STOPPED and report is None:", "if False:"),
     Bug("an agent that reports from a missed pod does not show that it lives", ABSENCE,
-        "return report.at > since + _LAST_REPORTS_S", "return False", timing=True),
+        "return report.at > since + LAST_REPORTS_S", "return False", timing=True),
     Bug("a list that nobody gave proves that a pod is gone", ABSENCE,
         "if not isinstance(seen.pods, DatedFact):\n        return None\n    pod = find_pod",
         "if not isinstance(seen.pods, DatedFact):\n        return seen.pods.since\n    pod = find_pod", timing=True),

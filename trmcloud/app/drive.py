@@ -38,7 +38,7 @@ from trmcloud.core.control.bookkeeping import govern, require_whole
 from trmcloud.core.control.controller import decide
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.observation import Observation
-from trmcloud.core.control.pod_facts import late_report, orders_for, unreported
+from trmcloud.core.control.pod_facts import LAST_REPORTS_S, late_report, orders_for, unreported
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.renting import NOT_MADE
 from trmcloud.core.control.run_state import (
@@ -112,6 +112,7 @@ class RunDriver:
     _ended_at: float = 0.0
     _listed_at: float = 0.0
     _missed_at: float | None = None
+    _missed_heard_at: float = 0.0
     _gone: bool = False
     """Its pod was seen to have ended while the ledger could not be used."""
     _done: list[WorkDone] = field(default_factory=list)
@@ -237,8 +238,13 @@ class RunDriver:
         if any(not pod.gone for pod in pods):
             self._missed_at = None
             return False
+        report = self.context.links[generation.provider].report(generation.pod_name)
+        heard_at = report.at if report is not None else 0.0
         if self._missed_at is None:
-            self._missed_at = now
+            self._missed_at, self._missed_heard_at = now, heard_at
+        if not pods and heard_at > (self._missed_heard_at or self._missed_at) + LAST_REPORTS_S:
+            self._missed_at = None  # its agent has reported since
+            return False
         proof_s = 0.0 if pods else traits_of(generation.provider).absent_s
         return now - self._missed_at >= proof_s
 

@@ -41,6 +41,7 @@ def test_a_stop_that_another_wrote_is_tried_to_be_acted_on_by_the_ledger_first()
         wall=lambda: now[0],
         ledger=ledger,
         computes={"runpod": compute},
+        links={"runpod": SimpleNamespace(report=lambda pod_name: None)},
         workers=SimpleNamespace(cancel=lambda: None),
         troubles={},
         listed={},

@@ -30,7 +30,7 @@ from trmcloud.core.values import replace
 
 # When a pod that no list shows has ended: absence is proven, never assumed. Pure.
 
-_LAST_REPORTS_S = 10.0
+LAST_REPORTS_S = 10.0
 """The time for which an agent may report while its pod, in no list any more, is being ended."""
 _SOON_GONE_S = 60.0
 """A deletion that was taken shows in the list by then."""
@@ -143,7 +143,7 @@ def has_reported_since(seen: Observation, generation: Generation) -> bool:
     if seen.pods.at >= generation.hard_stop_at:
         return False
     since = generation.missed_heard_at or generation.missed_at
-    return report.at > since + _LAST_REPORTS_S
+    return report.at > since + LAST_REPORTS_S
 
 
 def own_report(seen: Observation, generation: Generation) -> AgentReport | None:

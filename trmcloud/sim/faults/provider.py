@@ -209,7 +209,8 @@ def _vanishes(arms: FaultContext) -> None:
     seconds = arms.rng.uniform(20, 240) if arms.rng.random() < 0.6 else 300 * 6 ** arms.rng.random()
 
     def hide(rented: RentedMachine) -> None:
-        if rented.account.lags:
+        # Before its agent was there nothing but a list could show that it lives.
+        if rented.account.lags and (rented.pod.had_agent or seconds <= 240):
             rented.hidden_until = arms.world.queue.now + seconds
             rented.hidden_for_long = seconds > 240
             arms.world.queue.at(rented.hidden_until + 0.1, arms.world.wake)
@@ -222,7 +223,7 @@ def _stopped(arms: FaultContext) -> None:
     """By its host, which was lost or had a higher bid for it."""
 
     def stop(rented: RentedMachine) -> None:
-        if rented.account.habits.stops:
+        if rented.account.habits.stops and rented.pod.running:
             rented.stop(arms.world.queue.now)
             arms.world.observed(arms.number)
 

@@ -235,6 +235,8 @@ class AgentOracle:
 
 
 NEXT_WITHIN_S = 60.0
+_DELETED_WITHIN_S = 15.0
+"""Of that, what a deletion may take."""
 
 
 class BootJudge:
@@ -247,7 +249,8 @@ class BootJudge:
 
     def watch(self, rented: RentedMachine) -> None:
         """One of which the log will say that it has failed."""
-        at = rented.boot_failed_at + NEXT_WITHIN_S
+        slower_s = max(0.0, rented.account.habits.delete_s[1] - _DELETED_WITHIN_S)
+        at = rented.boot_failed_at + NEXT_WITHIN_S + slower_s
         self.world.queue.at(at, lambda: self._judge(rented))
 
     def _judge(self, rented: RentedMachine) -> None:

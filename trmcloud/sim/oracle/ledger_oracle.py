@@ -121,6 +121,8 @@ class LedgerOracle:
             dear = rented is None or rented.rate_micros > rented.agreed_micros
             if dear or self.undecidable.is_time_odd:
                 return
+            if rented is not None and rented.is_stopped:
+                return  # there is nobody there to tell
             if run.stop is not None and run.stop.at_once:
                 return  # a person said so: what is not saved is lost
             if rented is not None and (generation.agent_at or 0.0) > run.stop_at + rented.landing_s:
@@ -506,6 +508,7 @@ class CallJudge:
             return
         for rented in self.world.living():
             mine = rented.pod_id == generation.pod_id and now >= rented.visible_at
+            mine = mine and not self.undecidable.is_unseen(rented)
             if mine and process.machine.now().wall < generation.hard_stop_at:
                 self.fail("I2", f"{rented.pod_id} lives, and its driver leaves without a ledger")
 
