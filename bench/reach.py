@@ -140,7 +140,7 @@ def _ours(text: Text, steps: int, seed: int) -> tuple[float, float]:
     """(CPU-seconds of the steps of recipe shakespeare, its validation loss in nats)."""
     import torch
 
-    from model.data.batch import Batch, Draws
+    from model.data.batch import Batch, RowSelection
     from model.families import registry
     from model.machine.distributed import World
     from model.machine.precision import LossScale
@@ -164,7 +164,9 @@ def _ours(text: Text, steps: int, seed: int) -> tuple[float, float]:
     for step in range(steps):
         factor = schedule.factor(step, schedule.own_cooldown)
         began = time.process_time()
-        stepper.step(step + 1, step, factor, lambda: Batch(*next(batches), Draws.alone(_ROWS)))
+        stepper.step(
+            step + 1, step, factor, lambda: Batch(*next(batches), RowSelection.alone(_ROWS))
+        )
         cpu_s += time.process_time() - began
     model.eval()
     with torch.no_grad():

@@ -99,7 +99,7 @@ def _rclones(folder: Path) -> Iterator[S3]:
 
 def _compare(folder: Path, url: str, size: int) -> list[Row]:
     from trmcloud.adapters.s3.bucket import S3Bucket
-    from trmcloud.adapters.s3.client import Meter, Source
+    from trmcloud.adapters.s3.client import Source, TransferMeter
     from trmcloud.adapters.s3.fetching import fetch_file
     from trmcloud.adapters.s3.sending import put_file
     from trmcloud.core.contract.bucket_layout import Place
@@ -115,11 +115,11 @@ def _compare(folder: Path, url: str, size: int) -> list[Row]:
         return f"{name}/{_NAME}"
 
     def our_up() -> None:
-        put_file(client, source, key("ours"), digest, Meter(silent, size))
+        put_file(client, source, key("ours"), digest, TransferMeter(silent, size))
 
     def our_down() -> None:
         pieces = [Source(key("ours"), 0, size)]
-        fetch_file(client, pieces, target / _NAME, digest, Meter(silent, size))
+        fetch_file(client, pieces, target / _NAME, digest, TransferMeter(silent, size))
 
     rclone = [
         *("rclone", "--config", "/dev/null", "--s3-provider", "Other", "--s3-endpoint", url),

@@ -158,7 +158,7 @@ def _ours(
     """The trainer's own step, with all that belongs to it but the log."""
     import torch
 
-    from model.data.batch import Batch, Draws
+    from model.data.batch import Batch, RowSelection
     from model.families.dense import Dense
     from model.machine.distributed import World
     from model.machine.precision import LossScale
@@ -179,7 +179,9 @@ def _ours(
 
     def step() -> None:
         number = next(taken)
-        stepper.step(number + 1, number, 1.0, lambda: Batch(*next(batches), Draws.alone(rows)))
+        stepper.step(
+            number + 1, number, 1.0, lambda: Batch(*next(batches), RowSelection.alone(rows))
+        )
 
     return step
 

@@ -97,7 +97,7 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
         Path(chosen.cache) if chosen.cache else out.absolute().parent / "cache",
         workers=chosen.workers,
         patience_s=chosen.patience_s,
-        told=_Throttled(_print_progress),
+        told=_ThrottledProgress(_print_progress),
         choose=secrets.randbelow if chosen.doubt_cache else None,
     )
     stop_at_sigterm(means.stop)
@@ -148,7 +148,7 @@ def _read_settings(path: Path) -> PhaseRecipe:
         raise UsageError(f"the settings cannot be read: {error}", where=str(path)) from None
 
 
-class _Throttled:
+class _ThrottledProgress:
     """Tells each stage's progress twice a second at most, and only what is new."""
 
     def __init__(self, told: Callable[[str, int, int], None]) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 from trmcloud.app import commands, ledger_care, preparing, short_rentals
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
-from trmcloud.app.checkpoints.saving import AwaitedSave, request_save
+from trmcloud.app.checkpoints.saving import SaveWaiter, request_save
 from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, find_run, is_quiet
 from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
@@ -47,10 +47,10 @@ from trmcloud.app.preparing import PreparedLaunch
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_facts import Money, Run, Training, facts_of
 from trmcloud.app.short_rentals import is_needed
-from trmcloud.app.steering import FETCH, VERBS, Foreseen, foresee
+from trmcloud.app.steering import FETCH, VERBS, Forecast, foresee
 from trmcloud.app.trainings import Event, events_since, find_symptoms
 from trmcloud.app.trial import Trial, TrialBounds, try_command
-from trmcloud.app.trial_checks import Check, Hired
+from trmcloud.app.trial_checks import Check, RequestedMachine
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
@@ -65,9 +65,9 @@ from trmcloud.wiring import build_context, build_trial, offers_for_errand
 from trmcloud.wiring_plans import build_planner
 
 __all__ = [
-    "VERBS", "Check", "Checkpoint", "Curves", "Event", "Fetched", "Finding", "Foreseen", "Home",
-    "Layer", "Line", "MaxOverspend", "Money", "Place", "Plan", "Run", "Series", "Training", "Trial",
-    "TrmcloudError", "Usd",
+    "VERBS", "Check", "Checkpoint", "CheckpointCopy", "Curves", "Event", "Finding", "Forecast",
+    "Home", "Layer", "Line", "MaxOverspend", "Money", "Place", "Plan", "Run", "Series", "Training",
+    "Trial", "TrmcloudError", "Usd",
 ]  # fmt: skip
 
 _LOOK_S = 0.5
@@ -75,7 +75,7 @@ _CATCH_UP_S = 2.0
 
 
 @dataclass(frozen=True)
-class Fetched:
+class CheckpointCopy:
     """A checkpoint that was copied to ``folder``, every hash verified."""
 
     checkpoint: str
@@ -218,7 +218,7 @@ class Home:
         request = commands.request_of(words, wish)
         bounds = TrialBounds(for_s, steps, gigabytes, online)
         told, ground = progress or _nothing, build_trial(self._context.home)
-        return try_command(ground, request, bounds, Hired(), _folder(here), data, told)
+        return try_command(ground, request, bounds, RequestedMachine(), _folder(here), data, told)
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class Home:
 
     # -- steering --------------------------------------------------------------------------------
 
-    def foresee(self, verb: str, run_id: str, *, cap: Usd | str | None = None) -> Foreseen:
+    def foresee(self, verb: str, run_id: str, *, cap: Usd | str | None = None) -> Forecast:
         """Return the most that ``land``, ``save``, ``stop``, ``fetch`` or ``raise`` would cost, or
         the reason why it cannot be done now. ``cap``: the whole run's budget that a raise would
         set."""
@@ -354,7 +354,7 @@ class Home:
                 could not be confirmed in time.
         """
         asked = request_save(self._context, run_id, "trmcloud.api")
-        waiting = AwaitedSave(self._context, asked, timeout_s)
+        waiting = SaveWaiter(self._context, asked, timeout_s)
         state = follow_or_drive(self._context, run_id, waiting.is_over, _nothing)
         return waiting.place(state).at
 
@@ -366,7 +366,7 @@ class Home:
         weights_only: bool = False,
         rent: bool = False,
         progress: Progress | None = None,
-    ) -> Fetched:
+    ) -> CheckpointCopy:
         """Copy its best checkpoint, every hash verified; that of a command lies in ``own`` of the
         folder, too, under the names that its script gave it.
 
@@ -391,7 +391,7 @@ class Home:
         best = made.manifest
         if state.plan.spec.command is not None:
             fetching.under_own_names(best, made.folder)
-        return Fetched(best.label, best.sha256, best.val_bpb, str(made.folder.absolute()))
+        return CheckpointCopy(best.label, best.sha256, best.val_bpb, str(made.folder.absolute()))
 
     def resume(self, run_id: str, *, cap: Usd | str | None = None) -> Run:
         """Go on with a run that has ended, within ``cap`` for the whole of it; returns once it

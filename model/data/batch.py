@@ -7,7 +7,7 @@ from typing import NamedTuple, Sequence
 from torch import Tensor
 
 
-class Draws(NamedTuple):
+class RowSelection(NamedTuple):
     """Which rows a batch holds, of those that are drawn for together: a step's, an evaluation's.
 
     Whatever chance a family needs it draws by these numbers and by no generator's state. So noise
@@ -24,7 +24,7 @@ class Draws(NamedTuple):
     """Rows in the group."""
 
     @classmethod
-    def alone(cls, rows: int, seed: int = 0) -> Draws:
+    def alone(cls, rows: int, seed: int = 0) -> RowSelection:
         """A batch that is a group by itself."""
         return cls(seed, 0, range(rows), rows)
 
@@ -35,4 +35,4 @@ class Batch(NamedTuple):
     ids: Tensor
     targets: Tensor
     """(B, T) like ``ids``, each the id that follows."""
-    draws: Draws
+    draws: RowSelection

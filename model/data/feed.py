@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from model.data.batch import Batch, Draws
-from model.data.folder import PreparedData, Preparer, Supply, nothing_fits
+from model.data.batch import Batch, RowSelection
+from model.data.folder import PreparedData, Preparer, ShardFeeder, nothing_fits
 from model.data.order import batch_samples
 from model.machine.distributed import World
 from trmcloud.core.contract.pod_contract import DATA_META_NAME
@@ -47,7 +47,7 @@ class Feed:
         self._settings, self._world = settings, world
         self._monotonic, self._folder = monotonic, data.folder
         self._stream = data.train_stream(settings)
-        self._supply = Supply(data, self._stream, epoch=epoch, monotonic=monotonic)
+        self._supply = ShardFeeder(data, self._stream, epoch=epoch, monotonic=monotonic)
         self._global_batch = settings.global_batch(world.size)
         self._next = 0  # micro-batches since the first one that were taken
         self._first = first
@@ -55,7 +55,7 @@ class Feed:
         if settings.loader_workers:
             self._threads = ThreadPoolExecutor(settings.loader_workers, "loader")
         self._ahead: deque[Future[Tensor]] = deque()
-        self._pinned = _Pinned(settings) if world.device.type == "cuda" else None
+        self._pinned = _PinnedBuffers(settings) if world.device.type == "cuda" else None
         self._expected: Sequence[str] = ()
         self._compared = 0
         self.problem: DataError | None = None
@@ -88,7 +88,7 @@ class Feed:
         """The next micro-batch, on the device."""
         samples, step = self._samples(self._next), self._step_start(self._next)
         rows = [sample - step for sample in samples]
-        draws = Draws(self._settings.seed, step, rows, self._global_batch)
+        draws = RowSelection(self._settings.seed, step, rows, self._global_batch)
         began = self._monotonic()
         if self._threads is None:
             tokens = self._read(samples)
@@ -161,7 +161,7 @@ class Feed:
         return tokens if self._pinned is None else self._pinned.hold(tokens)
 
 
-class _Pinned:
+class _PinnedBuffers:
     """Page-locked buffers, used in turn: a copy to the device need not be waited for."""
 
     def __init__(self, settings: PhaseRecipe) -> None:

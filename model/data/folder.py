@@ -91,7 +91,7 @@ class PreparedData:
         return rows
 
     def train_stream(self, settings: PhaseRecipe) -> Stream:
-        """An empty stream; a ``Supply`` fills it."""
+        """An empty stream; a ``ShardFeeder`` fills it."""
         return Stream(self._cut(settings), settings.seed)
 
     def _cut(self, settings: PhaseRecipe) -> RowLayout:
@@ -142,7 +142,7 @@ def open_data(folder: Path) -> PreparedData:
     return PreparedData(folder, meta, validation, tokenizer, tokenizer_json)
 
 
-class Supply:
+class ShardFeeder:
     """Brings the shards of a folder into a stream, one after another as they appear."""
 
     def __init__(

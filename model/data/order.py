@@ -24,14 +24,14 @@ _BLOCK_SEED = 0x632BE59BD9B4E019
 Tokens = npt.NDArray[np.int64]
 
 
-class Place(NamedTuple):
+class RowPosition(NamedTuple):
     """A row of a block."""
 
     block: int
     row: int
 
 
-class Order:
+class SampleOrder:
     """The place of each sample of a run, as far as blocks are known.
 
     Blocks are added in their order; with ``finish`` it is known that no further one comes, and
@@ -67,7 +67,7 @@ class Order:
             return self.rows > 0
         return samples.stop <= self.rows
 
-    def place(self, sample: int) -> Place:
+    def place(self, sample: int) -> RowPosition:
         """The row that the run's ``sample``, counted over all ranks and epochs, reads.
 
         Raises:
@@ -83,7 +83,7 @@ class Order:
         row = permuted(
             index - (ends[at] - count), count, self._seed + block * _BLOCK_SEED, epoch=epoch
         )
-        return Place(block, row)
+        return RowPosition(block, row)
 
     def _blocks_of(self, epoch: int) -> tuple[list[int], list[int]]:
         """The blocks in this epoch's sequence (empty: their own), and where each one ends."""

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from model.data.order import Order, Tokens, read_windows, window_count
+from model.data.order import SampleOrder, Tokens, read_windows, window_count
 from model.data.packing import (
     PackedRows,
     document_starts,
@@ -118,7 +118,7 @@ class Windows:
         return read_windows(self._tokens, rows, self._sequence)
 
 
-class Packed:
+class PackedDocuments:
     """Rows of whole documents from an array."""
 
     def __init__(self, tokens: npt.NDArray[Any], cut: RowLayout) -> None:
@@ -146,7 +146,7 @@ class Packed:
 
 def rows_of(tokens: npt.NDArray[Any], cut: RowLayout) -> Rows:
     """An array's rows."""
-    return Windows(tokens, cut.sequence) if cut.is_windows else Packed(tokens, cut)
+    return Windows(tokens, cut.sequence) if cut.is_windows else PackedDocuments(tokens, cut)
 
 
 class Stream:
@@ -154,7 +154,7 @@ class Stream:
 
     def __init__(self, cut: RowLayout, seed: int) -> None:
         self._cut, self._sequence = cut, cut.sequence
-        self._order = Order(seed)
+        self._order = SampleOrder(seed)
         self._shards: list[Shard] = []
         self._ends: list[int] = []
         self._packed: list[PackedRows] = []

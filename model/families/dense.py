@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
-from model.data.batch import Draws
+from model.data.batch import RowSelection
 from model.families import layers
 from model.families.attention import Mask, attend, slower_sdpa
 from model.families.cache import Cache, Slot, causal_mask
@@ -358,11 +358,11 @@ class Dense(Transformer):
     def shardable(self) -> Sequence[nn.Module]:
         return list(self.blocks)
 
-    def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
+    def loss(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Objective:
         nats = self._nats_of(self._state(ids), targets).mean()
         return Objective(nats, torch.stack((nats,)), {})
 
-    def evaluate(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Tensor:
+    def evaluate(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Tensor:
         with self._without_dropout():
             return self._nats_of(self._state(ids), targets).unsqueeze(0)
 

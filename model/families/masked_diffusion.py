@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from model.data.batch import Draws
+from model.data.batch import RowSelection
 from model.families.attention import FLEX, LEAST_FLEX_HEAD, Mask, why_not_flex
 from model.families.cache import Cache
 from model.families.dense import Block, Shape, Transformer
@@ -23,7 +23,7 @@ from model.machine.precision import RejectedOption
 #
 # Each block has a time t of its own, and each of its tokens is hidden with probability t. The
 # times of all blocks of a step lie evenly over the range: one in every n-th part of it, dealt out
-# at random. All of it follows from the numbers in ``Draws``.
+# at random. All of it follows from the numbers in ``RowSelection``.
 
 LEAST = 1e-3
 """Time at which the bound is cut: a token's weight is 1/t."""
@@ -47,7 +47,7 @@ SPANS = tuple(
 """Those that training may be clipped to: half of the times at least."""
 
 
-def times(draws: Draws, blocks: int, span: Span) -> Tensor:
+def times(draws: RowSelection, blocks: int, span: Span) -> Tensor:
     """(rows, blocks) float32 times in ``span``, antithetic over the group's rows and blocks."""
     chance = np.random.default_rng([draws.seed, draws.group])
     number = draws.of * blocks
@@ -56,7 +56,7 @@ def times(draws: Draws, blocks: int, span: Span) -> Tensor:
     return torch.from_numpy((span.low + (span.high - span.low) * mine).astype(np.float32))
 
 
-def thresholds(draws: Draws, tokens: int) -> Tensor:
+def thresholds(draws: RowSelection, tokens: int) -> Tensor:
     """(rows, tokens) float32 in [0, 1): a token is hidden where its time is above."""
     seeds = ([draws.seed, draws.group, 1 + row] for row in draws.rows)
     rows = [np.random.default_rng(seed).random(tokens, dtype=np.float32) for seed in seeds]
@@ -103,7 +103,7 @@ def blocks_of(lengths: Sequence[int]) -> Tensor:
     return torch.tensor([block for block, length in enumerate(lengths) for _ in range(length)])
 
 
-class Places(NamedTuple):
+class RowPlaces(NamedTuple):
     """The places of a row: S places, each with the number of its block (S,), the first ``noisy`` of
     them noise."""
 
@@ -111,12 +111,12 @@ class Places(NamedTuple):
     noisy: int
 
 
-def noisy_and_clean_places(block_of: Tensor) -> Places:
+def noisy_and_clean_places(block_of: Tensor) -> RowPlaces:
     """A whole row as noise, and clean: 2·T places."""
-    return Places(torch.cat((block_of, block_of)), len(block_of))
+    return RowPlaces(torch.cat((block_of, block_of)), len(block_of))
 
 
-def rule(places: Places) -> Rule:
+def rule(places: RowPlaces) -> Rule:
     """Return the rule whether the token at one place sees the one at another. As FlexAttention asks
     it: of any batch and head."""
     block_of, first_clean = places
@@ -131,13 +131,13 @@ def rule(places: Places) -> Rule:
     return sees
 
 
-def table(places: Places) -> Tensor:
+def table(places: RowPlaces) -> Tensor:
     """(S, S) bool, for SDPA."""
     every = torch.arange(len(places.block_of), device=places.block_of.device)
     return rule(places)(None, None, every[:, None], every[None, :])
 
 
-def tiles(places: Places) -> BlockMask:
+def tiles(places: RowPlaces) -> BlockMask:
     """For FlexAttention, which leaves out the tiles in which nothing is seen."""
     size, device = len(places.block_of), places.block_of.device.type
     return create_block_mask(rule(places), None, None, size, size, device=device)
@@ -264,18 +264,20 @@ class MaskedDiffusion(Transformer):
         self._has_flex, self._seen = not why, {}
         return (RejectedOption(FLEX, f"{why}; SDPA by a table takes its place"),) if why else ()
 
-    def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
-        nats = self._bound(targets, draws or Draws.alone(len(targets)), self.span)
+    def loss(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Objective:
+        nats = self._bound(targets, draws or RowSelection.alone(len(targets)), self.span)
         tokens = (targets >= 0).sum().clamp_min(1)
         mean = nats.sum() / tokens
         parts = {name: part / tokens for name, part in self._parts(nats).items()}
         return Objective(mean, mean.unsqueeze(0), parts)
 
-    def evaluate(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Tensor:
+    def evaluate(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Tensor:
         with self._without_dropout():
-            return self._bound(targets, draws or Draws.alone(len(targets)), WHOLE).unsqueeze(0)
+            return self._bound(targets, draws or RowSelection.alone(len(targets)), WHOLE).unsqueeze(
+                0
+            )
 
-    def tallied(self, nats: Tensor, targets: Tensor, draws: Draws) -> Tensor:
+    def tallied(self, nats: Tensor, targets: Tensor, draws: RowSelection) -> Tensor:
         at = times(draws, self.timed, WHOLE).to(nats.device)
         first = self.sequence - len(self.block_of)
         there = targets[:, first:] >= 0
@@ -315,14 +317,14 @@ class MaskedDiffusion(Transformer):
         return {"mask_from": self.span.low, "mask_to": self.span.high}
 
     @abstractmethod
-    def _bound(self, targets: Tensor, draws: Draws, span: Span) -> Tensor:
+    def _bound(self, targets: Tensor, draws: RowSelection, span: Span) -> Tensor:
         """(B, T) what each token adds to the bound."""
 
     def _parts(self, nats: Tensor) -> Mapping[str, Tensor]:
         """Sums of ``nats`` that are told apart."""
         return {}
 
-    def _states(self, noisy: Tensor, clean: Tensor, at: Tensor, seen: Places) -> Tensor:
+    def _states(self, noisy: Tensor, clean: Tensor, at: Tensor, seen: RowPlaces) -> Tensor:
         """(B, noisy, D) of the noisy ids after the last block, the clean ones beside them.
 
         Args:
@@ -344,7 +346,7 @@ class MaskedDiffusion(Transformer):
     def _wants_rule(self, device: torch.device) -> bool:
         return device.type == "cuda"
 
-    def _mask(self, places: Places) -> Mask:
+    def _mask(self, places: RowPlaces) -> Mask:
         device = places.block_of.device
         if device not in self._seen:
             by_rule = self._wants_rule(device) and self._has_flex

@@ -14,7 +14,7 @@ from typing import Iterator, Mapping, NamedTuple, Sequence
 import torch
 from torch import Tensor, nn
 
-from model.data.batch import Draws
+from model.data.batch import RowSelection
 from model.machine.precision import RejectedOption
 from model.machine.tensors import local, span_of
 from trmcloud.core.errors import UsageError
@@ -89,20 +89,20 @@ class LanguageModel(nn.Module, ABC):
         """Fresh weights, the same on every rank and device for one seed."""
 
     @abstractmethod
-    def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
+    def loss(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Objective:
         """The objective on token ids and targets, each (B, T): means over the targets from 0 on.
         Others there are only where the recipe pads rows: ``padding.PAD``, or what is given and not
         judged (``segments.GIVEN``)."""
 
-    def forward(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
+    def forward(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Objective:
         """``loss``, under the name that DistributedDataParallel calls."""
         return self.loss(ids, targets, draws)
 
     @abstractmethod
-    def evaluate(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Tensor:
+    def evaluate(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Tensor:
         """(K, B, T) nats of every target after each judged pass."""
 
-    def tallied(self, nats: Tensor, targets: Tensor, draws: Draws) -> Tensor:
+    def tallied(self, nats: Tensor, targets: Tensor, draws: RowSelection) -> Tensor:
         """(N,) sums over rows that ``evaluate`` gave ``nats`` of: what ``adapt`` is to know of
         them. Nothing, for most families."""
         return nats.new_zeros(0)

@@ -95,7 +95,7 @@ def whole_of(saved: SavedTensor) -> Tensor:
     return saved[...]
 
 
-class Stored:
+class StoredTensor:
     """A tensor on disk, whose rows lie in one file or in several."""
 
     def __init__(self, places: Sequence[shards.Place], files: Sequence[Any]) -> None:
@@ -125,7 +125,7 @@ class Stored:
         return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def open_tensors(folder: Path, names: Sequence[str]) -> Mapping[str, Stored]:
+def open_tensors(folder: Path, names: Sequence[str]) -> Mapping[str, StoredTensor]:
     """Open the tensors of these files together, by name; only their headers are read yet.
 
     Raises:
@@ -144,7 +144,7 @@ def open_tensors(folder: Path, names: Sequence[str]) -> Mapping[str, Stored]:
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{name} cannot be read: {error}", where=str(folder)) from None
     places = shards.regrouped(headers, where=str(folder))
-    return {name: Stored(each, files) for name, each in places.items()}
+    return {name: StoredTensor(each, files) for name, each in places.items()}
 
 
 # Copies of tensors in host memory, for a save that goes on while training does.

@@ -33,7 +33,7 @@ _LOOK_EVERY_S = 0.5
 _Result = TypeVar("_Result")
 
 
-class Crew:
+class WorkerPool:
     """``workers`` processes, started once the tokenizer is known."""
 
     def __init__(self, workers: int, stop: threading.Event) -> None:
@@ -128,7 +128,7 @@ Told = Callable[[str, int, int], None]
 """A stage, how much of it is done, and of how much; a line of its own has neither."""
 
 
-class Telling:
+class DownloadCounter:
     """Counts what was downloaded; the rest is the folder's own account."""
 
     def __init__(self, folder: GrowingFolder, told: Told, wanted_tokens: int) -> None:

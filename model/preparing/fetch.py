@@ -131,7 +131,7 @@ class Fetcher:
             try:
                 expected = self._receive(address, part, told)
                 break
-            except _Busy as busy:
+            except _HostBusy as busy:
                 if part.size > before:
                     heard_at, tries = self._pauses.monotonic(), 0
                 self._bear_with(address, busy, heard_at, tries)
@@ -161,7 +161,7 @@ class Fetcher:
                 try:
                     page, address = self._page(address)
                     break
-                except _Busy as busy:
+                except _HostBusy as busy:
                     self._bear_with(address, busy, heard_at, tries)
                     tries += 1
             yield page
@@ -184,7 +184,7 @@ class Fetcher:
         except urllib.error.HTTPError as error:
             with error:
                 if error.code in _BUSY:
-                    raise _Busy(
+                    raise _HostBusy(
                         f"it answered {error.code}", self._retry_after(error.headers)
                     ) from None
                 raise DataError(
@@ -192,7 +192,7 @@ class Fetcher:
                     where=address,
                 ) from None
         except (OSError, http.client.HTTPException) as error:
-            raise _Busy(str(getattr(error, "reason", error))) from None
+            raise _HostBusy(str(getattr(error, "reason", error))) from None
         except (ValueError, RecursionError):
             raise DataError("the host's list of files is no JSON", where=address) from None
 
@@ -230,9 +230,9 @@ class Fetcher:
             reason = getattr(error, "reason", error)
             if isinstance(reason, ssl.SSLCertVerificationError):
                 raise DataError(f"the host's certificate: {reason}", where=address) from None
-            raise _Busy(str(reason) or type(reason).__name__) from None
+            raise _HostBusy(str(reason) or type(reason).__name__) from None
         if total and part.size < total:
-            raise _Busy(f"the connection ended after {part.size:,} of {total:,} bytes")
+            raise _HostBusy(f"the connection ended after {part.size:,} of {total:,} bytes")
         return redirects.linked_sha256
 
     def _begin(self, response: Any, address: str, part: _Part) -> int:
@@ -249,7 +249,7 @@ class Fetcher:
             start, total = _range_of(headers.get("Content-Range", ""))
             if start != part.size:
                 part.restart()
-                raise _Busy("the host gave another part than was asked for")
+                raise _HostBusy("the host gave another part than was asked for")
             return total
         part.restart()
         part.note(headers.get("ETag"), headers.get("Last-Modified"))
@@ -258,10 +258,10 @@ class Fetcher:
     def _judged(self, error: urllib.error.HTTPError, address: str, part: _Part) -> Exception:
         code = error.code
         if code in _BUSY:
-            return _Busy(f"it answered {code}", self._retry_after(error.headers))
+            return _HostBusy(f"it answered {code}", self._retry_after(error.headers))
         if code == 416:
             part.restart()
-            return _Busy("what is here does not fit what is there")
+            return _HostBusy("what is here does not fit what is there")
         named = part.target.name
         host = urlsplit(address).netloc
         if code in (401, 403):
@@ -277,7 +277,7 @@ class Fetcher:
             next_step="the data set's page says what its files are called now",
         )
 
-    def _bear_with(self, address: str, busy: _Busy, heard_at: float, tries: int) -> None:
+    def _bear_with(self, address: str, busy: _HostBusy, heard_at: float, tries: int) -> None:
         """Pauses, or gives up.
 
         Raises:
@@ -318,7 +318,7 @@ class Fetcher:
         return f"Bearer {token}" if token and safe else ""
 
 
-class _Busy(Exception):
+class _HostBusy(Exception):
     """The host, or the line to it, cannot at the moment."""
 
     def __init__(self, what: str, retry_after_s: float = 0.0) -> None:

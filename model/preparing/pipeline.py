@@ -28,7 +28,7 @@ from model.preparing.cache import (
     write_record,
 )
 from model.preparing.corpus import HEADER_BYTES, Corpus, count_tokens
-from model.preparing.crew import DOWNLOADS_AT_ONCE, Crew, Telling, Told
+from model.preparing.crew import DOWNLOADS_AT_ONCE, DownloadCounter, Told, WorkerPool
 from model.preparing.entropy import ByteCounts
 from model.preparing.fetch import (
     DamagedFile,
@@ -79,8 +79,8 @@ class Pipeline:
         """
         self._corpus, self._settings, self._dtype = corpus, settings, dtype
         self._folder, self._cache, self._fetcher = folder, cache, fetcher
-        self._wanted, self._telling = wanted, Telling(folder, told, wanted)
-        self._crew = Crew(workers, stop)
+        self._wanted, self._telling = wanted, DownloadCounter(folder, told, wanted)
+        self._crew = WorkerPool(workers, stop)
         self._publisher = Publisher(corpus, settings, folder, dtype, wanted)
         self._kept = KeptTokenizer(corpus, settings, cache, is_own=choose is None)
         self._tokenizer: TextTokenizer | None = None

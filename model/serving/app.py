@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from model.data.tokenizers import TextTokenizer
 from model.families.protocol import Sampling
-from model.serving.engine import EndOfText, Engine, QueueFull, Ticket
+from model.serving.engine import EndOfText, Engine, GenerationRequest, QueueFull
 from model.serving.messages import (
     MAX_BODY_BYTES,
     Answer,
@@ -237,7 +237,7 @@ class ActiveRequest:
         except RefusedRequest as error:
             yield _event(Failure(error=error.what))
 
-    def _submit(self) -> Ticket:
+    def _submit(self) -> GenerationRequest:
         loop = asyncio.get_running_loop()
 
         def deliver(came: int | EndOfText) -> None:

@@ -33,7 +33,7 @@ class QueueFull(Exception):
 
 
 @dataclass(eq=False)
-class Ticket:
+class GenerationRequest:
     """A request, from when it was taken in until its ``End`` or its being given up."""
 
     start: Sequence[int]
@@ -58,8 +58,8 @@ class Engine:
         self._drawing, self._rows, self._most = drawing, rows, waiting
         self._report = report
         self._changed = threading.Condition()
-        self._waiting: deque[Ticket] = deque()
-        self._going: list[Ticket] = []
+        self._waiting: deque[GenerationRequest] = deque()
+        self._going: list[GenerationRequest] = []
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
 
@@ -83,12 +83,14 @@ class Engine:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def submit(self, start: Sequence[int], sampling: Sampling, deliver: Deliver) -> Ticket:
+    def submit(
+        self, start: Sequence[int], sampling: Sampling, deliver: Deliver
+    ) -> GenerationRequest:
         """
         Raises:
             Full: try again later.
         """
-        ticket = Ticket(start, sampling, deliver)
+        ticket = GenerationRequest(start, sampling, deliver)
         with self._changed:
             free = self._rows - len(self._going)
             if self._closed or len(self._waiting) >= self._most + max(0, free):
@@ -97,7 +99,7 @@ class Engine:
             self._changed.notify()
         return ticket
 
-    def give_up(self, ticket: Ticket) -> None:
+    def give_up(self, ticket: GenerationRequest) -> None:
         """The request is given up; nothing is delivered from the next step on."""
         with self._changed:
             ticket.given_up = True
@@ -144,7 +146,7 @@ class Engine:
                     return not self._closed
                 self._changed.wait()
 
-    def _leave(self, tickets: Sequence[Ticket], why: str = "") -> None:
+    def _leave(self, tickets: Sequence[GenerationRequest], why: str = "") -> None:
         with self._changed:
             for ticket in tickets:
                 self._going.remove(ticket)

@@ -11,7 +11,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trmcloud.io.web_guard import Names, Refusal, headers_of, refusal_of_origin, refusal_of_token
+from trmcloud.io.web_guard import (
+    AllowedHosts,
+    Refusal,
+    headers_of,
+    refusal_of_origin,
+    refusal_of_token,
+)
 
 OPEN = frozenset({"/health", "/docs", "/openapi.json"})
 """They hold nothing of the model: no token is needed."""
@@ -26,7 +32,7 @@ _ALLOWED_SITES = ("same-origin", "none")
 class Guard:
     """``app`` behind these checks. ``token``: empty where none is needed."""
 
-    def __init__(self, app: Any, names: Names, token: str = "") -> None:
+    def __init__(self, app: Any, names: AllowedHosts, token: str = "") -> None:
         self._app, self._names, self._token = app, names, token
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
-from model.machine.tensors import Piece, Stored, file_bytes, open_tensors, piece_of, whole_of
+from model.machine.tensors import Piece, StoredTensor, file_bytes, open_tensors, piece_of, whole_of
 from trmcloud.core.contract.manifest import (
     KINDS,
     MANIFEST_NAME,
@@ -50,7 +50,7 @@ _DAMAGED = "damaged-"
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCheckpoint:
     """A complete checkpoint folder and its manifest."""
 
     folder: Path
@@ -99,15 +99,15 @@ class CheckpointFolder:
                 shutil.rmtree(folder)
             (folder / f"{_MAKING}{MANIFEST_NAME}").unlink(missing_ok=True)
 
-    def complete(self) -> list[Found]:
+    def complete(self) -> list[FoundCheckpoint]:
         """Checkpoints with a readable manifest, latest step first; contents not verified."""
         found = []
         for folder in self._step_folders():
             with suppress(CheckpointError):
-                found.append(Found(folder, read_manifest(folder)))
+                found.append(FoundCheckpoint(folder, read_manifest(folder)))
         return sorted(found, key=lambda each: each.manifest.step, reverse=True)
 
-    def latest_sound(self, say: Any) -> Found | None:
+    def latest_sound(self, say: Any) -> FoundCheckpoint | None:
         """The latest checkpoint whose every file has its size and hash.
 
         Damaged ones are set aside under another name, so that they are neither resumed from nor
@@ -132,12 +132,12 @@ class CheckpointFolder:
             )
         return None
 
-    def sound(self, folder: Path, say: Any) -> Found | None:
+    def sound(self, folder: Path, say: Any) -> FoundCheckpoint | None:
         """The checkpoint in ``folder``; None where it is damaged, and set aside."""
         try:
             manifest = read_manifest(folder)
             verify(folder, manifest)
-            return Found(folder, manifest)
+            return FoundCheckpoint(folder, manifest)
         except CheckpointError as error:
             say(f"checkpoint {folder.name} is damaged and set aside: {error}")
             aside = folder.with_name(_DAMAGED + folder.name)
@@ -145,7 +145,7 @@ class CheckpointFolder:
             folder.rename(aside)
             return None
 
-    def save(self, contents: Contents, manifest: CheckpointManifest) -> Found:
+    def save(self, contents: Contents, manifest: CheckpointManifest) -> FoundCheckpoint:
         """Writes one checkpoint; ``manifest.files`` is filled in here.
 
         Raises:
@@ -170,7 +170,7 @@ class CheckpointFolder:
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True)
 
-    def finish(self, making: Path, manifest: CheckpointManifest) -> Found:
+    def finish(self, making: Path, manifest: CheckpointManifest) -> FoundCheckpoint:
         """All of its files are in ``making``: with ``manifest`` it becomes a checkpoint.
 
         Raises:
@@ -184,7 +184,7 @@ class CheckpointFolder:
             shutil.rmtree(final)
         os.rename(making, final)
         sync_folder(self.root)
-        return Found(final, manifest)
+        return FoundCheckpoint(final, manifest)
 
     def abandon(self, making: Path) -> None:
         shutil.rmtree(making, ignore_errors=True)
@@ -298,7 +298,9 @@ def read_tensors(folder: Path, manifest: CheckpointManifest, kind: str) -> dict[
         raise CheckpointError(f"its {kind} cannot be read: {error}", where=str(folder)) from None
 
 
-def stored_tensors(folder: Path, manifest: CheckpointManifest, kind: str) -> Mapping[str, Stored]:
+def stored_tensors(
+    folder: Path, manifest: CheckpointManifest, kind: str
+) -> Mapping[str, StoredTensor]:
     """The tensors of this kind, of which rows may be read; the checkpoint may be in shards.
 
     Raises:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.data.batch import Draws
+from model.data.batch import RowSelection
 from model.data.folder import PreparedData
 from model.data.stream import Rows
 from model.families.protocol import LanguageModel
@@ -75,7 +75,7 @@ def evaluate(
         filled = [*chosen, *[0] * (batch - len(chosen))]
         ids = torch.from_numpy(rows.read([every[each] for each in filled])).to(world.device)
         targets = ids[:, 1:].contiguous()
-        draws = Draws(0, _GROUP, filled, len(every))
+        draws = RowSelection(0, _GROUP, filled, len(every))
         with autocast():
             losses = model.evaluate(ids[:, :-1].contiguous(), targets, draws)
         there = draws._replace(rows=chosen)

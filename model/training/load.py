@@ -92,7 +92,7 @@ def _shapes(settings: PhaseRecipe) -> dict[str, tuple[int, ...]]:
 
     from model.families import registry
 
-    class Uninitialised(TorchFunctionMode):
+    class UninitialisedWeights(TorchFunctionMode):
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -101,7 +101,7 @@ def _shapes(settings: PhaseRecipe) -> dict[str, tuple[int, ...]]:
                 return named["tensor"] if "tensor" in named else args[0]
             return func(*args, **named)
 
-    with torch.device("meta"), Uninitialised():
+    with torch.device("meta"), UninitialisedWeights():
         made = registry.build(settings, torch.device("meta"))
     return {name: tuple(each.shape) for name, each in made.state_dict().items()}
 

@@ -26,9 +26,9 @@ from model.training.evaluate import evaluate
 from model.training.landing import Landing
 from model.training.progress import CurveEstimator, generator_states
 from model.training.reporting import Reporter, StepReport
-from model.training.saver import Saver, Trained
+from model.training.saver import Saver, TrainingState
 from model.training.schedule import Cooldown, Schedule
-from model.training.stepping import Paces, Step, Stepper, Sums
+from model.training.stepping import ObjectiveSums, Paces, Step, Stepper
 from trmcloud.core.contract import gate
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import DataError
@@ -56,7 +56,7 @@ class Trainer:
         settings: PhaseRecipe,
         world: World,
         data: PreparedData,
-        trained: Trained,
+        trained: TrainingState,
         parallel_model: nn.Module,
         landing: Landing,
         outlets: TrainingOutputs,
@@ -232,7 +232,7 @@ class Trainer:
 
     # -- log, evaluate, save ---------------------------------------------------------------
 
-    def _log(self, gradient_norm: float, sums: Sums) -> None:
+    def _log(self, gradient_norm: float, sums: ObjectiveSums) -> None:
         progress = self._progress
         told = sums.told(self._world)
         seconds = self._landing.step_s or self._clock.monotonic() - self._mark

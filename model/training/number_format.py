@@ -18,7 +18,7 @@ from model.families.protocol import LanguageModel, Objective
 from model.machine.distributed import World, skip_reduction
 from model.machine.precision import RejectedOption, autocast
 from model.machine.telemetry import Clock
-from model.training.checkpoint import Found
+from model.training.checkpoint import FoundCheckpoint
 from model.training.float8 import TILE, convert_layers, layer_of, within
 from model.training.landing import Limits
 from model.training.optim import Optimizer
@@ -387,7 +387,7 @@ def _verdict(made: Decision, backend: str, plain_s: float, float8_s: float) -> D
     return replace(made, why=f"float8 ({backend}) has {told}; more than {PAYS} is asked of it")
 
 
-def read_decision(checkpoints: Iterable[Found]) -> Decision | None:
+def read_decision(checkpoints: Iterable[FoundCheckpoint]) -> Decision | None:
     """Return the number format decided in the newest of them; None where that is unknown."""
     newest = max(checkpoints, key=lambda each: each.manifest.step, default=None)
     content = newest.manifest.extra.get(EXTRA) if newest is not None else None
@@ -440,7 +440,7 @@ class NumberFormat:
         model: LanguageModel,
         together: nn.Module,
         optimizer: Optimizer,
-        checkpoints: Sequence[Found],
+        checkpoints: Sequence[FoundCheckpoint],
         limits: Limits,
         clock: Clock,
     ) -> Decision:

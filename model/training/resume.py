@@ -21,7 +21,7 @@ from model.machine.telemetry import Metrics
 from model.machine.tensors import local, rows_of, span_of
 from model.training.checkpoint import (
     CheckpointFolder,
-    Found,
+    FoundCheckpoint,
     read_manifest,
     read_text,
     stored_tensors,
@@ -31,7 +31,7 @@ from model.training.landing import Landing
 from model.training.optim import Average, Optimizer, restore_trained
 from model.training.progress import Progress, restore_generators, row_from_json
 from model.training.reporting import say
-from model.training.saver import TALLIES, Trained
+from model.training.saver import TALLIES, TrainingState
 from model.training.soundness import Soundness
 from trmcloud.core.contract.manifest import MANIFEST_NAME, step_dir_name
 from trmcloud.core.contract.trainer_contract import ENV_ACCEPT_CHANGE, PhaseJob
@@ -97,7 +97,7 @@ _NONE, _ALL_DAMAGED = -1, -2
 
 def begin(
     job: PhaseJob,
-    trained: Trained,
+    trained: TrainingState,
     settings: PhaseRecipe,
     world: World,
     data: PreparedData,
@@ -107,7 +107,7 @@ def begin(
     *,
     now: float,
     accept_change: bool = False,
-) -> Trained:
+) -> TrainingState:
     """Brings ``trained`` to where this attempt starts, and the metrics file with it.
 
     Every rank reads the checkpoint that rank 0 has verified; other machines are sent it.
@@ -154,7 +154,7 @@ def load_weights(folder: Path, manifest: Any, model: Any) -> None:
             local(tensor).copy_(rows_of(tensors[name], span_of(tensor)))
 
 
-def _agree_on_latest(checkpoints: CheckpointFolder, world: World) -> Found | None:
+def _agree_on_latest(checkpoints: CheckpointFolder, world: World) -> FoundCheckpoint | None:
     step, problem = _NONE, None
     if world.is_main:
         checkpoints.clean()
@@ -171,12 +171,16 @@ def _agree_on_latest(checkpoints: CheckpointFolder, world: World) -> Found | Non
         return None
     folder = checkpoints.root / step_dir_name(step)
     share(folder, world)
-    return Found(folder, read_manifest(folder))
+    return FoundCheckpoint(folder, read_manifest(folder))
 
 
 def _agree_on_what_was_before(
-    found: Found, landing: Landing, checkpoints: CheckpointFolder, world: World, now: float
-) -> Found | None:
+    found: FoundCheckpoint,
+    landing: Landing,
+    checkpoints: CheckpointFolder,
+    world: World,
+    now: float,
+) -> FoundCheckpoint | None:
     """The checkpoint from before the cooldown that ``found`` was saved in, where that cooldown
     does not hold any more, and no other is due."""
     step = _NONE
@@ -189,10 +193,12 @@ def _agree_on_what_was_before(
         return None
     folder = checkpoints.root / step_dir_name(step)
     share(folder, world)
-    return Found(folder, read_manifest(folder))
+    return FoundCheckpoint(folder, read_manifest(folder))
 
 
-def _step_before(found: Found, landing: Landing, checkpoints: CheckpointFolder, now: float) -> int:
+def _step_before(
+    found: FoundCheckpoint, landing: Landing, checkpoints: CheckpointFolder, now: float
+) -> int:
     first, cooldown = found.manifest.cooldown_from, _progress(found).cooldown
     steps_before = PhaseRecipe.from_json(found.manifest.settings).steps
     if not first or (cooldown is not None and landing.keeps(cooldown, steps_before)):
@@ -206,7 +212,7 @@ def _step_before(found: Found, landing: Landing, checkpoints: CheckpointFolder, 
     return first if further else _NONE
 
 
-def _refuse_changes(found: Found, settings: PhaseRecipe, world: World) -> None:
+def _refuse_changes(found: FoundCheckpoint, settings: PhaseRecipe, world: World) -> None:
     """
     Raises:
         CheckpointError: naming what differs between the checkpoint's settings and these.
@@ -227,9 +233,9 @@ def _refuse_changes(found: Found, settings: PhaseRecipe, world: World) -> None:
 
 
 def _resume(
-    latest: Found,
-    before_cooldown: Found | None,
-    trained: Trained,
+    latest: FoundCheckpoint,
+    before_cooldown: FoundCheckpoint | None,
+    trained: TrainingState,
     settings: PhaseRecipe,
     world: World,
     data: PreparedData,
@@ -298,12 +304,12 @@ def _resume(
             )
 
 
-def _state(found: Found) -> Mapping[str, Any]:
+def _state(found: FoundCheckpoint) -> Mapping[str, Any]:
     state: Mapping[str, Any] = json.loads(read_text(found.folder, found.manifest, "state"))
     return state
 
 
-def _progress(found: Found) -> Progress:
+def _progress(found: FoundCheckpoint) -> Progress:
     """
     Raises:
         CheckpointError: it cannot be used.
@@ -321,7 +327,7 @@ def _progress(found: Found) -> Progress:
     return progress
 
 
-def _start_from(folder: Path, trained: Trained, data: PreparedData) -> None:
+def _start_from(folder: Path, trained: TrainingState, data: PreparedData) -> None:
     manifest = read_manifest(folder)
     verify(folder, manifest)
     if manifest.tokenizer_sha256 != data.tokenizer_sha256:
@@ -331,6 +337,10 @@ def _start_from(folder: Path, trained: Trained, data: PreparedData) -> None:
     load_weights(folder, manifest, trained.model)
 
 
-def make_fresh_state(model: LanguageModel, optimizer: Optimizer, settings: PhaseRecipe) -> Trained:
+def make_fresh_state(
+    model: LanguageModel, optimizer: Optimizer, settings: PhaseRecipe
+) -> TrainingState:
     average = Average(model, settings.ema_decay) if settings.ema else None
-    return Trained(model, optimizer, LossScale.of(settings.dtype), Progress(), average=average)
+    return TrainingState(
+        model, optimizer, LossScale.of(settings.dtype), Progress(), average=average
+    )

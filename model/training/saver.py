@@ -212,7 +212,7 @@ TALLIES = "tallies"
 
 
 @dataclass
-class Trained:
+class TrainingState:
     """The state that a run changes: weights, optimizer, loss scale, and progress.
 
     ``shards`` are the hashes of those that the checkpoint it goes on from had before it.
@@ -249,7 +249,7 @@ class Trained:
 
 
 @dataclass
-class _Pending:
+class _PendingSave:
     """A save that is being written."""
 
     step: int
@@ -282,7 +282,7 @@ class Saver:
         settings: PhaseRecipe,
         world: World,
         data: PreparedData,
-        trained: Trained,
+        trained: TrainingState,
         feed: Feed,
         checkpoints: CheckpointFolder,
         epoch: Callable[[], float],
@@ -294,7 +294,7 @@ class Saver:
         self._is_sharded = is_sharded(settings, world)
         self._route = Route.of(world) if self._is_sharded else None
         self._snapshots = {"weights": Snapshot(), "optimizer": Snapshot()}
-        self._pending: _Pending | None = None
+        self._pending: _PendingSave | None = None
 
     @property
     def is_pending(self) -> bool:
@@ -329,7 +329,7 @@ class Saver:
         making = self._making(progress.step)
         writes = self._is_sharded or self._world.is_main
         work = self._writing(making, generators) if writes else None
-        self._pending = _Pending(
+        self._pending = _PendingSave(
             *(progress.step, began, landing, making, manifest, Job(work), before),
             progress.val_bpb if progress.is_evaluated else None,
             stall_s=self._now() - began,
@@ -435,7 +435,7 @@ class Saver:
             return pieces
         return {name: piece for name, piece in pieces.items() if piece.shape}
 
-    def _finishing(self, pending: _Pending, files: tuple[CheckpointFile, ...]) -> Work:
+    def _finishing(self, pending: _PendingSave, files: tuple[CheckpointFile, ...]) -> Work:
         complete = replace(pending.manifest, files=files)
 
         def finish() -> tuple[CheckpointFile, ...]:
@@ -460,7 +460,7 @@ class Saver:
         self._world.part()
         return making
 
-    def _files(self, pending: _Pending) -> tuple[CheckpointFile, ...]:
+    def _files(self, pending: _PendingSave) -> tuple[CheckpointFile, ...]:
         """On the first rank, what all of them have written."""
         if not self._is_sharded:
             return pending.job.made
@@ -471,7 +471,7 @@ class Saver:
             sorted((file for row in rows for file in of_bytes(row.numpy().tobytes())), key=_order)
         )
 
-    def _done(self, pending: _Pending) -> SaveReport:
+    def _done(self, pending: _PendingSave) -> SaveReport:
         self._pending = None
         if pending.was_scored:
             self._written(lambda: self._add_late_metric(pending))
@@ -484,13 +484,13 @@ class Saver:
             pending.landing,
         )
 
-    def _give_up(self, pending: _Pending) -> None:
+    def _give_up(self, pending: _PendingSave) -> None:
         self._pending = None
         if self._world.is_main:
             self._checkpoints.abandon(pending.making)
         self._take_back(pending)
 
-    def _take_back(self, pending: _Pending) -> None:
+    def _take_back(self, pending: _PendingSave) -> None:
         progress = self._trained.progress
         progress.saved_step, progress.best_bpb, progress.best_step = pending.before
 
@@ -509,7 +509,7 @@ class Saver:
         if number:
             raise failed or OSError(number, "rank 0 could not write a checkpoint")
 
-    def _add_late_metric(self, pending: _Pending) -> None:
+    def _add_late_metric(self, pending: _PendingSave) -> None:
         """The metric that came while the first rank was finishing the checkpoint."""
         scored = pending.manifest
         tallies = scored.extra.get(TALLIES, ())

@@ -1,5 +1,5 @@
-"""The learning rate: warm-up, then stable with a cooldown 1 − √t, a cosine, or constant; and when a
-cooldown begins.
+"""The learning-rate schedule: warm-up, then stable with a cooldown 1 − √t, a cosine, or
+constant; and when a cooldown begins.
 
 The rate is a pure function of the step once the cooldown is known, so a run that is stopped and
 resumed repeats it bit for bit. Where steps alone bind, the cooldown is known from the start.

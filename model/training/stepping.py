@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.data.batch import Batch, Draws
+from model.data.batch import Batch, RowSelection
 from model.families.protocol import LanguageModel, Objective
 from model.machine.distributed import World, skip_reduction
 from model.machine.precision import LossScale, autocast
@@ -97,7 +97,7 @@ def make_dummy_batch(settings: PhaseRecipe, device: torch.device) -> Batch:
     shape = (settings.batch, settings.sequence + 1)
     rows = torch.arange(math.prod(shape), device=device).view(shape) % settings.text_ids
     ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
-    return Batch(ids, targets, Draws.alone(settings.batch))
+    return Batch(ids, targets, RowSelection.alone(settings.batch))
 
 
 def warm_up(
@@ -135,7 +135,7 @@ def warm_up(
 # One optimizer step: micro-batches forward and backward, the gradients checked and applied.
 
 
-class Told(NamedTuple):
+class StepResult(NamedTuple):
     """The result of a step: means over the tokens of its micro-batches, on all ranks."""
 
     loss: float
@@ -148,7 +148,7 @@ class Step(NamedTuple):
 
     norm: float
     loss: float
-    sums: Sums
+    sums: ObjectiveSums
     left_out: str = ""
     """Empty: nothing was wrong with it."""
     overflows: bool = False
@@ -158,7 +158,7 @@ class Step(NamedTuple):
     """Seconds of each rank's forward passes, of the step before; empty for one rank alone."""
 
 
-class Sums:
+class ObjectiveSums:
     """A step's objectives, added up on the device; to read them would make it wait."""
 
     def __init__(self) -> None:
@@ -197,12 +197,12 @@ class Sums:
         loss, weight, norms, *paces = world.total(row).tolist()
         return loss / weight, norms / world.size, paces if world.size > 1 else ()
 
-    def told(self, world: World) -> Told:
+    def told(self, world: World) -> StepResult:
         """A collective call."""
         assert self._sum is not None
         row = (world.total(self._sum) / self.weight(world)).tolist()
         nats, (loss, *parts) = row[: self._passes], row[self._passes :]
-        return Told(loss, nats, dict(zip(self._names, parts, strict=True)))
+        return StepResult(loss, nats, dict(zip(self._names, parts, strict=True)))
 
 
 class Stepper:
@@ -236,7 +236,7 @@ class Stepper:
             FloatingPointError, TrainingDiverged: see ``Soundness.judge``.
         """
         settings, scale = self._settings, self._loss_scale.scale
-        sums = Sums()
+        sums = ObjectiveSums()
         for micro in range(settings.accumulation):
             taken = batch()
             weight = self._weight(taken.targets)

@@ -18,7 +18,7 @@ from trmcloud.adapters.ssh.keys import KeyStore
 from trmcloud.adapters.ssh.session import environment
 from trmcloud.adapters.ssh.sync import HEAD_LOST_S, PeerMachines
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.errors import Dropped, HostKeyChanged, LinkError, LoginRefused
+from trmcloud.core.errors import ConnectionDropped, HostKeyChanged, LinkError, LoginRefused
 
 # -- ssh connection -----------------------------------------------------------------------------
 # The connection to a pod: pinned, multiplexed, made anew after a drop, and plain in its errors.
@@ -105,7 +105,7 @@ def test_a_silent_pod_is_given_up_in_time(pod: SshPod) -> None:
     connection = pod.connect()
     connection.run("true")
     begun = time.monotonic()
-    with pytest.raises(Dropped, match="in time"):
+    with pytest.raises(ConnectionDropped, match="in time"):
         connection.run("sleep 60", timeout_s=1.0)
     assert time.monotonic() - begun < 10
     assert connection.run("echo back").out == b"back\n"
@@ -125,7 +125,7 @@ def test_a_server_that_is_down_is_named_and_found_again(pod: SshPod) -> None:
     connection = pod.connect()
     connection.run("true")
     pod.server.stop()
-    with pytest.raises(Dropped, match="refuses connections"):
+    with pytest.raises(ConnectionDropped, match="refuses connections"):
         connection.run("true")
     pod.server.start()
     assert connection.run("echo up").out == b"up\n"
@@ -285,7 +285,7 @@ def test_what_cannot_be_read_is_no_word(second: Second) -> None:
     assert second.told() == (None, "")
 
     def nobody(name: str) -> list[object]:
-        raise Dropped("1 of 2 machines have an address")
+        raise ConnectionDropped("1 of 2 machines have an address")
 
     lost = PeerMachines(nobody, lambda: second.now)  # type: ignore[arg-type]
     assert lost.judge(REPORT, str(second.folder)) == REPORT

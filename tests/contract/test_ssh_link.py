@@ -19,7 +19,7 @@ from trmcloud.adapters.ssh.sync import remote_manifests
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointFile, to_json
 from trmcloud.core.contract.trainer_contract import Heartbeat
-from trmcloud.core.errors import CheckpointError, Dropped, HostKeyChanged, LinkError
+from trmcloud.core.errors import CheckpointError, ConnectionDropped, HostKeyChanged, LinkError
 
 pytestmark = needs_sshd
 WEIGHTS = CheckpointFile("weights.safetensors", "weights", 1000, "ab" * 32)
@@ -212,7 +212,7 @@ def test_a_pod_that_hangs_holds_nobody_for_long(rented: Rented) -> None:
 def test_a_pod_without_an_address_is_out_of_reach(rented: Rented) -> None:
     rented.address = None
     assert rented.report() is None
-    with pytest.raises(Dropped, match="no address yet"):
+    with pytest.raises(ConnectionDropped, match="no address yet"):
         rented.link.send_orders(POD, contract.Orders(epoch=1))
 
 
@@ -312,7 +312,7 @@ class Machines:
         def write(connection: object, path: str, text: str, *, umask: str = "022") -> None:
             way = machines[id(connection)]
             if way and way == self.unreachable:
-                raise Dropped("it does not answer", where=way)
+                raise ConnectionDropped("it does not answer", where=way)
             self.written[way][f"{path.rpartition('/')[2]} {umask}"] = text
 
         patch.setattr("trmcloud.adapters.ssh.link.write_text", write)
@@ -337,7 +337,7 @@ def test_every_machine_of_a_pod_is_told_to_land(machines: Machines) -> None:
 
 def test_a_machine_that_does_not_answer_keeps_no_other_from_being_told(machines: Machines) -> None:
     machines.unreachable = "way-1"
-    with pytest.raises(Dropped, match="does not answer"):
+    with pytest.raises(ConnectionDropped, match="does not answer"):
         machines.link.send_orders(POD, contract.Orders(epoch=3, land=True))
     assert machines.names() == [["orders.json 022"], [], ["orders.json 022"]]
 
@@ -469,5 +469,5 @@ def test_somebody_logs_in_by_the_same_key_to_the_same_pod_alone(rented: Rented) 
 
 def test_nobody_logs_in_to_a_pod_without_an_address(rented: Rented) -> None:
     rented.address = None
-    with pytest.raises(Dropped):
+    with pytest.raises(ConnectionDropped):
         rented.link.login(POD)

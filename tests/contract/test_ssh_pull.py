@@ -18,7 +18,7 @@ from trmcloud.adapters.ssh.pull import pull
 from trmcloud.adapters.ssh.push import parcel_of, push
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointFile
-from trmcloud.core.errors import CheckpointError, DoesNotFit, Dropped, LinkError
+from trmcloud.core.errors import CheckpointError, ConnectionDropped, DoesNotFit, LinkError
 from trmcloud.ports.compute import StageItem
 
 # -- Pulling from a pod that drops, lies, or is slow: verified and whole, or a plain error ------
@@ -262,7 +262,7 @@ def test_a_pod_that_stays_away_is_given_up_with_what_came(pod: SshPod, tmp_path:
             gone.append(done)
             pod.server.stop()
 
-    with pytest.raises(Dropped, match="refuses connections"):
+    with pytest.raises(ConnectionDropped, match="refuses connections"):
         bring(pod, file, into=tmp_path / "to", progress=kill)
     pod.server.start()
     told: list[int] = []
@@ -413,7 +413,7 @@ def test_code_and_data_arrive_and_the_agent_is_told_last(there: SshPod, tmp_path
     check_there(Path(code_dir), sources)
     check_there(Path(data_dir), bins)
     note = (there.root / "pods" / POD / "staged.json").read_text()
-    assert contract.load_staged(note) == contract.Staged(code_dir, (data_dir,))
+    assert contract.load_staged(note) == contract.StagedFiles(code_dir, (data_dir,))
     whole = sum((tmp_path / "src" / name).stat().st_size for name in sources)
     whole += sum((tmp_path / "data" / name).stat().st_size for name in bins)
     assert told == sorted(told)

@@ -15,7 +15,7 @@ import pytest
 from tests.standins.runpod.machines import no_namespaces
 from trmcloud.adapters.ssh.checks import ssh_needs
 from trmcloud.adapters.ssh.connection import SshConnection
-from trmcloud.core.errors import Dropped, LinkError
+from trmcloud.core.errors import ConnectionDropped, LinkError
 
 ROOT = Path(__file__).resolve().parents[2]
 TRY = """
@@ -59,7 +59,7 @@ def test_each_way_to_be_kept_out_is_told(tmp_path: Path, route: str, host: str, 
         timeout=60,
     )
     kind, _, rest = done.stdout.partition(" | ")
-    assert kind == Dropped.__name__, done.stdout + done.stderr
+    assert kind == ConnectionDropped.__name__, done.stdout + done.stderr
     assert rest.startswith(says), rest
     assert "let SSH out" in rest.partition(" | ")[2]
 
@@ -110,7 +110,7 @@ def test_a_middlebox_is_not_taken_for_the_pod(
             alias="trmc",
             control_dir=tmp_path,
         )
-        with pytest.raises(Dropped, match=says):
+        with pytest.raises(ConnectionDropped, match=says):
             connection.run("true", timeout_s=2.0)
 
 
@@ -130,7 +130,7 @@ def test_a_configuration_that_ssh_refuses_is_no_trouble_of_the_line(
     )
     with pytest.raises(LinkError, match="Bad configuration option: frobnicate") as caught:
         connection.run("true")
-    assert not isinstance(caught.value, Dropped)
+    assert not isinstance(caught.value, ConnectionDropped)
     assert "frobnicate" in connection.misconfigured(10.0)
     (need,) = [need for need in ssh_needs(tmp_path) if need.missing]
     assert need.name == "ssh"

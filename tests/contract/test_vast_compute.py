@@ -28,7 +28,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.storage import pod_disks_gb, price_per_hour
-from trmcloud.pod.agent.terminate import Answer, Tools, _request
+from trmcloud.pod.agent.terminate import EndAnswer, Tools, _request
 from trmcloud.ports.compute import PodRequest
 from trmcloud.providers.vast import self_end
 from trmcloud.providers.vast.api import VastApi
@@ -349,9 +349,9 @@ def test_its_rate_and_its_disks_are_told_apart(rig: Rig) -> None:
 # -- its own end ---------------------------------------------------------------------------------
 
 
-def attempts(environment: dict[str, str]) -> dict[str, Answer]:
+def attempts(environment: dict[str, str]) -> dict[str, EndAnswer]:
     """The status that each state of an instance is read as."""
-    nothing = Answer(None, "not installed", False)
+    nothing = EndAnswer(None, "not installed", False)
     tools = Tools(lambda *_, **__: nothing, _request)
     return {name: act() for name, act in self_end.ways(environment, tools)}
 

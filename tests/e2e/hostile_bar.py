@@ -21,7 +21,7 @@ from tests.reasons import quoted
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.streams import forgive_streams
-from trmcloud.core.clock import Unknown
+from trmcloud.core.clock import UnknownSince
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
@@ -132,7 +132,7 @@ def main() -> None:
         run = replace(RUN, generations=(gone, refused, replace(second, number=3)))
         made = ActionState("create", AT, AT + 1, FailureKind.AMBIGUOUS, words("create"))
         run = replace(run, state=State.RENTING, actions={ActionKey("r-1", 3, "create", 1): made})
-        world.listed["runpod"] = Unknown(AT, words("list"))
+        world.listed["runpod"] = UnknownSince(AT, words("list"))
         show(run, 2)
         run = replace(run, state=State.BOOTING)
         world.trouble = LinkError(words("line-boot"), next_step=words("line-next"))

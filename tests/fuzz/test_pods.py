@@ -50,7 +50,7 @@ GRANTS = bk.Grants(
     "p", AT, {"fast": bk.PhaseSlots(1, ("g1-slot-0",), {"g1-slot-0": KEPT})}, {"a/b/c": "http://x"},
     (bk.FolderGet("/x", (bk.FileGet("a/b.bin", 1, "0" * 64, ("http://x",)),)),), "http://y",
 )  # fmt: skip
-STAGED = contract.Staged("/workspace/trmcloud/code/x", ("/workspace/trmcloud/data/y",))
+STAGED = contract.StagedFiles("/workspace/trmcloud/code/x", ("/workspace/trmcloud/data/y",))
 LOADERS: list[tuple[Any, Callable[[Any], Any]]] = [
     (REPORT, contract.load_report),
     (BEAT, load_heartbeat),

@@ -19,7 +19,7 @@ from typing import Any, Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from model.data.batch import Batch, Draws
+from model.data.batch import Batch, RowSelection
 from model.families.registry import provide_families
 from model.machine.distributed import World, join_world, parallel
 from model.machine.precision import LossScale
@@ -87,7 +87,9 @@ def train(settings: PhaseRecipe, world: World) -> dict[str, Any]:
         next(numbers)
         rows = torch.randint(0, 64, (ROWS, settings.sequence + 1), generator=drawn)
         mine = rows[world.rank * settings.batch : (world.rank + 1) * settings.batch]
-        return Batch(mine[:, :-1].contiguous(), mine[:, 1:].contiguous(), Draws.alone(len(mine)))
+        return Batch(
+            mine[:, :-1].contiguous(), mine[:, 1:].contiguous(), RowSelection.alone(len(mine))
+        )
 
     course, calls = [], dict[str, int]()
     for number in range(STEPS):

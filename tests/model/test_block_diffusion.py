@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from model import sample, score
-from model.data.batch import Draws
+from model.data.batch import RowSelection
 from model.data.folder import open_data
 from model.data.order import Tokens
 from model.data.packing import PAD, document_starts
@@ -110,7 +110,7 @@ def test_flex_attention_mixes_what_sdpa_does(row: int, block: int) -> None:
 
 def test_a_later_block_and_padding_change_nothing_to_the_last_bit() -> None:
     model, x = make(), tokens(2)
-    draws = Draws.alone(2)
+    draws = RowSelection.alone(2)
     before = model.evaluate(x, x, draws)
     changed = x.clone()
     changed[:, 12:] = 5
@@ -126,22 +126,23 @@ def test_a_later_block_and_padding_change_nothing_to_the_last_bit() -> None:
 
 def test_a_steps_times_are_one_in_every_part_of_the_span_however_rows_are_dealt_out() -> None:
     span = Span(0.3, 0.8)
-    whole = masked_diffusion.times(Draws(7, 40, range(6), 6), 5, span)
+    whole = masked_diffusion.times(RowSelection(7, 40, range(6), 6), 5, span)
     assert sorted(((whole.flatten() - 0.3) / 0.5 * 30).int().tolist()) == list(range(30))
     assert (whole.std(dim=1) > 0.02).all(), "a row's blocks have times of their own"
     parts = [
-        masked_diffusion.times(Draws(7, 40, rows, 6), 5, span) for rows in ([4, 1], [0, 2, 3, 5])
+        masked_diffusion.times(RowSelection(7, 40, rows, 6), 5, span)
+        for rows in ([4, 1], [0, 2, 3, 5])
     ]
     assert torch.equal(torch.cat(parts), whole[[4, 1, 0, 2, 3, 5]])
-    hidden = masked_diffusion.thresholds(Draws(7, 40, range(6), 6), 9)
-    assert torch.equal(masked_diffusion.thresholds(Draws(7, 40, [5], 6), 9), hidden[5:])
-    for other in (Draws(8, 40, range(6), 6), Draws(7, 46, range(6), 6)):
+    hidden = masked_diffusion.thresholds(RowSelection(7, 40, range(6), 6), 9)
+    assert torch.equal(masked_diffusion.thresholds(RowSelection(7, 40, [5], 6), 9), hidden[5:])
+    for other in (RowSelection(8, 40, range(6), 6), RowSelection(7, 46, range(6), 6)):
         assert not torch.equal(masked_diffusion.times(other, 5, span), whole)
         assert not torch.equal(masked_diffusion.thresholds(other, 9), hidden)
 
 
 def test_a_token_is_hidden_as_often_as_its_time_says() -> None:
-    draws = Draws(0, 0, range(500), 500)
+    draws = RowSelection(0, 0, range(500), 500)
     hidden = masked_diffusion.thresholds(draws, 40) < 0.3
     assert float(hidden.float().mean()) == pytest.approx(0.3, abs=0.01)
 
@@ -186,7 +187,9 @@ def test_the_bound_is_what_enumeration_gives(monkeypatch: pytest.MonkeyPatch) ->
     number, drawn = 50_000, 0.0
     rows = x.expand(number, -1)
     for group in range(4):
-        drawn += float(model.evaluate(rows, rows, Draws(0, group, range(number), number)).sum())
+        drawn += float(
+            model.evaluate(rows, rows, RowSelection(0, group, range(number), number)).sum()
+        )
     assert drawn / (4 * number) == pytest.approx(exact, rel=0.01)
     assert abs(exact / 6 - math.log(4)) > 0.1, "weights that say something"
 
@@ -194,7 +197,7 @@ def test_the_bound_is_what_enumeration_gives(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_loss_is_the_mean_over_what_is_no_padding() -> None:
     model, x = make(), tokens(3)
     x[0, 8:] = x[2, 4:] = PAD
-    draws = Draws(1, 2, range(3), 3)
+    draws = RowSelection(1, 2, range(3), 3)
     nats = model.evaluate(x, x, draws)[0]
     made = model.loss(x, x, draws)
     assert float(made.loss) == pytest.approx(float(nats.sum()) / (8 + 16 + 4), rel=1e-6)
@@ -203,7 +206,7 @@ def test_a_loss_is_the_mean_over_what_is_no_padding() -> None:
 
 def test_nothing_visible_costs_and_the_mask_is_never_predicted() -> None:
     model, x = make(), tokens(64)
-    draws = Draws(3, 0, range(64), 64)
+    draws = RowSelection(3, 0, range(64), 64)
     nats = model.evaluate(x, x, draws)[0]
     at = masked_diffusion.times(draws, 4, WHOLE)[:, model.block_of]
     hidden = masked_diffusion.thresholds(draws, 16) < at
@@ -230,7 +233,7 @@ def learnt(texts: Callable[[int, int], Tensor], steps: int) -> BlockDiffusion:
     adam = torch.optim.Adam(model.parameters(), 1e-2)
     for step in range(steps):
         x = texts(16, step)
-        model.loss(x, x, Draws(0, step, range(16), 16)).loss.backward()
+        model.loss(x, x, RowSelection(0, step, range(16), 16)).loss.backward()
         adam.step()
         adam.zero_grad()
     return model
@@ -244,14 +247,14 @@ def chain_model() -> BlockDiffusion:
 def test_clipping_to_the_chosen_span_lowers_the_variance_of_the_bound() -> None:
     model, number = learnt(loaded_dice, 15), 400
     x = loaded_dice(number, 99)
-    draws = Draws(0, 1, range(number), number)
+    draws = RowSelection(0, 1, range(number), number)
     model.adapt(model.tallied(model.evaluate(x, x, draws), x, draws).tolist())
     chosen = model.span
     assert chosen != WHOLE
 
     @torch.no_grad()
     def variance(span: Span, group: int) -> float:
-        nats = model._bound(x, Draws(5, group, range(number), number), span)
+        nats = model._bound(x, RowSelection(5, group, range(number), number), span)
         return float(nats.view(number, 4, 4).sum(dim=2).var())
 
     for group in (1, 2, 3):  # other draws than it was chosen by
@@ -459,9 +462,9 @@ def test_every_text_is_read_once_an_epoch_whole(texts: Path, settings: PhaseReci
     data = open_data(texts)
     made = changed(settings, **DIFFUSION, vocab_size=301)
     stream = data.train_stream(made)
-    from model.data.folder import Supply
+    from model.data.folder import ShardFeeder
 
-    Supply(data, stream)
+    ShardFeeder(data, stream)
     read = stream.read(range(stream.rows))
     tokens = np.fromfile(texts / "train.bin", data.dtype)
     whole = np.split(tokens, document_starts(tokens, data.tokenizer.bos))[1:]

@@ -19,7 +19,7 @@ from model.training import checkpoint, resume
 from model.training.checkpoint import (
     CheckpointFolder,
     Contents,
-    Found,
+    FoundCheckpoint,
     read_manifest,
     read_tensors,
     read_text,
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> CheckpointFolder:
     return made
 
 
-def save(folder: CheckpointFolder, step: int, bpb: float | None = 2.0) -> Found:
+def save(folder: CheckpointFolder, step: int, bpb: float | None = 2.0) -> FoundCheckpoint:
     return folder.save(contents(step), manifest(step, bpb))
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from model.data.feed import FAILED, READY, WAITING, Feed
 from model.data.folder import open_data
-from model.data.order import Order, batch_samples, permuted, read_windows, window_count
+from model.data.order import SampleOrder, batch_samples, permuted, read_windows, window_count
 from model.data.packing import AT_HAND, document_starts, pack
 from model.machine.distributed import World
 from model.machine.telemetry import Clock
@@ -36,7 +36,7 @@ from trmcloud.core.spec.settings import PhaseRecipe
 
 @given(size=st.integers(1, 300), seed=st.integers(0, 2**31), epoch=st.integers(0, 1000))
 def test_every_window_is_read_once_an_epoch(size: int, seed: int, epoch: int) -> None:
-    order = Order(seed)
+    order = SampleOrder(seed)
     order.add(size)
     order.finish()
     samples = range(epoch * size, (epoch + 1) * size)

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from model import sample, score, solve
-from model.data.batch import Draws
-from model.data.folder import Supply, open_data
+from model.data.batch import RowSelection
+from model.data.folder import ShardFeeder, open_data
 from model.data.packing import GIVEN, PAD
 from model.data.stream import RowLayout, rows_of
 from model.families import masked_diffusion
@@ -26,7 +26,7 @@ from model.families.cache import Cache
 from model.families.dense import Shape
 from model.families.drawing import make_sampler
 from model.families.hdp.model import PlanDiffusion
-from model.families.masked_diffusion import WHOLE, Places, Span
+from model.families.masked_diffusion import WHOLE, RowPlaces, Span
 from model.families.protocol import Sampling
 from model.preparing import readers
 from model.preparing.cache import Cache as PreparingCache
@@ -103,9 +103,9 @@ def mask_by_hand(segments: tuple[int, int, int]) -> Tensor:
     return seen
 
 
-def places_of(segments: tuple[int, int, int]) -> Places:
+def places_of(segments: tuple[int, int, int]) -> RowPlaces:
     model = PlanDiffusion(replace(SHAPE, sequence=sum(segments)), segments)
-    return Places(model.seen_of, sum(segments[1:]))
+    return RowPlaces(model.seen_of, sum(segments[1:]))
 
 
 @pytest.mark.parametrize("question", [1, 2, 7, 16])
@@ -143,7 +143,7 @@ def test_an_execution_never_changes_a_plans_logits_to_the_last_bit() -> None:
 
 @torch.no_grad()
 def test_a_plans_bound_is_the_same_whatever_is_executed() -> None:
-    model, draws = make(), Draws.alone(1)
+    model, draws = make(), RowSelection.alone(1)
     one = row([1, 2], [3, 4, 5], [6, 7])
     other = row([1, 2], [3, 4, 5], [9, 8, 7, 6, 5])
     plan = slice(QUESTION, QUESTION + PLAN)
@@ -209,14 +209,14 @@ def test_the_bound_is_what_enumeration_gives(
     number, drawn = 50_000, 0.0
     targets = row(*parts, segments=segments).expand(number, -1)
     for group in range(4):
-        draws = Draws(0, group, range(number), number)
+        draws = RowSelection(0, group, range(number), number)
         drawn += float(model.evaluate(targets, targets, draws).sum())
     assert drawn / (4 * number) == pytest.approx(exact, rel=0.01)
     assert exact > 0
 
 
 def test_what_an_end_costs_stands_at_the_last_token_before_it() -> None:
-    model, draws = make(), Draws(4, 0, range(40), 40)
+    model, draws = make(), RowSelection(4, 0, range(40), 40)
     x = row([1, 2], [3, 4], [5]).expand(40, -1)
     nats = model.evaluate(x, x, draws)[0]
     text = [QUESTION, QUESTION + 1, QUESTION + PLAN]
@@ -241,7 +241,7 @@ def test_behind_a_visible_end_nothing_is_hidden_or_costs(
         return states(noisy, clean)
 
     monkeypatch.setattr(model, "_noisy_states", noted)
-    x, draws = rows(200), Draws(0, 7, range(200), 200)
+    x, draws = rows(200), RowSelection(0, 7, range(200), 200)
     model.evaluate(x, x, draws)
     [noisy] = asked
     assert (noisy == MASK).any()
@@ -253,7 +253,7 @@ def test_behind_a_visible_end_nothing_is_hidden_or_costs(
 
 def test_a_loss_is_the_mean_over_tokens_and_ends_and_its_parts_make_it_up() -> None:
     model, x = make(), torch.cat([row([1], [2, 3], [4, 5, 6]), row([], [], [7])])
-    draws = Draws(1, 2, range(2), 2)
+    draws = RowSelection(1, 2, range(2), 2)
     nats = model.evaluate(x, x, draws)[0]
     made = model.loss(x, x, draws)
     assert made.loss.item() == pytest.approx(float(nats.sum()) / (3 + 4 + 1 + 2), rel=1e-6)
@@ -265,7 +265,7 @@ def test_a_loss_is_the_mean_over_tokens_and_ends_and_its_parts_make_it_up() -> N
 def test_times_are_one_for_the_plan_and_one_for_the_execution() -> None:
     model, number = make(), 300
     x = row([1], [2, 3, 4, 5], [6, 7, 8, 9, 1, 2]).expand(number, -1)
-    draws = Draws(0, 0, range(number), number)
+    draws = RowSelection(0, 0, range(number), number)
     nats = model.evaluate(x, x, draws)
     tallied = model.tallied(nats, x, draws).view(3, -1)
     assert int(tallied[0, masked_diffusion.SPANS.index(Span(1e-3, 1.0))]) == 2 * number
@@ -297,7 +297,7 @@ def learnt() -> PlanDiffusion:
     rate = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.05, steps)
     x = torch.cat([row(*worked(each % 9 + 1)) for each in range(18)])
     for step in range(steps):
-        model.loss(x, x, Draws(0, step, range(18), 18)).loss.backward()
+        model.loss(x, x, RowSelection(0, step, range(18), 18)).loss.backward()
         adam.step()
         rate.step()
         adam.zero_grad()
@@ -502,7 +502,7 @@ def test_every_text_that_fits_is_read_once_an_epoch_whole(
 ) -> None:
     data = open_data(in_segments)
     stream = data.train_stream(made)
-    Supply(data, stream)
+    ShardFeeder(data, stream)
     validation = data.validation_rows(made)
     read = [*stream.read(range(stream.rows)), *validation.read(range(validation.count))]
     assert stream.left_out + validation.left_out == TOO_LONG

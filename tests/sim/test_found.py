@@ -29,7 +29,7 @@ from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario, draw
 from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.controllers import Process
-from trmcloud.sim.world.facts import Trap, Truth
+from trmcloud.sim.world.facts import Trap, TrueCourse
 from trmcloud.sim.world.trainer import Shape
 from trmcloud.sim.world.world import SimWorld
 
@@ -231,7 +231,7 @@ def pod_at_work() -> tuple[SimWorld, Pod]:
     made = SimWorld(random.Random(1), ("runpod",))
     made.check = Invariants(made)
     made.check.forgotten = True  # nobody wrote down that this pod was wanted
-    made.truths["r-1"] = Truth(wish.plan, {"fast": SHAPE})
+    made.truths["r-1"] = TrueCourse(wish.plan, {"fast": SHAPE})
     start, name = made.queue.now, str(PodName("51a0c0de", "r-1", 1, 1_800_000_000))
     lease = Lease(
         "r-1", name, 1, start, start + 80_000, start + 81_000, 1000.0,

@@ -11,7 +11,7 @@ from tests.sim.test_last_word import run_for
 from trmcloud.core.contract.pod_contract import KeptCheckpoint, Orders, SaveAnswers
 from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
-from trmcloud.sim.world.trainer import Illness, SimTrainer
+from trmcloud.sim.world.trainer import SimTrainer, TrainerFault
 from trmcloud.sim.world.world import SimWorld
 
 
@@ -20,7 +20,7 @@ def at_work() -> tuple[SimWorld, Pod]:
     return pod_at_work()
 
 
-def trainer(ill: Illness | None = None) -> SimTrainer:
+def trainer(ill: TrainerFault | None = None) -> SimTrainer:
     return SimTrainer(
         SHAPE, run_id="r-1", attempt=1, pid=7, at=0.0, deadline_s=1e7, from_step=0, ill=ill
     )
@@ -36,7 +36,7 @@ def test_the_last_checkpoint_is_there_before_it_is_evaluated() -> None:
 
 
 def test_out_of_memory_in_the_last_evaluation_leaves_it_without_a_metric() -> None:
-    made = trainer(Illness("last_evaluation", 0.0, "71"))
+    made = trainer(TrainerFault("last_evaluation", 0.0, "71"))
     assert made.ends_at is not None
     assert made.struck
     assert made.heartbeat(made.ends_at + 1).outcome == "out_of_memory"  # type: ignore[union-attr]

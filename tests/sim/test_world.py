@@ -21,7 +21,7 @@ from trmcloud.sim.faults.table import NAMES, PAIRS, arm_all
 from trmcloud.sim.play import play, shrink, timeline
 from trmcloud.sim.scenario import draw
 from trmcloud.sim.world.clocks import EventQueue
-from trmcloud.sim.world.trainer import Illness, Shape, SimTrainer
+from trmcloud.sim.world.trainer import Shape, SimTrainer, TrainerFault
 
 SHAPE = Shape("fast", 100, 1.0, 10, 2.0, 20, 3.0, 5.0, 15.0)
 
@@ -160,7 +160,7 @@ def test_a_killed_trainer_keeps_only_what_it_had_saved() -> None:
 
 @pytest.mark.parametrize("kind", ["hang", "lost", "out_of_memory", "deaf"])
 def test_illnesses_strike(kind: str) -> None:
-    made = trainer(ill=Illness(kind, 40.0, "55"))
+    made = trainer(ill=TrainerFault(kind, 40.0, "55"))
     if kind == "hang":
         assert made.runs(1e9)
         assert made.step(1e9) == made.step(1040.0)

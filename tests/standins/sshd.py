@@ -137,11 +137,17 @@ class Sshd:
         return len(served)
 
     def stop(self) -> None:
-        """End the server and every connection that it serves."""
+        """End the server and every connection that it serves.
+
+        It is halted first: a client that is cut off connects again at once, and a connection that
+        the server accepted after the others were killed would outlive it.
+        """
         if self._process is None:
             return
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self.cut()
-        self._process.terminate()
+        self._process.kill()
         self._process.wait(_DEADLINE_S)
         self._process = None
 

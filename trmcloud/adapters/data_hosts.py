@@ -67,7 +67,7 @@ def check_files(
             if number == 0:
                 told.append(_content(data_set, file, head.size))
             yield CheckedFile(name, True, ", ".join(told))
-        except _Unusable as problem:
+        except _UnusableFile as problem:
             yield CheckedFile(name, False, str(problem))
 
 
@@ -98,7 +98,7 @@ def pin_to_commit(
         if not files.is_at_commit:
             commit = datasets.commit_of(_json(_RemoteFile(address, environ))[0])
             if not commit:
-                raise _Unusable("its answer names no commit")
+                raise _UnusableFile("its answer names no commit")
         there = datasets.HubFiles(files.repository, commit, files.folder)
         hashes: dict[str, str] = {}
         address = there.tree_address
@@ -109,8 +109,8 @@ def pin_to_commit(
             if not address:
                 break
         else:
-            raise _Unusable("its list of files does not end")
-    except _Unusable as problem:
+            raise _UnusableFile("its list of files does not end")
+    except _UnusableFile as problem:
         raise DataError(
             f"{data_set.name} cannot be pinned to a commit of {files.repository}: {problem}",
             where=address or files.tree_address,
@@ -139,10 +139,10 @@ def _json(file: _RemoteFile) -> tuple[Any, str]:
     try:
         return json.loads(text), link
     except (ValueError, RecursionError):
-        raise _Unusable("its answer is no JSON") from None
+        raise _UnusableFile("its answer is no JSON") from None
 
 
-class _Unusable(Exception):
+class _UnusableFile(Exception):
     """Why a file cannot be used, in words."""
 
 
@@ -171,20 +171,20 @@ class _RemoteFile:
             try:
                 with send(request, _TIMEOUT_S) as answer:
                     if answer.headers.get_content_type() == "text/html":
-                        raise _Unusable("the host answered with a web page")
+                        raise _UnusableFile("the host answered with a web page")
                     content = answer.read(count)
                     return _Answer(content, _whole(answer.headers) or size, sha256)
             except urllib.error.HTTPError as error:
                 with error:
                     if error.code not in (301, 302, 303, 307, 308):
-                        raise _Unusable(self._refusal(error.code)) from None
+                        raise _UnusableFile(self._refusal(error.code)) from None
                     sha256 = sha256 or (error.headers.get("X-Linked-ETag") or "").strip('"')
                     size = size or _number(error.headers.get("X-Linked-Size"))
                     url, token = _moved(url, error.headers.get("Location") or ""), ""
             except (OSError, HTTPException, ValueError) as error:
                 reason = getattr(error, "reason", error)
-                raise _Unusable(f"no answer: {reason}"[:200]) from None
-        raise _Unusable("the host redirects without end")
+                raise _UnusableFile(f"no answer: {reason}"[:200]) from None
+        raise _UnusableFile("the host redirects without end")
 
     def read_whole(self, most: int) -> tuple[bytes, str]:
         """(an answer that is no file, its ``Link`` header)
@@ -199,13 +199,13 @@ class _RemoteFile:
             with send(request, _TIMEOUT_S) as answer:
                 content = answer.read(most + 1)
                 if len(content) > most:
-                    raise _Unusable("its answer is too long")
+                    raise _UnusableFile("its answer is too long")
                 return content, answer.headers.get("Link") or ""
         except urllib.error.HTTPError as error:
             with error:
-                raise _Unusable(self._refusal(error.code)) from None
+                raise _UnusableFile(self._refusal(error.code)) from None
         except (OSError, HTTPException, ValueError) as error:
-            raise _Unusable(f"no answer: {getattr(error, 'reason', error)}"[:200]) from None
+            raise _UnusableFile(f"no answer: {getattr(error, 'reason', error)}"[:200]) from None
 
     def _refusal(self, code: int) -> str:
         variable = TOKEN_OF_HOST.get(urlsplit(self._address).netloc.lower())
@@ -220,7 +220,7 @@ def _moved(url: str, to: str) -> str:
         address = urljoin(url, to)
         if urlsplit(address).scheme in ("http", "https"):
             return address
-    raise _Unusable("the host redirects to what is no address of a server")
+    raise _UnusableFile("the host redirects to what is no address of a server")
 
 
 def _whole(headers: Any) -> int:
@@ -245,19 +245,19 @@ def _content(data_set: DataSet, file: _RemoteFile, size: int) -> str:
     if data_set.layout == "gpt2":
         words = struct.unpack("<3i", head[:12]) if len(head) >= 12 else ()
         if not words or words[0] != _GPT2_MAGIC:
-            raise _Unusable("no file of GPT-2 tokens: its first bytes are others")
+            raise _UnusableFile("no file of GPT-2 tokens: its first bytes are others")
         return f"{words[2]:,} tokens"
     if data_set.layout != "jsonl":
         return "text"
     try:
         row = json.loads(head.splitlines()[0])
     except (ValueError, IndexError, RecursionError):
-        raise _Unusable("its first line is no JSON") from None
+        raise _UnusableFile("its first line is no JSON") from None
     if not isinstance(row, dict):
-        raise _Unusable("its first line is no JSON object")
+        raise _UnusableFile("its first line is no JSON object")
     missing = [name for name in data_set.fields if name not in row]
     if missing:
-        raise _Unusable(f"it has {', '.join(row) or 'nothing'}, and no {', '.join(missing)}")
+        raise _UnusableFile(f"it has {', '.join(row) or 'nothing'}, and no {', '.join(missing)}")
     return f"keys {', '.join(row)}"
 
 
@@ -270,9 +270,9 @@ def _columns(column: str, file: _RemoteFile, size: int) -> str:
     try:
         schema = parquet.read_schema(_Ranges(file, size))
     except pyarrow.ArrowException as error:
-        raise _Unusable(f"no parquet: {error}"[:200]) from None
+        raise _UnusableFile(f"no parquet: {error}"[:200]) from None
     if column not in schema.names:
-        raise _Unusable(f"it has columns {', '.join(schema.names)}, and no {column!r}")
+        raise _UnusableFile(f"it has columns {', '.join(schema.names)}, and no {column!r}")
     return f"column {column!r} among {len(schema.names)}"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.clock import DatedFact, Maybe, UnknownSince
 from trmcloud.core.control import bookkeeping, ledger_facts
 from trmcloud.core.control.actions import owes_sweep
 from trmcloud.core.control.billing import awaiting_bill
@@ -110,14 +110,16 @@ def list_pods(
     reason why they are unknown."""
     at = context.wall()
     if provider in context.unasked:
-        return Unknown(at, "it was not asked")
+        return UnknownSince(at, "it was not asked")
     known = context.listed.get(provider)
-    if isinstance(known, Seen) and 0 <= at - known.at < at_most_s:
+    if isinstance(known, DatedFact) and 0 <= at - known.at < at_most_s:
         return known
     try:
-        seen: Maybe[tuple[PodSeen, ...]] = Seen(tuple(context.computes[provider].list_pods()), at)
+        seen: Maybe[tuple[PodSeen, ...]] = DatedFact(
+            tuple(context.computes[provider].list_pods()), at
+        )
     except ProviderError as error:
-        seen = Unknown(at, str(error))
+        seen = UnknownSince(at, str(error))
     context.listed[provider] = seen
     return seen
 
@@ -152,7 +154,7 @@ def unreached_providers(context: Context) -> tuple[tuple[str, str], ...]:
     return tuple(
         (name, seen.why)
         for name, seen in sorted(context.listed.items())
-        if isinstance(seen, Unknown) and seen.why
+        if isinstance(seen, UnknownSince) and seen.why
     )
 
 
@@ -169,7 +171,7 @@ def is_quiet(context: Context) -> bool:
         return False
     for name in providers_in_use(context):
         seen = list_pods(context, name)
-        if isinstance(seen, Unknown) or any(not pod.gone for pod in seen.value):
+        if isinstance(seen, UnknownSince) or any(not pod.gone for pod in seen.value):
             return False
     return True
 

@@ -17,7 +17,7 @@ from trmcloud.app.observer import Observer, final_bills
 from trmcloud.app.pod_request import SEND_WITHIN_S, command_variables, pod_request
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
-from trmcloud.core.clock import Instant, Seen, Unknown
+from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.contract.records import dump
 from trmcloud.core.control import events as ev
@@ -215,7 +215,7 @@ class RunDriver:
             return False
         self._listed_at = now
         listed = list_pods(self.context, generation.provider)
-        if isinstance(listed, Unknown) or generation.pod_id is None:
+        if isinstance(listed, UnknownSince) or generation.pod_id is None:
             return False
         pods = [pod for pod in listed.value if pod.name == generation.pod_name]
         if any(not pod.gone for pod in pods):
@@ -244,7 +244,7 @@ class RunDriver:
             if not self.errands:
                 run = _call_off_unrented(self.context, run)
             seen = self._observer.look(run, run.plan)
-            if isinstance(seen.report, Seen):
+            if isinstance(seen.report, DatedFact):
                 self._kept = {pull_name(kept): kept for kept in seen.report.value.kept}
             decision = decide(
                 run,
@@ -495,7 +495,7 @@ def land_overdrawn(context: Context) -> None:
     """Ask every run to land whose budget, at any level, was cut below what it holds."""
     ledger = context.ledger.read()
     now = context.wall()
-    for run_id, reason in govern(ledger, Unknown(now), now).land:
+    for run_id, reason in govern(ledger, UnknownSince(now), now).land:
         wish_to_stop(context, run_id, by="budget", reason=reason)
 
 

@@ -47,7 +47,7 @@ class PodListing:
 
 
 @dataclass(frozen=True)
-class NamedPodsEnded:
+class NamedPodEnds:
     """The pods that a provider was asked to end, as (provider, name); (provider, name, why) of each
     that it did not take; where the intent is kept until a ledger has it (empty: nowhere)."""
 
@@ -124,7 +124,7 @@ def list_named(
     return PodListing(tuple(pods), tuple(unreachable), tuple(asked))
 
 
-def end_run(context: Context, run_id: str) -> NamedPodsEnded:
+def end_run(context: Context, run_id: str) -> NamedPodEnds:
     """End every pod of a run that a person named, whether or not anything can be written.
 
     Raises:
@@ -159,7 +159,7 @@ def end_run(context: Context, run_id: str) -> NamedPodsEnded:
             context.intents.drop(Intent(run_id, "", at))
     ended = tuple(dict.fromkeys(ending.asked))
     left = tuple(each for each in ending.failed if each[:2] not in ended)
-    return NamedPodsEnded(ended, left, listed, recorded, kept_at)
+    return NamedPodEnds(ended, left, listed, recorded, kept_at)
 
 
 def _with_its_pod(context: Context, run: RunState) -> RunState:
@@ -180,7 +180,7 @@ def _with_its_pod(context: Context, run: RunState) -> RunState:
     return run
 
 
-def end_all(context: Context, found: PodListing) -> NamedPodsEnded:
+def end_all(context: Context, found: PodListing) -> NamedPodEnds:
     """End pods that were listed by name alone; of runs that this ledger knows, that is recorded."""
     ending = _Ending(context)
     at, recorded, kept_at = context.wall(), True, ""
@@ -197,7 +197,7 @@ def end_all(context: Context, found: PodListing) -> NamedPodsEnded:
                     _with_its_pod(context, ledger.runs[run_id])
                 recorded = recorded and known
         ending.end(each.provider, each.pod.name, each.pod.pod_id)
-    return NamedPodsEnded(tuple(ending.asked), tuple(ending.failed), found, recorded, kept_at)
+    return NamedPodEnds(tuple(ending.asked), tuple(ending.failed), found, recorded, kept_at)
 
 
 def end_overdue(context: Context) -> list[tuple[str, str]]:

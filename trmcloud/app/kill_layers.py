@@ -9,7 +9,7 @@ from trmcloud.app.reap import GuardVisit, last_visit
 from trmcloud.app.run_queries import is_driven, last_report, newest_beat
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import ProviderTraits, traits_of
-from trmcloud.core.clock import Maybe, Seen
+from trmcloud.core.clock import DatedFact, Maybe
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.budget import VERIFIED_FOR_S
@@ -171,7 +171,9 @@ def _pod_side(
 def _watchdog(pod: Maybe[PodSeen | None]) -> Layer:
     """On this machine it is the pod."""
     there = (
-        isinstance(pod, Seen) and pod.value is not None and pod.value.status is PodStatus.RUNNING
+        isinstance(pod, DatedFact)
+        and pod.value is not None
+        and pod.value.status is PodStatus.RUNNING
     )
     return Layer("watchdog", ARMED if there else ABSENT, "kills everything at the hard stop")
 
@@ -218,7 +220,7 @@ def _overshoot(
 ) -> MaxOverspend:
     generation = run.generation
     assert generation is not None
-    if isinstance(pod, Seen) and pod.value is None and generation.pod_id is not None:
+    if isinstance(pod, DatedFact) and pod.value is None and generation.pod_id is not None:
         return MaxOverspend(ZERO, f"{ZERO}: the pod is in no list any more")
     working = {name for name, layer in layers.items() if layer.state in WORKING}
     if not traits.rented and working & {"watchdog", "agent"}:
@@ -244,7 +246,7 @@ def _pod(context: Context, run: RunState) -> Maybe[PodSeen | None]:
     generation = run.generation
     assert generation is not None
     pods = list_pods(context, generation.provider, _SHOWN_S)
-    if not isinstance(pods, Seen):
+    if not isinstance(pods, DatedFact):
         return pods
     mine = [p for p in pods.value if p.name == generation.pod_name and not p.gone]
-    return Seen(mine[0] if mine else None, pods.at)
+    return DatedFact(mine[0] if mine else None, pods.at)

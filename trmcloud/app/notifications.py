@@ -21,7 +21,7 @@ from trmcloud.core.control.notices import (
     MOST_TROUBLES,
     NoticeInputs,
     ReaperVisit,
-    Symptom,
+    TrainingFinding,
     due_notices,
     trains_now,
 )
@@ -50,7 +50,7 @@ class Notifier:
     _taken: set[str] = field(default_factory=set)
     _cursor: int | None = None
     _looked_at: float | None = None
-    _symptoms: tuple[Symptom, ...] = ()
+    _symptoms: tuple[TrainingFinding, ...] = ()
     _senders: dict[str, Send] = field(default_factory=dict)
 
     def derive(self, *, silently: bool = False) -> int:
@@ -139,7 +139,7 @@ class Notifier:
         seen = None if visit is None else ReaperVisit(visit.at, visit.every_s, visit.machine)
         return NoticeInputs(reports, seen, self._symptoms)
 
-    def _found(self, ledger: LedgerState) -> list[Symptom]:
+    def _found(self, ledger: LedgerState) -> list[TrainingFinding]:
         """Return the symptoms in the numbers of running trainings."""
         found = []
         for run in ledger.runs.values():
@@ -148,5 +148,5 @@ class Notifier:
             with suppress(TrmcloudError, ValueError, KeyError):
                 for phase, made in find_symptoms(self.context, run).items():
                     for each in made:
-                        found.append(Symptom(run.run_id, phase, each.rule.value, each.step))
+                        found.append(TrainingFinding(run.run_id, phase, each.rule.value, each.step))
         return found

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trmcloud.app.context import Context, bucket_at, list_pods
-from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.clock import DatedFact, Maybe, UnknownSince
 from trmcloud.core.contract.pod_contract import AgentReport, load_report
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
@@ -121,33 +121,33 @@ class Observer:
         clock = self.context.clock.now()
         now, generation = clock.wall, run.generation
         if generation is None:
-            nothing = Unknown(now, "nothing was rented yet")
+            nothing = UnknownSince(now, "nothing was rented yet")
             return Observation(pods=nothing, report=nothing, bill=nothing)
         pods = list_pods(self.context, generation.provider, self.list_age_s)
         if generation.number != self._generation:
             self._generation, self._absent_lists = generation.number, 0
             self._stranger_at, self._heard_at = None, now
-        if isinstance(pods, Seen):
+        if isinstance(pods, DatedFact):
             present = any(pod.name == generation.pod_name for pod in pods.value)
             self._absent_lists = 0 if present else self._absent_lists + 1
         booting = run.state is State.BOOTING
-        unknown = Unknown(now)
+        unknown = UnknownSince(now)
         report: Maybe[AgentReport] = unknown
         link = self.context.links[generation.provider]
         found = link.report(generation.pod_name)
         trouble = link.trouble(generation.pod_name) if found is None and booting else None
         if found is not None:
-            report = Seen(found, found.at)
+            report = DatedFact(found, found.at)
         bill: Maybe[Bill] = unknown
         unbilled = False
         if run.state is State.SETTLING or generation.missed_at is not None:
             try:
                 compute = self.context.computes[generation.provider]
                 billed = compute.bill(generation.pod_id or generation.pod_name)
-                bill = Seen(billed, now) if billed is not None else bill
+                bill = DatedFact(billed, now) if billed is not None else bill
                 unbilled = billed is None
             except ProviderError as error:
-                bill = Unknown(now, str(error))
+                bill = UnknownSince(now, str(error))
         word = self._left_word(run, plan, generation, pods, found)
         return Observation(
             pods=pods,
@@ -202,7 +202,7 @@ class Observer:
 
 def _is_gone(generation: Generation, pods: Maybe[tuple[PodSeen, ...]]) -> bool:
     """Whether the list that was just read holds no pod of the generation that may be at work."""
-    if not isinstance(pods, Seen):
+    if not isinstance(pods, DatedFact):
         return False
     return not any(
         pod.name == generation.pod_name and not pod.gone and generation.pod_id in (None, pod.pod_id)

@@ -42,7 +42,7 @@ _CONFLICT = re.compile(r"The conflict is caused by:\n(?P<rows>(?:[ ]{4}[^\n]+\n)
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedPackages:
     """``versions`` is ``name==version`` of each package that would be installed; ``unknown`` says
     why they are not known here."""
 
@@ -71,7 +71,9 @@ def run_pip(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def resolve(packages: Packages, folder: Path, python: str = "", pip: Pip = run_pip) -> Resolved:
+def resolve(
+    packages: Packages, folder: Path, python: str = "", pip: Pip = run_pip
+) -> ResolvedPackages:
     """Ask pip whether ``packages`` can be installed together.
 
     Args:
@@ -100,14 +102,14 @@ def resolve(packages: Packages, folder: Path, python: str = "", pip: Pip = run_p
             constraints.write_text(packages.constraints_text())
             words += ["-c", str(constraints)]
         if not asked:
-            return Resolved(unknown="it names paths and repositories alone")
+            return ResolvedPackages(unknown="it names paths and repositories alone")
         try:
             done = pip(words)
         except (subprocess.TimeoutExpired, OSError):
-            return Resolved(unknown="the index did not answer in time")
+            return ResolvedPackages(unknown="the index did not answer in time")
         if done.returncode == 0:
-            return Resolved(_versions(report.read_text(encoding="utf-8")))
-    return Resolved(unknown=_why(f"{done.stdout}\n{done.stderr}", packages, python, pip))
+            return ResolvedPackages(_versions(report.read_text(encoding="utf-8")))
+    return ResolvedPackages(unknown=_why(f"{done.stdout}\n{done.stderr}", packages, python, pip))
 
 
 def _why(said: str, packages: Packages, python: str, pip: Pip) -> str:

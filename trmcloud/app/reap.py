@@ -14,7 +14,7 @@ from trmcloud.app.context import (
     providers_in_use,
 )
 from trmcloud.core.catalog.providers import is_brokered, load_all
-from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control import bookkeeping, ledger_facts
 from trmcloud.core.control import events as ev
@@ -76,8 +76,8 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
         try:
             # Listed before the ledger is read: a run launched in between owns its pod.
             known = context.listed.get(provider)
-            if not (isinstance(known, Seen) and 0 <= context.wall() - known.at < list_age_s):
-                known = Seen(tuple(compute.list_pods()), context.wall())
+            if not (isinstance(known, DatedFact) and 0 <= context.wall() - known.at < list_age_s):
+                known = DatedFact(tuple(compute.list_pods()), context.wall())
             context.listed[provider], listed = known, known.value
         except ProviderError as error:
             # Without a key it is no account of ours, unless it was one. A key that is refused is
@@ -85,7 +85,7 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
             keyless = isinstance(compute, UnreachableProvider) and isinstance(error, AuthError)
             if provider in in_use or not keyless:
                 unreachable.append((provider, str(error)))
-                context.listed[provider] = Unknown(context.wall(), str(error))
+                context.listed[provider] = UnknownSince(context.wall(), str(error))
             continue
         if not own_only:
             # Not on every sweep of a driver: it is one more question, for what hardly ever is.
@@ -95,7 +95,7 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
                 unreachable.append((provider, f"its second list: {error}"))
         ledger, now = context.ledger.read(), context.wall()
         lists[provider] = listed
-        found = govern(ledger, Seen(listed, now), now).orphans
+        found = govern(ledger, DatedFact(listed, now), now).orphans
         ending = {orphan.pod.pod_id for orphan in found}
         charged += bookkeeping.make_charges(ledger, provider, listed, now, ending)
         orphans += [

@@ -15,7 +15,7 @@ from trmcloud.app.run_queries import (
     link_trouble,
     waits_for,
 )
-from trmcloud.core.clock import Seen
+from trmcloud.core.clock import DatedFact
 from trmcloud.core.contract.gate import gain_per_usd, gain_soon
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.ledger_facts import holds_of, is_deleted
@@ -235,7 +235,7 @@ def _shown_at(context: Context, run: RunState, now: float) -> float | None:
     if generation is None:
         return None
     listed = context.listed.get(generation.provider)
-    if isinstance(listed, Seen):
+    if isinstance(listed, DatedFact):
         return listed.at
     report = last_report(context, run)
     heard_at = report.at if report is not None else 0.0

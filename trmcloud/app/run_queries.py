@@ -7,14 +7,14 @@ from typing import TypeVar
 from trmcloud.app.context import Context
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
-from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import controller
 from trmcloud.core.control.actions import PULL, TERMINATE, pulled_of
-from trmcloud.core.control.controller import Waiting
+from trmcloud.core.control.controller import WaitState
 from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.observation import PodStatus, ReportedValue
 from trmcloud.core.control.run_state import GRANT, Generation, RunState, State
@@ -31,7 +31,7 @@ BOOT_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
-class Errand:
+class WorkerTransfer:
     """A worker's present transfer in this process. ``what`` is stage, grant or a checkpoint's
     label; ``size`` is 0 while it is not known."""
 
@@ -112,13 +112,13 @@ def last_beat(context: Context, run: RunState) -> Heartbeat | None:
     return newest if newest is not None and newest.at >= since else None
 
 
-def errands(context: Context, run: RunState) -> tuple[Errand, ...]:
+def errands(context: Context, run: RunState) -> tuple[WorkerTransfer, ...]:
     found = []
     mine = (key for key in context.workers.running() if key.run_id == run.run_id)
     for key in sorted(mine, key=lambda key: (key.generation, key.verb, key.attempt, key.item)):
         done, size = context.workers.progress(key) or (0, 0)
         what = _label(key.item) if key.verb == PULL else key.verb
-        found.append(Errand(key, what, done, size))
+        found.append(WorkerTransfer(key, what, done, size))
     return tuple(found)
 
 
@@ -168,7 +168,7 @@ def is_listed_as_running(context: Context, run: RunState) -> bool:
     """Whether the provider's list showed the run's pod as running, when it was last asked for."""
     generation = run.generation
     pods = context.listed.get(generation.provider) if generation is not None else None
-    if generation is None or not isinstance(pods, Seen):
+    if generation is None or not isinstance(pods, DatedFact):
         return False
     return any(p.name == generation.pod_name and p.status is PodStatus.RUNNING for p in pods.value)
 
@@ -186,14 +186,14 @@ def bucket_trouble(context: Context, run: RunState) -> str:
     return f"not uploaded: {report.trouble}" if report is not None and report.trouble else ""
 
 
-def waits_for(context: Context, run: RunState) -> Waiting | None:
+def waits_for(context: Context, run: RunState) -> WaitState | None:
     """Return the event that a live run waits for, by its provider's last answer to this process."""
     generation = run.generation
     if generation is None or not run.live:
         return None
     pods = context.listed.get(generation.provider)
     if pods is None:
-        pods = Unknown(context.wall())
+        pods = UnknownSince(context.wall())
     return controller.waits_for(run, traits_of(generation.provider), pods)
 
 

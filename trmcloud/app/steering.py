@@ -251,7 +251,7 @@ RESUMABLE = (
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class Forecast:
     """The forecast of one of ``VERBS`` on a run, as of now.
 
     ``at_most`` is the most that it spends from now on, all of it within ``cap``; ``freed`` is what
@@ -282,7 +282,7 @@ def foresee(
     cap: Usd | None = None,
     offers: Sequence[Offer] = (),
     disk_rate: Usd = ZERO,
-) -> Foreseen:
+) -> Forecast:
     """``cap``: the run's whole budget that a raise would set; None: half as much again.
     ``offers``: what can be rented, for a fetch from a volume without a pod.
 
@@ -312,12 +312,12 @@ def _within(run: RunState, money: Money, amount: Usd) -> Usd:
     return min(amount, max(ZERO, run.cap - money.proven))
 
 
-def _land(run: RunState, money: Money, training: Training | None) -> Foreseen:
+def _land(run: RunState, money: Money, training: Training | None) -> Forecast:
     generation = run.generation
     if refused := _refusal_to_end(run, told=run.stop is not None):
-        return Foreseen(LAND, run.run_id, refused)
+        return Forecast(LAND, run.run_id, refused)
     if generation is None or not generation.open:
-        return Foreseen(LAND, run.run_id, freed=run.reserved, cap=run.cap)
+        return Forecast(LAND, run.run_id, freed=run.reserved, cap=run.cap)
     chosen = run.candidate(generation.candidate_id)
     landing_s = chosen.landing_s if chosen is not None else 0.0
     if training is not None and training.landing_s is not None:
@@ -326,12 +326,12 @@ def _land(run: RunState, money: Money, training: Training | None) -> Foreseen:
     return _ending(LAND, run, money, landing_s + traits.end_grace_s + traits.kill_latency_s)
 
 
-def _stop(run: RunState, money: Money, training: Training | None) -> Foreseen:
+def _stop(run: RunState, money: Money, training: Training | None) -> Forecast:
     generation = run.generation
     if refused := _refusal_to_end(run, told=run.stop is not None and run.stop.at_once):
-        return Foreseen(STOP, run.run_id, refused)
+        return Forecast(STOP, run.run_id, refused)
     if generation is None or not generation.open:
-        return Foreseen(STOP, run.run_id, freed=run.reserved, cap=run.cap)
+        return Forecast(STOP, run.run_id, freed=run.reserved, cap=run.cap)
     seen = _ending(STOP, run, money, traits_of(generation.provider).kill_latency_s)
     if training is None:
         return seen
@@ -346,10 +346,10 @@ def _refusal_to_end(run: RunState, *, told: bool) -> str:
     return "it was told to already" if told else ""
 
 
-def _ending(verb: str, run: RunState, money: Money, seconds: float) -> Foreseen:
+def _ending(verb: str, run: RunState, money: Money, seconds: float) -> Forecast:
     at_most = _within(run, money, cost(money.rate or ZERO, seconds))
     freed = _freed(run, money, at_most)
-    return Foreseen(verb, run.run_id, at_most=at_most, freed=freed, cap=run.cap, seconds=seconds)
+    return Forecast(verb, run.run_id, at_most=at_most, freed=freed, cap=run.cap, seconds=seconds)
 
 
 def _freed(run: RunState, money: Money, at_most: Usd) -> Usd:
@@ -358,48 +358,48 @@ def _freed(run: RunState, money: Money, at_most: Usd) -> Usd:
     return max(ZERO, run.reserved - spent - at_most)
 
 
-def _save(context: Context, run: RunState, money: Money, training: Training | None) -> Foreseen:
+def _save(context: Context, run: RunState, money: Money, training: Training | None) -> Forecast:
     if why := why_not_saved(context, run):
-        return Foreseen(SAVE, run.run_id, why)
+        return Forecast(SAVE, run.run_id, why)
     # It is evaluated, too: the trainer's own measure is of both.
     seconds = (training.landing_s or 0.0) if training is not None else 0.0
     at_most = _within(run, money, cost(money.rate or ZERO, seconds))
-    return Foreseen(SAVE, run.run_id, at_most=at_most, cap=run.cap, seconds=seconds)
+    return Forecast(SAVE, run.run_id, at_most=at_most, cap=run.cap, seconds=seconds)
 
 
-def _fetch(context: Context, run: RunState, offers: Sequence[Offer], disk_rate: Usd) -> Foreseen:
+def _fetch(context: Context, run: RunState, offers: Sequence[Offer], disk_rate: Usd) -> Forecast:
     known = checkpoints_of(context, run)
     chosen = next((c for c in known if c.best), next((c for c in known if c.latest), None))
     if short_rentals.is_needed(context, run):
         if run.live:
-            return Foreseen(FETCH, run.run_id, "its pod is not proven gone yet")
+            return Forecast(FETCH, run.run_id, "its pod is not proven gone yet")
         try:
             made = short_rentals.errand_for(run, offers, 0, disk_rate, context.wall())
         except TrmcloudError as error:
-            return Foreseen(FETCH, run.run_id, error.what)
-        return Foreseen(
+            return Forecast(FETCH, run.run_id, error.what)
+        return Forecast(
             FETCH, run.run_id, at_most=made.worst_case, cap=max(run.cap, made.worst_case),
             seconds=made.hard_stop_s, rents=f"{made.hardware} at {made.rate}/h",
             what=chosen.label if chosen is not None else "",
         )  # fmt: skip
     if chosen is None and not run.live:
-        return Foreseen(FETCH, run.run_id, "no checkpoint of it is known")
+        return Forecast(FETCH, run.run_id, "no checkpoint of it is known")
     if chosen is None and not any(kept.places for kept in known):
-        return Foreseen(FETCH, run.run_id, "it has saved no checkpoint yet")
-    return Foreseen(FETCH, run.run_id, cap=run.cap, what=chosen.label if chosen else "")
+        return Forecast(FETCH, run.run_id, "it has saved no checkpoint yet")
+    return Forecast(FETCH, run.run_id, cap=run.cap, what=chosen.label if chosen else "")
 
 
-def _raise(context: Context, run: RunState, cap: Usd | None) -> Foreseen:
+def _raise(context: Context, run: RunState, cap: Usd | None) -> Forecast:
     if run.live:
-        return Foreseen(
+        return Forecast(
             RAISE, run.run_id,
             "its pod's end was fixed when it was rented: it can go on with more once it has landed",
         )  # fmt: skip
     if run.outcome not in RESUMABLE:
-        return Foreseen(RAISE, run.run_id, f"there is nothing to go on with: {_ended(run)}")
+        return Forecast(RAISE, run.run_id, f"there is nothing to go on with: {_ended(run)}")
     line = context.ledger.read().line("run", run.run_id)
     spent = line.settled + line.reserved
     whole = cap if cap is not None else Usd.from_micros(run.cap.micros * 3 // 2)
     if whole <= spent:
-        return Foreseen(RAISE, run.run_id, f"{spent} of it is spent: name more", cap=whole)
-    return Foreseen(RAISE, run.run_id, at_most=whole - spent, cap=whole)
+        return Forecast(RAISE, run.run_id, f"{spent} of it is spent: name more", cap=whole)
+    return Forecast(RAISE, run.run_id, at_most=whole - spent, cap=whole)

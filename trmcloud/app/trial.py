@@ -24,8 +24,8 @@ from trmcloud.app.commands import CommandRequest, check_first_word, command_of, 
 from trmcloud.app.home import make_home
 from trmcloud.app.trial_checks import (
     Check,
-    Hired,
     Observed,
+    RequestedMachine,
     Result,
     failed,
     judge,
@@ -136,7 +136,7 @@ def try_command(
     ground: TrialGround,
     request: CommandRequest,
     bounds: TrialBounds,
-    hired: Hired,
+    hired: RequestedMachine,
     here: Path,
     data: str,
     progress: Progress,

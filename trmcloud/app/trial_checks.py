@@ -117,7 +117,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Absent:
+class MissingFile:
     """A file or module that the command did not find in the copy, and that is here."""
 
     name: str
@@ -143,10 +143,10 @@ class Facts:
     most_bytes: int = 0
     data: str = ""
     """``--data``, as it was typed."""
-    missing: tuple[Absent, ...] = ()
+    missing: tuple[MissingFile, ...] = ()
     outside_reads: tuple[str, ...] = ()
     outside_writes: tuple[str, ...] = ()
-    own_modules: tuple[Absent, ...] = ()
+    own_modules: tuple[MissingFile, ...] = ()
     """Modules that were imported from outside the copy."""
     modules: tuple[str, ...] = ()
     """Installed modules that were imported."""
@@ -459,7 +459,7 @@ _PROBE_STEPS = 200
 
 
 @dataclass(frozen=True)
-class Hired:
+class RequestedMachine:
     """The machine and money of the printed line, as they were typed to ``try``."""
 
     hardware: str = ""
@@ -471,7 +471,7 @@ class Hired:
         return self.hardware not in ("", "local")
 
 
-def run_line(facts: Facts, hired: Hired) -> str:
+def run_line(facts: Facts, hired: RequestedMachine) -> str:
     """Return the whole ``trmcloud run …`` line that follows from what was seen, quoted for a
     shell."""
     rented = hired.is_rented

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import tomllib
 
-from trmcloud.app.trial_checks import Absent, Facts, Observed, plain_name, requirement_names
+from trmcloud.app.trial_checks import Facts, MissingFile, Observed, plain_name, requirement_names
 from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree, why_left_out
 from trmcloud.core.contract.command import Command
 from trmcloud.pod.job import trmcloud_trial
@@ -97,10 +97,10 @@ def facts_of(
 
 def _outside(
     observed: Observed, tree: WorkingTree, folder: Path, data_dir: str
-) -> tuple[tuple[str, ...], tuple[Absent, ...], tuple[str, ...]]:
+) -> tuple[tuple[str, ...], tuple[MissingFile, ...], tuple[str, ...]]:
     """(files beyond those to send that were read, modules likewise, entries of the hub's cache)"""
     files: dict[str, None] = {}
-    modules: dict[str, Absent] = {}
+    modules: dict[str, MissingFile] = {}
     hub: dict[str, None] = {}
     for path in observed.paths:
         if path.writes or not path.there or (data_dir and _is_below(path.path, data_dir)):
@@ -117,7 +117,7 @@ def _outside(
     return tuple(files), tuple(modules.values()), tuple(hub)
 
 
-def _own_module(path: Path, here: Path) -> Absent:
+def _own_module(path: Path, here: Path) -> MissingFile:
     """A module that was imported from a folder that is neither sent nor installed."""
     top = path.parent
     while (top.parent / "__init__.py").exists():
@@ -126,16 +126,16 @@ def _own_module(path: Path, here: Path) -> Absent:
     place = top.parent if (top / "__init__.py").exists() else path.parent
     above = os.path.relpath(place, here)
     if set(above.split(os.sep)) == {".."}:
-        return Absent(f"module {name}", f"it is in {_short(str(place))}", f"--root {above}")
-    return Absent(
+        return MissingFile(f"module {name}", f"it is in {_short(str(place))}", f"--root {above}")
+    return MissingFile(
         f"module {name}", f"it is in {_short(str(place))}",
         f"copy {name} below the working folder, or install it from the requirements",
     )  # fmt: skip
 
 
-def _missing(observed: Observed, tree: WorkingTree, work: Path) -> tuple[Absent, ...]:
+def _missing(observed: Observed, tree: WorkingTree, work: Path) -> tuple[MissingFile, ...]:
     """Files and modules that the command did not find in the copy, and that are here."""
-    found: dict[str, Absent] = {}
+    found: dict[str, MissingFile] = {}
     candidates = [
         os.path.relpath(path.path, work)
         for path in observed.paths
@@ -162,7 +162,7 @@ def missing_module(line: str) -> str:
     return found[1].partition(".")[0] if found else ""
 
 
-def _missing_file(name: str, tree: WorkingTree) -> Absent | None:
+def _missing_file(name: str, tree: WorkingTree) -> MissingFile | None:
     """``name`` is relative to the folder that the command is started in."""
     path = tree.root / tree.folder / name
     if name in (".", "") or not name.isprintable() or not os.path.exists(path):
@@ -172,24 +172,24 @@ def _missing_file(name: str, tree: WorkingTree) -> Absent | None:
         if not path.is_file():
             return None
         above = "/".join(part for part in Path(name).parts if part == "..")
-        return Absent(name, "it is outside the tree", f"--root {above}")
+        return MissingFile(name, "it is outside the tree", f"--root {above}")
     if path.is_dir():
         if any(each.startswith(f"{sent}/") for each in tree.names):
             return None
         inside = next((entry for entry in sorted(path.rglob("*")) if entry.is_file()), None)
         why = _why(inside, tree) if inside is not None else ""
-        return Absent(name, why, f"--data {shlex.quote(name)}") if why else None
+        return MissingFile(name, why, f"--data {shlex.quote(name)}") if why else None
     why = why_left_out(tree, sent)
     if not why:
         return None
     if sent in tree.keys:
-        return Absent(name, why, f"a line !{sent} in {IGNORE_NAME}, if it is none")
+        return MissingFile(name, why, f"a line !{sent} in {IGNORE_NAME}, if it is none")
     above = Path(name).parent.as_posix()
     fix = f"git add --force {shlex.quote(name)}, or a folder for --data"
-    return Absent(name, why, f"--data {shlex.quote(above)}" if above != "." else fix)
+    return MissingFile(name, why, f"--data {shlex.quote(above)}" if above != "." else fix)
 
 
-def _missing_module(name: str, tree: WorkingTree) -> Absent | None:
+def _missing_module(name: str, tree: WorkingTree) -> MissingFile | None:
     here = tree.root / tree.folder
     for folder in folders_around(here):
         for path in places_of_module(folder, name):
@@ -198,13 +198,13 @@ def _missing_module(name: str, tree: WorkingTree) -> Absent | None:
             if not folder.is_relative_to(tree.root):
                 where = f"it is in {_short(str(folder))}, outside the tree"
                 above = os.path.relpath(folder, here)
-                return Absent(f"module {name}", where, f"--root {shlex.quote(above)}")
+                return MissingFile(f"module {name}", where, f"--root {shlex.quote(above)}")
             inside = path if path.is_file() else next(iter(sorted(path.rglob("*.py"))), path)
             if why := _why(inside, tree):
-                return Absent(f"module {name}", why, f"send {os.path.relpath(inside, here)}")
+                return MissingFile(f"module {name}", why, f"send {os.path.relpath(inside, here)}")
             at = path.parent if path.name != "__init__.py" else path.parent.parent
             path_word = shlex.quote(os.path.relpath(at, here))
-            return Absent(
+            return MissingFile(
                 f"module {name}", "is not on Python's path",
                 f"env PYTHONPATH={path_word} before the command", is_sent=True,
             )  # fmt: skip

@@ -116,7 +116,7 @@ class TrialJob:
     version: int = 1
 
 
-class Interrupted(Exception):
+class TrialInterrupted(Exception):
     """SIGTERM came: the trial ends."""
 
 
@@ -321,7 +321,7 @@ class _Attempt:
                 if told_at is None:
                     ran_s = steady - began
                 if self._is_interrupted():
-                    raise Interrupted
+                    raise TrialInterrupted
                 if ended or too_large:
                     break
                 asked = asked or self._is_due(ran_s, resumes=resumes)
@@ -661,7 +661,7 @@ def main() -> None:
     job = load(TrialJob, 1, read_small(folder / JOB_NAME) or "")
     try:
         observed = Trial(folder, job).run()
-    except Interrupted:
+    except TrialInterrupted:
         sys.exit(130)
     write_atomic(folder / OBSERVED_NAME, dump(observed), durable=False)
 

@@ -29,7 +29,7 @@ from trmcloud.core.errors import DataError
 from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:  # reading them takes a package that other commands need not load
-    from trmcloud.app.package_resolving import Resolved
+    from trmcloud.app.package_resolving import ResolvedPackages
     from trmcloud.app.requirement_files import Packages
 
 IGNORE_NAME = ".trmcloudignore"
@@ -99,7 +99,7 @@ class WorkingTree:
     """Whether files below ``root`` differ from that commit, or are not in it."""
     packages: Packages | None = None
     """The packages of --pip; None where it was left out."""
-    resolved: Resolved | None = None
+    resolved: ResolvedPackages | None = None
     not_installed: tuple[str, ...] = ()
     """Without --pip, the lists of packages that are there."""
     above: str = ""
@@ -119,7 +119,7 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
         DataError: there is nothing, or more than is sent; it names what is largest.
     """
     listed = _by_git(root)
-    ignored = _Ignored(root)
+    ignored = _IgnoreRules(root)
     names, keys, links, sizes = [], [], [], {}
     for name in sorted(set(listed if listed is not None else _walked(root))):
         out = any(name == folder or name.startswith(f"{folder}/") for folder in also_out)
@@ -174,7 +174,7 @@ def why_left_out(tree: WorkingTree, name: str) -> str:
         return "it looks like a key"
     if name in tree.links or path.is_symlink():
         return "it is a link"
-    if _Ignored(tree.root).leaves_out(name):
+    if _IgnoreRules(tree.root).leaves_out(name):
         return f"{IGNORE_NAME} leaves it out"
     return "git ignores it" if tree.by_git else "it is hidden, or in an environment"
 
@@ -301,7 +301,7 @@ def _too_large(root: Path, sizes: dict[str, int], whole: int) -> DataError:
     )
 
 
-class _Ignored:
+class _IgnoreRules:
     """The lines of an ignore file, as gitignore(5) has them: the last that matches decides."""
 
     def __init__(self, root: Path) -> None:

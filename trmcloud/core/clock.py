@@ -47,7 +47,7 @@ class Anchor:
 
 
 @dataclass(frozen=True)
-class Seen(Generic[T]):
+class DatedFact(Generic[T]):
     """A fact, and when it was observed (epoch seconds)."""
 
     value: T
@@ -55,11 +55,11 @@ class Seen(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownSince:
     """Nothing is known since ``since`` (epoch seconds). Unknown is never zero and never gone."""
 
     since: float
     why: str = ""
 
 
-Maybe = Seen[T] | Unknown
+Maybe = DatedFact[T] | UnknownSince

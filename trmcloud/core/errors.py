@@ -208,11 +208,11 @@ class LoginRefused(LinkError):
     pass
 
 
-class Dropped(LinkError):
+class ConnectionDropped(LinkError):
     pass
 
 
-class NoAddress(Dropped):
+class NoAddress(ConnectionDropped):
     pass
 
 

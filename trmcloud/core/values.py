@@ -38,7 +38,7 @@ def _dataclass(cls: type[Any] | None = None, /, **options: bool) -> Any:
         )
         for name in _WHEN_USED:
             if name not in vars(cls):
-                setattr(cls, name, _WhenUsed(cls, name, "kw_only" in options))
+                setattr(cls, name, _LazyAttribute(cls, name, "kw_only" in options))
         if at_once:
             _complete(cls, "kw_only" in options, has_own_init=has_own_init)
         return cls
@@ -61,7 +61,7 @@ _WHEN_USED = ("__init__", "__setstate__", "__dataclass_fields__", "__match_args_
 """Without one of these there is no value of a class, and nobody knows its fields."""
 
 
-class _WhenUsed:
+class _LazyAttribute:
     """An attribute of ``cls``, which is completed when somebody first asks for it."""
 
     def __init__(self, cls: type[Any], name: str, kw_only: bool) -> None:
@@ -75,7 +75,7 @@ class _WhenUsed:
 
 def _complete(cls: type[Any], kw_only: bool, *, has_own_init: bool = False) -> None:
     """Two threads may do it at once: each makes the same, and what others ask for comes last."""
-    own = {name for name, value in vars(cls).items() if not isinstance(value, _WhenUsed)}
+    own = {name for name, value in vars(cls).items() if not isinstance(value, _LazyAttribute)}
     if own.issuperset(_WHEN_USED):
         return
     dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
@@ -84,7 +84,7 @@ def _complete(cls: type[Any], kw_only: bool, *, has_own_init: bool = False) -> N
             setattr(cls, name, made)
 
 
-class _InitWhenUsed:
+class _LazyInit:
     """``__init__`` of ``cls``, written when somebody first asks for it."""
 
     def __init__(self, cls: type[Any]) -> None:
@@ -178,7 +178,7 @@ def _methods(cls: type[Any], has_own_init: bool) -> dict[str, Any]:
         "__replace__": __replace__,
         "__setstate__": __setstate__,
         "__match_args__": tuple(field.name for field in fields if field.init and not field.kw_only),
-        "__init__": _InitWhenUsed(cls),
+        "__init__": _LazyInit(cls),
     }
 
 

@@ -15,9 +15,15 @@ from trmcloud.core.contract.pod_contract import PODS_DIR, parse_pod_name
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, Outcome
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.values import dataclass
-from trmcloud.export.standalone import Spec, Standalone, read_spec
+from trmcloud.export.standalone import Spec, StandaloneRun, read_spec
 from trmcloud.io.files import read_small
-from trmcloud.pod.agent.attempts import RECORD_NAME, Lives, ended_at, read_lives, used_s
+from trmcloud.pod.agent.attempts import (
+    RECORD_NAME,
+    StandaloneAttempts,
+    ended_at,
+    read_lives,
+    used_s,
+)
 from trmcloud.pod.agent.watchdog import POD_NAME
 from trmcloud.ports.machine import RunFiles
 
@@ -86,7 +92,7 @@ def read_adopted_run(root: Path, files: RunFiles) -> AdoptedRun:
     if lives is None or lives.last is None or not _is_ours(lives):
         raise ConflictError("this is no record of a script's run", where=str(root / RECORD_NAME))
     spec = read_spec(root / "spec.json")
-    run = Standalone(root)
+    run = StandaloneRun(root)
     last = lives.last
     over = run.over(last)
     rate, used = _accounted(root, lives, spec)
@@ -106,7 +112,7 @@ def read_adopted_run(root: Path, files: RunFiles) -> AdoptedRun:
     )
 
 
-def _accounted(root: Path, lives: Lives, spec: Spec) -> tuple[Usd, float]:
+def _accounted(root: Path, lives: StandaloneAttempts, spec: Spec) -> tuple[Usd, float]:
     """The rate of its last start, and the seconds of all of them, time given anew included."""
     ends = {life.number: ended_at(root, lives, life) for life in lives.lives}
     groups: list[list[Any]] = []
@@ -116,7 +122,7 @@ def _accounted(root: Path, lives: Lives, spec: Spec) -> tuple[Usd, float]:
         groups[-1].append(life)
     used = 0.0
     for group in groups:
-        part = Lives(lives.run_id, lives.ledger, lives.recipe, tuple(group))
+        part = StandaloneAttempts(lives.run_id, lives.ledger, lives.recipe, tuple(group))
         used += used_s(part, ends, spec.clock, max(ends[life.number] for life in group))
     rate = spec.candidate.rate
     assert lives.last is not None
@@ -137,7 +143,7 @@ def _best(run_id: str, files: RunFiles, root: Path) -> CheckpointManifest:
     raise NotFoundError(f"{run_id} saved no checkpoint", where=str(root))
 
 
-def _is_ours(lives: Lives) -> bool:
+def _is_ours(lives: StandaloneAttempts) -> bool:
     """It may come from another machine: its names become paths here."""
     named = all(parse_pod_name(str(life.pod)) is not None for life in lives.lives)
     return named and _RUN_ID.fullmatch(str(lives.run_id)) is not None

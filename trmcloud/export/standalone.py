@@ -44,8 +44,8 @@ from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.agent.attempts import (
     PAID,
     WALL,
-    Life,
-    Lives,
+    StandaloneAttempt,
+    StandaloneAttempts,
     ended_at,
     read_lives,
     report_of,
@@ -54,7 +54,7 @@ from trmcloud.pod.agent.attempts import (
 )
 from trmcloud.pod.agent.follow import Follower
 from trmcloud.pod.agent.nodes import Nodes, for_nodes, write_nodes
-from trmcloud.pod.agent.terminate import SHUTDOWN, TERMINATION_NAME, Chain, ways_of
+from trmcloud.pod.agent.terminate import SHUTDOWN, TERMINATION_NAME, SelfEnd, ways_of
 from trmcloud.pod.agent.watchdog import (
     HARD_STOP,
     POD_NAME,
@@ -126,7 +126,7 @@ class RunEnded(Exception):
         self.outcome, self.why = outcome, why
 
 
-class Standalone:
+class StandaloneRun:
     """The run in ``root``. ``now`` is epoch seconds; ``token`` makes the run's names (n hex digits
     each time it is asked)."""
 
@@ -153,7 +153,9 @@ class Standalone:
         with self._locked():
             lives = read_lives(self.root)
             if lives is None:
-                lives = Lives(f"r-{self._token(6)}", self._token(8), spec.plan.spec.recipe)
+                lives = StandaloneAttempts(
+                    f"r-{self._token(6)}", self._token(8), spec.plan.spec.recipe
+                )
             elif lives.recipe != spec.plan.spec.recipe:
                 raise ConflictError(
                     f"this folder holds a run of {lives.recipe}, not of {spec.plan.spec.recipe}",
@@ -171,7 +173,7 @@ class Standalone:
                     return ended
             return self._start(spec, lives, again=again and last is not None)
 
-    def _start(self, spec: Spec, lives: Lives, *, again: bool) -> Outcome | None:
+    def _start(self, spec: Spec, lives: StandaloneAttempts, *, again: bool) -> Outcome | None:
         chosen, now = spec.candidate, self._now()
         ends = {life.number: ended_at(self.root, lives, life) for life in lives.lives}
         used = 0.0 if again else used_s(lives, ends, spec.clock, now)
@@ -213,7 +215,7 @@ class Standalone:
                 f"for up to {chosen.worst_case} more"
             )
             return ended
-        life = Life(number, str(name), now, again=again)
+        life = StandaloneAttempt(number, str(name), now, again=again)
         pod_dir = self._pod_dir(life)
         pod_dir.mkdir(parents=True, exist_ok=True)
         write_atomic(pod_dir / contract.LEASE_NAME, contract.dump(lease))
@@ -232,7 +234,7 @@ class Standalone:
         )
         return None
 
-    def _done(self, lives: Lives) -> Mapping[str, PhaseEnded]:
+    def _done(self, lives: StandaloneAttempts) -> Mapping[str, PhaseEnded]:
         """Phases that need not run again: finished, and where another follows, past their gate."""
         done = {}
         for life in lives.lives:
@@ -246,7 +248,7 @@ class Standalone:
                     )
         return done
 
-    def _spawn(self, life: Life, chosen: Candidate) -> None:
+    def _spawn(self, life: StandaloneAttempt, chosen: Candidate) -> None:
         pod_dir = self._pod_dir(life)
         environment = {**os.environ, contract.ENV_POD: life.pod, "PYTHONUNBUFFERED": "1"}
         words = (
@@ -310,7 +312,7 @@ class Standalone:
             )
             write_atomic(out_dir / contract.JOB_NAME, contract.dump(job))
         write_nodes(pod_dir, nodes)
-        write_atomic(pod_dir / contract.STAGED_NAME, contract.dump(contract.Staged(str(code))))
+        write_atomic(pod_dir / contract.STAGED_NAME, contract.dump(contract.StagedFiles(str(code))))
 
     def follow(self, kept: Path | None = None) -> Outcome:
         """Show what agent and trainer write until the run has ended; how it ended. ``kept``: where
@@ -350,17 +352,17 @@ class Standalone:
 
     # -- looking ------------------------------------------------------------------------------
 
-    def watchdog(self, life: Life) -> tuple[int, str] | None:
+    def watchdog(self, life: StandaloneAttempt) -> tuple[int, str] | None:
         """The life's watchdog where it lives: (pid, start time)."""
         found = watchdog_of(self._pod_dir(life))
         return found if found is not None and processes.alive(*found) else None
 
-    def over(self, life: Life) -> bool:
+    def over(self, life: StandaloneAttempt) -> bool:
         if (self._pod_dir(life) / contract.ENDED_NAME).exists():
             return True
         return self.watchdog(life) is None
 
-    def outcome(self, life: Life) -> Outcome:
+    def outcome(self, life: StandaloneAttempt) -> Outcome:
         """Return the outcome of a life that is over."""
         if life.gave_up:
             return Outcome.FAILED
@@ -375,24 +377,24 @@ class Standalone:
     def why_last(self) -> str:
         return self.why(self._current()[1])
 
-    def why(self, life: Life) -> str:
+    def why(self, life: StandaloneAttempt) -> str:
         report = report_of(self.root, life)
         said = report.message if report is not None else ""
         return contract.strip_control(life.gave_up or said)
 
-    def _note(self, life: Life, name: str, key: str) -> str:
+    def _note(self, life: StandaloneAttempt, name: str, key: str) -> str:
         """Return a value of one of the life's JSON files; empty where it has none."""
         with contextlib.suppress(ValueError, KeyError, TypeError):
             return str(json.loads(read_small(self._pod_dir(life) / name) or "null")[key])
         return ""
 
-    def _current(self) -> tuple[Lives, Life]:
+    def _current(self) -> tuple[StandaloneAttempts, StandaloneAttempt]:
         lives = read_lives(self.root)
         if lives is None or lives.last is None:
             raise ConflictError("no run was begun here", where=str(self.root))
         return lives, lives.last
 
-    def _pod_dir(self, life: Life) -> Path:
+    def _pod_dir(self, life: StandaloneAttempt) -> Path:
         return self.root / contract.PODS_DIR / life.pod
 
     @contextlib.contextmanager
@@ -441,7 +443,7 @@ def guard(root: Path, pod_name: str) -> None:
     record = root / contract.PODS_DIR / pod_name / TERMINATION_NAME
     while True:
         with contextlib.suppress(Exception):
-            Chain(ways, record, why, tell=_say).run()
+            SelfEnd(ways, record, why, tell=_say).run()
         time.sleep(1.0)
 
 
@@ -463,7 +465,7 @@ def linger_s(root: Path, pod_name: str, environment: Mapping[str, str], now: flo
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     FAMILIES.provide(FamilyFolders(lambda: _FAMILIES))
-    run = Standalone(asked.root.absolute())
+    run = StandaloneRun(asked.root.absolute())
     try:
         if asked.command == "guard":
             guard(run.root, asked.pod)

@@ -28,7 +28,7 @@ Refusal = tuple[int, str]
 
 
 @dataclass(frozen=True)
-class Names:
+class AllowedHosts:
     """The hosts by which a server may be called: loopback's, ``more``, and any address of numbers
     where ``any_address``, since only names can be pointed elsewhere."""
 
@@ -44,17 +44,17 @@ class Names:
         return 421, "this server is not called by that name: use the address it printed"
 
 
-OF_LOOPBACK = Names()
+OF_LOOPBACK = AllowedHosts()
 
 
-def names_of(host: str) -> Names:
+def names_of(host: str) -> AllowedHosts:
     """The names of a server that listens at ``host``."""
     if host in LOOPBACK:
         return OF_LOOPBACK
     if host in ANY_ADDRESS:
         own = socket.gethostname(), socket.getfqdn()
-        return Names(frozenset(name.lower() for name in own), any_address=True)
-    return Names(frozenset({host.lower(), f"[{host}]".lower()}), any_address=True)
+        return AllowedHosts(frozenset(name.lower() for name in own), any_address=True)
+    return AllowedHosts(frozenset({host.lower(), f"[{host}]".lower()}), any_address=True)
 
 
 def headers_of(scope: Any) -> Mapping[str, str]:

@@ -25,7 +25,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import PhaseJob, load_job
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import load_small, write_atomic
-from trmcloud.pod.agent.boot_messages import Notes
+from trmcloud.pod.agent.boot_messages import BootMessages
 from trmcloud.pod.agent.nodes import (
     ALONE,
     HEAD_LOOK_EVERY_S,
@@ -37,7 +37,7 @@ from trmcloud.pod.agent.nodes import (
     parse_nodes,
     write_nodes,
 )
-from trmcloud.pod.agent.terminate import TERMINATION_NAME, Chain, own_ways_of, ways_of
+from trmcloud.pod.agent.terminate import TERMINATION_NAME, SelfEnd, own_ways_of, ways_of
 from trmcloud.pod.agent.watchdog import HARD_STOP, Watch, listen
 from trmcloud.pod.machine import processes
 from trmcloud.pod.machine.environment import agent_environment, for_trainers, pod_environment
@@ -128,7 +128,7 @@ class Pod:
         self._told = told
         self._ways = ways_of(environment)
         self._watch: Watch | None = None
-        self._notes: Notes | None = None
+        self._notes: BootMessages | None = None
         self._pod_dir: Path | None = None
         self._shown_s = 0.0
         self._head_lost = False
@@ -154,7 +154,7 @@ class Pod:
         if given.nodes.rank:
             self._ways = own_ways_of(self._environment)
         self._shown_s = 0.0 if given.lease.phases else _SHOWN_S
-        self._notes = Notes(given.pod_dir)
+        self._notes = BootMessages(given.pod_dir)
         self._watch = Watch(
             given.root,
             given.lease.pod_name,
@@ -199,7 +199,7 @@ class Pod:
             self._pod_dir = root / contract.PODS_DIR / name
             with contextlib.suppress(OSError):
                 self._pod_dir.mkdir(parents=True, exist_ok=True)
-            self._notes = Notes(self._pod_dir)
+            self._notes = BootMessages(self._pod_dir)
 
     def _linger(self, seconds: float) -> None:
         """Stay, idle, for the last report to be read; not past the hard stop, nor once told."""
@@ -240,7 +240,7 @@ class Pod:
         record = self._pod_dir / TERMINATION_NAME if self._pod_dir is not None else None
         while True:
             with contextlib.suppress(Exception):
-                chain = Chain(
+                chain = SelfEnd(
                     self._ways, record, why, sleep=self._sleep, tell=tell, shown_s=self._shown_s
                 )
                 chain.run()

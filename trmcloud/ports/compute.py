@@ -228,7 +228,7 @@ class PodKeys:
 
 
 @dataclass(frozen=True)
-class OwnLimit:
+class ProviderLimit:
     """A kill layer of the provider's own on one pod; ``layer`` is its name in the traits."""
 
     layer: str
@@ -284,7 +284,7 @@ class Compute(ABC):
         """
         return None
 
-    def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
+    def own_limits(self, pod_name: str) -> Sequence[ProviderLimit]:
         """Which of the provider's own limits stand on a pod: by what is known already, or one
         short question that is not asked again for minutes."""
         return ()

@@ -18,7 +18,7 @@ from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
 from trmcloud.core.values import dataclass, replace
 from trmcloud.sim.faults.table import ALL, NAMES, arm_all
 from trmcloud.sim.play import PlayResult, play
-from trmcloud.sim.scenario import Scenario, Wish
+from trmcloud.sim.scenario import Scenario, SimRun
 from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.trainer import Habit, Shape
 
@@ -201,7 +201,7 @@ def _scenario(plan: Plan, faults: tuple[str, ...], seed: int, detached: bool) ->
         shapes = {phase.name: _shape(rng, phase) for phase in tried[0].phases}
     expected = tried[0].soft_stop_s
     chosen = tuple(rng.sample(faults, min(len(faults), rng.randint(1, 3)))) if faults else ()
-    wish = Wish(
+    wish = SimRun(
         run_id=run_id,
         at_s=1.0,
         plan=plan,

@@ -30,7 +30,7 @@ _UPLOAD_S = 25.0
 
 
 @dataclass(frozen=True)
-class Wish:
+class SimRun:
     """One run: when it is launched, its plan, how its training really goes, and what follows.
 
     ``resume_after_s``: how long after its end the user resumes it, once (0: never).
@@ -53,7 +53,7 @@ class Scenario:
 
     seed: int
     providers: tuple[str, ...]
-    wishes: tuple[Wish, ...]
+    wishes: tuple[SimRun, ...]
     account_cap: Usd | None
     reaper: str
     """none, laptop (cron), or server (another machine)."""
@@ -224,7 +224,7 @@ def without(scenario: Scenario, index: int) -> Scenario:
     )
 
 
-def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> Wish:
+def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> SimRun:
     hours = 0.1 * 400 ** rng.random()
     rate = Usd.from_micros(int(500_000 * 100 ** rng.random()))
     names = rng.choice((("fast",), ("fast", "extreme"), ("fast", "extreme")))
@@ -283,7 +283,7 @@ def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> Wis
         gain, patience = per_step / usd_a_step, worth.choice((0, 2, 4))
         spec = replace(plan.spec, stop_at_gain=gain, patience=patience)
         plan = replace(plan, spec=spec)
-    return Wish(
+    return SimRun(
         run_id=f"r-{number}{rng.getrandbits(20):05x}",
         at_s=at_s,
         plan=plan,

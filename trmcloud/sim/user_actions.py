@@ -22,9 +22,9 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import BudgetRefused, NotFoundError, Outcome
 from trmcloud.core.money import ZERO
 from trmcloud.ports.compute import PodRequest
-from trmcloud.sim.scenario import Scenario, Wish
+from trmcloud.sim.scenario import Scenario, SimRun
 from trmcloud.sim.world.controllers import Process
-from trmcloud.sim.world.facts import START_AT, Truth
+from trmcloud.sim.world.facts import START_AT, TrueCourse
 from trmcloud.sim.world.world import SimWorld
 
 HOUR_S = 3600.0
@@ -56,7 +56,7 @@ class UserActions:
         if scenario.foreign:
             self._foreign_pods()
         for wish in scenario.wishes:
-            world.truths[wish.run_id] = Truth(wish.plan, wish.shapes)
+            world.truths[wish.run_id] = TrueCourse(wish.plan, wish.shapes)
             world.queue.after(wish.at_s, partial(self._launch, wish))
             if wish.stop_after_s:
                 world.queue.after(wish.at_s + wish.stop_after_s, partial(self._stop, wish))
@@ -84,11 +84,11 @@ class UserActions:
 
     # -- what users do ------------------------------------------------------------------------
 
-    def _launch(self, wish: Wish) -> None:
+    def _launch(self, wish: SimRun) -> None:
         process = Process(self.world, self.world.laptop, "launch", wish.project)
         process.do_and_drive(partial(self._start, process, wish))
 
-    def _start(self, process: Process, wish: Wish) -> None:
+    def _start(self, process: Process, wish: SimRun) -> None:
         """As the command does, once its plan is checked and its data ready."""
         driver = use_case.start(
             process.world, wish.plan, data=_DATA, detached=wish.detached, run_id=wish.run_id
@@ -106,7 +106,7 @@ class UserActions:
             process.kill()
         return got
 
-    def _stop(self, wish: Wish) -> None:
+    def _stop(self, wish: SimRun) -> None:
         run = self.world.ledger.read().runs.get(wish.run_id)
         if run is None or not run.live:
             return
@@ -148,7 +148,7 @@ class UserActions:
             self.world.queue.after(wish.resume_after_s, partial(self._resume, wish))
         self.world.queue.after(self.scenario.looks_every_s, self._look)
 
-    def _resume(self, wish: Wish) -> None:
+    def _resume(self, wish: SimRun) -> None:
         process = Process(self.world, self.world.laptop, "launch", wish.project)
 
         def resume() -> None:
@@ -166,7 +166,7 @@ class UserActions:
         if isinstance(said, BudgetRefused) and enough:
             self.world.check.fail("wasteful", f"{wish.run_id} may not use what it has left")
 
-    def _fetch(self, wish: Wish) -> None:
+    def _fetch(self, wish: SimRun) -> None:
         self._user(lambda p: self._fetch_best(p, wish))
         run = self.runs().get(wish.run_id)
         self._fetches += 1
@@ -176,7 +176,7 @@ class UserActions:
         if wish.run_id in self.runs() and self.world.rng.random() < 0.3:
             self._user(lambda p: self._prune(p, wish))
 
-    def _fetch_best(self, process: Process, wish: Wish) -> None:
+    def _fetch_best(self, process: Process, wish: SimRun) -> None:
         world, sim = process.world, self.world
         run = world.ledger.read().runs.get(wish.run_id)
         if run is None:
@@ -202,7 +202,7 @@ class UserActions:
         note = ev.Fetched(manifest.phase, manifest.step, manifest.sha256, "/sim/into")
         world.ledger.request(wish.run_id, note, world.wall())
 
-    def _prune(self, process: Process, wish: Wish) -> None:
+    def _prune(self, process: Process, wish: SimRun) -> None:
         files, run = self.world.files, find_run(process.world, wish.run_id)
         before = {p: _best(files.manifests(wish.run_id), p) for p in wish.shapes}
         to_go_on_from = {p: _to_go_on_from(files.manifests(wish.run_id), p) for p in wish.shapes}
@@ -293,7 +293,7 @@ class UserActions:
             for phase in rented.pod.report.phases
         )
 
-    def _judge_healthy(self, wish: Wish, run: RunState) -> None:
+    def _judge_healthy(self, wish: SimRun, run: RunState) -> None:
         check = self.world.check
         fine = (
             Outcome.FINISHED, Outcome.LANDED, Outcome.GATE_FAILED, Outcome.NEXT_PHASE_REFUSED,
@@ -322,7 +322,7 @@ class UserActions:
             if lived < promised - 60.0:
                 check.fail("wasteful", f"{run.run_id} landed {promised - lived:.0f} s early")
 
-    def _judge_refusal(self, wish: Wish, run: RunState) -> None:
+    def _judge_refusal(self, wish: SimRun, run: RunState) -> None:
         """A next phase is refused where it would not fit, and only there."""
         generation, last = run.generations[-1], list(wish.shapes.values())[-1]
         left_s = generation.soft_stop_at - (generation.ended_at or 0.0)

@@ -20,7 +20,7 @@ from typing import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from model.data.batch import Draws
+from model.data.batch import RowSelection
 from model.data.packing import PAD
 from model.families import masked_diffusion
 from model.families.bd3lm.plan import Settings
@@ -55,7 +55,7 @@ class BlockDiffusion(MaskedDiffusion):
     def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:
         return generate(self, start, sampling, self.embedding.weight.device)
 
-    def _bound(self, targets: Tensor, draws: Draws, span: Span) -> Tensor:
+    def _bound(self, targets: Tensor, draws: RowSelection, span: Span) -> Tensor:
         """(B, T) what each token adds to the bound: 0 where it is visible, or padding."""
         device = targets.device
         at = masked_diffusion.times(draws, self.timed, span).to(device)[:, self.block_of]

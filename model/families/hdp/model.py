@@ -27,13 +27,19 @@ from typing import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from model.data.batch import Draws
+from model.data.batch import RowSelection
 from model.data.packing import GIVEN, PAD
 from model.families import masked_diffusion
 from model.families.cache import Cache
 from model.families.dense import Shape
 from model.families.hdp.plan import Settings
-from model.families.masked_diffusion import MaskedDiffusion, Places, Span, blocks_of, uncover_block
+from model.families.masked_diffusion import (
+    MaskedDiffusion,
+    RowPlaces,
+    Span,
+    blocks_of,
+    uncover_block,
+)
 from model.families.protocol import Sampling
 from model.machine.precision import DTYPES
 from trmcloud.core.errors import DataError, UsageError
@@ -112,7 +118,7 @@ class PlanDiffusion(MaskedDiffusion):
             if left <= 0:
                 return
 
-    def _bound(self, targets: Tensor, draws: Draws, span: Span) -> Tensor:
+    def _bound(self, targets: Tensor, draws: RowSelection, span: Span) -> Tensor:
         """(B, T): 0 for the question, for what is visible and for what lies behind an end."""
         question, device = self.segments[0], targets.device
         clean, ended = self._filled(targets)
@@ -162,5 +168,5 @@ class PlanDiffusion(MaskedDiffusion):
     def _noisy_states(self, noisy: Tensor, clean: Tensor) -> Tensor:
         """(B, P + E, D) after the last block, of (B, P + E) ids beside (B, T) clean ones."""
         question, plan, _ = self.segments
-        places = Places(self.seen_of, noisy.shape[1])
+        places = RowPlaces(self.seen_of, noisy.shape[1])
         return self._states(noisy, clean[:, : question + plan], self.at, places)

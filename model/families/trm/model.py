@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model.data.batch import Draws
+from model.data.batch import RowSelection
 from model.families.attention import slower_sdpa
 from model.families.cache import Cache, Slot
 from model.families.drawing import generate
@@ -247,12 +247,12 @@ class TRM(LanguageModel):
         heads, device = shape.width // shape.head_dim, self.head.weight.device
         return slower_sdpa(heads, shape.head_dim, self.compute_dtype, device)
 
-    def loss(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Objective:
+    def loss(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Objective:
         nats = self.losses(ids, targets).float()
         judged = supervise(nats, self._weight_base, self._reward_scale)
         return Objective(judged.loss, nats, {"ce": judged.ce, "reward": judged.reward})
 
-    def evaluate(self, ids: Tensor, targets: Tensor, draws: Draws | None = None) -> Tensor:
+    def evaluate(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Tensor:
         return self.losses(ids, targets, per_token=True)
 
     def losses(self, ids: Tensor, targets: Tensor, per_token: bool = False) -> Tensor:

@@ -27,7 +27,7 @@ from trmcloud.core.spec.spec import DELETE, KEEP, RunSpec
 from trmcloud.export.adopt import find_folder
 from trmcloud.export.adopt import read_adopted_run as look_adopt
 from trmcloud.export.script import spec_text
-from trmcloud.pod.agent.attempts import Life, Lives, write_lives
+from trmcloud.pod.agent.attempts import StandaloneAttempt, StandaloneAttempts, write_lives
 from trmcloud.ports.compute import VolumeSeen
 
 # -- What the reaper puts on record before it ends a pod of nobody's ----------------------------
@@ -175,7 +175,9 @@ def folder_of(tmp_path: Path, *, run_id: str = "r-0a1b2c", pod: str = "") -> Pat
     root = tmp_path / "trmcloud-run"
     root.mkdir()
     pod = pod or str(PodName("0a1b2c3d", "r-0a1b2c", 1, int(NOW) + 100))
-    write_lives(root, Lives(run_id, "0a1b2c3d", "trm", (Life(1, pod, NOW),)))
+    write_lives(
+        root, StandaloneAttempts(run_id, "0a1b2c3d", "trm", (StandaloneAttempt(1, pod, NOW),))
+    )
     plan = make_plan(
         RunSpec("trm", ("fast",), "8xH100"), load_recipe("trm"), load_offers(NOW), NOW, "p-0000"
     )

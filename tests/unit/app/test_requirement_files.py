@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.app.package_resolving import Resolved, resolve
+from trmcloud.app.package_resolving import ResolvedPackages, resolve
 from trmcloud.app.requirement_files import Packages, found_in, read_packages
 from trmcloud.core.errors import DataError
 
@@ -278,7 +278,7 @@ def test_what_is_not_known_here_is_no_refusal(
 def test_paths_and_repositories_are_not_asked_for(tmp_path: Path) -> None:
     pip = Pip("")
     packages = listed(tmp_path, "git+https://example.org/a\nb @ https://example.org/b.whl\n")
-    assert resolve(packages, tmp_path, "", pip) == Resolved(
+    assert resolve(packages, tmp_path, "", pip) == ResolvedPackages(
         unknown="it names paths and repositories alone"
     )
     assert not pip.asked

@@ -12,12 +12,12 @@ import pytest
 from trmcloud.app.trial import Trial, key_of
 from trmcloud.app.trial_checks import (
     NAMES,
-    Absent,
     Attempt,
     Check,
     Facts,
-    Hired,
+    MissingFile,
     Observed,
+    RequestedMachine,
     Result,
     SeenKey,
     SeenSave,
@@ -104,7 +104,7 @@ def test_how_it_starts(first: Attempt, result: str, said: str) -> None:
 
 
 def test_what_was_not_sent_is_named_with_its_reason_and_what_sends_it() -> None:
-    absent = Absent("data/train.bin", "git ignores it", "--data data")
+    absent = MissingFile("data/train.bin", "git ignores it", "--data data")
     of = facts(Attempt(code=1, last_lines=("FileNotFoundError",)), missing=(absent,))
     made = check("starts", of)
     assert "data/train.bin is here and was not sent: git ignores it" in made.evidence
@@ -173,13 +173,13 @@ def test_how_it_stops_and_resumes() -> None:
     guess = check("resumes", facts(resumed=broken, **about))
     assert guess.result is Result.UNKNOWN
     assert "by --ckpt_path: it ended with code 2" in guess.evidence
-    assert "--resume" not in run_line(facts(resumed=broken, **about), Hired())
-    line = run_line(facts(resumed=goes_on, **about), Hired())
+    assert "--resume" not in run_line(facts(resumed=broken, **about), RequestedMachine())
+    line = run_line(facts(resumed=goes_on, **about), RequestedMachine())
     assert "--resume 'python train.py --ckpt_path {checkpoint}' -- python train.py" in line
 
 
 def test_the_line_follows_from_what_was_seen() -> None:
-    line = run_line(facts(), Hired())
+    line = run_line(facts(), RequestedMachine())
     assert line == (
         "trmcloud run local --rate 1 --budget 1 --checkpoints out --checkpoint-gb 0.01 "
         "--metric 'val_loss=([0-9.]+)' --grace 8 -- python train.py"
@@ -193,7 +193,7 @@ def test_the_line_follows_from_what_was_seen() -> None:
     )
     rented = run_line(
         facts(large, command, data="data", requirements="requirements.txt"),
-        Hired("1xH100", "", "20"),
+        RequestedMachine("1xH100", "", "20"),
     )
     words = shlex.split(rented)
     assert words[:5] == ["trmcloud", "run", "1xH100", "--budget", "20"]
@@ -231,7 +231,7 @@ def test_named_numbers_of_a_line(text: str, name: str, value: float | None, patt
 
 def test_the_hint_to_rent_names_the_packages_that_this_machine_has() -> None:
     about = facts(requirements="requirements.txt", unnamed=())
-    line = run_line(about, Hired())
+    line = run_line(about, RequestedMachine())
     made = Trial("ab" * 32, ("python",), 1.0, 60.0, judge(about), line)
     assert "--pip" not in line.split()
     assert packages_to_rent(made) == ", and add --pip requirements.txt"
@@ -272,7 +272,7 @@ def test_the_best_key_is_a_held_out_loss() -> None:
     assert best_key(keys[:1]) is None
     assert best_key([SeenKey("gradient_accumulation_steps", 1)]) is None
     accuracy = facts(Attempt(keys=(SeenKey("val_acc", 3, 0.5),)))
-    assert "--metric val_acc --best max" in run_line(accuracy, Hired())
+    assert "--metric val_acc --best max" in run_line(accuracy, RequestedMachine())
 
 
 @pytest.mark.parametrize(

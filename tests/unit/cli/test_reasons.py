@@ -13,7 +13,7 @@ import pytest
 
 import trmcloud.core.control as control
 from tests.plans import a_generation
-from trmcloud.app.run_queries import Errand
+from trmcloud.app.run_queries import WorkerTransfer
 from trmcloud.app.trainings import RecoveryRow
 from trmcloud.cli.views.health import loss_text, remedy_text, trouble_text
 from trmcloud.cli.views.reasons import FOLLOWS, SENTENCES, reason_json, sentence
@@ -331,22 +331,22 @@ def test_the_way_to_the_end() -> None:
 def test_speed_is_that_of_the_last_seconds() -> None:
     speed = Speed()
     key = ActionKey("r-1", 1, "stage", 1)
-    assert speed.words(Errand(key, "stage", 0, 0), 0.0) == ""
-    assert speed.words(Errand(key, "stage", 0, 100_000_000), 1.0) == "0.0 of 100.0 MB"
-    quick = speed.words(Errand(key, "stage", 50_000_000, 100_000_000), 2.0)
+    assert speed.words(WorkerTransfer(key, "stage", 0, 0), 0.0) == ""
+    assert speed.words(WorkerTransfer(key, "stage", 0, 100_000_000), 1.0) == "0.0 of 100.0 MB"
+    quick = speed.words(WorkerTransfer(key, "stage", 50_000_000, 100_000_000), 2.0)
     assert quick == "50.0 of 100.0 MB · 25.0 MB/s · 2 s left"
     for second in range(3, 14):
-        slow = speed.words(Errand(key, "stage", 50_000_000, 100_000_000), float(second))
+        slow = speed.words(WorkerTransfer(key, "stage", 50_000_000, 100_000_000), float(second))
     assert slow == "50.0 of 100.0 MB"
 
 
 def test_what_is_sent_and_what_is_pulled_are_told_apart() -> None:
     errands = [
-        Errand(ActionKey("r-1", 1, "stage", 1), "stage", 1_000_000, 2_000_000),
-        Errand(
+        WorkerTransfer(ActionKey("r-1", 1, "stage", 1), "stage", 1_000_000, 2_000_000),
+        WorkerTransfer(
             ActionKey("r-1", 1, "pull", 1, "fast-40-1f3a9c00"), "fast step 40", 3_000_000, 4_000_000
         ),
-        Errand(ActionKey("r-1", 1, "pull", 1, "fast-60-1f3a9c00"), "fast step 60", 0, 0),
+        WorkerTransfer(ActionKey("r-1", 1, "pull", 1, "fast-60-1f3a9c00"), "fast step 60", 0, 0),
     ]
     assert transfer_lines(errands, Speed(), 0.0) == (
         "1.0 of 2.0 MB",

@@ -9,7 +9,7 @@ from typing import Any, cast
 from tests.plans import plan_json
 from tests.reasons import quoted
 from trmcloud.core.catalog.providers import ProviderTraits
-from trmcloud.core.clock import Instant, Maybe, Seen, Unknown
+from trmcloud.core.clock import DatedFact, Instant, Maybe, UnknownSince
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, Action, Decision
@@ -130,9 +130,9 @@ def ask(
     attended: bool = True,
 ) -> Decision:
     seen = Observation(
-        pods=pods if isinstance(pods, Seen | Unknown) else Seen(tuple(pods), now),
-        report=Seen(report, now) if report is not None else Unknown(now),
-        bill=Seen(bill, now) if bill is not None else Unknown(now),
+        pods=pods if isinstance(pods, DatedFact | UnknownSince) else DatedFact(tuple(pods), now),
+        report=DatedFact(report, now) if report is not None else UnknownSince(now),
+        bill=DatedFact(bill, now) if bill is not None else UnknownSince(now),
         absent_lists=absent_lists,
         in_flight=frozenset(map(ActionKey.parse, in_flight)),
         unbilled=unbilled,

@@ -16,7 +16,7 @@ from tests.unit.core.runs import AT, PLAN, a_report, apply, booting, running
 from tests.unit.core.test_controller_ending import settled
 from tests.unit.core.test_run_state import CLOSED, RESERVED, SETTLED, SETTLING, run_of, sample
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.contract.pod_contract import Orders, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import awaiting_bill, estimate, late_bills, settle
@@ -389,7 +389,7 @@ def test_why_a_run_was_stopped_is_what_the_ledger_says(message: str, more: str |
 # A run that was settled at an estimate is corrected by its bill, whatever it does by then.
 
 
-NO_BILL = Unknown(AT)
+NO_BILL = UnknownSince(AT)
 
 
 def told(run: RunState, *events: ev.RunEvent) -> RunState:
@@ -449,7 +449,9 @@ def test_an_estimate_is_between_bill_and_reserve(life_s: float, reserved: Usd, b
     )
     unknown = estimate(generation, reserved, NO_BILL, 60.0, ZERO)
     assert ZERO <= unknown <= reserved
-    known = estimate(generation, reserved, Seen(Bill("id-1", billed, final=False), AT), 60.0, ZERO)
+    known = estimate(
+        generation, reserved, DatedFact(Bill("id-1", billed, final=False), AT), 60.0, ZERO
+    )
     assert known == max(unknown, billed)
     event = settle(generation, reserved, NO_BILL, 60.0, ZERO, AT + life_s + 1e4)
     assert event == ev.Settled(1, unknown, None)
@@ -474,7 +476,7 @@ def test_disks_that_are_billed_on_belong_to_an_estimate() -> None:
 def test_what_no_one_clock_has_seen_both_ends_of_is_left_to_the_bill() -> None:
     unknown = lived(3600.0, None)
     assert settle(unknown, Usd(99), NO_BILL, 0.0, ZERO, AT + 1e6) is None
-    bill = Seen(Bill("id-1", Usd(2), final=True), AT)
+    bill = DatedFact(Bill("id-1", Usd(2), final=True), AT)
     assert settle(unknown, Usd(99), bill, 0.0, ZERO, AT + 1e6) == ev.Settled(1, Usd(2), Usd(2))
 
 

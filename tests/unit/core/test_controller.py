@@ -37,7 +37,7 @@ from tests.unit.core.runs import (
     the_pod,
 )
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.core.clock import Maybe, Seen, Unknown
+from trmcloud.core.clock import DatedFact, Maybe, UnknownSince
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
@@ -153,13 +153,13 @@ def test_a_silent_agent_proves_nothing() -> None:
     """Partitioned is not dead: the pod is left to its own guard, until the hard stop."""
     run = running()
     assert ask(run, AT + 2999, pods=[the_pod(run)]) == Decision()
-    assert ask(run, AT + 2999, pods=Unknown(AT)) == Decision()
+    assert ask(run, AT + 2999, pods=UnknownSince(AT)) == Decision()
 
 
-@pytest.mark.parametrize("pods", [Unknown(AT), None])
-def test_at_the_hard_stop_it_is_ended_with_or_without_a_list(pods: Unknown | None) -> None:
+@pytest.mark.parametrize("pods", [UnknownSince(AT), None])
+def test_at_the_hard_stop_it_is_ended_with_or_without_a_list(pods: UnknownSince | None) -> None:
     run = running()
-    listed: Maybe[tuple[PodSeen, ...]] = pods or Seen((the_pod(run),), AT + 3000)
+    listed: Maybe[tuple[PodSeen, ...]] = pods or DatedFact((the_pod(run),), AT + 3000)
     (action,) = ask(run, AT + 3000, pods=listed, report=a_report(run)).actions
     assert action == Action(
         ActionKey("r1", 1, TERMINATE, 1), "id-1", make_reason(ReasonKind.HARD_STOP)
@@ -211,7 +211,7 @@ def test_absence_needs_several_fresh_lists() -> None:
     run = running()
     for lists in (0, 1, 2):
         assert ask(run, AT + 500, absent_lists=lists) == Decision()
-    assert ask(run, AT + 500, pods=Unknown(AT + 500), absent_lists=3) == Decision()
+    assert ask(run, AT + 500, pods=UnknownSince(AT + 500), absent_lists=3) == Decision()
     (gone,) = ask(run, AT + 500, absent_lists=3).events
     assert gone == ev.PodGone(1, AT + 500)
 
@@ -341,7 +341,7 @@ def test_a_run_stopped_and_gone_without_a_word_was_stopped() -> None:
 # -- When an action is tried again, by the functions that ``decide`` asks -----------------------
 
 
-NOBODY = Observation(Unknown(AT), Unknown(AT), Unknown(AT))
+NOBODY = Observation(UnknownSince(AT), UnknownSince(AT), UnknownSince(AT))
 
 
 def of(run: RunState) -> Generation:
@@ -633,7 +633,7 @@ def test_where_lists_lag_a_pod_is_given_up_only_when_it_has_been_missing_for_lon
         assert ask(run, now, absent_lists=99, traits=LAGGING) == Decision(), "it may still appear"
     asking = frozenset({"r1/g1/create/1"})
     assert ask(run, AT + 600, traits=LAGGING, in_flight=asking) == Decision()
-    assert ask(run, AT + 600, pods=Unknown(AT), traits=LAGGING) == Decision()
+    assert ask(run, AT + 600, pods=UnknownSince(AT), traits=LAGGING) == Decision()
     decision = ask(run, AT + 600, absent_lists=99, traits=LAGGING)
     assert decision == Decision(events=(ev.PodMissed(1),))
     run = apply(run, *decision.events, at=AT + 600)
@@ -660,13 +660,15 @@ def test_a_deletion_that_was_taken_needs_less_of_an_absence() -> None:
 def test_where_lists_lag_a_pod_is_gone_since_it_was_first_missed() -> None:
     run = running()
     assert ask(run, AT + 90, pods=[the_pod(run)], traits=LAGGING) == Decision()
-    assert ask(run, AT + 99, pods=Unknown(AT + 99), traits=LAGGING) == Decision()
+    assert ask(run, AT + 99, pods=UnknownSince(AT + 99), traits=LAGGING) == Decision()
     decision = ask(run, AT + 100, absent_lists=99, traits=LAGGING)
     assert decision == Decision(events=(ev.PodMissed(1),))
     run = apply(run, *decision.events, at=AT + 100)
     for now in (AT + 100, AT + 399):
         assert ask(run, now, absent_lists=99, traits=LAGGING) == Decision()
-    assert ask(run, AT + 900, pods=Unknown(AT), traits=LAGGING) == Decision(), "no list, no proof"
+    assert ask(run, AT + 900, pods=UnknownSince(AT), traits=LAGGING) == Decision(), (
+        "no list, no proof"
+    )
     decision = ask(run, AT + 400, absent_lists=1, traits=LAGGING)
     assert decision.events == (ev.PodGone(1, AT + 100),)
 
@@ -792,5 +794,5 @@ def test_what_is_billed_is_what_the_list_says_now() -> None:
     dear = replace(run.generations[0], billed_rate=Usd(9))
     unseen = replace(run, generations=(dear,))
     assert ask(unseen, AT + 60, pods=[the_pod(run)]) == Decision(), "it has come down since"
-    (action,) = ask(unseen, AT + 60, pods=Unknown(AT)).actions
+    (action,) = ask(unseen, AT + 60, pods=UnknownSince(AT)).actions
     assert action.verb == TERMINATE, "while there is no list, what was seen last counts"

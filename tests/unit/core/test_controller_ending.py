@@ -33,7 +33,7 @@ from tests.unit.core.runs import (
     the_pod,
 )
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.core.clock import Unknown
+from trmcloud.core.clock import UnknownSince
 from trmcloud.core.contract.pod_contract import KeptCheckpoint, PhaseReport, SaveAnswers
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
@@ -170,7 +170,7 @@ def test_a_result_nobody_knows_is_a_failure_and_not_a_crash_of_ours(word: str) -
 
 def test_nothing_is_estimated_before_a_list_shows_that_the_pod_is_gone() -> None:
     run = settling()
-    assert ask(run, AT + 900, pods=Unknown(AT + 900)) == Decision()
+    assert ask(run, AT + 900, pods=UnknownSince(AT + 900)) == Decision()
     assert [type(e) for e in ask(run, AT + 900).events] == [ev.Settled]
 
 
@@ -631,7 +631,7 @@ def test_nothing_is_rented_while_a_pod_of_the_run_still_lives() -> None:
     twin = the_pod(run, pod_id="id-0")
     assert run.state is State.RESERVED
     assert ask(run, AT + 520, pods=[twin]) == Decision()
-    assert ask(run, AT + 520, pods=Unknown(AT + 520)) == Decision()
+    assert ask(run, AT + 520, pods=UnknownSince(AT + 520)) == Decision()
     stranger = the_pod(run, name="trmc-ffffffff-r1-g1-1790009000")
     gone = the_pod(run, status=PodStatus.GONE)
     foreign = the_pod(run, name="somebody-elses-pod")

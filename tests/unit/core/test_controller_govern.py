@@ -32,7 +32,7 @@ from tests.unit.core.runs import (
     the_pod,
 )
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.contract.bucket import RENEW_BEFORE_S
 from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.control import events as ev
@@ -88,7 +88,7 @@ def govern_all(
 ) -> Governance:
     caps = {("account", ""): Usd(cap)} if cap is not None else {}
     ledger = LedgerState(OURS, {r.run_id: r for r in runs}, caps)
-    return govern(ledger, Seen(pods, NOW), NOW)
+    return govern(ledger, DatedFact(pods, NOW), NOW)
 
 
 def orphans(*runs: RunState, pods: tuple[PodSeen, ...]) -> list[str]:
@@ -200,7 +200,7 @@ def test_whatever_may_be_spending_is_an_orphan_and_what_is_gone_is_none(status: 
 
 def test_without_a_list_nothing_is_an_orphan() -> None:
     ledger = LedgerState(OURS, {"r1": run()})
-    assert govern(ledger, Unknown(NOW), NOW).orphans == ()
+    assert govern(ledger, UnknownSince(NOW), NOW).orphans == ()
 
 
 # -- runs --------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_cut_below_what_is_held_lands_the_run(state: State) -> None:
 
 def test_a_run_lands_once_however_many_budgets_were_cut() -> None:
     caps = {("account", ""): Usd(4), ("project", "thesis"): Usd(3)}
-    landed = govern(LedgerState(OURS, {"r1": run()}, caps), Unknown(NOW), NOW).land
+    landed = govern(LedgerState(OURS, {"r1": run()}, caps), UnknownSince(NOW), NOW).land
     assert landed == (("r1", CUT),)
 
 
@@ -341,7 +341,7 @@ def test_one_whose_work_is_done_needs_none() -> None:
 
 
 def test_a_run_that_never_rented_asks_for_no_list_first() -> None:
-    (intent,) = ask(reserved(), AT, pods=Unknown(AT)).events
+    (intent,) = ask(reserved(), AT, pods=UnknownSince(AT)).events
     assert isinstance(intent, ev.PodIntended)
 
 

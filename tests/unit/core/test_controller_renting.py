@@ -33,7 +33,7 @@ from tests.unit.core.runs import (
     the_pod,
 )
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.core.clock import Instant, Seen, Unknown
+from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Action, Decision
@@ -170,7 +170,7 @@ def test_what_is_asked_for_is_the_same_however_often_it_is_decided() -> None:
     assert (
         ask(run, AT).actions
         == ask(run, AT + 5).actions
-        == ask(run, AT + 5, pods=Unknown(AT)).actions
+        == ask(run, AT + 5, pods=UnknownSince(AT)).actions
     )
     assert ask(run, AT).actions == (Action(FIRST_CREATE),)
 
@@ -216,8 +216,10 @@ def test_an_ambiguous_answer_is_waited_out_and_never_asked_again(kind: str) -> N
     run = failed(kind)
     for now, absent in ((AT, 0), (AT + 599, 50), (AT + 9999, 2)):
         assert ask(run, now, absent_lists=absent) == Decision(), "not yet proven"
-    assert ask(run, AT + 9999, pods=Unknown(AT), absent_lists=50) == Decision(), "no list, no proof"
-    old: Seen[tuple[PodSeen, ...]] = Seen((), AT + 599)
+    assert ask(run, AT + 9999, pods=UnknownSince(AT), absent_lists=50) == Decision(), (
+        "no list, no proof"
+    )
+    old: DatedFact[tuple[PodSeen, ...]] = DatedFact((), AT + 599)
     assert ask(run, AT + 9999, pods=old, absent_lists=50) == Decision(), "an old list is no proof"
     run, actions = follow(run, AT + 600, absent_lists=3)
     assert [g.candidate_id for g in run.generations] == ["first", "second"]
@@ -395,7 +397,7 @@ def test_a_final_bill_that_is_there_is_taken_and_no_estimate() -> None:
         (boot_failed(), {"plan": StubPlan((FIRST,))}),
         (boot_failed(), {"plan": StubPlan((FIRST, replace(FIRST, id="dear", rate=Usd(9999))))}),
         (boot_failed(), {"pods": [the_pod(boot_failed())]}),  # listed again: not gone after all
-        (boot_failed(), {"pods": Unknown(AT + 60)}),
+        (boot_failed(), {"pods": UnknownSince(AT + 60)}),
     ],
     ids=["no line", "stopped", "no other", "too dear", "listed again", "no list"],
 )
@@ -415,7 +417,7 @@ def test_an_agent_that_was_heard_makes_it_no_failed_boot() -> None:
 def test_a_life_that_no_one_clock_has_seen_is_left_to_its_bill_after_a_failed_boot_too() -> None:
     run = boot_failed()
     (generation,) = run.generations
-    known = (RESERVATION, Unknown(AT), TRAITS.kill_latency_s, ZERO)
+    known = (RESERVATION, UnknownSince(AT), TRAITS.kill_latency_s, ZERO)
     for unproven in ({"lived_s": None}, {"gone_at": None}):
         assert settle_unbilled(replace(generation, **unproven), *known) is None  # type: ignore[arg-type]
     timed = settle_unbilled(generation, *known)
@@ -550,7 +552,7 @@ def test_absence_must_have_lasted(since_s: float, absent: bool) -> None:
     assert generation is not None
     assert generation.missed_at is not None
     now = generation.missed_at + since_s
-    seen = Observation(Seen((), now), Unknown(now), Unknown(now))
+    seen = Observation(DatedFact((), now), UnknownSince(now), UnknownSince(now))
     assert is_absent(run, seen, generation, LAGS) is absent
     proven = generation.missed_at if absent else None
     assert proven_end(run, seen, generation, LAGS) == proven
@@ -559,7 +561,7 @@ def test_absence_must_have_lasted(since_s: float, absent: bool) -> None:
 def test_a_list_that_nobody_gave_proves_nothing() -> None:
     run = missing(ended(DELETED, taken=True))
     assert run.generation is not None
-    seen = Observation(Unknown(AT + 9999), Unknown(AT), Unknown(AT))
+    seen = Observation(UnknownSince(AT + 9999), UnknownSince(AT), UnknownSince(AT))
     assert not is_absent(run, seen, run.generation, LAGS)
     assert proven_end(run, seen, run.generation, LAGS) is None
 
@@ -642,10 +644,10 @@ def test_absence_is_counted_by_the_clock_that_nobody_sets(
     assert run.generation is not None
     boot = DELETED - BOOTED_AT + real_s
     clock = Instant(DELETED + real_s + set_s, boot, boot_id)
-    seen = Observation(Seen((), clock.wall), Unknown(AT), Unknown(AT), clock=clock)
+    seen = Observation(DatedFact((), clock.wall), UnknownSince(AT), UnknownSince(AT), clock=clock)
     assert is_absent(run, seen, run.generation, LAGS) is gone
     if boot_id == "here" and gone:
-        older = replace(seen, pods=Seen((), clock.wall - 1.0))
+        older = replace(seen, pods=DatedFact((), clock.wall - 1.0))
         assert not is_absent(run, older, run.generation, LAGS), "a second before it was not proven"
 
 
@@ -663,5 +665,7 @@ def test_a_list_from_after_the_clock_was_read_makes_no_absence_longer() -> None:
     run = apply(ending(), ev.PodMissed(1), at=DELETED)
     assert run.generation is not None
     clock = Instant(DELETED + 299.6, DELETED - BOOTED_AT + 299.6, "here")
-    seen = Observation(Seen((), clock.wall + 0.5), Unknown(AT), Unknown(AT), clock=clock)
+    seen = Observation(
+        DatedFact((), clock.wall + 0.5), UnknownSince(AT), UnknownSince(AT), clock=clock
+    )
     assert not is_absent(run, seen, run.generation, LAGS)

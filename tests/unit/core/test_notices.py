@@ -31,7 +31,7 @@ from trmcloud.core.contract.records import ContractError, dump
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
-from trmcloud.core.control.notices import NoticeInputs, ReaperVisit, Symptom, due_notices
+from trmcloud.core.control.notices import NoticeInputs, ReaperVisit, TrainingFinding, due_notices
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.money import Usd
 
@@ -282,8 +282,8 @@ def test_a_reaper_missing_three_rounds_is_silent(age_s: float, rented: bool, tol
 def test_what_is_wrong_with_a_training_is_told_by_its_rule() -> None:
     book = Book()
     book.rent()
-    found = book.due(symptoms=(Symptom("r1", "fast", "flat_loss", 900),))
-    again = book.due(symptoms=(Symptom("r1", "fast", "flat_loss", 990),))
+    found = book.due(symptoms=(TrainingFinding("r1", "fast", "flat_loss", 900),))
+    again = book.due(symptoms=(TrainingFinding("r1", "fast", "flat_loss", 990),))
     assert tails(found) == tails(again) == ["r1/g1/trouble/fast/flat_loss"]
     assert found[0].facts["mended"] is False
 

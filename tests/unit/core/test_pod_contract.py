@@ -408,7 +408,7 @@ def test_what_is_not_said_means_that_nothing_is_asked_for() -> None:
 
 
 def test_folders_that_were_sent_are_plain_and_absolute() -> None:
-    good = contract.Staged("/a/code", ("/a/data", "/a/..b"))
+    good = contract.StagedFiles("/a/code", ("/a/data", "/a/..b"))
     assert load_staged(contract.dump(good)) == good
     for path in ("", "a/b", "../a", "/a/../b", "/a/..", "/a\0b"):
         for staged in (replace(good, code=path), replace(good, data=("/a", path))):

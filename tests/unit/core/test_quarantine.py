@@ -10,7 +10,7 @@ import pytest
 
 from tests.plans import plan_json
 from trmcloud.core.catalog.providers import TRAITS
-from trmcloud.core.clock import Seen
+from trmcloud.core.clock import DatedFact
 from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.bookkeeping import (
@@ -196,5 +196,5 @@ def test_its_pods_are_no_strays_since_what_it_holds_is_for_them() -> None:
 def test_its_pods_have_the_time_that_was_reserved_for_them(
     after_s: float, pod: PodSeen, reason: ReasonKind | None
 ) -> None:
-    found = govern(book(HURT), Seen((pod,), SEPTEMBER), HARD_STOP_AT + after_s).orphans
+    found = govern(book(HURT), DatedFact((pod,), SEPTEMBER), HARD_STOP_AT + after_s).orphans
     assert [orphan.reason.kind for orphan in found] == ([reason] if reason else [])

@@ -25,7 +25,7 @@ from tests.unit.core.runs import (
     the_pod,
 )
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.core.clock import Seen, Unknown
+from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE
 from trmcloud.core.control.controller import waits_for
@@ -501,24 +501,24 @@ def test_a_pod_that_is_listed_at_last_is_missed_no_more() -> None:
 # Whoever looks is told what a run waits for, and until when; it ends as ``decide`` ends it.
 
 
-NOBODY = Unknown(AT, "401: the key is not valid")
+NOBODY = UnknownSince(AT, "401: the key is not valid")
 
 
 def test_a_run_at_work_waits_for_nothing() -> None:
     run = running()
-    assert waits_for(run, TRAITS, Seen((the_pod(run),), AT)) is None
+    assert waits_for(run, TRAITS, DatedFact((the_pod(run),), AT)) is None
 
 
 def test_a_boot_ends_where_the_controller_ends_it() -> None:
     run = booting()
-    told = waits_for(run, TRAITS, Seen((the_pod(run),), AT))
+    told = waits_for(run, TRAITS, DatedFact((the_pod(run),), AT))
     assert told is not None
     assert (told.until_at, told.what.kind) == (AT + 310, ReasonKind.AWAITS_AGENT)
 
 
 def test_an_unclear_create_is_waited_for_until_it_counts_as_never_made() -> None:
     run = failed("ambiguous")
-    told = waits_for(run, TRAITS, Seen((), AT))
+    told = waits_for(run, TRAITS, DatedFact((), AT))
     assert told is not None
     assert told.until_at is not None
     assert "it said ambiguous" in sentence(told.what)
@@ -538,7 +538,7 @@ def test_a_list_that_cannot_be_read_is_named_with_its_reason() -> None:
     assert (refused.state, told.until_at) == (State.RESERVED, None)
     assert "nothing is rented before it shows that no earlier pod is left" in sentence(told.what)
     assert "401" in sentence(told.what)
-    told = waits_for(refused, TRAITS, Seen((), AT))
+    told = waits_for(refused, TRAITS, DatedFact((), AT))
     assert told is not None
     assert told.what.kind is ReasonKind.AWAITS_EARLIER_POD
     stopped = replace(refused, stop=StopRequested("user", quoted("enough")))
@@ -549,9 +549,9 @@ def test_a_list_that_cannot_be_read_is_named_with_its_reason() -> None:
 
 def test_what_is_listed_or_was_never_asked_for_is_not_waited_for() -> None:
     run = failed("ambiguous")
-    assert waits_for(run, TRAITS, Seen((the_pod(run),), AT)) is None
-    assert waits_for(renting(), TRAITS, Seen((), AT)) is None
-    assert waits_for(reserved(), TRAITS, Seen((), AT)) is None
+    assert waits_for(run, TRAITS, DatedFact((the_pod(run),), AT)) is None
+    assert waits_for(renting(), TRAITS, DatedFact((), AT)) is None
+    assert waits_for(reserved(), TRAITS, DatedFact((), AT)) is None
 
 
 @pytest.mark.parametrize(
@@ -571,7 +571,7 @@ def test_a_pod_is_waited_for_until_its_absence_has_lasted(
     missed_at = None if missed_s is None else AT + missed_s
     missed = replace(run.generation, missed_at=missed_at)
     run = replace(run, actions={ActionKey("r1", 1, CREATE, 1): create}, generations=(missed,))
-    told = waits_for(run, replace(TRAITS, absent_s=300.0), Seen((), AT))
+    told = waits_for(run, replace(TRAITS, absent_s=300.0), DatedFact((), AT))
     assert told is not None
     assert told.what.more is not None
     assert (told.what.more.kind, told.until_at) == (answer, AT + until_s)

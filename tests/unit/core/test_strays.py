@@ -13,7 +13,7 @@ from tests.reasons import quoted
 from tests.unit.core.runs import TRAITS
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.catalog.offers import DAY_S
-from trmcloud.core.clock import Unknown
+from trmcloud.core.clock import UnknownSince
 from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.bookkeeping import (
@@ -216,26 +216,26 @@ def test_a_run_gives_up_the_end_of_its_time_for_what_strays_cost() -> None:
     """It holds $80 of $100 and the stray $23: $3 too much are 300 s of its rent."""
     book = noted(ledger(run()), stray("23"))
     due = LEFT_AT - 300
-    assert govern(book, Unknown(due), due - 1).land == ()
-    ((run_id, why),) = govern(book, Unknown(due), due).land
+    assert govern(book, UnknownSince(due), due - 1).land == ()
+    ((run_id, why),) = govern(book, UnknownSince(due), due).land
     assert (run_id, why) == (
         "r-1",
         make_reason(ReasonKind.ORPHANS_COST, level="run", orphans_usd=Usd(23)),
     )
     fits = noted(ledger(run()), stray("20"))
-    assert govern(fits, Unknown(AT), LEFT_AT + 100).land == ()
+    assert govern(fits, UnknownSince(AT), LEFT_AT + 100).land == ()
     waiting = noted(ledger(run(State.RESERVED)), stray("23"))
-    assert govern(waiting, Unknown(AT), LEFT_AT + 100).land == ()
+    assert govern(waiting, UnknownSince(AT), LEFT_AT + 100).land == ()
     unrented = noted(ledger(run(State.RENTING, generations=())), stray("23"))
-    assert govern(unrented, Unknown(AT), LEFT_AT + 100).land == ()
+    assert govern(unrented, UnknownSince(AT), LEFT_AT + 100).land == ()
 
 
 def test_a_cap_that_was_cut_further_than_strays_cost_lands_at_once() -> None:
     book = replace(noted(ledger(run()), stray("2")), caps={("account", ""): Usd("79.999999")})
-    ((_, why),) = govern(book, Unknown(AT), AT).land
+    ((_, why),) = govern(book, UnknownSince(AT), AT).land
     assert sentence(why) == "the account budget was cut to $80.00"
     enough = replace(book, caps={("account", ""): Usd(80)})
-    assert govern(enough, Unknown(AT), AT).land == ()
+    assert govern(enough, UnknownSince(AT), AT).land == ()
 
 
 # -- bills -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from trmcloud.core.contract.command import Command
 from trmcloud.pod.job.artifacts import (
     Artifact,
-    Marks,
+    NameNumbers,
     Watcher,
     files_below,
     find_artifacts,
@@ -186,18 +186,18 @@ def test_without_a_folder_the_tree_is_searched_but_for_what_was_sent(tmp_path: P
 @pytest.mark.parametrize(
     ("name", "marks"),
     [
-        ("checkpoint-20", Marks(20)),
-        ("epoch=1-step=20.ckpt", Marks(20, 1)),
-        ("epoch3.bin", Marks(None, 3, 3)),
-        ("model_000500.pt", Marks(None, None, 500)),
-        ("optim_000500_rank1.pt", Marks(None, None, 500)),
-        ("model-00001-of-00002.safetensors", Marks()),
-        ("iter_0000007", Marks(7)),
-        ("unit2.pt", Marks(None, None, 2)),
-        ("best.pt", Marks()),
+        ("checkpoint-20", NameNumbers(20)),
+        ("epoch=1-step=20.ckpt", NameNumbers(20, 1)),
+        ("epoch3.bin", NameNumbers(None, 3, 3)),
+        ("model_000500.pt", NameNumbers(None, None, 500)),
+        ("optim_000500_rank1.pt", NameNumbers(None, None, 500)),
+        ("model-00001-of-00002.safetensors", NameNumbers()),
+        ("iter_0000007", NameNumbers(7)),
+        ("unit2.pt", NameNumbers(None, None, 2)),
+        ("best.pt", NameNumbers()),
     ],
 )
-def test_numbers_of_names(name: str, marks: Marks) -> None:
+def test_numbers_of_names(name: str, marks: NameNumbers) -> None:
     assert marks_of(name) == marks
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from trmcloud.pod.job.artifacts import Marks
-from trmcloud.pod.job.metric_order import AFTER, BEFORE, MetricOrder, Saved, Value
+from trmcloud.pod.job.artifacts import NameNumbers
+from trmcloud.pod.job.metric_order import AFTER, BEFORE, MetricOrder, SavedCheckpoint, Value
 
 
 class Script(NamedTuple):
@@ -40,20 +40,20 @@ def play(script: Script, rounds: int, rng: random.Random) -> tuple[MetricOrder, 
             for part in range(1, 5):
                 seen.saw_training(now + script.train_s * part / 5, None)
         now += script.train_s
-        marks = Marks(step if script.marks == "step" else None)
+        marks = NameNumbers(step if script.marks == "step" else None)
         if script.marks == "epoch":
-            marks = Marks(None, number)
+            marks = NameNumbers(None, number)
         told = Value(0.0, value, step if script.steps else None, number)
         jitter = rng.uniform(0.0, 0.2)
         if script.order == BEFORE:
             now += script.eval_s
             seen.saw(told._replace(at=now + jitter))
             now += script.save_s
-            seen.saw_save(Saved(now, marks))
+            seen.saw_save(SavedCheckpoint(now, marks))
             truth[now] = value
         else:
             now += script.save_s
-            seen.saw_save(Saved(now, marks))
+            seen.saw_save(SavedCheckpoint(now, marks))
             truth[now] = value
             now += script.eval_s
             seen.saw(told._replace(at=now + jitter))
@@ -101,7 +101,7 @@ def test_where_training_is_logged_nothing_stays_open(script: Script) -> None:
 def test_no_value_is_given_while_another_may_come(script: Script) -> None:
     """Killed at any moment, a checkpoint carries its own value, or none."""
     whole, truth = play(script, 4, random.Random(2))
-    events: list[Value | Saved] = [*whole.values, *whole.saves]
+    events: list[Value | SavedCheckpoint] = [*whole.values, *whole.saves]
     events.sort(key=lambda event: event.at)
     for last in range(len(events)):
         seen = MetricOrder()
@@ -126,7 +126,9 @@ def test_names_and_log_may_count_epochs_from_different_numbers(
     for at in whole._training:
         seen.saw_training(at, None)
     for saved in whole.saves:
-        seen.saw_save(Saved(saved.at, Marks(None, (saved.marks.epoch or 0) - 1 + of_names)))
+        seen.saw_save(
+            SavedCheckpoint(saved.at, NameNumbers(None, (saved.marks.epoch or 0) - 1 + of_names))
+        )
     for value in whole.values:
         seen.saw(value._replace(epoch=(value.epoch or 0) - 1 + of_log))
     seen.has_ended = True
@@ -137,7 +139,7 @@ def test_names_and_log_may_count_epochs_from_different_numbers(
 def test_a_step_without_a_value_of_its_own_has_the_last_one_before_and_says_so() -> None:
     seen = MetricOrder()
     seen.saw(Value(1.0, 2.5, 50))
-    saved = Saved(2.0, Marks(60))
+    saved = SavedCheckpoint(2.0, NameNumbers(60))
     assert seen.value_of(saved).pending
     seen.saw(Value(3.0, 1.5, 100))
     assigned = seen.value_of(saved)
@@ -148,16 +150,16 @@ def test_a_step_without_a_value_of_its_own_has_the_last_one_before_and_says_so()
 def test_a_value_of_another_state_is_not_given() -> None:
     seen = MetricOrder()
     seen.saw(Value(1.0, 2.5))
-    seen.saw_save(Saved(2.0))
+    seen.saw_save(SavedCheckpoint(2.0))
     seen.saw_training(5.0, None)
-    seen.saw_save(Saved(9.0))
+    seen.saw_save(SavedCheckpoint(9.0))
     seen.has_ended = True
-    assert seen.value_of(Saved(9.0)).value is None
+    assert seen.value_of(SavedCheckpoint(9.0)).value is None
 
 
 def test_nan_is_a_value_like_any_other() -> None:
     seen = MetricOrder()
     seen.saw(Value(1.0, math.nan, 5))
-    value = seen.value_of(Saved(2.0, Marks(5))).value
+    value = seen.value_of(SavedCheckpoint(2.0, NameNumbers(5))).value
     assert value is not None
     assert math.isnan(value.value)

@@ -23,7 +23,7 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import PATTERN_STRIKES, Act, CommandStopper, MeasuredSteps
 from trmcloud.core.planner.command_outlook import transfer_speed
 from trmcloud.pod.job import process
-from trmcloud.pod.job.metric_order import Saved, Value
+from trmcloud.pod.job.metric_order import SavedCheckpoint, Value
 from trmcloud.pod.job.process import Job
 from trmcloud.pod.job.readings import Reading, Readings, whole_step
 from trmcloud.pod.job.reporting import CommandReporter, StepProbe
@@ -223,7 +223,7 @@ def test_a_bars_step_is_shown_and_says_nothing_of_what_was_trained_when(tmp_path
     tell.read(Reading(None, {"eval_loss": 2.0}, at=102.0), 102.0)
     tell.read(Reading(21, {}, at=102.5, by_bar=True), 102.5)
     assert (tell.beat.step, tell.metric) == (21, 2.0)
-    assert tell.order.value_of(Saved(103.0)).value == Value(102.0, 2.0)
+    assert tell.order.value_of(SavedCheckpoint(103.0)).value == Value(102.0, 2.0)
     assert tell.step_at(102.1) == 20
 
 

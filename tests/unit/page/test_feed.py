@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from trmcloud.cli.page.feed import Feed
-from trmcloud.cli.page.server import HEADERS, Guarded
+from trmcloud.cli.page.server import HEADERS, GuardedApp
 from trmcloud.cli.page.watch import Jobs
 from trmcloud.core.errors import ConflictError, NotFoundError
-from trmcloud.io.web_guard import Names
+from trmcloud.io.web_guard import AllowedHosts
 
 # -- News for open tabs, one of which may read no more; and what clicks began -------------------
 
@@ -127,7 +127,7 @@ async def _app(scope: Any, receive: Any, send: Any) -> None:
 
 
 def answer(
-    path: str, headers: dict[str, str], method: str = "GET", guarded: Guarded | None = None
+    path: str, headers: dict[str, str], method: str = "GET", guarded: GuardedApp | None = None
 ) -> tuple[int, dict[str, str]]:
     sent: list[Any] = []
 
@@ -136,7 +136,7 @@ def answer(
 
     raw = [(name.encode(), text.encode("latin-1")) for name, text in headers.items()]
     scope = {"type": "http", "path": path, "method": method, "headers": raw}
-    asyncio.run((guarded or Guarded(_app, TOKEN))(scope, None, send))
+    asyncio.run((guarded or GuardedApp(_app, TOKEN))(scope, None, send))
     told = {name.decode(): text.decode() for name, text in sent[0]["headers"]}
     return sent[0]["status"], told
 
@@ -195,8 +195,8 @@ def test_every_answer_tells_browsers_what_it_may_load() -> None:
 
 
 def test_told_to_listen_anywhere_it_goes_by_addresses_and_its_own_name() -> None:
-    names = Names(frozenset({"host.lan"}), any_address=True)
-    guarded = Guarded(_app, TOKEN, names=names)
+    names = AllowedHosts(frozenset({"host.lan"}), any_address=True)
+    guarded = GuardedApp(_app, TOKEN, names=names)
     for host, status in (
         ("192.168.1.9:8765", 200),
         ("[fe80::1]:8765", 200),

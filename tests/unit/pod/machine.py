@@ -73,7 +73,7 @@ class Machine:
         for each in data:
             (root / each).mkdir(parents=True, exist_ok=True)
         paths = tuple(str(root / each) for each in data)
-        text = contract.dump(contract.Staged(str(folder), paths))
+        text = contract.dump(contract.StagedFiles(str(folder), paths))
         (self.pod_dir / contract.STAGED_NAME).write_text(text)
         return folder
 

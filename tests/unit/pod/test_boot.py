@@ -31,8 +31,8 @@ from trmcloud.pod.agent.attempts import (
     PAID,
     RECORD_NAME,
     WALL,
-    Life,
-    Lives,
+    StandaloneAttempt,
+    StandaloneAttempts,
     ended_at,
     read_lives,
     report_of,
@@ -286,9 +286,11 @@ def test_a_pods_end_deletes_what_it_was_given_and_what_a_volume_kept(tmp_path: P
 T = 1_795_000_000.0
 
 
-def lives(*starts: float, again: int = 0) -> Lives:
-    rows = tuple(Life(n, f"pod{n}", T + at, again=n == again) for n, at in enumerate(starts, 1))
-    return Lives("r-0a1b2c", "0a1b2c3d", "trm", rows)
+def lives(*starts: float, again: int = 0) -> StandaloneAttempts:
+    rows = tuple(
+        StandaloneAttempt(n, f"pod{n}", T + at, again=n == again) for n, at in enumerate(starts, 1)
+    )
+    return StandaloneAttempts("r-0a1b2c", "0a1b2c3d", "trm", rows)
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.unit.pod.leases import HARD_STOP_S, a_lease
 from tests.unit.pod.provider import Provider
 from trmcloud.core.clock import Instant
 from trmcloud.pod.agent.lease_clock import AnchorFile, AnchorNote
-from trmcloud.pod.agent.terminate import TERMINATION_NAME, Answer, Chain, Way, ways_of
+from trmcloud.pod.agent.terminate import TERMINATION_NAME, EndAnswer, EndMethod, SelfEnd, ways_of
 from trmcloud.pod.agent.watchdog import HARD_STOP_GRACE_S, Watchdog
 from trmcloud.pod.machine.environment import for_trainers, pod_environment
 
@@ -53,7 +53,7 @@ def run_once(
     """One round of the chain; returns its record, its sleeps and what it told."""
     slept: list[float] = []
     told: list[str] = []
-    chain = Chain(
+    chain = SelfEnd(
         ways_of(environment),
         folder / TERMINATION_NAME,
         "hard stop",
@@ -158,11 +158,13 @@ def test_an_attempt_is_on_disk_before_it_is_made(tmp_path: Path) -> None:
     """The way that works kills this process: the last line written is how that was done."""
     seen: list[Any] = []
 
-    def look() -> Answer:
+    def look() -> EndAnswer:
         seen.append(json.loads((tmp_path / TERMINATION_NAME).read_text())["attempts"])
-        return Answer(None, "", False)
+        return EndAnswer(None, "", False)
 
-    chain = Chain((Way("a", look), Way("b", look)), tmp_path / TERMINATION_NAME, "told to")
+    chain = SelfEnd(
+        (EndMethod("a", look), EndMethod("b", look)), tmp_path / TERMINATION_NAME, "told to"
+    )
     chain.once()
     assert [[(a["way"], a["ok"]) for a in each] for each in seen] == [
         [("a", None)],
@@ -175,19 +177,19 @@ def test_each_attempt_can_be_read_for_a_moment_before_it_is_made(tmp_path: Path)
     made: list[str] = []
     shown: list[tuple[str, bool]] = []
 
-    def way(name: str) -> Way:
-        def refuse() -> Answer:
+    def way(name: str) -> EndMethod:
+        def refuse() -> EndAnswer:
             made.append(name)
-            return Answer(403, "", False)
+            return EndAnswer(403, "", False)
 
-        return Way(name, refuse)
+        return EndMethod(name, refuse)
 
     def sleep(seconds: float) -> None:
         assert seconds == 2.0
         last = json.loads(record.read_text())["attempts"][-1]
         shown.append((last["way"], last["way"] in made or last["ok"] is not None))
 
-    Chain((way("a"), way("b")), record, "hard stop", sleep=sleep, shown_s=2.0).once()
+    SelfEnd((way("a"), way("b")), record, "hard stop", sleep=sleep, shown_s=2.0).once()
     assert made == ["a", "b"]
     assert shown == [("a", False), ("b", False)]
 
@@ -222,10 +224,10 @@ def test_it_goes_on_for_ever_and_keeps_its_record_short(tmp_path: Path) -> None:
         if len(slept) == 200:
             raise Stop
 
-    def boom() -> Answer:
+    def boom() -> EndAnswer:
         raise RuntimeError("never mind")
 
-    chain = Chain((Way("a", boom),), tmp_path / "t.json", "told to", sleep=sleep)
+    chain = SelfEnd((EndMethod("a", boom),), tmp_path / "t.json", "told to", sleep=sleep)
     with pytest.raises(Stop):
         chain.run()
     assert slept[:4] == [10.0, 30.0, 60.0, 60.0]
@@ -237,12 +239,14 @@ def test_it_goes_on_for_ever_and_keeps_its_record_short(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_does_not_stop_it(tmp_path: Path) -> None:
     tried: list[str] = []
 
-    def try_it() -> Answer:
+    def try_it() -> EndAnswer:
         tried.append("a")
-        return Answer(200, "", True)
+        return EndAnswer(200, "", True)
 
-    Chain((Way("a", try_it),), tmp_path / "absent" / "t.json", "", sleep=lambda s: None).once()
-    Chain((Way("a", try_it),), None, "", sleep=lambda s: None).once()
+    SelfEnd(
+        (EndMethod("a", try_it),), tmp_path / "absent" / "t.json", "", sleep=lambda s: None
+    ).once()
+    SelfEnd((EndMethod("a", try_it),), None, "", sleep=lambda s: None).once()
     assert tried == ["a", "a"]
 
 

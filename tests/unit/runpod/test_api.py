@@ -20,7 +20,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.providers.runpod.api import LIST_S, MOST_PAGES, NO_CAPACITY
 from trmcloud.providers.runpod.http import (
-    Gone,
+    ApiRetired,
     Http,
     NotThere,
     ThrottledError,
@@ -50,7 +50,7 @@ NONE_FREE = (
         (problem(404, "volume not found"), ProviderRefused),
         (problem(409, "state"), ProviderRefused),
         (said(422, {"title": "", "status": 422, "detail": "d", "errors": ["$: x"]}), FinalRefusal),
-        (problem(410, "retired"), Gone),
+        (problem(410, "retired"), ApiRetired),
         (problem(413, "too large"), FinalRefusal),
         (problem(429, "slow down", Retry_After="7"), ThrottledError),
         (problem(408, "timeout"), AmbiguousCreate),
@@ -323,7 +323,7 @@ def test_a_redirect_is_not_followed_with_the_key(runpod: Scripted) -> None:
 
 def test_an_api_that_is_gone_says_so(runpod: Scripted) -> None:
     runpod.answers = [problem(410, "this API has been retired")]
-    with pytest.raises(Gone, match="API that this version speaks is gone") as caught:
+    with pytest.raises(ApiRetired, match="API that this version speaks is gone") as caught:
         runpod.api().pods()
     assert "upgrade" in caught.value.next_step
     assert len(runpod.asked) == 1

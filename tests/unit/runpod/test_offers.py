@@ -15,7 +15,7 @@ from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.providers.runpod import offers
 from trmcloud.providers.runpod.http import Http, ThrottledError, TransientError
-from trmcloud.providers.runpod.offers import Listed, live_offers, read_catalogue
+from trmcloud.providers.runpod.offers import ListedOffer, live_offers, read_catalogue
 from trmcloud.providers.runpod.records import (
     ALL_EVERY_S,
     CONFIRM_S,
@@ -42,20 +42,20 @@ HERE = {"EU-RO-1": "low"}
 KEY = {"RUNPOD_API_KEY": "k"}
 
 
-def read(*gpus: Any, counts: tuple[int, ...] = (), community: bool = False) -> list[Listed]:
+def read(*gpus: Any, counts: tuple[int, ...] = (), community: bool = False) -> list[ListedOffer]:
     return read_catalogue(lambda params: {"gpus": list(gpus)}, counts, community=community)
 
 
-def changed(**fields: Any) -> list[Listed]:
+def changed(**fields: Any) -> list[ListedOffer]:
     return read({**L4, **fields})
 
 
 def test_every_count_in_both_clouds_at_its_price() -> None:
     assert changed() == [
-        Listed("L4", 1, False, Usd("0.44"), "high", HERE),
-        Listed("L4", 2, False, Usd("0.88"), "high", HERE),
-        Listed("L4", 4, False, Usd("1.76"), "high", HERE),
-        Listed("L4", 1, True, Usd("0.3"), "high", HERE),
+        ListedOffer("L4", 1, False, Usd("0.44"), "high", HERE),
+        ListedOffer("L4", 2, False, Usd("0.88"), "high", HERE),
+        ListedOffer("L4", 4, False, Usd("1.76"), "high", HERE),
+        ListedOffer("L4", 1, True, Usd("0.3"), "high", HERE),
     ]
 
 

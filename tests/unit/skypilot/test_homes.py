@@ -18,7 +18,7 @@ from trmcloud.ports.compute import PodKeys
 from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.compute import SkyPilotCompute
 from trmcloud.providers.skypilot.homes import BACKUPS_KEPT, SkyHome
-from trmcloud.providers.skypilot.provider import BothHomes
+from trmcloud.providers.skypilot.provider import TwoHomeCompute
 from trmcloud.providers.skypilot.secrets import FILES, NEVER, is_there, on_machine
 from trmcloud.providers.skypilot.traits import CLOUDS
 
@@ -311,7 +311,7 @@ class Two:
         self.earlier = self.old.compute("aws")
         home = SkyHome(folder / "trm", "aws", user, {})
         self.own = in_home(self.new, home)
-        self.both = BothHomes(
+        self.both = TwoHomeCompute(
             self.own, home, self.earlier, user, self.old.folder / "aws", lambda: self.old.now
         )
 

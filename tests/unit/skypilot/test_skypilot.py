@@ -13,14 +13,14 @@ from trmcloud.core.control.observation import Bill
 from trmcloud.core.errors import (
     AmbiguousCreate,
     AuthError,
-    Dropped,
+    ConnectionDropped,
     NoCapacity,
     NotSupported,
     ProviderError,
     ProviderRefused,
 )
 from trmcloud.core.money import Usd, cost
-from trmcloud.ports.compute import OwnLimit
+from trmcloud.ports.compute import ProviderLimit
 from trmcloud.providers.skypilot.clusters import Clusters
 from trmcloud.providers.skypilot.command import find_sky
 from trmcloud.providers.skypilot.compute import EXITED_FOR_S
@@ -69,7 +69,7 @@ def test_several_machines_are_one_cluster_whose_limit_is_held_against_one(rig: R
     config = rig.folder / ".sky" / "generated" / "ssh" / NAME
     config.parent.mkdir(parents=True)
     config.write_text(f"Host {NAME}\n  HostName 10.0.0.1\n")
-    with pytest.raises(Dropped, match="1 of 2 machines"):
+    with pytest.raises(ConnectionDropped, match="1 of 2 machines"):
         compute.ways_to_others(NAME)
     config.write_text(f"Host {NAME}\n  Port 22\n\nHost {NAME}-worker1\n  Port 22\n")
     (way,) = rig.compute("digitalocean").ways_to_others(NAME)
@@ -209,7 +209,7 @@ def test_a_limit_that_never_armed_is_set_again_and_told_as_absent_until_then(rig
     assert rig.told()["clusters"][NAME]["autostop"] == 63
 
 
-def told_by(rig: Rig) -> Sequence[OwnLimit]:
+def told_by(rig: Rig) -> Sequence[ProviderLimit]:
     """What a command that comes anew says."""
     fresh = rig.compute()
     fresh.list_pods()

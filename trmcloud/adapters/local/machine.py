@@ -37,7 +37,7 @@ def _since_boot() -> float:
 # Workers as threads: what they carry dies with the process, and is begun again by the next.
 
 
-class _Cancelled(TrmcloudError):
+class _WorkCancelled(TrmcloudError):
     """The work is no longer wanted."""
 
 
@@ -63,7 +63,7 @@ class ThreadWorkers:
     ) -> None:
         def progress(done: int, total: int) -> None:
             if cancelled.is_set():
-                raise _Cancelled("it is no longer wanted")
+                raise _WorkCancelled("it is no longer wanted")
             self._progress[key] = (done, total)
 
         error: TrmcloudError | None = None

@@ -15,7 +15,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trmcloud.adapters.s3.client import LANES, Client, Meter, Source, connect, translate_errors
+from trmcloud.adapters.s3.client import (
+    LANES,
+    Client,
+    Source,
+    TransferMeter,
+    connect,
+    translate_errors,
+)
 from trmcloud.adapters.s3.fetching import fetch_file, get_bytes
 from trmcloud.adapters.s3.sending import (
     put_bytes,
@@ -334,7 +341,7 @@ class S3Bucket:
     ) -> None:
         target.mkdir(parents=True, exist_ok=True)
         wanted = [file for file in stored.manifest.files if file.name in names]
-        meter = Meter(progress, sum(file.size_bytes for file in wanted))
+        meter = TransferMeter(progress, sum(file.size_bytes for file in wanted))
         for file in wanted:
             path = target / file.name
             if matches_hash(path, file.size_bytes, file.sha256):
@@ -350,7 +357,7 @@ class S3Bucket:
         progress: Callable[[int, int], None],
     ) -> None:
         at = self._place.run(manifest.run_id, manifest.phase, slot)
-        meter = Meter(progress, manifest.size_bytes)
+        meter = TransferMeter(progress, manifest.size_bytes)
         put_bytes(self.client, f"{at}/{mf.MANIFEST_NAME}", b"")
         for file in manifest.files:
             put_pieces(self.client, folder / file.name, _sources(at, file), file.sha256, meter)
@@ -384,7 +391,7 @@ class S3Bucket:
         key = self._data_key(item, DATA_INDEX_NAME)
         if get_bytes(self.client, key, _MAX_NOTE_BYTES) == text:
             return
-        meter = Meter(progress, sum(sizes.values()))
+        meter = TransferMeter(progress, sum(sizes.values()))
         for name, sha256 in item.sha256.items():
             path = _local_path(item, name)
             put_file(self.client, path, self._data_key(item, name), sha256, meter)

@@ -41,7 +41,7 @@ class Source:
     offset: int = 0
 
 
-class Meter:
+class TransferMeter:
     """Bytes moved by several threads, told to one ``progress``, which may raise to end it all."""
 
     def __init__(self, progress: Callable[[int, int], None], whole: int) -> None:

@@ -17,8 +17,8 @@ from trmcloud.adapters.s3.client import (
     LANES,
     PART_BYTES,
     Client,
-    Meter,
     Source,
+    TransferMeter,
     code_of,
     is_missing,
     run_in_parallel,
@@ -50,7 +50,7 @@ def get_bytes(client: Client, key: str, most: int) -> bytes | None:
         return bytes(answer["Body"].read(most + 1))
 
 
-class _Have:
+class _PresentRanges:
     """Which ranges of a file are here already, by a note beside it."""
 
     def __init__(self, path: Path, mark: str) -> None:
@@ -78,7 +78,7 @@ def fetch_file(
     sources: Sequence[Source],
     target: Path,
     sha256: str,
-    meter: Meter,
+    meter: TransferMeter,
 ) -> None:
     """Bring a file to ``target``; its name appears once its hash is right.
 
@@ -99,7 +99,7 @@ def fetch_file(
         for source in sources
         for at in range(source.start, max(source.end, source.start + 1), RANGE_BYTES)
     ]
-    have = _Have(note, f"{sha256}/{size}")
+    have = _PresentRanges(note, f"{sha256}/{size}")
     digest = hashlib.sha256()
     stop = threading.Event()
     try:
@@ -137,7 +137,12 @@ def fetch_file(
 
 
 def _bring_range(
-    client: Client, one: Source, handle: int, meter: Meter, stop: threading.Event, have: _Have
+    client: Client,
+    one: Source,
+    handle: int,
+    meter: TransferMeter,
+    stop: threading.Event,
+    have: _PresentRanges,
 ) -> None:
     from botocore.exceptions import BotoCoreError, ClientError
 

@@ -15,8 +15,8 @@ from trmcloud.adapters.s3.client import (
     LANES,
     PART_BYTES,
     Client,
-    Meter,
     Source,
+    TransferMeter,
     code_of,
     is_final_error,
     is_missing,
@@ -91,7 +91,7 @@ def _send_spans(
     handle: int,
     spans: Sequence[Source],
     send: Callable[[Source, bytes | Slice, bytes], None],
-    meter: Meter,
+    meter: TransferMeter,
     lanes: int,
 ) -> str:
     """Send spans of a file side by side, each with its MD5; return the SHA-256 of them all."""
@@ -110,7 +110,7 @@ def _send_spans(
 
 
 def put_pieces(
-    client: Client, path: Path, sources: Sequence[Source], sha256: str, meter: Meter
+    client: Client, path: Path, sources: Sequence[Source], sha256: str, meter: TransferMeter
 ) -> None:
     """Store a file as the objects it is cut into.
 
@@ -127,7 +127,7 @@ def put_pieces(
         raise CheckpointError(f"{path.name} is not what its manifest says", where=str(path.parent))
 
 
-def put_file(client: Client, path: Path, key: str, sha256: str, meter: Meter) -> None:
+def put_file(client: Client, path: Path, key: str, sha256: str, meter: TransferMeter) -> None:
     """Store a file of any size as one object; a multipart upload that was cut is continued.
 
     Raises:
@@ -205,7 +205,7 @@ def _put_parts(
     size: int,
     key: str,
     sha256: str,
-    meter: Meter,
+    meter: TransferMeter,
     path: Path,
     begun: _BegunUpload,
 ) -> None:

@@ -26,7 +26,7 @@ from trmcloud.adapters.ssh.session import (
     no_ssh,
     nothing_answers,
 )
-from trmcloud.core.errors import Dropped, LinkError
+from trmcloud.core.errors import ConnectionDropped, LinkError
 from trmcloud.core.text import strip_control
 from trmcloud.core.values import dataclass
 
@@ -43,7 +43,7 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}|[0-9a-fA-F:]{2,45}")
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandOutput:
     """The output of a command on the pod, and its exit code. ``said`` is the end of its stderr."""
 
     code: int
@@ -89,7 +89,7 @@ class SshConnection:
         timeout_s: float = 30.0,
         max_bytes: int = _MAX_ANSWER_BYTES,
         again: bool = True,
-    ) -> Answer:
+    ) -> CommandOutput:
         """Run a shell script (or a list of words) there, with ``content`` as its input.
 
         A connection that drops is made anew once, where ``again`` says that running the command
@@ -102,7 +102,7 @@ class SshConnection:
         deadline = time.monotonic() + timeout_s
         try:
             return self._run_once(command, content, deadline, max_bytes)
-        except Dropped:
+        except ConnectionDropped:
             self.close()
             if not again or time.monotonic() >= deadline:
                 raise
@@ -139,14 +139,18 @@ class SshConnection:
             if not self._socket.exists():
                 self._start_master(deadline)
 
-    def control(self, verb: str, *options: str) -> Answer:
+    def control(self, verb: str, *options: str) -> CommandOutput:
         """``ssh -O VERB``: a word to the shared connection's own process."""
         try:
             words = ("-O", verb, *options, "--", self._host)
             done = _run(self._argv(False, *words, forwards=bool(options)), _CONTROL_TIMEOUT_S)
         except (subprocess.TimeoutExpired, FileNotFoundError) as error:
-            raise Dropped(f"ssh -O {verb} did not end: {error}", where=self.where) from None
-        return Answer(done.returncode, done.stdout, done.stderr.decode("utf-8", "replace").strip())
+            raise ConnectionDropped(
+                f"ssh -O {verb} did not end: {error}", where=self.where
+            ) from None
+        return CommandOutput(
+            done.returncode, done.stdout, done.stderr.decode("utf-8", "replace").strip()
+        )
 
     def misconfigured(self, timeout_s: float) -> str:
         """Return ssh's complaint about the options of a connection, or the user's own; "" if none.
@@ -169,14 +173,14 @@ class SshConnection:
 
     def _run_once(
         self, command: str | Sequence[str], content: bytes, deadline: float, max_bytes: int
-    ) -> Answer:
+    ) -> CommandOutput:
         script = command if isinstance(command, str) else shlex.join(command)
         left = max(0.5, deadline - time.monotonic())
         with self.open(script, timeout_s=left) as session:
             session.feed(content)
             out = session.read_all(max_bytes, deadline)
             code = session.end(deadline)
-            return Answer(code, out, session.stderr_text())
+            return CommandOutput(code, out, session.stderr_text())
 
     def _start_master(self, deadline: float) -> None:
         # Its errors go to a file: a pipe would stay open in the background for as long as it lives.
@@ -218,7 +222,9 @@ class SshConnection:
                     break
                 except BlockingIOError:
                     if time.monotonic() >= deadline:
-                        raise Dropped("the pod did not answer in time", where=self.where) from None
+                        raise ConnectionDropped(
+                            "the pod did not answer in time", where=self.where
+                        ) from None
                     time.sleep(0.05)
             yield
 

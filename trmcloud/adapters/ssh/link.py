@@ -24,7 +24,7 @@ from trmcloud.core.contract.command import GIVEN_NAME
 from trmcloud.core.contract.command_terms import PARTS_KEY_NAME
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.notices import WEBHOOK_NAME
-from trmcloud.core.errors import CheckpointError, Dropped, LinkError, NoAddress
+from trmcloud.core.errors import CheckpointError, ConnectionDropped, LinkError, NoAddress
 from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.io.files import read_small, sync_folder, write_atomic
 from trmcloud.ports.compute import PodLink, StageItem
@@ -39,7 +39,7 @@ _SAFE_PATH = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}){1,12}")
 
 
 @dataclass
-class _Asked:
+class _PodAnswer:
     """The result of the last question to a pod."""
 
     at: float
@@ -85,7 +85,7 @@ class SshPodLink(PodLink):
         self._keys = keys or KeyStore(home)
         self._connections: dict[tuple[str, str], tuple[tuple[str, int], SshConnection]] = {}
         self._mirrors: dict[str, Mirror] = {}
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _PodAnswer] = {}
         self._troubles: dict[str, LinkError] = {}
         self._silent_since: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -105,13 +105,13 @@ class SshPodLink(PodLink):
             report = self._ask(pod_name)
         except LinkError as error:
             failures = asked.failures + 1 if asked is not None else 1
-            heard = (asked is not None and asked.heard) or not isinstance(error, Dropped)
+            heard = (asked is not None and asked.heard) or not isinstance(error, ConnectionDropped)
             self._troubles[pod_name] = error
             silent_s = self._now() - self._silent_since.setdefault(pod_name, self._now())
             word = self._others.instead(pod_name, self._pod_folder(pod_name), silent_s)
-            self._asked[pod_name] = _Asked(self._now(), word, failures, heard)
+            self._asked[pod_name] = _PodAnswer(self._now(), word, failures, heard)
             return word
-        self._asked[pod_name] = _Asked(self._now(), report, heard=True)
+        self._asked[pod_name] = _PodAnswer(self._now(), report, heard=True)
         self._troubles.pop(pod_name, None)
         self._silent_since.pop(pod_name, None)
         return report
@@ -194,7 +194,7 @@ class SshPodLink(PodLink):
         """As the port says."""
         report = self.report(pod_name)
         if report is None:
-            raise Dropped("the pod does not answer now", where=pod_name)
+            raise ConnectionDropped("the pod does not answer now", where=pod_name)
         logdir = f"{self._root}/{contract.RUNS_DIR}/{self._run_of(pod_name)}"
         with board(
             self.connection(pod_name),

@@ -21,7 +21,13 @@ from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.session import Session
 from trmcloud.core.contract.manifest import CheckpointFile, allowed_name
 from trmcloud.core.contract.records import whole
-from trmcloud.core.errors import CheckpointError, DoesNotFit, Dropped, LinkError, TrmcloudError
+from trmcloud.core.errors import (
+    CheckpointError,
+    ConnectionDropped,
+    DoesNotFit,
+    LinkError,
+    TrmcloudError,
+)
 from trmcloud.io.files import read_small, sync_folder, write_atomic
 from trmcloud.io.hashing import matches_hash
 from trmcloud.io.requests import pause_s
@@ -348,7 +354,7 @@ class _Transfer:
             try:
                 self._serve_lane()
                 return
-            except Dropped as error:
+            except ConnectionDropped as error:
                 gained = sum(part.present for part in self._parts) > before
                 failures = 1 if gained else failures + 1
                 if failures >= _TRIES:
@@ -459,7 +465,9 @@ class _Transfer:
         code = session.end(time.monotonic() + _IDLE_S)
         if code == 1:
             return CheckpointError("the checkpoint is gone there", where=self._connection.where)
-        return Dropped(f"the pod's side ended with code {code}", where=self._connection.where)
+        return ConnectionDropped(
+            f"the pod's side ended with code {code}", where=self._connection.where
+        )
 
     # -- verifying ----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.session import Session
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.records import whole
-from trmcloud.core.errors import Dropped, LinkError
+from trmcloud.core.errors import ConnectionDropped, LinkError
 from trmcloud.core.values import dataclass
 from trmcloud.io.requests import pause_s
 
@@ -98,7 +98,7 @@ def push(connection: SshConnection, parcel: Parcel, remote: str, progress: Progr
             _send_missing(connection, parcel, remote, tell)
             progress(whole, whole)
             return
-        except Dropped:
+        except ConnectionDropped:
             failures += 1
             if failures >= _TRIES:
                 raise
@@ -137,7 +137,7 @@ def _send_missing(
     there = _sizes(connection, names, remote)
     here = {name: (parcel.folder / name).stat().st_size for name in names}
     due = [name for name in names if there[name] != here[name] or here[name] == 0]
-    sent = _Sent(sum(here[n] for n in names if n not in due), tell)
+    sent = _SendProgress(sum(here[n] for n in names if n not in due), tell)
     small = [name for name in due if here[name] <= _SMALL_BYTES]
     if small:
         _send_small(connection, parcel.folder, small, remote, sent)
@@ -170,7 +170,7 @@ def _send_missing(
     sent.tell()
 
 
-class _Sent:
+class _SendProgress:
     """Bytes that are on their way or there, counted by many threads, told by one."""
 
     def __init__(self, done: int, tell: Callable[[int], None]) -> None:
@@ -186,7 +186,7 @@ class _Sent:
 
 
 def _send_small(
-    connection: SshConnection, folder: Path, names: Sequence[str], remote: str, sent: _Sent
+    connection: SshConnection, folder: Path, names: Sequence[str], remote: str, sent: _SendProgress
 ) -> None:
     with connection.open(f"cd {shlex.quote(remote)} && exec tar -xf -") as session:
         pipe: Any = _Pipe(session)
@@ -213,7 +213,7 @@ def _send_large(
     path: Path,
     remote: str,
     there: int,
-    sent: _Sent,
+    sent: _SendProgress,
     stopped: threading.Event,
 ) -> None:
     # Written at its own place and never appended: bytes of a dropped connection that arrive late
@@ -336,7 +336,7 @@ def stage(
     if code:
         data = tuple(remote for remote in parcels if remote not in code)
         path = f"{pod_folder}/{contract.STAGED_NAME}"
-        write_text(connection, path, contract.dump(contract.Staged(code[0], data)))
+        write_text(connection, path, contract.dump(contract.StagedFiles(code[0], data)))
 
 
 def write_text(connection: SshConnection, path: str, text: str, *, umask: str = "022") -> None:

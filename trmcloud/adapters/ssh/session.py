@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from trmcloud.core.errors import Dropped, HostKeyChanged, LinkError, LoginRefused
+from trmcloud.core.errors import ConnectionDropped, HostKeyChanged, LinkError, LoginRefused
 from trmcloud.core.text import strip_control
 
 _READ_BYTES = 1 << 16
@@ -73,7 +73,7 @@ class Session:
             Dropped: nothing came for ``idle_s`` seconds.
         """
         if not self._poll.poll(idle_s * 1000):
-            raise Dropped(f"nothing came for {idle_s:.0f} s", where=self._where)
+            raise ConnectionDropped(f"nothing came for {idle_s:.0f} s", where=self._where)
         return self._stdout.readinto(view) or 0  # type: ignore[attr-defined]
 
     def read_to_file(self, handle: int, at: int, most: int, idle_s: float) -> int:
@@ -89,7 +89,7 @@ class Session:
                 written += os.pwrite(handle, self._buffer[written:count], at + written)
             return count
         if not self._poll.poll(idle_s * 1000):
-            raise Dropped(f"nothing came for {idle_s:.0f} s", where=self._where)
+            raise ConnectionDropped(f"nothing came for {idle_s:.0f} s", where=self._where)
         try:
             return self._splice(self._stdout.fileno(), handle, most, offset_dst=at)
         except OSError as error:
@@ -109,8 +109,8 @@ class Session:
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise Dropped("the pod did not answer in time", where=self._where)
-            with contextlib.suppress(Dropped):
+                raise ConnectionDropped("the pod did not answer in time", where=self._where)
+            with contextlib.suppress(ConnectionDropped):
                 count = self.read_into(buffer, left)
                 if count == 0:
                     return bytes(content)
@@ -140,7 +140,7 @@ class Session:
         """The command's exit code once it has ended.
 
         Raises:
-            LinkError: the connection failed; ``Dropped`` where trying again may help.
+            LinkError: the connection failed; ``ConnectionDropped`` where trying again may help.
         """
         code = self.wait(deadline - time.monotonic())
         if code == SSH_FAILED or code < 0:
@@ -152,7 +152,7 @@ class Session:
         try:
             return self._process.wait(max(0.1, seconds))
         except subprocess.TimeoutExpired:
-            raise Dropped("the pod did not answer in time", where=self._where) from None
+            raise ConnectionDropped("the pod did not answer in time", where=self._where) from None
 
     def stderr_text(self) -> str:
         """The end of what came on stderr, fit for a terminal."""
@@ -243,9 +243,9 @@ def no_ssh() -> LinkError:
     return LinkError("there is no ssh on this machine", next_step=INSTALL_SSH)
 
 
-def nothing_answers(where: str) -> Dropped:
+def nothing_answers(where: str) -> ConnectionDropped:
     """For a caller that gave up before ssh itself did."""
-    return Dropped(NOTHING_ANSWERS, where=where, next_step=_LET_OUT)
+    return ConnectionDropped(NOTHING_ANSWERS, where=where, next_step=_LET_OUT)
 
 
 def explain(said: str, where: str) -> LinkError:
@@ -261,7 +261,7 @@ def explain(said: str, where: str) -> LinkError:
     last = words[-1][:200] if words else ""
     if _NOT_FROM_HERE.search(said):
         what = "this machine does not let SSH out: its own firewall, or a sandbox"
-        return Dropped(what, where=where, next_step=_LET_OUT)
+        return ConnectionDropped(what, where=where, next_step=_LET_OUT)
     if any(sign in said for sign in _OWN_CONFIGURATION):
         return LinkError(
             f"ssh does not take its configuration: {last}", next_step="trmcloud doctor"
@@ -274,9 +274,9 @@ def explain(said: str, where: str) -> LinkError:
         )
     for sign, meaning in _REASONS:
         if re.search(sign, said):
-            return Dropped(meaning, where=where, next_step=_LET_OUT)
+            return ConnectionDropped(meaning, where=where, next_step=_LET_OUT)
     if not words:
         # OpenSSH 9 says nothing of a reset that comes before it looks whom it is connected to.
         what = "something cut the connection off: ssh ended without a word"
-        return Dropped(what, where=where, next_step=_LET_OUT)
-    return Dropped(f"the connection was lost: {last}", where=where)
+        return ConnectionDropped(what, where=where, next_step=_LET_OUT)
+    return ConnectionDropped(f"the connection was lost: {last}", where=where)

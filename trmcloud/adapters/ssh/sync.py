@@ -37,7 +37,7 @@ _TELLING = (Outcome.UNFIT.value, Outcome.FAILED.value)
 
 
 @dataclass
-class _Asked:
+class _MachineAnswer:
     at: float
     word: contract.AgentReport | None = None
     machine: int = 0
@@ -50,7 +50,7 @@ class PeerMachines:
         self, connections: Callable[[str], Sequence[SshConnection]], now: Callable[[], float]
     ) -> None:
         self._connections, self._now = connections, now
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _MachineAnswer] = {}
 
     def judge(self, report: contract.AgentReport, folder: str) -> contract.AgentReport:
         """Return ``report``, the first machine's, with the result of another one where that failed.
@@ -82,11 +82,11 @@ class PeerMachines:
         message = f"the first machine is lost; machine {asked.machine}: {said}"
         return replace(asked.word, message=message, kept=(), uploaded=())
 
-    def _word(self, pod_name: str, folder: str) -> _Asked:
+    def _word(self, pod_name: str, folder: str) -> _MachineAnswer:
         asked = self._asked.get(pod_name)
         if asked is not None and (asked.word or 0 <= self._now() - asked.at < ASK_EVERY_S):
             return asked
-        asked = self._asked[pod_name] = _Asked(self._now())
+        asked = self._asked[pod_name] = _MachineAnswer(self._now())
         path = shlex.quote(f"{folder}/{contract.REPORT_NAME}")
         try:
             for machine, connection in enumerate(self._connections(pod_name), 1):

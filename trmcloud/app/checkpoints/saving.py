@@ -104,7 +104,7 @@ def why_not_saved(context: Context, run: RunState) -> str:
     return ""
 
 
-class AwaitedSave:
+class SaveWaiter:
     """For the pod's answer, then for the copy; for each no longer than ``wait_s``."""
 
     def __init__(self, context: Context, asked: SaveRequest, wait_s: float) -> None:

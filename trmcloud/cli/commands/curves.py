@@ -16,7 +16,7 @@ from trmcloud.app.run_queries import is_driven
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, find_caught_up, look_again, tell
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import Dropped, UsageError
+from trmcloud.core.errors import ConnectionDropped, UsageError
 from trmcloud.wiring import board_server, build_context, event_files, wandb_run
 
 _LOOK_S = 3.0
@@ -70,7 +70,7 @@ def _from_pod(context: Context, run: RunState, port: int) -> None:
                 said = _say(f"http://127.0.0.1:{port}  on its pod (Ctrl-C ends it)", said)
                 while runs_still():
                     context.clock.sleep(_LOOK_S)
-        except Dropped as error:
+        except ConnectionDropped as error:
             said = _say(f"not reached now, trying again: {error}", said)
         context.clock.sleep(_LOOK_S)
         if not is_driven(context, context.ledger.driver(run.run_id)):

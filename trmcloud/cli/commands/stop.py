@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trmcloud.app.checkpoints.inventory import HERE
-from trmcloud.app.checkpoints.saving import AwaitedSave, Place, SaveRequest, request_save
+from trmcloud.app.checkpoints.saving import Place, SaveRequest, SaveWaiter, request_save
 from trmcloud.app.context import Context, find_run, require_reach
 from trmcloud.app.ending import end_run
 from trmcloud.app.launching import OnlyBillPending, follow_or_drive, request_stop
@@ -51,7 +51,7 @@ def save(
     state = find_run(context, asked.run_id)
     if state.generation is not None:
         require_reach(context, state.generation.provider)
-    waiting = AwaitedSave(context, asked, wait)
+    waiting = SaveWaiter(context, asked, wait)
     state = follow_or_drive(context, asked.run_id, waiting.is_over, lambda state: None)
     _show(state, waiting.place(state), asked, as_json=as_json)
 

@@ -13,7 +13,7 @@ import typer
 from trmcloud.app.commands import CommandRequest, check_hardware
 from trmcloud.app.trial import Trial, TrialBounds, log_path
 from trmcloud.app.trial import try_command as run_trial
-from trmcloud.app.trial_checks import Hired
+from trmcloud.app.trial_checks import RequestedMachine
 from trmcloud.cli import options
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.trial import TrialProgress, check_lines, contained_lines
@@ -50,7 +50,7 @@ def try_command(
     Example: trmcloud try --metric val_loss -- python train.py
     """
     ground = build_trial()
-    hired = Hired(
+    hired = RequestedMachine(
         check_hardware(request.hardware),
         _plain(parse_money("--rate", request.rate)),
         _plain(parse_money("--budget", request.budget)),
@@ -73,7 +73,7 @@ def try_command(
         sys.exit(TrialFailed.exit_code)
 
 
-def _show(trial: Trial, hired: Hired, log: Path) -> None:
+def _show(trial: Trial, hired: RequestedMachine, log: Path) -> None:
     print("\n".join([*check_lines(trial), *contained_lines(trial)]))
     if not trial.line:
         print(f"  its log: {log}")

@@ -28,7 +28,7 @@ from starlette.routing import Route
 from trmcloud.api import Home
 from trmcloud.app.checkpoints.fetching import default_folder, find_best
 from trmcloud.app.context import find_run
-from trmcloud.app.steering import Foreseen
+from trmcloud.app.steering import Forecast
 from trmcloud.cli.page import shown
 from trmcloud.cli.page.feed import CurveStore, Feed
 from trmcloud.cli.page.watch import Jobs, Watch
@@ -47,8 +47,8 @@ from trmcloud.io.web_guard import (
     ANY_ADDRESS,
     LOOPBACK,
     OF_LOOPBACK,
+    AllowedHosts,
     BodyRefused,
-    Names,
     Refusal,
     headers_of,
     mark_trusted,
@@ -81,10 +81,10 @@ HEADERS: Mapping[str, str] = {
 }
 
 
-class Guarded:
+class GuardedApp:
     """``app`` behind these checks. ``names``: the hosts by which it may be called."""
 
-    def __init__(self, app: Any, token: str, *, names: Names = OF_LOOPBACK) -> None:
+    def __init__(self, app: Any, token: str, *, names: AllowedHosts = OF_LOOPBACK) -> None:
         self._app, self._token, self._names = app, token, names
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -220,7 +220,7 @@ class Page:
             )
         return {"job": self.jobs.start(verb, run_id, partial(self._work, home, seen))}
 
-    def _work(self, home: Home, seen: Foreseen, progress: Progress) -> str:
+    def _work(self, home: Home, seen: Forecast, progress: Progress) -> str:
         """Do what was agreed to; return what came of it."""
         run_id = seen.run
         match seen.verb:
@@ -256,7 +256,7 @@ class Page:
 
 
 def application(page: Page) -> Starlette:
-    """The ASGI application, to stand behind ``Guarded``."""
+    """The ASGI application, to stand behind ``GuardedApp``."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -402,7 +402,7 @@ def page_of(home: Path | None, folder: Path, *, live: bool) -> Page:
 
 def server(page: Page, token: str, host: str = LOOPBACK[0]) -> Any:
     """uvicorn's server of it, silent; ``run(sockets=[…])`` serves until it is told to end."""
-    guarded = Guarded(application(page), token, names=names_of(host))
+    guarded = GuardedApp(application(page), token, names=names_of(host))
     return silent_server(guarded, leave_within_s=_LEAVE_WITHIN_S)
 
 

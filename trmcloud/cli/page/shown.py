@@ -12,7 +12,7 @@ from trmcloud.app.context import Context
 from trmcloud.app.curves import Phase, Series, draw_curves, starts, step_at
 from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.short_rentals import meaning_of
-from trmcloud.app.steering import Foreseen
+from trmcloud.app.steering import Forecast
 from trmcloud.app.trainings import recoveries_of
 from trmcloud.cli.views.health import recovered_json, remedy_text, trouble_text
 from trmcloud.cli.views.metrics import buys_words
@@ -135,7 +135,7 @@ def money(amount: Usd | None) -> dict[str, Any] | None:
 # -- the effect of a click -------------------------------------------------------------------------
 
 
-def foreseen_json(seen: Foreseen, folder: str) -> dict[str, Any]:
+def foreseen_json(seen: Forecast, folder: str) -> dict[str, Any]:
     """A question that names the dollars. ``folder`` is where a checkpoint would be copied to."""
     title, button, lines = _question(seen, folder)
     return {
@@ -149,7 +149,7 @@ def foreseen_json(seen: Foreseen, folder: str) -> dict[str, Any]:
     }
 
 
-def _question(seen: Foreseen, folder: str) -> tuple[str, str, list[str]]:
+def _question(seen: Forecast, folder: str) -> tuple[str, str, list[str]]:
     """Return a verb's title, the words on its button, and what it does and costs."""
     takes = f"within {duration(seen.seconds)}"
     spends = f"It spends {seen.at_most} more at most of the run's {seen.cap}, {takes}."

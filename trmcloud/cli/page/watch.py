@@ -127,7 +127,7 @@ def _stamp(path: str) -> _Stamp | None:
 
 
 @dataclass
-class Beats:
+class HeartbeatWatch:
     """The quick look: which files have other dates than before. ``changed`` is told of runs whose
     record in the ledger has."""
 
@@ -194,7 +194,7 @@ class Beats:
 
 
 @dataclass
-class Looks:
+class RunWatch:
     """The slow look: one run at a time, the longest unseen first; those that changed before."""
 
     home: Home
@@ -318,11 +318,11 @@ class Watch:
         self._feed, self._curves, self._open_home = feed, curves, open_home
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._looks: Looks | None = None
+        self._looks: RunWatch | None = None
 
     def start(self) -> None:
-        looks = Looks(self._open_home(), self._feed, self._curves)
-        beats = Beats(self._open_home(), self._feed, self._curves, looks.mark)
+        looks = RunWatch(self._open_home(), self._feed, self._curves)
+        beats = HeartbeatWatch(self._open_home(), self._feed, self._curves, looks.mark)
 
         def beat() -> float:
             beats.tick()

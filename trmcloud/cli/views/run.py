@@ -8,7 +8,7 @@ from typing import Any
 
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.ending import NamedPodsEnded, PodListing
+from trmcloud.app.ending import NamedPodEnds, PodListing
 from trmcloud.app.launching import (
     OnlyBillPending,
     follow_or_drive,
@@ -42,7 +42,7 @@ def tell_listed(found: PodListing) -> None:
     _tell_unreachable(found)
 
 
-def tell_ending(run: str, ended: NamedPodsEnded, why: str) -> None:
+def tell_ending(run: str, ended: NamedPodEnds, why: str) -> None:
     """``why``: what is wrong with the ledger; empty where nothing is."""
     for provider, name in ended.asked:
         print(one_line(f"{run}: asked {provider} to end {name}" if run else f"ended {name}"))
@@ -64,7 +64,7 @@ def tell_ending(run: str, ended: NamedPodsEnded, why: str) -> None:
         )
 
 
-def ending_code(ended: NamedPodsEnded) -> int:
+def ending_code(ended: NamedPodEnds) -> int:
     """0 where every pod that is listed was asked to end, and every provider gave a list."""
     return 11 if ended.failed or ended.listed.unreachable else 0
 

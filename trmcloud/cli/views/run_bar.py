@@ -12,7 +12,7 @@ from typing import Any
 
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import (
-    Errand,
+    WorkerTransfer,
     boot_trouble,
     bucket_trouble,
     data_progress_text,
@@ -45,7 +45,7 @@ from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.continuing import lost_machines
-from trmcloud.core.control.controller import Waiting
+from trmcloud.core.control.controller import WaitState
 from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.pod_facts import absence_needed_s
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
@@ -117,7 +117,7 @@ class Speed:
 
     _seen: dict[ActionKey, deque[tuple[float, int]]] = field(default_factory=dict)
 
-    def words(self, errand: Errand, now: float) -> str:
+    def words(self, errand: WorkerTransfer, now: float) -> str:
         """``12.0 of 40.0 MB · 8.1 MB/s · 3 s left``, as much of it as is known."""
         seen = self._seen.setdefault(errand.key, deque())
         seen.append((now, errand.done))
@@ -135,7 +135,9 @@ class Speed:
         return words
 
 
-def transfer_lines(errands: Sequence[Errand], speed: Speed, now: float) -> tuple[str, list[str]]:
+def transfer_lines(
+    errands: Sequence[WorkerTransfer], speed: Speed, now: float
+) -> tuple[str, list[str]]:
     """(what is said of files being sent, a line for each checkpoint being pulled)."""
     sending, pulling = "", []
     for errand in errands:
@@ -169,7 +171,7 @@ def absence(run: RunState, now: float) -> str:
     return f"off {generation.provider}'s list for {since}; {needed} prove it"
 
 
-def waiting_words(waiting: Waiting, now: float) -> str:
+def waiting_words(waiting: WaitState, now: float) -> str:
     """``runpod to list the pod …; 9 min 40 s more, then it counts as never made``."""
     what = sentence(waiting.what)
     if waiting.until_at is None:

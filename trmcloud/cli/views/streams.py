@@ -135,7 +135,7 @@ _PLAIN = {
 }  # fmt: skip
 
 
-class Plain:
+class PlainStream:
     """``stream`` without the control characters in what is written to it: what pods, providers and
     stores say is in most of it. Only what we draw ourselves is written to ``stream`` directly.
 
@@ -180,9 +180,9 @@ class Plain:
 def as_is() -> TextIO:
     """stdout for data or another program's log: cleaned like all else, and never wrapped."""
     stream: Any = sys.stdout
-    if not isinstance(stream, Plain):
+    if not isinstance(stream, PlainStream):
         return sys.stdout
-    made: Any = Plain(stream.stream, as_is=True)
+    made: Any = PlainStream(stream.stream, as_is=True)
     made.outlives = stream.outlives
     return made  # type: ignore[no-any-return]
 
@@ -195,7 +195,7 @@ def columns() -> int:
 def drawn_on(stream: TextIO) -> TextIO:
     """Return the stream that a bar is drawn on: cursor movements reach it. The caller cleans its
     text."""
-    return stream.stream if isinstance(stream, Plain) else stream
+    return stream.stream if isinstance(stream, PlainStream) else stream
 
 
 def draw(text: str) -> None:
@@ -215,14 +215,14 @@ def forgive_streams() -> None:
             stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="trmcloud")
-        if not isinstance(stream, Plain):
-            setattr(sys, name, Plain(stream))
+        if not isinstance(stream, PlainStream):
+            setattr(sys, name, PlainStream(stream))
 
 
 def outlive_the_reader() -> None:
     """Let this command finish its work though the reader of its output has left."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, Plain):
+        if isinstance(stream, PlainStream):
             stream.outlives = True
 
 

@@ -367,7 +367,7 @@ _TOLD = Offer._fields.index("newer")
 """The index in an Offer of the first field that is filled in here."""
 
 
-class _Ask(NamedTuple):
+class _PlannedPrice(NamedTuple):
     """The price per GPU at which a machine of ``gpus`` was planned, in micro-dollars an hour."""
 
     priced_at: float
@@ -410,20 +410,22 @@ def _thing(key: _Key) -> _Thing:
 
 def _asks(
     keys: Sequence[_Key], offers: Sequence[Offer], things: Mapping[_Key, _Thing]
-) -> dict[_Thing, list[_Ask]]:
+) -> dict[_Thing, list[_PlannedPrice]]:
     """The dearest of each day and count, of what stands in ``things``."""
     dearest: dict[_Key, int] = {}
     for key, offer in zip(keys, offers, strict=True):
         if key in things and offer.rate.micros > dearest.get(key, 0) and not offer.own:
             dearest[key] = offer.rate.micros
-    asks: dict[_Thing, list[_Ask]] = {}
+    asks: dict[_Thing, list[_PlannedPrice]] = {}
     for key, micros in dearest.items():
         _, _, _, _, at, gpus = key
-        asks.setdefault(things[key], []).append(_Ask(at, gpus, -(-micros // gpus)))
+        asks.setdefault(things[key], []).append(_PlannedPrice(at, gpus, -(-micros // gpus)))
     return asks
 
 
-def _age(asks: dict[_Thing, list[_Ask]], newest: Mapping[_Thing, float], now: float) -> None:
+def _age(
+    asks: dict[_Thing, list[_PlannedPrice]], newest: Mapping[_Thing, float], now: float
+) -> None:
     """Add the margin for its age to each newest quote: later ones are not known."""
     for thing, known in asks.items():
         asks[thing] = [
@@ -434,7 +436,7 @@ def _age(asks: dict[_Thing, list[_Ask]], newest: Mapping[_Thing, float], now: fl
         ]
 
 
-def _dearest(asks: Iterable[_Ask], gpus: int, after: float) -> tuple[Usd | None, float]:
+def _dearest(asks: Iterable[_PlannedPrice], gpus: int, after: float) -> tuple[Usd | None, float]:
     """(USD/h of ``gpus``, when it was quoted) of those younger than ``after``: of as many GPUs,
     else of other counts."""
     newer = [ask for ask in asks if ask.priced_at > after]
@@ -453,7 +455,7 @@ def _machine(offer: Offer) -> tuple[object, ...]:
 
 
 def _with_on_demand(
-    offer: Offer, listed: dict[tuple[object, ...], Usd], asks: dict[_Thing, list[_Ask]]
+    offer: Offer, listed: dict[tuple[object, ...], Usd], asks: dict[_Thing, list[_PlannedPrice]]
 ) -> Offer:
     """By the price of the very machine, else by the dearest of the same that is known."""
     rate = listed.get(_machine(offer))

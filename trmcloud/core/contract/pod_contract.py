@@ -336,7 +336,7 @@ class Orders:
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedFiles:
     """``staged.json``, written last by the sender of the files: all that it names is whole.
 
     ``code`` is the folder to import the trainer from; ``data`` are folders of prepared data and
@@ -464,8 +464,8 @@ def load_lease(text: str | bytes) -> Lease:
     return load(Lease, CONTRACT_VERSION, text)
 
 
-def load_staged(text: str | bytes) -> Staged:
-    record = load(Staged, CONTRACT_VERSION, text)
+def load_staged(text: str | bytes) -> StagedFiles:
+    record = load(StagedFiles, CONTRACT_VERSION, text)
     for path in (record.code, *record.data):
         if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
             raise ContractError(f"Staged: {path!r} is no plain absolute path")

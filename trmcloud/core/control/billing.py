@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from trmcloud.core.clock import Maybe, Seen
+from trmcloud.core.clock import DatedFact, Maybe
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.observation import Bill
@@ -83,7 +83,7 @@ def settle(
 ) -> ev.Settled | None:
     """Settle the generation's cost now; None while its bill may still come in time, and where only
     the bill can tell how long its pod lived."""
-    if isinstance(bill, Seen) and bill.value.final:
+    if isinstance(bill, DatedFact) and bill.value.final:
         amount = bill.value.amount
         return ev.Settled(generation.number, amount, amount)
     if generation.gone_at is None or now < generation.gone_at + BILL_WAIT_S:
@@ -131,7 +131,7 @@ def estimate(
     """
     rate = max(generation.rate, generation.billed_rate or generation.rate) + disks
     most = min(cost(rate, _longest_life_s(generation) + kill_latency_s) + storage, reserved)
-    return max(most, bill.value.amount) if isinstance(bill, Seen) else most
+    return max(most, bill.value.amount) if isinstance(bill, DatedFact) else most
 
 
 def _longest_life_s(generation: Generation) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import TRAITS, find_traits, traits_of
-from trmcloud.core.clock import Maybe, Seen
+from trmcloud.core.clock import DatedFact, Maybe
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import (
@@ -214,7 +214,7 @@ class Governance:
         A live run ends its pod itself. Where that has come to nothing once all the time is over
         that was reserved for it, the pod is ended all the same, whatever the run is thought of.
         """
-        if not isinstance(self.pods, Seen):
+        if not isinstance(self.pods, DatedFact):
             return ()
         owned: dict[str, Generation] = {}
         for run in self.ledger.runs.values():

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import ProviderTraits
-from trmcloud.core.clock import Maybe, Seen
+from trmcloud.core.clock import DatedFact, Maybe
 from trmcloud.core.contract.bucket import RENEW_BEFORE_S
 from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint, parse_pod_name
 from trmcloud.core.control import events as ev
@@ -67,7 +67,7 @@ from trmcloud.core.values import dataclass, replace
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitState:
     """``until_at`` is the epoch second at which the wait ends of itself; None where only an answer
     of the provider's ends it."""
 
@@ -77,7 +77,7 @@ class Waiting:
 
 def waits_for(
     run: RunState, traits: ProviderTraits, pods: Maybe[tuple[PodSeen, ...]]
-) -> Waiting | None:
+) -> WaitState | None:
     """``pods`` is what the provider's list said last."""
     generation = run.generation
     if generation is None:
@@ -88,19 +88,19 @@ def waits_for(
         return _while_renting(run, generation, traits, pods)
     if run.state is State.BOOTING:
         up_at = generation.up_at or generation.intended_at
-        return Waiting(make_reason(ReasonKind.AWAITS_AGENT), up_at + traits.boot_deadline_s)
+        return WaitState(make_reason(ReasonKind.AWAITS_AGENT), up_at + traits.boot_deadline_s)
     return None
 
 
 def _before_renting(
     run: RunState, generation: Generation, pods: Maybe[tuple[PodSeen, ...]]
-) -> Waiting:
+) -> WaitState:
     name = generation.provider
-    if isinstance(pods, Seen):
-        return Waiting(make_reason(ReasonKind.AWAITS_EARLIER_POD))
+    if isinstance(pods, DatedFact):
+        return WaitState(make_reason(ReasonKind.AWAITS_EARLIER_POD))
     stopping = run.stop is not None
     kind = ReasonKind.AWAITS_LIST_TO_STOP if stopping else ReasonKind.AWAITS_LIST_TO_RENT
-    return Waiting(
+    return WaitState(
         make_reason(kind, quoted_reason(ReasonKind.LIST_FAILED, pods.why), provider=name)
     )
 
@@ -110,7 +110,7 @@ def _while_renting(
     generation: Generation,
     traits: ProviderTraits,
     pods: Maybe[tuple[PodSeen, ...]],
-) -> Waiting | None:
+) -> WaitState | None:
     create = run.actions.get(action_key(run, CREATE, 1))
     if create is None or _is_listed(generation, pods):
         return None
@@ -119,18 +119,20 @@ def _while_renting(
     if create.ended_at is not None:
         told = quoted_reason(ReasonKind.PROVIDER_SAID, create.error)
         answer = told or make_reason(ReasonKind.CREATE_TAKEN)
-    if not isinstance(pods, Seen):
+    if not isinstance(pods, DatedFact):
         answer = replace(answer, more=quoted_reason(ReasonKind.LIST_FAILED, pods.why))
-        return Waiting(make_reason(ReasonKind.AWAITS_LIST_OF_POD, answer, provider=name))
+        return WaitState(make_reason(ReasonKind.AWAITS_LIST_OF_POD, answer, provider=name))
     if generation.missed_at is not None:
         until = generation.missed_at + absence_needed_s(run, traits)
     else:
         until = (create.ended_at or create.started_at) + traits.create_settle_s + traits.absent_s
-    return Waiting(make_reason(ReasonKind.AWAITS_POD, answer, provider=name), until)
+    return WaitState(make_reason(ReasonKind.AWAITS_POD, answer, provider=name), until)
 
 
 def _is_listed(generation: Generation, pods: Maybe[tuple[PodSeen, ...]]) -> bool:
-    return isinstance(pods, Seen) and any(pod.name == generation.pod_name for pod in pods.value)
+    return isinstance(pods, DatedFact) and any(
+        pod.name == generation.pod_name for pod in pods.value
+    )
 
 
 # ``decide``: what follows for one run, and what is to be done about it.
@@ -218,13 +220,13 @@ def _storage(plan: Plan, generation: Generation, traits: ProviderTraits) -> tupl
 
 def _is_unlisted(seen: Observation, generation: Generation) -> bool:
     pod = find_pod(seen, generation)
-    return isinstance(seen.pods, Seen) and (pod is None or pod.gone)
+    return isinstance(seen.pods, DatedFact) and (pod is None or pod.gone)
 
 
 def _previous_pod_may_exist(run: RunState, ledger_id: str, seen: Observation) -> bool:
     """Whether a pod of an earlier generation may live: nothing is reserved for it any more, so the
     next is not rented before the sweep has ended it."""
-    if not isinstance(seen.pods, Seen):
+    if not isinstance(seen.pods, DatedFact):
         return True
     names = (parse_pod_name(pod.name) for pod in seen.pods.value if not pod.gone)
     mine = run.run_id.replace("-", "")
@@ -246,7 +248,7 @@ def _watch(
 ) -> Decision:
     generation = current_generation(run)
     candidate = plan.candidate(generation.candidate_id)
-    report = seen.report.value if isinstance(seen.report, Seen) else None
+    report = seen.report.value if isinstance(seen.report, DatedFact) else None
     if report is not None and report.pod_name != generation.pod_name:
         report = None
     if report is not None:

@@ -52,7 +52,7 @@ class ReaperVisit:
 
 
 @dataclass(frozen=True)
-class Symptom:
+class TrainingFinding:
     """A finding of ``core.health`` about the phase that a run trains now."""
 
     run_id: str
@@ -68,7 +68,7 @@ class NoticeInputs:
 
     reports: Mapping[str, AgentReport] = field(default_factory=dict)
     visit: ReaperVisit | None = None
-    symptoms: tuple[Symptom, ...] = ()
+    symptoms: tuple[TrainingFinding, ...] = ()
 
 
 def due_notices(
@@ -238,7 +238,9 @@ def _of_report(ledger: LedgerState, run: RunState, observed: NoticeInputs) -> It
             yield Notice(notice.id, notice.kind, notice.run_id, notice.at, facts)
 
 
-def _of_symptoms(ledger: LedgerState, symptoms: Iterable[Symptom], now: float) -> Iterable[Notice]:
+def _of_symptoms(
+    ledger: LedgerState, symptoms: Iterable[TrainingFinding], now: float
+) -> Iterable[Notice]:
     for symptom in symptoms:
         run = ledger.runs.get(symptom.run_id)
         number = run.generation.number if run is not None and run.generation is not None else 0

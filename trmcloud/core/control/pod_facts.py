@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trmcloud.core.catalog.providers import ProviderTraits
-from trmcloud.core.clock import Instant, Seen
+from trmcloud.core.clock import DatedFact, Instant
 from trmcloud.core.contract.pod_contract import AgentReport, Orders, PhaseState
 from trmcloud.core.contract.trainer_contract import CLEAN, DONE
 from trmcloud.core.control import events as ev
@@ -40,7 +40,7 @@ def proven_end(
     run: RunState, seen: Observation, generation: Generation, traits: ProviderTraits
 ) -> float | None:
     """When the pod ended, once that is proven; None while it may still be spending."""
-    if not isinstance(seen.pods, Seen):
+    if not isinstance(seen.pods, DatedFact):
         return None
     pod = find_pod(seen, generation)
     if pod is not None:
@@ -60,7 +60,7 @@ def is_absent(
     Where lists lag, absence must have lasted: commands that look once each are enough for that,
     and a list that flickers for a while is not.
     """
-    if not isinstance(seen.pods, Seen) or find_pod(seen, generation) is not None:
+    if not isinstance(seen.pods, DatedFact) or find_pod(seen, generation) is not None:
         return False
     if not traits.absent_s:
         return seen.absent_lists >= traits.absent_lists
@@ -72,7 +72,7 @@ def is_absent(
 
 def _missing_s(seen: Observation, generation: Generation, missed_at: float) -> float:
     """For how long the newest list has lacked the pod: a clock that was set proves nothing."""
-    assert isinstance(seen.pods, Seen)
+    assert isinstance(seen.pods, DatedFact)
     if seen.clock is None:
         return seen.pods.at - missed_at
     missed = Instant(missed_at, generation.missed_boot, generation.missed_boot_id)
@@ -115,7 +115,7 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
 
 def note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:
     """A fact for the ledger: the pod is missed from now on, or stands in the list again."""
-    if not traits.absent_s or not isinstance(seen.pods, Seen):
+    if not traits.absent_s or not isinstance(seen.pods, DatedFact):
         return NOTHING
     present = find_pod(seen, generation) is not None
     if present and generation.missed_at is not None:
@@ -127,7 +127,7 @@ def note_absence(seen: Observation, generation: Generation, traits: ProviderTrai
 
 def find_pod(seen: Observation, generation: Generation) -> PodSeen | None:
     """The generation's pod: by its id once that is known, for a provider may make two of a name."""
-    pods: Sequence[PodSeen] = seen.pods.value if isinstance(seen.pods, Seen) else ()
+    pods: Sequence[PodSeen] = seen.pods.value if isinstance(seen.pods, DatedFact) else ()
     mine = [pod for pod in pods if pod.name == generation.pod_name]
     if generation.pod_id is not None:
         return next((pod for pod in mine if pod.pod_id == generation.pod_id), None)

@@ -12,7 +12,7 @@ from trmcloud.core.catalog.providers import (
     ProviderTraits,
     find_traits,
 )
-from trmcloud.core.clock import Instant, Seen
+from trmcloud.core.clock import DatedFact, Instant
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.gate import StopRules
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName
@@ -287,7 +287,7 @@ def await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: flo
     asked_at = create.ended_at or create.started_at
     waited = _waited_s(seen, generation, asked_at) >= traits.create_settle_s
     if create_key not in seen.in_flight and waited and is_absent(run, seen, generation, traits):
-        if isinstance(seen.bill, Seen) and seen.bill.value.amount:
+        if isinstance(seen.bill, DatedFact) and seen.bill.value.amount:
             # It lived and died while nobody looked. What it cost is not nothing.
             bill = seen.bill.value
             return Decision(events=(ev.PodUp(generation.number, bill.pod_id, generation.rate),))
@@ -304,7 +304,7 @@ def await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: flo
 def _waited_s(seen: Observation, generation: Generation, asked_at: float) -> float:
     """Return the age of the newest list since its create was sent: no longer than since the intent,
     by a clock that cannot be set."""
-    if not isinstance(seen.pods, Seen):
+    if not isinstance(seen.pods, DatedFact):
         return -inf
     by_wall = seen.pods.at - asked_at
     if seen.clock is None:

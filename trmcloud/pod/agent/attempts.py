@@ -25,7 +25,7 @@ while the script does not run), or only the time of each life (a queue bills not
 
 
 @dataclass(frozen=True)
-class Life:
+class StandaloneAttempt:
     """``again``: it began with its time given anew. ``gave_up`` is why the script ended it before
     it could train."""
 
@@ -37,33 +37,33 @@ class Life:
 
 
 @dataclass(frozen=True)
-class Lives:
+class StandaloneAttempts:
     """``standalone.json``. ``ledger`` stands in the pods' names; no ledger of a user's bears it."""
 
     run_id: str
     ledger: str
     recipe: str
-    lives: tuple[Life, ...] = ()
+    lives: tuple[StandaloneAttempt, ...] = ()
     version: int = 1
 
     @property
-    def last(self) -> Life | None:
+    def last(self) -> StandaloneAttempt | None:
         return self.lives[-1] if self.lives else None
 
     @property
-    def counted(self) -> tuple[Life, ...]:
+    def counted(self) -> tuple[StandaloneAttempt, ...]:
         """Those that share the time that was given last."""
         first = max((i for i, life in enumerate(self.lives) if life.again), default=0)
         return self.lives[first:]
 
-    def with_life(self, life: Life) -> Lives:
+    def with_life(self, life: StandaloneAttempt) -> StandaloneAttempts:
         return replace(self, lives=(*self.lives, life))
 
-    def gave_up(self, why: str) -> Lives:
+    def gave_up(self, why: str) -> StandaloneAttempts:
         return replace(self, lives=(*self.lives[:-1], replace(self.lives[-1], gave_up=why)))
 
 
-def read_lives(root: Path) -> Lives | None:
+def read_lives(root: Path) -> StandaloneAttempts | None:
     """The record of the run in ``root``; None where there was no start yet.
 
     Raises:
@@ -75,8 +75,8 @@ def read_lives(root: Path) -> Lives | None:
         if text is None:
             return None
         data: dict[str, Any] = json.loads(text)
-        rows = [Life(**row) for row in data.pop("lives")]
-        made = Lives(**data, lives=tuple(rows))
+        rows = [StandaloneAttempt(**row) for row in data.pop("lives")]
+        made = StandaloneAttempts(**data, lives=tuple(rows))
         if made.version != 1:
             raise ValueError(f"version {made.version}")
         return made
@@ -88,11 +88,11 @@ def read_lives(root: Path) -> Lives | None:
         ) from None
 
 
-def write_lives(root: Path, lives: Lives) -> None:
+def write_lives(root: Path, lives: StandaloneAttempts) -> None:
     write_atomic(root / RECORD_NAME, json.dumps(asdict(lives), indent=1))
 
 
-def used_s(lives: Lives, ends: Mapping[int, float], clock: str, now: float) -> float:
+def used_s(lives: StandaloneAttempts, ends: Mapping[int, float], clock: str, now: float) -> float:
     """Seconds that are used of the time given. ``ends``: when each life had ended, by its number.
 
     A clock that was set back gives nothing back.
@@ -106,7 +106,7 @@ def used_s(lives: Lives, ends: Mapping[int, float], clock: str, now: float) -> f
     return max(0.0, latest - min(life.started_at for life in counted))
 
 
-def ended_at(root: Path, lives: Lives, life: Life) -> float:
+def ended_at(root: Path, lives: StandaloneAttempts, life: StandaloneAttempt) -> float:
     """When a life had ended: as its watchdog noted it, else a moment after its last sign."""
     pod_dir = root / contract.PODS_DIR / life.pod
     at = noted_end(pod_dir)
@@ -116,7 +116,7 @@ def ended_at(root: Path, lives: Lives, life: Life) -> float:
     return at
 
 
-def report_of(root: Path, life: Life) -> contract.AgentReport | None:
+def report_of(root: Path, life: StandaloneAttempt) -> contract.AgentReport | None:
     """The last word of a life's agent; None where it left none that can be read."""
     path = root / contract.PODS_DIR / life.pod / contract.REPORT_NAME
     return load_small(path, contract.load_report)

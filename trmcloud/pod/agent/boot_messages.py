@@ -20,7 +20,7 @@ _NAME = "notes.json"
 _MAX_TEXT = 500
 
 
-class Notes:
+class BootMessages:
     """Short texts by topic. A disk that is full, or not there, must not stop who tells."""
 
     def __init__(self, pod_dir: Path) -> None:

@@ -57,25 +57,25 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Answer:
+class EndAnswer:
     code: int | None
     text: str
     ok: bool
 
 
-class Way(NamedTuple):
+class EndMethod(NamedTuple):
     name: str
-    try_it: Callable[[], Answer]
+    try_it: Callable[[], EndAnswer]
 
 
 class Tools(NamedTuple):
     """The functions from which a provider's ``self_end`` makes its ways."""
 
-    command: Callable[..., Answer]
-    request: Callable[..., Answer]
+    command: Callable[..., EndAnswer]
+    request: Callable[..., EndAnswer]
 
 
-def ways_of(environment: Mapping[str, str]) -> tuple[Way, ...]:
+def ways_of(environment: Mapping[str, str]) -> tuple[EndMethod, ...]:
     """The ways that ``TRMCLOUD_PROVIDER`` leaves, in the order it names them: providers whose
     ``self_end.py`` is here, and shutdown (the machine); none where it says so.
 
@@ -87,35 +87,35 @@ def ways_of(environment: Mapping[str, str]) -> tuple[Way, ...]:
         names = [n for n, there in own.items() if environment.get(getattr(there, "MARK", ""))]
     else:
         names = named.split("+")
-    found: list[Way] = []
+    found: list[EndMethod] = []
     for name in names:
         if name == SHUTDOWN:
             found += _shutdown_ways()
         elif name in own:
-            found += starmap(Way, own[name].ways(environment, _TOOLS))
+            found += starmap(EndMethod, own[name].ways(environment, _TOOLS))
     return tuple(found)
 
 
-def own_ways_of(environment: Mapping[str, str], *, whole: bool = False) -> tuple[Way, ...]:
+def own_ways_of(environment: Mapping[str, str], *, whole: bool = False) -> tuple[EndMethod, ...]:
     """Those that end this machine and none beside it: the first of several ends them all.
 
     ``whole``: the first one is lost, or all of them are past their hard stop. Then this one ends
     the cluster, as the first would.
     """
     named = environment.get(contract.ENV_PROVIDER, "").split("+")
-    found: list[Way] = []
+    found: list[EndMethod] = []
     for name, there in self_ends().items() if whole else ():
         if name in named and hasattr(there, "cluster_ways"):
-            found += starmap(Way, there.cluster_ways(environment, _TOOLS))
+            found += starmap(EndMethod, there.cluster_ways(environment, _TOOLS))
     return (*found, *(_shutdown_ways() if SHUTDOWN in named else ()))
 
 
-class Chain:
+class SelfEnd:
     """The attempts to end this pod, recorded in ``record`` (None: nowhere) and told to ``tell``."""
 
     def __init__(
         self,
-        ways: Sequence[Way],
+        ways: Sequence[EndMethod],
         record: Path | None,
         why: str,
         *,
@@ -153,7 +153,7 @@ class Chain:
             try:
                 answer = way.try_it()
             except Exception as error:
-                answer = Answer(None, f"{type(error).__name__}: {error}", False)
+                answer = EndAnswer(None, f"{type(error).__name__}: {error}", False)
             text = contract.strip_control(answer.text).replace("\n", " ")[:_MAX_TEXT]
             done = replace(self._attempts[-1], code=answer.code, text=text, ok=answer.ok)
             self._attempts[-1] = done
@@ -185,13 +185,13 @@ def _command(
     *,
     hide: str = "",
     within_s: float | None = None,
-) -> Answer:
+) -> EndAnswer:
     """Run a command. Its answer is its exit code and the end of its output, without ``hide``."""
     within_s = _TIMEOUT_S if within_s is None else within_s
     path = environment.get("PATH", os.defpath)
     program = shutil.which(words[0], path=f"{path}:/usr/local/bin:/usr/local/sbin:/usr/sbin:/sbin")
     if program is None:
-        return Answer(None, f"{words[0]} is not installed", False)
+        return EndAnswer(None, f"{words[0]} is not installed", False)
     child = subprocess.Popen(
         [program, *words[1:]],
         stdin=subprocess.DEVNULL,
@@ -205,9 +205,9 @@ def _command(
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, 9)
-        return Answer(None, f"no answer within {within_s:.0f} s", False)
+        return EndAnswer(None, f"no answer within {within_s:.0f} s", False)
     text = _hide(printed.decode("utf-8", "replace").strip()[-_MAX_TEXT:], hide)
-    return Answer(child.returncode, text, child.returncode == 0)
+    return EndAnswer(child.returncode, text, child.returncode == 0)
 
 
 def _request(
@@ -217,11 +217,11 @@ def _request(
     *,
     key: str,
     errors_in_body: bool = False,
-) -> Answer:
+) -> EndAnswer:
     """Ask with ``key`` as the bearer. ``errors_in_body``: a 2xx whose JSON has ``errors`` is a
     refusal."""
     if not url.startswith(("https://", "http://")):
-        return Answer(None, "its address is not http", False)
+        return EndAnswer(None, "its address is not http", False)
     headers = {"Authorization": f"Bearer {key}", "User-Agent": _USER_AGENT}
     headers["Accept"] = "application/json"
     data = None
@@ -236,10 +236,10 @@ def _request(
         with error:
             code, content = error.code, error.read(65_536)
     except (OSError, ValueError) as error:
-        return Answer(None, _hide(str(error), key), False)
+        return EndAnswer(None, _hide(str(error), key), False)
     text = _hide(content.decode("utf-8", "replace").strip(), key)
     ok = 200 <= code < 300
-    return Answer(code, text, ok and not (errors_in_body and _has_errors(content)))
+    return EndAnswer(code, text, ok and not (errors_in_body and _has_errors(content)))
 
 
 def _has_errors(content: bytes) -> bool:
@@ -258,12 +258,12 @@ _TOOLS = Tools(_command, _request)
 
 
 # -- a machine that ends by being shut down ---------------------------------------------------
-def _shutdown_ways() -> tuple[Way, ...]:
-    def run(*words: str) -> Callable[[], Answer]:
+def _shutdown_ways() -> tuple[EndMethod, ...]:
+    def run(*words: str) -> Callable[[], EndAnswer]:
         return lambda: _command(words, os.environ)
 
     return (
-        Way("systemctl poweroff", run("systemctl", "poweroff", "--force")),
-        Way("shutdown now", run("shutdown", "-h", "now")),
-        Way("poweroff", run("poweroff", "-f")),
+        EndMethod("systemctl poweroff", run("systemctl", "poweroff", "--force")),
+        EndMethod("shutdown now", run("shutdown", "-h", "now")),
+        EndMethod("poweroff", run("poweroff", "-f")),
     )

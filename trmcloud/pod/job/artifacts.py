@@ -142,7 +142,7 @@ class SeenFile:
     inode: int
 
 
-class Marks(NamedTuple):
+class NameNumbers(NamedTuple):
     """The numbers in a name: ``checkpoint-20``, ``epoch=1-step=20.ckpt``, ``model_000020.pt``."""
 
     step: int | None = None
@@ -171,7 +171,7 @@ class Artifact:
         return sum(file.size_bytes for file in self.files)
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> NameNumbers:
         return marks_of(self.source.rpartition("/")[2])
 
     @property
@@ -191,12 +191,12 @@ class Artifact:
         return f"{self.place}/{self.source}" if self.place else self.source
 
 
-def marks_of(name: str) -> Marks:
+def marks_of(name: str) -> NameNumbers:
     plain = _SHARD.sub("", name)
     step, epoch = _STEP.search(plain), _EPOCH.search(plain)
     numbers = _DIGITS.findall(_DECIMAL.sub("", _stem(plain)))
     number = int(numbers[-1][-8:]) if numbers and step is None else None
-    return Marks(
+    return NameNumbers(
         int(step.group(1)) if step else None, int(epoch.group(1)) if epoch else None, number
     )
 
@@ -279,7 +279,7 @@ class Folder(NamedTuple):
         return self.trouble or next(filter(None, found), "")
 
 
-class Found(NamedTuple):
+class PlaceContents(NamedTuple):
     """A look at a place: checkpoints, what is refused (name, why), and files of no layout."""
 
     artifacts: tuple[Artifact, ...]
@@ -292,7 +292,7 @@ class Found(NamedTuple):
 
 def find_artifacts(
     root: Path, *, place: str = "", below: str = "", but: Collection[SeenFile] = ()
-) -> Found:
+) -> PlaceContents:
     """Look for checkpoints below ``root``.
 
     Args:
@@ -306,7 +306,7 @@ def find_artifacts(
     found = _Search(root, place, by_name=not below and not place)
     found.search(folder, is_top=True)
     split = tuple(splits_in(folder, root, place))
-    return Found(tuple(found.artifacts), tuple(found.refused), tuple(found.rest), split)
+    return PlaceContents(tuple(found.artifacts), tuple(found.refused), tuple(found.rest), split)
 
 
 def files_below(root: Path) -> tuple[SeenFile, ...]:

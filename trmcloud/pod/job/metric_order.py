@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 from typing import NamedTuple
 
-from trmcloud.pod.job.artifacts import Marks
+from trmcloud.pod.job.artifacts import NameNumbers
 
 BEFORE, AFTER = "evaluates, then saves", "saves, then evaluates"
 AT_ONCE_S = 0.3
@@ -33,11 +33,11 @@ class Value(NamedTuple):
     epoch: int | None = None
 
 
-class Saved(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     """A checkpoint that was written at ``at``, and the numbers that its name bears."""
 
     at: float
-    marks: Marks = Marks()
+    marks: NameNumbers = NameNumbers()
 
     @property
     def epoch(self) -> int | None:
@@ -45,7 +45,7 @@ class Saved(NamedTuple):
         return self.marks.number if self.marks.epoch is None else self.marks.epoch
 
 
-class Assigned(NamedTuple):
+class MetricAssignment(NamedTuple):
     """The value of a checkpoint. ``by`` says how it was found: step, epoch, time or order;
     ``pending``: it may still come, or change. ``other`` is its value if the order is the other one.
     """
@@ -65,7 +65,7 @@ class MetricOrder:
 
     def __init__(self) -> None:
         self.values: list[Value] = []
-        self.saves: list[Saved] = []
+        self.saves: list[SavedCheckpoint] = []
         self._training: list[float] = []
         """When lines of training were seen."""
         self._steps: set[int] = set()
@@ -107,7 +107,7 @@ class MetricOrder:
         last = self._stepped[place - 1][1] if place else None
         return last is not None and last / 2 <= number <= 2 * last + 2
 
-    def saw_save(self, saved: Saved) -> None:
+    def saw_save(self, saved: SavedCheckpoint) -> None:
         if len(self.saves) < _MOST and saved not in self.saves[-64:]:
             bisect.insort(self.saves, saved, key=_at)
 
@@ -122,57 +122,57 @@ class MetricOrder:
             self._order = _order_of(by_training, 1) or _order_of(by_time, least)
         return self._order
 
-    def value_of(self, saved: Saved) -> Assigned:
+    def value_of(self, saved: SavedCheckpoint) -> MetricAssignment:
         """The value that belongs to a checkpoint, as far as that is known now."""
         if (exact := self._exact(saved)) is not None:
             return exact
         first = bisect.bisect_left(self.values, saved.at - AT_ONCE_S, key=_at)
         near = self.values[first : bisect.bisect_right(self.values, saved.at + AT_ONCE_S, key=_at)]
         if len(near) == 1:
-            return Assigned(near[0], "time")
+            return MetricAssignment(near[0], "time")
         before, after = self._before(saved), self._after(saved)
         order = self.order
         if order == BEFORE:
-            return Assigned(before, "order", pending=before is None and not self.has_ended)
+            return MetricAssignment(before, "order", pending=before is None and not self.has_ended)
         if order == AFTER:
             if after is None and self.has_ended and self._is_final(saved):
-                return Assigned(self._nearest(saved, before=True), "order")
-            return Assigned(after, "order", pending=after is None and not self.has_ended)
+                return MetricAssignment(self._nearest(saved, before=True), "order")
+            return MetricAssignment(after, "order", pending=after is None and not self.has_ended)
         if before is None and after is None:
-            return Assigned(None, "", pending=not self.has_ended)
-        return Assigned(before, "", not self.has_ended, after)
+            return MetricAssignment(None, "", pending=not self.has_ended)
+        return MetricAssignment(before, "", not self.has_ended, after)
 
-    def _exact(self, saved: Saved) -> Assigned | None:
+    def _exact(self, saved: SavedCheckpoint) -> MetricAssignment | None:
         """By the step or epoch that both its name and a line of the log bear."""
         step = saved.marks.number if saved.marks.step is None else saved.marks.step
         with_steps = [v for v in self.values if v.step is not None]
         if step is not None and with_steps and self.is_step(step, saved.at):
             same = [v for v in with_steps if v.step == step]
             if same:
-                return Assigned(same[-1], "step")
+                return MetricAssignment(same[-1], "step")
             # Of another step: the last one up to it, unless another checkpoint lies between.
             later = any((v.step or 0) > step for v in with_steps)
             earlier = [v for v in with_steps if (v.step or 0) < step]
             found = earlier[-1] if earlier else None
             if found is not None and self._has_save_between(found.step or 0, step):
                 found = None
-            return Assigned(found, "step", pending=not later and not self.has_ended)
+            return MetricAssignment(found, "step", pending=not later and not self.has_ended)
         return self._by_epoch(saved) if not with_steps else None
 
-    def _by_epoch(self, saved: Saved) -> Assigned | None:
+    def _by_epoch(self, saved: SavedCheckpoint) -> MetricAssignment | None:
         values = [v for v in self.values if v.epoch is not None]
         if saved.epoch is None or not values or not self._count_alike(values):
             return None
         if any(v.epoch == saved.epoch for v in values):
             found = self._of_same_epoch(saved)
-            return None if found is None else Assigned(found, "epoch")
+            return None if found is None else MetricAssignment(found, "epoch")
         if not self.has_ended and all((v.epoch or 0) < saved.epoch for v in values):
-            return Assigned(None, "epoch", pending=True)
+            return MetricAssignment(None, "epoch", pending=True)
         # Where the others have theirs by their names, this one has none.
         others = any(self._of_same_epoch(other) for other in self.saves)
-        return Assigned(None, "epoch") if others else None
+        return MetricAssignment(None, "epoch") if others else None
 
-    def _of_same_epoch(self, saved: Saved) -> Value | None:
+    def _of_same_epoch(self, saved: SavedCheckpoint) -> Value | None:
         """The value with its name's epoch. Names may count from 0 where the log counts from 1: then
         it trained between the two."""
         same = [v for v in self.values if v.epoch is not None and v.epoch == saved.epoch]
@@ -194,7 +194,7 @@ class MetricOrder:
         first = min((s.epoch for s in self.saves if s.epoch is not None), default=0)
         return first > 0 or any(v.epoch == 0 for v in values)
 
-    def _before(self, saved: Saved) -> Value | None:
+    def _before(self, saved: SavedCheckpoint) -> Value | None:
         """The last value up to the save, unless it trained, or saved another state, between the
         two."""
         found = self._nearest(saved, before=True)
@@ -203,14 +203,14 @@ class MetricOrder:
         between = self._saves_between(found.at + AT_ONCE_S, saved.at)
         return None if any(self._differ(s, saved) for s in between) else found
 
-    def _after(self, saved: Saved) -> Value | None:
+    def _after(self, saved: SavedCheckpoint) -> Value | None:
         found = self._nearest(saved, before=False)
         if found is None or self._trained(saved.at, found.at):
             return None
         between = self._saves_between(saved.at, found.at - _CLOCKS_S)
         return None if any(self._differ(saved, s) for s in between) else found
 
-    def _is_final(self, saved: Saved) -> bool:
+    def _is_final(self, saved: SavedCheckpoint) -> bool:
         """Whether the state that was evaluated last was saved once more at the end."""
         last, before = self._nearest(saved, before=True), [s for s in self.saves if s.at < saved.at]
         if last is None or not before or last.at < before[-1].at - AT_ONCE_S:
@@ -218,17 +218,17 @@ class MetricOrder:
         usual = (saved.at - self.saves[0].at) / len(self.saves)
         return not self._trained(last.at, saved.at) and saved.at - last.at < max(1.0, usual / 2)
 
-    def _nearest(self, saved: Saved, *, before: bool) -> Value | None:
+    def _nearest(self, saved: SavedCheckpoint, *, before: bool) -> Value | None:
         """The last value up to the save, or the first one from it on."""
         slack = AT_ONCE_S if before else -_CLOCKS_S
         place = bisect.bisect_right(self.values, saved.at + slack, key=_at) - before
         return self.values[place] if 0 <= place < len(self.values) else None
 
-    def _saves_between(self, since: float, until: float) -> list[Saved]:
+    def _saves_between(self, since: float, until: float) -> list[SavedCheckpoint]:
         first = bisect.bisect_right(self.saves, since, key=_at)
         return self.saves[first : bisect.bisect_left(self.saves, until, key=_at)]
 
-    def _differ(self, first: Saved, second: Saved) -> bool:
+    def _differ(self, first: SavedCheckpoint, second: SavedCheckpoint) -> bool:
         """Whether it trained between two saves, as far as its log tells."""
         if self._training:
             return self._trained(first.at, second.at)
@@ -274,5 +274,5 @@ def _order_of(votes: int, least: int) -> str:
     return BEFORE if votes >= least else AFTER if votes <= -least else ""
 
 
-def _at(seen: Value | Saved) -> float:
+def _at(seen: Value | SavedCheckpoint) -> float:
     return seen.at

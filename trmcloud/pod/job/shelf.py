@@ -37,7 +37,7 @@ from trmcloud.pod.job.artifacts import (
     step_in,
     why_half,
 )
-from trmcloud.pod.job.metric_order import Saved
+from trmcloud.pod.job.metric_order import SavedCheckpoint
 from trmcloud.pod.job.parts import SplitFolder
 from trmcloud.pod.job.readings import plain_name
 from trmcloud.pod.job.reporting import CommandReporter
@@ -475,10 +475,12 @@ class CheckpointTaker:
     ) -> None:
         self._work, self._watcher, self._shelf = work, watcher, shelf
         self._tell, self._say, self._most_bytes = tell, say, most_bytes
-        self._under_way: dict[Artifact, tuple[Future[CheckpointManifest | None], Saved]] = {}
+        self._under_way: dict[
+            Artifact, tuple[Future[CheckpointManifest | None], SavedCheckpoint]
+        ] = {}
         self._taker = ThreadPoolExecutor(max_workers=1)
         self._left_out: dict[str, str] = {}
-        self._unscored: dict[int, Saved] = {}
+        self._unscored: dict[int, SavedCheckpoint] = {}
         self._last: CheckpointManifest | None = None
         self.largest_bytes = 0
         """Of the checkpoints taken."""
@@ -543,7 +545,7 @@ class CheckpointTaker:
                 step = named if step is None else step
             if is_sure and number is not None:
                 self._tell.reach(number, found.saved_at, time.time())
-            saved = Saved(found.saved_at, found.marks._replace(step=named))
+            saved = SavedCheckpoint(found.saved_at, found.marks._replace(step=named))
             self._tell.order.saw_save(saved)
             metric, waits = self._of_layout(found, step), False
             if metric is None and found.kind not in STATES:
@@ -563,7 +565,9 @@ class CheckpointTaker:
         try:
             if (artifact := self._watcher.look(name)) is not None:
                 reported = None if metric is None else Metric(metric, "report")
-                self._take(artifact, step, reported, Saved(artifact.saved_at, artifact.marks))
+                self._take(
+                    artifact, step, reported, SavedCheckpoint(artifact.saved_at, artifact.marks)
+                )
             else:
                 self._refuse(name, "no such file or folder, or an empty one")
         except ArtifactRefused as why:
@@ -581,7 +585,7 @@ class CheckpointTaker:
                 found = Metric(value, "layout", at)
         return found
 
-    def _metric_of(self, saved: Saved) -> tuple[Metric | None, bool]:
+    def _metric_of(self, saved: SavedCheckpoint) -> tuple[Metric | None, bool]:
         """The metric as far as it is known now, and whether it may still come or change."""
         assigned = self._tell.order.value_of(saved)
         if assigned.pending or assigned.value is None:
@@ -595,7 +599,7 @@ class CheckpointTaker:
         artifact: Artifact,
         step: int | None,
         metric: Metric | None,
-        saved: Saved,
+        saved: SavedCheckpoint,
         *,
         waits: bool = False,
     ) -> None:

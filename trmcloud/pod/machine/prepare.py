@@ -364,7 +364,7 @@ class Preparation:
                 return
         self._enter("ready", now)
 
-    def _staged(self) -> contract.Staged | None:
+    def _staged(self) -> contract.StagedFiles | None:
         """Return the last staging note; one that names anything outside the pod's own folder is
         rejected."""
         try:

@@ -242,7 +242,7 @@ def fetch_folder(root: Path, folder: FolderGet, moved: Callable[[], None]) -> No
         raise OSError(0, f"{target} could not be put in place")
 
 
-class Overtaken(StoreError):
+class PartAbandoned(StoreError):
     """Another part has failed: that one's reason is raised."""
 
 
@@ -261,7 +261,7 @@ def run_in_lanes(parts: Iterable[Callable[[Objects], None]], tick: Callable[[boo
         while running:
             ended, running = wait(running, timeout=_TICK_S)
             for future in ended:
-                if failure is None or isinstance(failure, Overtaken):
+                if failure is None or isinstance(failure, PartAbandoned):
                     failure = future.exception() or failure
             tick(bool(ended))
     if failure is not None:

@@ -48,7 +48,7 @@ from trmcloud.pod.storage.presigned import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     Objects,
-    Overtaken,
+    PartAbandoned,
     StoreError,
     fetch_folder,
     is_refused,
@@ -162,7 +162,7 @@ class Sender:
 
             def read(at: int, count: int) -> bytes:
                 if stop.is_set():
-                    raise Overtaken("given up")
+                    raise PartAbandoned("given up")
                 return os.pread(file.handle, count, piece.start + at)
 
             try:

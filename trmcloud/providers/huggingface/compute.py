@@ -27,7 +27,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.text import one_line
-from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest
+from trmcloud.ports.compute import Compute, PodKeys, PodRequest, ProviderLimit
 from trmcloud.providers.huggingface.api import (
     LABEL,
     NAME_LABEL,
@@ -288,19 +288,23 @@ class HuggingFaceCompute(Compute):
         """
         self._list(fresh=True)
 
-    def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
+    def own_limits(self, pod_name: str) -> Sequence[ProviderLimit]:
         """The job's time-out, as it was read back."""
         job = self._named(pod_name)
         name = parse_pod_name(pod_name)
         if job is None or name is None:
             return ()
         if job.timeout_s is None:
-            return (OwnLimit("timeout", False, "the platform does not say which one the job has"),)
+            return (
+                ProviderLimit("timeout", False, "the platform does not say which one the job has"),
+            )
         late_s = (job.made_at or name.hard_stop_at) + job.timeout_s - name.hard_stop_at
         detail = f"the platform ends the job after {job.timeout_s} s, by its documentation"
         if job.made_at is not None and late_s > TIMEOUT_SLACK_S:
-            return (OwnLimit("timeout", False, f"{detail}: {late_s:.0f} s past its hard stop"),)
-        return (OwnLimit("timeout", True, f"{detail}; read back"),)
+            return (
+                ProviderLimit("timeout", False, f"{detail}: {late_s:.0f} s past its hard stop"),
+            )
+        return (ProviderLimit("timeout", True, f"{detail}; read back"),)
 
     def ended_by_timeout(self, pod_name: str) -> str:
         """Return the platform's message of a job that its time-out ended; '' for any other."""

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.errors import AccessDenied, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.ports.compute import OwnLimit
-from trmcloud.providers.runpod.http import Gone, Http, NotThere, ThrottledError
+from trmcloud.ports.compute import ProviderLimit
+from trmcloud.providers.runpod.http import ApiRetired, Http, NotThere, ThrottledError
 from trmcloud.providers.runpod.models import usd, usd_exact
 
 _ACCOUNT = "query { myself { id clientBalance currentSpendPerHr spendLimit } }"
 _PODS = "query { myself { pods { id name desiredStatus costPerHr } } }"
 BOUND_S = 6.0
 """The time limit of a request that the caller can do without."""
-_CODES = {Gone: 410, NotThere: 404, ThrottledError: 429}
+_CODES = {ApiRetired: 410, NotThere: 404, ThrottledError: 429}
 _DENIED = ("unauthorized", "forbidden", "not authorized", "access denied")
 
 
@@ -91,7 +91,7 @@ class RunPodGraphql:
         where = self.http.where("POST", self._url)
         try:
             response = self.http.read("POST", self._url, body={"query": query}, bound_s=bound_s)
-        except (Gone, NotThere, ThrottledError) as error:
+        except (ApiRetired, NotThere, ThrottledError) as error:
             raise GraphqlUnavailable(
                 f"RunPod's GraphQL answers {_CODES[type(error)]}",
                 where=where,
@@ -153,7 +153,7 @@ class PrepaidBalance:
     def __init__(self, graphql: RunPodGraphql, now: Callable[[], float]) -> None:
         self._graphql = graphql
         self._now = now
-        self._limit: tuple[float, OwnLimit | None] = (-inf, None)
+        self._limit: tuple[float, ProviderLimit | None] = (-inf, None)
 
     def require(self, rate: Usd) -> None:
         """See that it covers ``rate`` an hour; where it is not told, nothing is said.
@@ -177,7 +177,7 @@ class PrepaidBalance:
                 next_step="stop other pods, choose smaller hardware, or ask RunPod for more",
             )
 
-    def limits(self) -> Sequence[OwnLimit]:
+    def limits(self) -> Sequence[ProviderLimit]:
         """Return the balance as a limit of spending; empty where that is unknown for the moment."""
         asked_at, limit = self._limit
         if not 0 <= self._now() - asked_at < FRESH_S:
@@ -185,14 +185,16 @@ class PrepaidBalance:
             self._limit = (self._now(), limit)
         return (limit,) if limit is not None else ()
 
-    def _ask(self) -> OwnLimit | None:
+    def _ask(self) -> ProviderLimit | None:
         try:
             balance = self._graphql.account(SCREEN_S).balance
         except (AccessDenied, GraphqlUnavailable) as error:
-            return OwnLimit("prepaid", False, f"the balance is not known any more: {error.what}")
+            return ProviderLimit(
+                "prepaid", False, f"the balance is not known any more: {error.what}"
+            )
         except ProviderError:
             return None
         if balance is None:
-            return OwnLimit("prepaid", False, "RunPod does not tell the balance")
+            return ProviderLimit("prepaid", False, "RunPod does not tell the balance")
         told = f"a balance of {balance} ends everything, unless auto-reload refills it"
-        return OwnLimit("prepaid", balance > ZERO, told)
+        return ProviderLimit("prepaid", balance > ZERO, told)

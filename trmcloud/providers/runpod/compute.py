@@ -27,7 +27,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest, VolumeSeen
+from trmcloud.ports.compute import Compute, PodKeys, PodRequest, ProviderLimit, VolumeSeen
 from trmcloud.providers.runpod import models
 from trmcloud.providers.runpod.account import (
     Account,
@@ -214,7 +214,7 @@ class RunPodCompute(Compute):
     def account(self) -> Account:
         return self._graphql.account()
 
-    def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
+    def own_limits(self, pod_name: str) -> Sequence[ProviderLimit]:
         """The prepaid balance."""
         return self._prepaid.limits()
 

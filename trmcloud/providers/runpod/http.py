@@ -63,7 +63,7 @@ class ThrottledError(TransientError):
     """429: nothing was done, and the same may be asked again after ``retry_after_s``."""
 
 
-class Gone(FinalRefusal):
+class ApiRetired(FinalRefusal):
     """410: this API has been retired."""
 
 
@@ -94,7 +94,7 @@ _REFUSALS: Mapping[int, tuple[type[ProviderError], str, str]] = {
         "look again: trmcloud status",
     ),
     410: (
-        Gone,
+        ApiRetired,
         "RunPod answers 410: the API that this version speaks is gone: {detail}",
         "pip install --upgrade trmcloud; the console shows and ends what runs",
     ),

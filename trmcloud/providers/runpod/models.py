@@ -51,12 +51,12 @@ class Gpu(_Record):
     count: int = 1
 
 
-class Persistent(_Record):
+class PersistentDisk(_Record):
     size: int = Field(ge=0, le=1 << 20)
 
 
 class Mounts(_Record):
-    persistent: Lenient[Persistent] = None
+    persistent: Lenient[PersistentDisk] = None
 
 
 class Pod(_Record):

@@ -51,7 +51,7 @@ Ask = Callable[[Mapping[str, str]], Any]
 """``GET /v2/catalog/gpus`` with these parameters: its JSON."""
 
 
-class Listed(NamedTuple):
+class ListedOffer(NamedTuple):
     """One GPU type in one cloud at one count. ``stock`` is none, low, medium, high or unknown, and
     ``data_centres`` names where there is any, with how much."""
 
@@ -65,7 +65,7 @@ class Listed(NamedTuple):
 
 def read_catalogue(
     ask: Ask, counts: Iterable[int] = (), *, community: bool = False
-) -> list[Listed]:
+) -> list[ListedOffer]:
     """Return RunPod's offers, at its list prices.
 
     Without ``counts`` one question is asked: every count that a machine can have, stock as of one
@@ -110,10 +110,10 @@ def live_prices(environ: Mapping[str, str], now: float) -> tuple[list[Offer], st
     return [_offer(row, now, ANYWHERE, row.stock) for row in listed], failure
 
 
-def _listed_live(base: str, key: str) -> tuple[Sequence[Listed], str]:
+def _listed_live(base: str, key: str) -> tuple[Sequence[ListedOffer], str]:
     """On a thread that is not waited for beyond ``LIVE_WITHIN_S``: a name that is being looked up
     has no timeout of its own."""
-    found: list[Listed] = []
+    found: list[ListedOffer] = []
     failure = [f"no answer within {LIVE_WITHIN_S:.0f} s"]
 
     def read() -> None:
@@ -167,7 +167,7 @@ def _refused(code: int, has_key: bool) -> str:
     return f"not read: HTTP {code}"
 
 
-def _public_list(environ: Mapping[str, str]) -> list[Listed]:
+def _public_list(environ: Mapping[str, str]) -> list[ListedOffer]:
     """
     Raises:
         ProviderError: the answer is none of GraphQL's.
@@ -195,7 +195,7 @@ def _public_list(environ: Mapping[str, str]) -> list[Listed]:
     return [row for gpu in _gpus({"gpus": gpus}) for row in _rows(gpu, COUNTS, None)]
 
 
-def _offer(row: Listed, now: float, region: str, stock: str, source: str = SOURCE) -> Offer:
+def _offer(row: ListedOffer, now: float, region: str, stock: str, source: str = SOURCE) -> Offer:
     tier = "community" if row.community else "secure"
     return Offer(
         sku=row.sku,
@@ -220,7 +220,7 @@ def _gpus(data: Any) -> list[Mapping[str, Any]]:
 
 def _rows(
     gpu: Mapping[str, Any], counts: tuple[int, ...], community: bool | None
-) -> Iterable[Listed]:
+) -> Iterable[ListedOffer]:
     """``community`` None: both clouds."""
     stock = gpu.get("availability")
     level = stock.lower() if isinstance(stock, str) else "unknown"
@@ -244,7 +244,7 @@ def _rows(
             if isinstance(most, int) and count <= most:
                 # Six digits are what a 32-bit float, as the contract has it, can hold.
                 rate = Usd(f"{float(f'{price:.6g}') * count:.6f}")
-                yield Listed(
+                yield ListedOffer(
                     RUNPOD_IDS[gpu["id"]], count, tier == "community", rate, level, data_centres
                 )
 

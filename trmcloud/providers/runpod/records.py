@@ -53,7 +53,7 @@ _LOOK_BACK_S = 30 * 86_400.0
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _BillAnswer:
     at: float
     bill: Bill | None
 
@@ -65,7 +65,7 @@ class Biller:
         self._api = api
         self._seen = sightings
         self._now = now
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _BillAnswer] = {}
 
     def bill(self, pod_id: str) -> Bill | None:
         """None where nothing at all is known of the pod.
@@ -78,7 +78,7 @@ class Biller:
         if asked is not None and 0 <= now - asked.at < ASK_EVERY_S and self._stands(asked, pod_id):
             return asked.bill
         bill = self._ask(pod_id, now)
-        self._asked[pod_id] = _Asked(now, bill)
+        self._asked[pod_id] = _BillAnswer(now, bill)
         return bill
 
     def billed_on(self, listed: Collection[str]) -> list[PodSeen]:
@@ -105,7 +105,7 @@ class Biller:
                 found.append(PodSeen(pod_id, name, PodStatus.UNKNOWN, rate, disk_rate=disks))
         return found
 
-    def _stands(self, asked: _Asked, pod_id: str) -> bool:
+    def _stands(self, asked: _BillAnswer, pod_id: str) -> bool:
         """A bill that was final is not, once the pod stands in a list again."""
         sighting = self._seen.get(pod_id)
         gone = sighting is not None and sighting.gone_at is not None
@@ -261,7 +261,7 @@ def judge(lines: Sequence[LogLine], clean: Callable[[str], str]) -> BootTrouble 
 
 
 @dataclass
-class _Known:
+class _KnownTrouble:
     read_at: float = -inf
     trouble: BootTrouble | None = None
     fatal_since: float | None = None
@@ -273,7 +273,7 @@ class BootLogs:
 
     api: RunPodApi
     now: Callable[[], float]
-    _known: dict[str, _Known] = field(default_factory=dict)
+    _known: dict[str, _KnownTrouble] = field(default_factory=dict)
     _read_at: float = -inf
     _held_until: float = -inf
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -282,7 +282,7 @@ class BootLogs:
         """By what was read last, or is read now where that is due. A log that cannot be read says
         nothing: it ends no pod."""
         with self._lock:
-            known = self._known.setdefault(pod_id, _Known())
+            known = self._known.setdefault(pod_id, _KnownTrouble())
             now = self.now()
             if self._is_due(known, now):
                 self._read_at = known.read_at = now
@@ -293,14 +293,14 @@ class BootLogs:
             stood_s = known.read_at - known.fatal_since
             return found if stood_s >= CONFIRM_S else BootTrouble(found.text, fatal=False)
 
-    def _is_due(self, known: _Known, now: float) -> bool:
+    def _is_due(self, known: _KnownTrouble, now: float) -> bool:
         if now < known.read_at or now < self._read_at:
             known.read_at, self._read_at, self._held_until = -inf, -inf, -inf  # it was set back
             known.fatal_since = None
         due = now - known.read_at >= EVERY_S and now - self._read_at >= ALL_EVERY_S
         return due and now >= self._held_until
 
-    def _read(self, pod_id: str, known: _Known) -> None:
+    def _read(self, pod_id: str, known: _KnownTrouble) -> None:
         try:
             stream = self.api.log_text(pod_id, TAIL)
         except ProviderError as error:

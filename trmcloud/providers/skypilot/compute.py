@@ -22,7 +22,7 @@ from trmcloud.core.contract.records import instant
 from trmcloud.core.control.observation import Bill, PodSeen, PodStatus
 from trmcloud.core.errors import (
     AmbiguousCreate,
-    Dropped,
+    ConnectionDropped,
     NoCapacity,
     ProviderError,
     ProviderRefused,
@@ -30,7 +30,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.storage import pod_disks_gb, price_per_hour
 from trmcloud.io.files import write_atomic
-from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest
+from trmcloud.ports.compute import Compute, PodKeys, PodRequest, ProviderLimit
 from trmcloud.providers.skypilot.clusters import (
     SUBMITTED,
     WATCHED_S,
@@ -198,7 +198,7 @@ class SkyPilotCompute(Compute):
 
     # -- beyond Compute --------------------------------------------------------------------------
 
-    def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
+    def own_limits(self, pod_name: str) -> Sequence[ProviderLimit]:
         """Return the limits of SkyPilot and the cloud that would end the cluster, by its newest
         row."""
         row = next((row for row in self._clusters.known() if row.get("name") == pod_name), None)
@@ -210,7 +210,7 @@ class SkyPilotCompute(Compute):
             text = f"SkyPilot's autodown, {minutes} min from when it was set, whatever runs"
             is_set = _is_armed(row)
             gap = self._lapse(pod_name) if is_set else "it is not set there"
-            limits.append(OwnLimit("autostop", not gap, gap or text))
+            limits.append(ProviderLimit("autostop", not gap, gap or text))
         if self._shutdown is not None:
             limits.append(self._shutdown.limit(pod_name))
         return limits
@@ -249,7 +249,9 @@ class SkyPilotCompute(Compute):
         others = others_in(config, pod_name)
         nodes = self._nodes(pod_name)
         if len(others) < nodes - 1:
-            raise Dropped(f"{1 + len(others)} of {nodes} machines have an address", where=pod_name)
+            raise ConnectionDropped(
+                f"{1 + len(others)} of {nodes} machines have an address", where=pod_name
+            )
         return [proxy_command(config, pod_name, machine) for machine in others]
 
     def lapsing(self, until: float, pod_name: str = "") -> Mapping[str, str]:

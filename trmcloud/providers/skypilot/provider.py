@@ -14,7 +14,7 @@ from trmcloud.core.contract.pod_contract import POD_PREFIX, parse_pod_name
 from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import AmbiguousCreate, NotSupported, ProviderError
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.ports.compute import Compute, OwnLimit, PodRequest
+from trmcloud.ports.compute import Compute, PodRequest, ProviderLimit
 from trmcloud.providers.protocol import Provider
 from trmcloud.providers.skypilot.command import ENV_SKY, Sky, find_sky
 from trmcloud.providers.skypilot.compute import SkyPilotCompute
@@ -45,7 +45,7 @@ LATE_S = 7 * 86400.0
 """So long after its hard stop a cluster that was seen in the user's home is still asked for."""
 
 
-class BothHomes(Compute):
+class TwoHomeCompute(Compute):
     """``earlier`` is the adapter in ``user_home``; ``seen`` is where it has noted its clusters."""
 
     def __init__(
@@ -101,7 +101,7 @@ class BothHomes(Compute):
     def require_account(self, rate: Usd) -> None:
         self._own.require_account(rate)
 
-    def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
+    def own_limits(self, pod_name: str) -> Sequence[ProviderLimit]:
         return self.of(pod_name).own_limits(pod_name)
 
     def lapsing(self, until: float, pod_name: str = "") -> Mapping[str, str]:
@@ -173,7 +173,7 @@ class SkyPilot(Provider):
     variables = ("SKYPILOT_API_SERVER_ENDPOINT",)
 
     @cached_property
-    def _computes(self) -> dict[str, BothHomes]:
+    def _computes(self) -> dict[str, TwoHomeCompute]:
         return {}
 
     @cached_property
@@ -183,7 +183,7 @@ class SkyPilot(Provider):
         sky = Sky(find_sky(self.site.environ), self.site.environ)
         return sky, Clusters(sky)
 
-    def compute(self, name: str) -> BothHomes:
+    def compute(self, name: str) -> TwoHomeCompute:
         if name in self._computes:
             return self._computes[name]
         from trmcloud.providers.skypilot.clusters import Clusters
@@ -192,7 +192,7 @@ class SkyPilot(Provider):
         in_own = Sky(find_sky(self.site.environ), home.environ())
         own = self._made(name, in_own, Clusters(in_own), home.seen, home)
         earlier = self._made(name, *self._shared, seen, None)
-        self._computes[name] = BothHomes(own, home, earlier, Path.home(), seen, time.time)
+        self._computes[name] = TwoHomeCompute(own, home, earlier, Path.home(), seen, time.time)
         return self._computes[name]
 
     def _made(

@@ -20,7 +20,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.storage import pod_disks_gb
 from trmcloud.pod.machine.environment import install_settings
-from trmcloud.ports.compute import OwnLimit, PodKeys, PodRequest
+from trmcloud.ports.compute import PodKeys, PodRequest, ProviderLimit
 from trmcloud.providers.skypilot.traits import CLOUDS, RUNPOD_BY_SKYPILOT
 
 #: One name is several chips: elsewhere H100 and A100-80GB are the SXM boards.
@@ -195,11 +195,11 @@ class ShutdownLimit:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[str, OwnLimit] = {}
+        self._known: dict[str, ProviderLimit] = {}
         self._tried_at: dict[str, float] = {}
 
-    def limit(self, pod_name: str) -> OwnLimit:
-        return self._known.get(pod_name) or OwnLimit(SHUTDOWN, False, "not looked at yet")
+    def limit(self, pod_name: str) -> ProviderLimit:
+        return self._known.get(pod_name) or ProviderLimit(SHUTDOWN, False, "not looked at yet")
 
     def see_to(self, pod_name: str, region: str, at: float, instances: int = 1) -> None:
         """Set and verify it where it is not known to be, on as many ``instances`` as there should
@@ -218,7 +218,7 @@ class ShutdownLimit:
             except Exception as error:  # boto3 makes its own kinds as it goes
                 wrong = f"{type(error).__name__}: {error}"[:_MAX_TEXT]
             text = f"it could not be set: {wrong}" if wrong else "EC2: powering off terminates it"
-            self._known[pod_name] = OwnLimit(SHUTDOWN, not wrong, text)
+            self._known[pod_name] = ProviderLimit(SHUTDOWN, not wrong, text)
 
 
 def _set(pod_name: str, region: str, instances: int) -> str:

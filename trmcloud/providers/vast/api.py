@@ -76,7 +76,7 @@ class NotThere(ProviderError):
     """404: this account has no such thing, as far as this answer goes."""
 
 
-class _Passing(ProviderError):
+class _RetryableRead(ProviderError):
     """A read that may be tried again. ``sent`` is False where no request left this machine."""
 
     def __init__(self, what: str, *, where: str, sent: bool = True) -> None:
@@ -202,7 +202,7 @@ class VastApi:
             data = self._send("PUT", path, body=body, timeout_s=CREATE_S)
         except NotThere as error:
             raise self._no_capacity(error.what, error.where) from None
-        except _Passing as error:
+        except _RetryableRead as error:
             if not error.sent:
                 raise ProviderError(
                     error.what, where=error.where, next_step=error.next_step
@@ -313,7 +313,7 @@ class VastApi:
                     method, path, params=params, body=body,
                     timeout_s=max(1.0, min(REQUEST_S, left_s)),
                 )  # fmt: skip
-            except (_Passing, ThrottledError) as error:
+            except (_RetryableRead, ThrottledError) as error:
                 told_s = error.retry_after_s if isinstance(error, ThrottledError) else None
                 wait_s = pause_s(failures, _FIRST_WAIT_S, _LONGEST_WAIT_S)
                 wait_s = told_s if told_s is not None else wait_s
@@ -355,14 +355,14 @@ class VastApi:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             sent = not isinstance(reason, _NEVER_SENT)
             what = f"vast.ai cannot be reached: {self.clean(str(reason)) or type(reason).__name__}"
-            raise _Passing(what, where=where, sent=sent) from None
+            raise _RetryableRead(what, where=where, sent=sent) from None
         try:
             told = json.loads(content)
         except (ValueError, RecursionError):
             told = None
         if not isinstance(told, dict):
             text = self.clean(content[:_MAX_DETAIL].decode("utf-8", "replace"))
-            raise _Passing(f"vast.ai's answer is no JSON object: {text!r}", where=where)
+            raise _RetryableRead(f"vast.ai's answer is no JSON object: {text!r}", where=where)
         return told
 
     def _refused(self, error: urllib.error.HTTPError, where: str) -> ProviderError:
@@ -414,7 +414,7 @@ class VastApi:
         if code in (404, 410):
             return NotThere(f"vast.ai knows no such thing: {text}", where=where)
         if code == 408 or code >= 500:
-            return _Passing(f"vast.ai answers {code}: {text}", where=where)
+            return _RetryableRead(f"vast.ai answers {code}: {text}", where=where)
         if 300 <= code < 400:
             return ProviderError(
                 f"vast.ai's address answers {code}: it has moved, or a proxy stands in between",

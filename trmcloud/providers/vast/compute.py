@@ -29,10 +29,10 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.storage import pod_disks_gb, price_per_hour
-from trmcloud.ports.compute import Compute, OwnLimit, PodKeys, PodRequest
+from trmcloud.ports.compute import Compute, PodKeys, PodRequest, ProviderLimit
 from trmcloud.providers.vast.api import Account, Instance, ThrottledError, VastApi, labelled
 from trmcloud.providers.vast.create import GREETING, create_body
-from trmcloud.providers.vast.offers import Ask, asks_of, name_of, query
+from trmcloud.providers.vast.offers import VastOffer, asks_of, name_of, query
 from trmcloud.providers.vast.secrets import IMAGE
 from trmcloud.providers.vast.traits import NAME
 
@@ -79,7 +79,7 @@ class VastCompute(Compute):
         self._biller = Biller(api, self._seen, now)
         self._pods = PodList(self._look, now, ThrottledError)
         self._lock = self._pods.lock
-        self._limit: tuple[float, OwnLimit | None] = (-inf, None)
+        self._limit: tuple[float, ProviderLimit | None] = (-inf, None)
         self._given: dict[str, tuple[str, int]] = {}
         """Pods whose agent has its sources, with the address at which they were given."""
 
@@ -126,7 +126,7 @@ class VastCompute(Compute):
                 return made
         raise taken if taken is not None else self._no_host(request)
 
-    def _asks(self, request: PodRequest) -> list[Ask]:
+    def _asks(self, request: PodRequest) -> list[VastOffer]:
         """Return the asks within the reserved rate, the cheapest first."""
         name = name_of(request.sku)
         if name is None:
@@ -218,7 +218,7 @@ class VastCompute(Compute):
     def account(self) -> Account:
         return self._api.account()
 
-    def own_limits(self, pod_name: str) -> Sequence[OwnLimit]:
+    def own_limits(self, pod_name: str) -> Sequence[ProviderLimit]:
         """The prepaid credit, asked for every few minutes at most."""
         asked_at, limit = self._limit
         if not 0 <= self._now() - asked_at < BALANCE_FRESH_S:
@@ -226,15 +226,15 @@ class VastCompute(Compute):
             self._limit = (self._now(), limit)
         return (limit,) if limit is not None else ()
 
-    def _ask_limit(self) -> OwnLimit | None:
+    def _ask_limit(self) -> ProviderLimit | None:
         try:
             balance = self._api.account(SCREEN_S).balance
         except ProviderError:
             return None
         if balance is None:
-            return OwnLimit("prepaid", False, "vast.ai does not tell the credit")
+            return ProviderLimit("prepaid", False, "vast.ai does not tell the credit")
         told = f"at the end of a credit of {balance} everything stops, unless a card refills it"
-        return OwnLimit("prepaid", balance > ZERO, told)
+        return ProviderLimit("prepaid", balance > ZERO, told)
 
     def require_account(self, rate: Usd) -> None:
         """
@@ -406,7 +406,7 @@ _DAY_S = 86_400.0
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _BillAnswer:
     at: float
     bill: Bill | None
 
@@ -417,7 +417,7 @@ class Biller:
 
     def __init__(self, api: VastApi, sightings: Sightings, now: Callable[[], float]) -> None:
         self._api, self._seen, self._now = api, sightings, now
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _BillAnswer] = {}
 
     def bill(self, pod_id: str) -> Bill | None:
         """None where nothing at all is known of the instance.
@@ -432,7 +432,7 @@ class Biller:
         if asked is not None and fresh and not (asked.bill and asked.bill.final and lives):
             return asked.bill
         bill = self._ask(pod_id, sighting, now)
-        self._asked[pod_id] = _Asked(now, bill)
+        self._asked[pod_id] = _BillAnswer(now, bill)
         return bill
 
     def _ask(self, pod_id: str, sighting: Sighting | None, now: float) -> Bill | None:

@@ -57,7 +57,7 @@ _OF_SKU: Mapping[str, str] = {sku: name for name, sku in NAMES.items()}
 _A100_40GB = {"A100 SXM4": "A100-40GB"}
 
 
-class Ask(NamedTuple):
+class VastOffer(NamedTuple):
     """One offer of the market. ``rate`` is USD/h of its GPUs; ``disk_cost`` USD per GB and month;
     ``traffic_cost`` USD per GB, the dearer way."""
 
@@ -122,7 +122,7 @@ def query(
     return asked
 
 
-def asks_of(rows: Iterable[Mapping[str, Any]], *, min_cuda: str = MIN_CUDA) -> list[Ask]:
+def asks_of(rows: Iterable[Mapping[str, Any]], *, min_cuda: str = MIN_CUDA) -> list[VastOffer]:
     """The offers among ``rows`` that can be planned with, the cheapest first. The server has
     filtered them; what it sent anyway is filtered again."""
     found = [ask for row in rows if (ask := _ask(row)) is not None]
@@ -143,10 +143,10 @@ def name_of(sku: str) -> str | None:
 
 
 def offers_of(
-    asks: Iterable[Ask], now: float, *, community: bool, counts: Iterable[int] = COUNTS
+    asks: Iterable[VastOffer], now: float, *, community: bool, counts: Iterable[int] = COUNTS
 ) -> list[Offer]:
     """One offer for each GPU, count and country, at the price of the cheapest host there."""
-    wanted, best = set(counts), dict[tuple[str, int, str], tuple[Ask, int]]()
+    wanted, best = set(counts), dict[tuple[str, int, str], tuple[VastOffer, int]]()
     for ask in asks:
         if ask.gpus not in wanted:
             continue
@@ -220,7 +220,7 @@ def _within(seconds: float, read: Callable[[], list[Offer]]) -> tuple[list[Offer
     return (found[0] if found and not failed else []), failed
 
 
-def _offer(ask: Ask, hosts: int, now: float, community: bool) -> Offer:
+def _offer(ask: VastOffer, hosts: int, now: float, community: bool) -> Offer:
     kind = "community" if community else "data centre"
     facts = (f"{hosts} hosts", f"reliability {ask.reliability:.3f}", f"driver {ask.driver or '?'}")
     return Offer(
@@ -239,7 +239,7 @@ def _offer(ask: Ask, hosts: int, now: float, community: bool) -> Offer:
     )
 
 
-def _ask(row: Mapping[str, Any]) -> Ask | None:
+def _ask(row: Mapping[str, Any]) -> VastOffer | None:
     """None where the row is no offer that can be rented and told apart."""
     sku = _sku(row)
     ask_id, gpus = number(row, "id"), number(row, "num_gpus")
@@ -257,7 +257,7 @@ def _ask(row: Mapping[str, Any]) -> Ask | None:
         return None
     score = number(row, "reliability")
     score = score if score is not None else number(row, "reliability2")
-    return Ask(
+    return VastOffer(
         id=int(ask_id),
         sku=sku,
         gpus=int(gpus),

@@ -13,7 +13,7 @@ from trmcloud.sim.world.world import SimWorld
 
 
 @dataclass(frozen=True)
-class Arms:
+class FaultContext:
     """One fault about to be set in one world. ``rng`` is the fault's own, so that taking another
     fault away leaves this one as it was."""
 
@@ -89,7 +89,7 @@ class Arms:
         self.strike(self.soon() if at is None else at, text, turn)
 
 
-Fault = Callable[[Arms], None]
+Fault = Callable[[FaultContext], None]
 
 
 def window(
@@ -97,7 +97,7 @@ def window(
 ) -> Fault:
     """The named knob holds for a while, from an instant between two shares of a run's time."""
 
-    def arm(arms: Arms) -> None:
+    def arm(arms: FaultContext) -> None:
         at = arms.some_time(begin, end)
         arms.for_a_while(knob, at, arms.rng.uniform(low_s, high_s), text)
 
@@ -107,7 +107,7 @@ def window(
 def answer(knob: str, value: str, text: str) -> Fault:
     """The next call that asks the named knob is answered by ``value``."""
 
-    def arm(arms: Arms) -> None:
+    def arm(arms: FaultContext) -> None:
         arms.strike(arms.soon(), text, lambda: getattr(arms.world.knobs, knob).append(value))
 
     return arm

@@ -6,10 +6,10 @@ from __future__ import annotations
 from functools import partial
 
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.ending import NamedPodsEnded, end_run
+from trmcloud.app.ending import NamedPodEnds, end_run
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import LedgerError, StaleEpoch
-from trmcloud.sim.faults.arm import Arms, Fault, window
+from trmcloud.sim.faults.arm import Fault, FaultContext, window
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.clocks import Machine
 from trmcloud.sim.world.controllers import Process
@@ -28,13 +28,13 @@ _LOOKING = (
 
 
 def _kill_at(*points: str) -> Fault:
-    def arm(arms: Arms) -> None:
+    def arm(arms: FaultContext) -> None:
         arms.trap(arms.rng.choice(points), "kill", skip=arms.rng.choice((0, 0, 0, 1)))
 
     return arm
 
 
-def _asleep(arms: Arms) -> None:
+def _asleep(arms: FaultContext) -> None:
     """The laptop's lid is shut, perhaps in the middle of a call."""
     seconds = MINUTE_S * 4320 ** arms.rng.random()
     if arms.rng.random() < 0.4:
@@ -56,7 +56,7 @@ def _asleep(arms: Arms) -> None:
     arms.strike(arms.some_time(), f"the laptop sleeps {seconds / 60:.0f} min", shut)
 
 
-def _take_over(arms: Arms, machine: Machine) -> bool:
+def _take_over(arms: FaultContext, machine: Machine) -> bool:
     """Another controller seizes a live run; its driver does not know."""
     world = arms.world
     live = [run for run in world.ledger.read().runs.values() if run.live]
@@ -73,7 +73,7 @@ def _take_over(arms: Arms, machine: Machine) -> bool:
     return process.alive
 
 
-def _two_controllers(arms: Arms) -> None:
+def _two_controllers(arms: FaultContext) -> None:
     def second() -> None:
         if _take_over(arms, arms.world.server):
             arms.world.observed(arms.number)
@@ -81,7 +81,7 @@ def _two_controllers(arms: Arms) -> None:
     arms.strike(arms.some_time(0, 0.8), "a second controller takes over", second)
 
 
-def _jump(arms: Arms) -> None:
+def _jump(arms: FaultContext) -> None:
     """A clock jumps: the laptop's, or a pod's in the middle of its work."""
     seconds = arms.rng.choice((-1, 1)) * arms.rng.choice((HOUR_S, 24 * HOUR_S))
     if arms.rng.random() < 0.5:
@@ -97,7 +97,7 @@ def _jump(arms: Arms) -> None:
     arms.strike_pod(arms.some_time(0.05, 1.0), f"clock jumps {seconds:+.0f} s", jump, felt=True)
 
 
-def _shift(arms: Arms, machine: Machine, seconds: float, at: float) -> None:
+def _shift(arms: FaultContext, machine: Machine, seconds: float, at: float) -> None:
     back_s = arms.rng.uniform(600, 48 * HOUR_S)
 
     def jump() -> None:
@@ -113,7 +113,7 @@ def _shift(arms: Arms, machine: Machine, seconds: float, at: float) -> None:
     arms.strike(at, f"{machine.name}'s clock jumps {seconds:+.0f} s", jump)
 
 
-def _pod_skew(arms: Arms) -> None:
+def _pod_skew(arms: FaultContext) -> None:
     seconds = arms.rng.choice((-1, 1)) * 10 * 360 ** arms.rng.random()
 
     def skew() -> None:
@@ -123,11 +123,11 @@ def _pod_skew(arms: Arms) -> None:
     arms.strike(arms.soon(), f"pods' clocks are {seconds:+.0f} s off", skew)
 
 
-def _summer_time(arms: Arms) -> None:
+def _summer_time(arms: FaultContext) -> None:
     _shift(arms, arms.world.laptop, arms.rng.choice((-HOUR_S, HOUR_S)), arms.some_time())
 
 
-def _stopped(arms: Arms) -> None:
+def _stopped(arms: FaultContext) -> None:
     """SIGSTOP for longer than the lease: everything on a pod, or a controller in mid-call."""
     if arms.rng.random() < 0.5:
         whole = arms.scenario.wishes[0].plan.candidates[0].hard_stop_s
@@ -142,7 +142,7 @@ def _stopped(arms: Arms) -> None:
     arms.strike_pod(arms.some_time(0.05, 1.0), "watchdog and agent are stopped", stop, felt=True)
 
 
-def _zombie(arms: Arms) -> None:
+def _zombie(arms: FaultContext) -> None:
     """61: a controller stops in mid-call, another takes over, and the first one resumes."""
 
     def seize() -> None:
@@ -156,7 +156,7 @@ def _zombie(arms: Arms) -> None:
     arms.trap(point, "stop", sleep_s=sleep_s, skip=skip, then=other)
 
 
-def _looking_killed(arms: Arms) -> None:
+def _looking_killed(arms: FaultContext) -> None:
     """A command or the guard is killed while it sees to runs and pods that are not its own. Cron
     starts the guard again."""
     world, machines = arms.world, {"laptop": arms.world.laptop, "server": arms.world.server}
@@ -176,7 +176,7 @@ def _looking_killed(arms: Arms) -> None:
         arms.trap(point, "kill", skip=skip, then=then, kinds=("reap", "user"))
 
 
-def _ended_by_name(arms: Arms) -> None:
+def _ended_by_name(arms: FaultContext) -> None:
     """77: a person ends a run while its ledger cannot be used."""
     world, rng = arms.world, arms.rng
     knob = rng.choice(("disk_full_until", "disk_full_until", "ledger_damaged_until"))
@@ -195,7 +195,7 @@ def _ended_by_name(arms: Arms) -> None:
         process.kill()
         if isinstance(done, LedgerError) and not isinstance(done, StaleEpoch):
             world.check.fail("I2", f"{run.run_id} was to end, as a person said: {done}")
-        if not isinstance(done, NamedPodsEnded) or not lived:
+        if not isinstance(done, NamedPodEnds) or not lived:
             return
         world.observed(arms.number)
         for rented in before:

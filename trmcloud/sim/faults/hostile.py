@@ -23,7 +23,7 @@ from trmcloud.core.contract.trainer_contract import load_heartbeat
 from trmcloud.core.control.actions import pull_name
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import one_line
-from trmcloud.sim.faults.arm import Arms, Fault
+from trmcloud.sim.faults.arm import Fault, FaultContext
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.store import make_manifest
 
@@ -157,7 +157,7 @@ def _garbage(data: dict[str, Any], rng: random.Random) -> str:
     return chosen if isinstance(chosen, str) else chosen()
 
 
-def _offer_much(arms: Arms) -> None:
+def _offer_much(arms: FaultContext) -> None:
     for text in _accepted_of_much(json.dumps(_kept({"phases": []}, arms.rng))):
         arms.world.check.fail("I9", f"a report was accepted that is far too much: {text[:80]}")
 
@@ -216,8 +216,8 @@ def _too_deep(data: dict[str, Any], rng: random.Random) -> str:
 
 
 # -- and how it is heard --------------------------------------------------------------------------
-def _says(lie: Lie, also: Callable[[Arms], None] | None = None) -> Fault:
-    def arm(arms: Arms) -> None:
+def _says(lie: Lie, also: Callable[[FaultContext], None] | None = None) -> Fault:
+    def arm(arms: FaultContext) -> None:
         rng = arms.rng
         last: tuple[contract.AgentReport | None, str] = None, ""
 
@@ -256,13 +256,13 @@ def _accepted(text: str) -> tuple[contract.AgentReport | None, tuple[str, ...]]:
     return told, tuple(wrong)
 
 
-def _judge(arms: Arms, accepted: Any) -> None:
+def _judge(arms: FaultContext, accepted: Any) -> None:
     why = unsound(accepted)
     if why:
         arms.world.check.fail("I9", f"a pod's word was accepted: {why}")
 
 
-def _offer_files(arms: Arms) -> None:
+def _offer_files(arms: FaultContext) -> None:
     """The other files that come from a pod, or lie on one: manifests, heartbeats, notes, grants."""
     rng = arms.rng
     made = asdict(make_manifest("r-1", "fast", 3, 1.0, 1.5, 0))
@@ -304,7 +304,7 @@ def _manifest(text: str) -> mf.CheckpointManifest:
     return made
 
 
-def _offer_metrics(arms: Arms) -> None:
+def _offer_metrics(arms: FaultContext) -> None:
     """Lines of metrics, words of a protocol, and text for a terminal."""
     rng = arms.rng
     rows = [f'{{"kind": "{kind}", "step": 1, "grad_norm": {number}, "val_bpb": {number}, '
@@ -338,7 +338,7 @@ def _offer_metrics(arms: Arms) -> None:
         arms.world.check.fail("I9", "what turns the direction of text reaches the terminal")
 
 
-def _uploads_more(arms: Arms) -> None:
+def _uploads_more(arms: FaultContext) -> None:
     """Let a host use its signed requests as long as they are valid, whether or not the pod lives;
     one host does, or every one that is given any. The process that finds the excess may be killed
     at that moment. Who finds that may be killed right there."""
@@ -369,7 +369,7 @@ def _uploads_more(arms: Arms) -> None:
     arms.strike_pod(arms.some_time(0.1, 1.0), "turns on its bucket", strike)
 
 
-def _every_host_uploads_more(arms: Arms) -> None:
+def _every_host_uploads_more(arms: FaultContext) -> None:
     """Let every host do so, that of a resumed run too: sometimes when the run is over again, since
     the host has ended its pod long before its requests expire."""
     world, rng = arms.world, arms.rng
@@ -391,7 +391,7 @@ def _every_host_uploads_more(arms: Arms) -> None:
     world.knobs.turns.append(turn)
 
 
-def _store(arms: Arms, rented: RentedMachine, size_bytes: int) -> None:
+def _store(arms: FaultContext, rented: RentedMachine, size_bytes: int) -> None:
     world, run_id = arms.world, rented.run_id
     if world.queue.now < world.knobs.bucket_down_until:
         return

@@ -10,44 +10,44 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
-from trmcloud.sim.faults.arm import Arms, Fault, answer, window
+from trmcloud.sim.faults.arm import Fault, FaultContext, answer, window
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.controllers import Process
 
 HOUR_S = 3600.0
 
 
-def _comes_late(arms: Arms) -> None:
+def _comes_late(arms: FaultContext) -> None:
     """Within the provider's longest delay, or now and then beyond all that is known of it."""
     mood = "too late" if arms.rng.random() < 0.25 else "late"
     text = f"a create is {'far too slow' if mood == 'too late' else 'slow'}"
     answer("next_creates", mood, text)(arms)
 
 
-def _stuck(arms: Arms) -> None:
+def _stuck(arms: FaultContext) -> None:
     mood = arms.rng.choice(("stuck", "refused"))
     answer("next_deletes", mood, f"a delete will be {mood}")(arms)
 
 
-def _half_the_gpus(arms: Arms) -> None:
+def _half_the_gpus(arms: FaultContext) -> None:
     if arms.rng.random() < 0.4:
         arms.set_knob("never_boots", arms.number, "a pod will never start")
     else:
         arms.set_knob("wrong_gpus", True, "pods have half the GPUs")
 
 
-def _omits(arms: Arms) -> None:
+def _omits(arms: FaultContext) -> None:
     if arms.rng.random() < 0.5:
         arms.set_knob("list_flickers", True, "lists flicker while a pod is new")
     else:
         arms.set_knob("list_omits_s", arms.rng.uniform(30, 240), "lists omit new pods")
 
 
-def _shows_dead(arms: Arms) -> None:
+def _shows_dead(arms: FaultContext) -> None:
     arms.set_knob("lists_dead_s", arms.rng.uniform(30, 3600), "lists show dead pods as running")
 
 
-def _offline(arms: Arms) -> None:
+def _offline(arms: FaultContext) -> None:
     machine = arms.rng.choice((arms.world.laptop, arms.world.laptop, arms.world.server))
     seconds = 30 * 240 ** arms.rng.random()
 
@@ -63,14 +63,14 @@ def _offline(arms: Arms) -> None:
     arms.strike(arms.some_time(-0.02, 1.1), f"{machine.name} is offline {seconds:.0f} s", cut)
 
 
-def _garbage(arms: Arms) -> None:
+def _garbage(arms: FaultContext) -> None:
     if arms.rng.random() < 0.5:
         arms.set_knob("statuses_unknown", True, "statuses nobody knows")
     else:
         window("garbage_until", 30, 3600, "answers are no JSON")(arms)
 
 
-def _no_capacity(arms: Arms) -> None:
+def _no_capacity(arms: FaultContext) -> None:
     draw = arms.rng.random()
     if draw < 0.25:
         answer("next_creates", "sold out", "the first offer is sold out")(arms)
@@ -82,7 +82,7 @@ def _no_capacity(arms: Arms) -> None:
     arms.for_a_while("no_capacity_until", arms.soon(), 30 * 240 ** arms.rng.random(), "sold out")
 
 
-def _dearer(arms: Arms) -> None:
+def _dearer(arms: FaultContext) -> None:
     factor = arms.rng.uniform(1.05, 2.0)
     if arms.rng.random() < 0.5:
         arms.set_knob("price_at_boot", factor, f"pods cost {factor:.2f} × the quote")
@@ -95,13 +95,13 @@ def _dearer(arms: Arms) -> None:
     arms.strike_pod(at, text, reprice, felt=True)
 
 
-def _boot_fails(arms: Arms) -> None:
+def _boot_fails(arms: FaultContext) -> None:
     """A host that never starts the container, says so in its log, and bills the pod as running."""
     count = arms.rng.choice((1, 1, 2))
     arms.set_knob("boots_failing", count, f"{count} pods will fail to boot, as their logs say")
 
 
-def _other_board(arms: Arms) -> None:
+def _other_board(arms: FaultContext) -> None:
     """A host of a slower board than was rented, whose agent refuses it, or only says so; where the
     work is done on it in time it trains."""
     knobs = arms.world.knobs
@@ -119,7 +119,7 @@ def _other_board(arms: Arms) -> None:
     arms.strike(arms.soon(), f"{count} pods are of H100 {form}", turn)
 
 
-def _bill_lags(arms: Arms) -> None:
+def _bill_lags(arms: FaultContext) -> None:
     arms.set_knob("bill_lag_s", arms.rng.uniform(600, 24 * HOUR_S), "bills lag")
 
 
@@ -131,14 +131,14 @@ def _billed_on(plan: Plan, candidate: Candidate) -> int:
     return max(0, storage_beside_disks(candidate).micros - volume.micros)
 
 
-def _storage_tail(arms: Arms) -> None:
+def _storage_tail(arms: FaultContext) -> None:
     least = min(_billed_on(w.plan, c) for w in arms.scenario.wishes for c in w.plan.candidates)
     tail = int(least * arms.rng.random())
     if tail:
         arms.set_knob("storage_tail_micros", tail, "storage is billed after the delete")
 
 
-def _head_lost(arms: Arms) -> None:
+def _head_lost(arms: FaultContext) -> None:
     """Of several machines that are one pod: the others are all there, and billed, and none of them
     can be spoken to in the first one's place but to ask how its own part ended."""
 
@@ -150,7 +150,7 @@ def _head_lost(arms: Arms) -> None:
     arms.strike_pod(arms.some_time(0.05, 0.95), "has lost the first of its machines", lose)
 
 
-def _broke(arms: Arms) -> None:
+def _broke(arms: FaultContext) -> None:
     def broke() -> None:
         for account in arms.world.accounts.values():
             if account.habits.prepaid and account.living:
@@ -162,14 +162,14 @@ def _broke(arms: Arms) -> None:
         arms.strike(arms.some_time(0.02, 1.0), "the balance is $0", broke)
 
 
-def _preempted(arms: Arms) -> None:
+def _preempted(arms: FaultContext) -> None:
     def lose(rented: RentedMachine) -> None:
         rented.account.host_lost(rented, "preempted")
 
     arms.strike_pod(arms.some_time(0.02, 1.0), "is preempted", lose, felt=True)
 
 
-def _host_lost(arms: Arms) -> None:
+def _host_lost(arms: FaultContext) -> None:
     def lose(rented: RentedMachine) -> None:
         rented.account.host_lost(rented, "host lost")
         arms.world.files.lose_volume(rented.run_id)
@@ -178,7 +178,7 @@ def _host_lost(arms: Arms) -> None:
     arms.strike_pod(arms.some_time(0.02, 1.0), "host and volume are lost", lose, felt=True)
 
 
-def _restarted(arms: Arms) -> None:
+def _restarted(arms: FaultContext) -> None:
     seconds = arms.rng.uniform(30, 900)
 
     def restart(rented: RentedMachine) -> None:
@@ -191,7 +191,7 @@ def _restarted(arms: Arms) -> None:
     arms.strike_pod(arms.some_time(0.02, 1.0), "restarts with another address", restart)
 
 
-def _timer_ignored(arms: Arms) -> None:
+def _timer_ignored(arms: FaultContext) -> None:
     """The provider forgets a pod's own deadline, and its watchdog is dead: others must act."""
 
     def ignore(rented: RentedMachine) -> None:
@@ -204,7 +204,7 @@ def _timer_ignored(arms: Arms) -> None:
         arms.strike_pod(at, text, ignore, felt=True)
 
 
-def _flipped(arms: Arms) -> None:
+def _flipped(arms: FaultContext) -> None:
     """A record of a run, now and then one of the whole ledger, is damaged until its user has it
     put back from a backup of the ledger."""
     world = arms.world
@@ -226,7 +226,7 @@ def _flipped(arms: Arms) -> None:
     arms.strike(arms.some_time(0.0, 1.05), "a bit flips in the ledger", flip)
 
 
-def _backup(arms: Arms) -> None:
+def _backup(arms: FaultContext) -> None:
     """The ledger's file is put back to what it was some time ago; its user accepts that later."""
     world = arms.world
     kept: list[object] = []
@@ -259,7 +259,7 @@ def _backup(arms: Arms) -> None:
     arms.strike(at + later_s, "an old backup of the ledger is restored", restore)
 
 
-def _cap_cut(arms: Arms) -> None:
+def _cap_cut(arms: FaultContext) -> None:
     def cut() -> None:
         ledger = arms.world.ledger
         held = sum(r.settled.micros + r.reserved.micros for r in ledger.read().runs.values())
@@ -272,7 +272,7 @@ def _cap_cut(arms: Arms) -> None:
     arms.strike(arms.some_time(0.02, 0.95), "the account's cap is cut", cut)
 
 
-def _cap_raised(arms: Arms) -> None:
+def _cap_raised(arms: FaultContext) -> None:
     """Raised just as a reservation is being judged."""
     if arms.scenario.account_cap is None:
         return

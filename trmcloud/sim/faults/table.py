@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 
 from trmcloud.sim.faults import controller, hostile, provider, training
-from trmcloud.sim.faults.arm import Arms, Fault
+from trmcloud.sim.faults.arm import Fault, FaultContext
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.world import SimWorld
 
@@ -27,4 +27,4 @@ IMPOSSIBLE: Mapping[tuple[str, str], str] = {}
 def arm_all(world: SimWorld, scenario: Scenario) -> None:
     """Set every fault of the scenario, each with dice of its own."""
     for number, seed in zip(scenario.faults, scenario.fault_seeds, strict=True):
-        ALL[number][1](Arms(number, world, scenario, random.Random(seed)))
+        ALL[number][1](FaultContext(number, world, scenario, random.Random(seed)))

@@ -9,32 +9,32 @@ from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, NotSupported
 from trmcloud.core.values import replace
-from trmcloud.sim.faults.arm import Arms, Fault, answer
+from trmcloud.sim.faults.arm import Fault, FaultContext, answer
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.controllers import Process
-from trmcloud.sim.world.trainer import Illness
+from trmcloud.sim.world.trainer import TrainerFault
 
 
 def _damage(number: str) -> Fault:
-    def arm(arms: Arms) -> None:
+    def arm(arms: FaultContext) -> None:
         at, knobs = arms.some_time(0, 0.8), arms.world.knobs
         arms.strike(at, "a checkpoint will be damaged", lambda: knobs.next_damages.append(number))
 
     return arm
 
 
-def _pod_disk_full(arms: Arms) -> None:
+def _pod_disk_full(arms: FaultContext) -> None:
     arms.set_knob("pod_disk_full", True, "the pod's disk is full", arms.some_time(0.02, 0.9))
 
 
-def _store_fails(arms: Arms) -> None:
+def _store_fails(arms: FaultContext) -> None:
     """A fetch that fails though it succeeded, and a store that is down for pods and laptops."""
     answer("fetch_fails", arms.number, "the store fails after success")(arms)
     seconds = arms.rng.uniform(30, 7200)
     arms.for_a_while("bucket_down_until", arms.some_time(0.0, 1.05), seconds, "the store is down")
 
 
-def _stale_pointer(arms: Arms) -> None:
+def _stale_pointer(arms: FaultContext) -> None:
     """A list of checkpoints lacks the newest: what is chosen must still be whole."""
 
     def stale() -> None:
@@ -48,14 +48,14 @@ def _stale_pointer(arms: Arms) -> None:
 
 
 def _link_down(low_s: float, high_s: float, text: str) -> Fault:
-    def arm(arms: Arms) -> None:
+    def arm(arms: FaultContext) -> None:
         seconds = arms.rng.uniform(low_s, high_s)
         arms.for_a_while("link_down_until", arms.some_time(0.02, 1.0), seconds, text)
 
     return arm
 
 
-def _partitioned(arms: Arms) -> None:
+def _partitioned(arms: FaultContext) -> None:
     """The guard is cut off from everything."""
     seconds = arms.rng.uniform(300, 14400)
     at = arms.some_time(0.02, 1.05)
@@ -65,17 +65,17 @@ def _partitioned(arms: Arms) -> None:
         arms.set_knob("pod_key_useless", True, "the pod's own key ends nothing", at)
 
 
-def _nan_wins(arms: Arms) -> None:
+def _nan_wins(arms: FaultContext) -> None:
     arms.set_knob("nan_scores", True, "evaluations come to nothing", arms.some_time(0.1, 0.8))
 
 
 def _ill(kind: str) -> Fault:
-    def arm(arms: Arms) -> None:
+    def arm(arms: FaultContext) -> None:
         wish = arms.rng.choice(arms.scenario.wishes)
         expected = wish.plan.candidates[0].soft_stop_s
         after = arms.rng.choice((arms.rng.uniform(0, 60), arms.rng.uniform(0, expected)))
         truth = arms.world.truths[wish.run_id]
-        truth.illnesses.append(Illness(kind, after, arms.number))
+        truth.illnesses.append(TrainerFault(kind, after, arms.number))
 
     return arm
 
@@ -83,7 +83,7 @@ def _ill(kind: str) -> Fault:
 def _ill_until(kind: str, *rooms: float) -> Fault:
     """It strikes until the trainer asks for less: see ``Ill.room``."""
 
-    def arm(arms: Arms) -> None:
+    def arm(arms: FaultContext) -> None:
         _ill(kind)(arms)
         for truth in arms.world.truths.values():
             for index, ill in enumerate(truth.illnesses):
@@ -95,7 +95,7 @@ def _ill_until(kind: str, *rooms: float) -> Fault:
     return arm
 
 
-def _save_asked(arms: Arms) -> None:
+def _save_asked(arms: FaultContext) -> None:
     """No fault, but a wish at an odd time: a user asks for a checkpoint, and the run continues."""
     wish = arms.rng.choice(arms.scenario.wishes)
 
@@ -120,7 +120,7 @@ def _save_asked(arms: Arms) -> None:
 
 
 def _ill_again(*kinds: str) -> Fault:
-    def arm(arms: Arms) -> None:
+    def arm(arms: FaultContext) -> None:
         kind = arms.rng.choice(kinds)
         for _ in range(arms.rng.choice((1, 1, 2, 5))):
             _ill(kind)(arms)
@@ -128,7 +128,7 @@ def _ill_again(*kinds: str) -> Fault:
     return arm
 
 
-def _guard_killed(arms: Arms) -> None:
+def _guard_killed(arms: FaultContext) -> None:
     """The agent, its watchdog, or the agent in the middle of an act."""
     what = arms.rng.choice(("agent", "watchdog", "both", "mid-act", "mid-act"))
     point = arms.rng.choice(("start", "started", "trainer", "report", "unreported"))
@@ -145,7 +145,7 @@ def _guard_killed(arms: Arms) -> None:
     arms.strike_pod(at, f"{what} is killed", strike, felt=True)
 
 
-def _held(arms: Arms) -> None:
+def _held(arms: FaultContext) -> None:
     """SIGSTOP to the watchdog, the agent or both, for good; or to one, and SIGKILL to the other."""
     watchdog, agent = arms.rng.choice(
         (("stop", ""), ("", "stop"), ("stop", "stop"), ("stop", "kill"), ("kill", "stop"))
@@ -168,7 +168,7 @@ def _held(arms: Arms) -> None:
     arms.strike_pod(arms.some_time(0.0, 1.0), f"has {told}", strike, felt=True)
 
 
-def _slow(arms: Arms) -> None:
+def _slow(arms: FaultContext) -> None:
     arms.set_knob("slow_factor", arms.rng.uniform(1.3, 4.0), "GPUs are slow")
 
 
@@ -189,7 +189,7 @@ _HOSTILE = (
 )
 
 
-def _hostile_manifest(arms: Arms) -> None:
+def _hostile_manifest(arms: FaultContext) -> None:
     def offer() -> None:
         text = arms.rng.choice(_HOSTILE)
         try:
@@ -202,7 +202,7 @@ def _hostile_manifest(arms: Arms) -> None:
     arms.strike(arms.some_time(), "a pod offers a hostile manifest", offer)
 
 
-def _injected(arms: Arms) -> None:
+def _injected(arms: FaultContext) -> None:
     """Words from a pod that are no contract, or would steer a terminal."""
 
     def inject() -> None:

@@ -25,7 +25,7 @@ from trmcloud.sim.oracle.attempts import AttemptJudge
 from trmcloud.sim.oracle.exposure import AgentLives
 from trmcloud.sim.oracle.uploads import UploadJudge
 from trmcloud.sim.world.account import Pod, RentedMachine, World
-from trmcloud.sim.world.facts import PodWords
+from trmcloud.sim.world.facts import PodStatements
 from trmcloud.sim.world.trainer import SimTrainer
 
 _LAYER_S = 15.0
@@ -54,7 +54,7 @@ class AgentOracle:
     def on_restart(self, pod: Pod, *, wiped: bool) -> None:
         """Its container began anew; ``wiped``: with nothing of what its agent wrote."""
         if wiped:
-            pod.written = PodWords()
+            pod.written = PodStatements()
         self._lives.restarted.add(pod)
         self.attempts.on_restart(pod)
 

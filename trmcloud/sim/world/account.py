@@ -33,18 +33,18 @@ from trmcloud.ports.compute import PodRequest
 from trmcloud.ports.ledger import ControllerId
 from trmcloud.sim.world.clocks import EventQueue, Machine
 from trmcloud.sim.world.facts import (
+    FaultSettings,
     FutileCreate,
     KeptVolume,
-    Knobs,
-    PodWords,
+    PodStatements,
     Trap,
-    Truth,
+    TrueCourse,
     Violation,
 )
 from trmcloud.sim.world.ledger_memory import MemoryLedger
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S, ProviderProfile
 from trmcloud.sim.world.store import SimFiles
-from trmcloud.sim.world.trainer import Illness, Shape, SimCommand, SimTrainer
+from trmcloud.sim.world.trainer import Shape, SimCommand, SimTrainer, TrainerFault
 
 BOOT_LOG_S = 60.0
 """So long after its log says that its boot has failed a pod may live, where somebody can see it."""
@@ -403,8 +403,8 @@ class Pod(Protocol):
     ready_at: float
     booted_at: float
     cross: Callable[[str], None]
-    said: PodWords
-    written: PodWords
+    said: PodStatements
+    written: PodStatements
     world: World
     rented: RentedMachine
     uploader: Uploader
@@ -455,7 +455,7 @@ class World(Protocol):
 
     rng: random.Random
     queue: EventQueue
-    knobs: Knobs
+    knobs: FaultSettings
     files: SimFiles
     ledger: MemoryLedger
     laptop: Machine
@@ -463,7 +463,7 @@ class World(Protocol):
     processes: list[Process]
     processes_made: int
     armed: list[Trap]
-    truths: dict[str, Truth]
+    truths: dict[str, TrueCourse]
     notes: dict[str, Mapping[str, Any]]
     commands: list[tuple[Pod, SimCommand]]
     fired: dict[str, int]
@@ -495,7 +495,7 @@ class World(Protocol):
     def memory_of(self, run_id: str, phase: str) -> float: ...
     def next_illness(
         self, rented: RentedMachine, phase: str, overrides: Mapping[str, Any]
-    ) -> Illness | None: ...
+    ) -> TrainerFault | None: ...
     def save_checkpoint(self, rented: RentedMachine, trainer: SimTrainer, step: int) -> None: ...
 
 

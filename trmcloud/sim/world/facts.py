@@ -12,14 +12,14 @@ from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.ports.compute import PodRequest
-from trmcloud.sim.world.trainer import Illness, Shape
+from trmcloud.sim.world.trainer import Shape, TrainerFault
 
 START_AT = 1_767_225_600.0
 """2026-01-01 00:00 UTC."""
 
 
 @dataclass
-class Knobs:
+class FaultSettings:
     """Settings that faults change. Instants are true epoch s; empty, zero and False are healthy."""
 
     latest_create_s: float = 600.0
@@ -113,12 +113,12 @@ class TimelineEntry:
 
 
 @dataclass
-class Truth:
+class TrueCourse:
     """The true course of a run's training on this seed."""
 
     plan: Plan
     shapes: Mapping[str, Shape]
-    illnesses: list[Illness] = field(default_factory=list)
+    illnesses: list[TrainerFault] = field(default_factory=list)
 
     def settings_of(self, phase: str) -> PhaseRecipe:
         """Those that it is trained with where nothing is overridden."""
@@ -169,7 +169,7 @@ class FutileCreate:
         return not self.called_off and now < self.over_at
 
 
-class PodWords:
+class PodStatements:
     """Everything that a pod's own agent has ever said, written or not."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from trmcloud.pod.agent.nodes import HEAD_LOOK_EVERY_S, HEAD_LOST_S, HeadWatch
 from trmcloud.pod.agent.watchdog import WORK_DONE, Watchdog
 from trmcloud.sim.world.account import RentedMachine, Uploader, World
 from trmcloud.sim.world.clocks import Entry, Machine
-from trmcloud.sim.world.facts import PodWords
+from trmcloud.sim.world.facts import PodStatements
 from trmcloud.sim.world.host import SimHost, SimUploader
 from trmcloud.sim.world.store import Checkpoint
 from trmcloud.sim.world.trainer import Habit, SimCommand, SimTrainer
@@ -76,7 +76,7 @@ class SimPod:
         self.cross: Callable[[str], None] = lambda point: None
         self._looks_again = False
         self.others = OtherMachines(self)
-        self.said, self.written = PodWords(), PodWords()
+        self.said, self.written = PodStatements(), PodStatements()
         self.booted_at = 0.0
         self._saves_noted: tuple[float, SimTrainer | None, int] = 0.0, None, 0
         self._pids = 100

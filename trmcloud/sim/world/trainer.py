@@ -85,7 +85,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Illness:
+class TrainerFault:
     """Trouble of an attempt that begins once ``after_s`` seconds of it have passed.
 
     ``kind``: an outcome of the contract, ``lost`` (no last word), ``hang`` (alive, no progress),
@@ -128,7 +128,7 @@ class SimTrainer:
         at: float,
         deadline_s: float,
         from_step: int,
-        ill: Illness | None,
+        ill: TrainerFault | None,
         overrides: Mapping[str, Any] | None = None,
         tells_worth: bool = False,
     ) -> None:
@@ -440,7 +440,7 @@ class SimCommand(SimTrainer):
         *,
         run_id: str,
         attempt: int,
-        ill: Illness | None,
+        ill: TrainerFault | None,
         **started: Any,
     ) -> None:
         """``started``: see ``SimTrainer``."""

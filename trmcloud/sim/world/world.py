@@ -17,12 +17,12 @@ from trmcloud.core.values import replace
 from trmcloud.sim.world.account import Account, Judge, Pod, Process, RentedMachine
 from trmcloud.sim.world.clocks import EventQueue, Machine
 from trmcloud.sim.world.controllers import ProcessKilled
-from trmcloud.sim.world.facts import START_AT, Knobs, TimelineEntry, Trap, Truth
+from trmcloud.sim.world.facts import START_AT, FaultSettings, TimelineEntry, Trap, TrueCourse
 from trmcloud.sim.world.ledger_memory import MemoryLedger
 from trmcloud.sim.world.pod import SAMPLED_S, SimPod
 from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
-from trmcloud.sim.world.trainer import Illness, Shape, SimCommand, SimTrainer, asks_for
+from trmcloud.sim.world.trainer import Shape, SimCommand, SimTrainer, TrainerFault, asks_for
 
 LEDGER_ID = "51a0c0de"
 
@@ -33,7 +33,7 @@ class SimWorld:
     def __init__(self, rng: random.Random, providers: tuple[str, ...]) -> None:
         self.rng = rng
         self.queue = EventQueue(START_AT)
-        self.knobs = Knobs()
+        self.knobs = FaultSettings()
         self.files = SimFiles()
         self.files.refresh = self._save_all
         self.ledger = MemoryLedger(LEDGER_ID)
@@ -43,7 +43,7 @@ class SimWorld:
         self.processes: list[Process] = []
         self.processes_made = 0
         self.armed: list[Trap] = []
-        self.truths: dict[str, Truth] = {}
+        self.truths: dict[str, TrueCourse] = {}
         self.commands: list[tuple[Pod, SimCommand]] = []
         """Of users' own: each attempt, and where it was started."""
         self.notes: dict[str, Mapping[str, Any]] = {}
@@ -208,9 +208,9 @@ class SimWorld:
 
     def next_illness(
         self, rented: RentedMachine, phase: str, overrides: Mapping[str, Any]
-    ) -> Illness | None:
+    ) -> TrainerFault | None:
         if "trainer" in self.off:
-            return Illness("deaf", 0.0, "")
+            return TrainerFault("deaf", 0.0, "")
         ills = self.truths[rented.run_id].illnesses
         if not ills:
             return None
