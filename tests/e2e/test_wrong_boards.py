@@ -43,12 +43,13 @@ def test_a_slower_board_on_which_the_work_fits_trains(rented: RentedUser) -> Non
     rented.standin.control.set(shown_gpu="NVIDIA H100 PCIe")
     arguments = ("launch", "1xH100", *LAUNCH[2:], "--steps", "60", "--budget", "12", *ACCEPT)
     launch = rented.start(*arguments, *rented.data)
-    rented.see_out(launch, code=0)
+    out, _ = rented.see_out(launch, code=0)
     run = ended(rented, Outcome.FINISHED)
     assert run.generation is not None
     assert run.generation.board is not None
     told = "H100 PCIe in place of H100 SXM: planned again, it takes up to 1.68 times as long"
     assert sentence(run.generation.board) == told
+    assert out.count(told) == 1
     assert told in rented.run("status", run.run_id)
 
 

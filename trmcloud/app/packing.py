@@ -208,7 +208,9 @@ def _without_annotations(text: str) -> str:
             colon = source.index(b":", end_of(node.returns))
             cuts.append((len(source[:arrow].rstrip(b" ")), colon + 1, b":"))
         elif isinstance(node, ast.AnnAssign) and node.value is not None and id(node) not in fields:
-            cuts.append((end_of(node.target), end_of(node.annotation), b""))
+            begin, end = end_of(node.target), end_of(node.annotation)
+            if b"\n" not in source[begin:end]:  # a line's end would end the statement
+                cuts.append((begin, end, b""))
     for begin, end, instead in sorted(cuts, reverse=True):
         lines = b"\n" * source[begin:end].count(b"\n")
         source = source[:begin] + instead + lines + source[end:]

@@ -315,7 +315,9 @@ def pod_check(
     gpu = GPUS.get(candidate.sku)
     if gpu is None:
         return check
-    check |= {"gpu": _family(candidate.sku), "memory_gb": gpu.memory_gb, "board": gpu.form}
+    check |= {"gpu": _family(candidate.sku), "memory_gb": gpu.memory_gb}
+    if phases:  # one that trains nothing may be as slow as it is
+        check["board"] = gpu.form
     if slower := slower_boards(candidate, spec, phases, train_s):
         check["slower_boards"] = list(slower)
     return check

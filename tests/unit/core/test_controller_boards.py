@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from tests.unit.core.runs import (
     running,
     the_pod,
 )
+from trmcloud.app.pod_request import pod_check
 from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
@@ -30,6 +32,7 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate, Interval
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.pod.machine.hardware import load_check
 
 PCIE = BoardSeen("NVIDIA H100 PCIe", 350.0, 0, "570.133.20")
 SXM = BoardSeen("NVIDIA H100 80GB HBM3", 700.0, 18, "570.133.20")
@@ -193,3 +196,19 @@ def test_which_slower_boards_the_agent_may_take() -> None:
     }
     assert set(slower_boards(candidate, spec, phases, 2000.0)) == {"NVL"}
     assert not slower_boards(candidate, spec, phases, 1620.0)
+
+
+def test_what_the_agent_is_asked_to_check() -> None:
+    plan = plan_for()
+    candidate, spec = cast(Candidate, plan.candidates[0]), cast(RunSpec, plan.spec)
+    check = pod_check(spec, candidate, 2900.0, candidate.phases)
+    assert (check["board"], check["slower_boards"]) == ("SXM", ["PCIe", "NVL"])
+    assert "keeps_torch" not in check
+    assert "slower_boards" not in pod_check(spec, candidate, 1600.0, candidate.phases)
+    errand = pod_check(spec, candidate, 2900.0, ())
+    assert "board" not in errand, "what trains nothing may be on any board"
+    assert load_check(json.dumps(check)).slower_boards == ("PCIe", "NVL")
+    command = cast(RunSpec, replace(cast(Any, spec), command=object()))
+    own = pod_check(command, candidate, 2900.0, candidate.phases)
+    assert own["keeps_torch"] is True
+    assert "slower_boards" not in own, "the length of a command is not known"

@@ -210,6 +210,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._live: Any = None
         self._speed = Speed()
         self._refused = 0
+        self._board_of = 0
         self._pulled: set[tuple[str, int]] | None = None
         self._trouble_at: float | None = None
         self._trouble_said = ""
@@ -240,6 +241,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         sending, pulling = transfer_lines(errands(self._context, run), self._speed, now)
         stage = stage_of(run, beat, report, self._stage, pulls=bool(pulling))
         self._tell_refused(run)
+        self._tell_board(run)
         if stage and stage != self._stage:
             self._end_stage(run, now)
             self._stage, self._stage_at, self._stage_words = stage, now, ""
@@ -310,6 +312,14 @@ class RunBar(AbstractContextManager["RunBar"]):
                 # One that waits is told the same for hours.
                 kind = f"refused by {generation.provider}" if allows_waiting(run) else str(line)
                 self._tell_once(kind, why, line)
+
+    def _tell_board(self, run: RunState) -> None:
+        """How the machine's board differs from the planned one, once."""
+        generation = run.generation
+        if generation is None or generation.board is None or generation.number <= self._board_of:
+            return
+        self._board_of = generation.number
+        self._print(f"  generation {generation.number}: {sentence(generation.board)}")
 
     def _tell_pulled(self, run: RunState) -> None:
         """Each checkpoint that has come, once; on a terminal the bar's own line tells it."""

@@ -62,7 +62,7 @@ def board_events(
     planned one, is on record, or where the machine said nothing. ``phases`` are those that it is to
     train."""
     seen = board_from(report.notes.get(BOARD_NOTE, ""))
-    if seen is None or run.errand is not None:
+    if seen is None or not phases or run.errand is not None:
         return ()
     candidate = plan.candidate(generation.candidate_id)
     planned = planned_form(candidate)
