@@ -8,7 +8,8 @@ from collections.abc import Callable
 from math import inf
 from typing import Generic, TypeVar
 
-from trmcloud.core.errors import ProviderError, ProviderRefused, Throttled
+from trmcloud.core.errors import ProviderError, ProviderRefused
+from trmcloud.ports.compute import Throttled
 
 LONGEST_HOLD_S = 60.0
 """The longest that a list is left alone where the provider asks for it."""

@@ -60,12 +60,12 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
     StaleEpoch,
-    Throttled,
     TrmcloudError,
 )
 from trmcloud.core.spec.boots import ASK_EVERY_S
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import replace
+from trmcloud.ports.compute import Throttled
 from trmcloud.ports.machine import Progress, WorkDone
 
 _BEAT_EVERY_S = 2.0

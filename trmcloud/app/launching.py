@@ -95,7 +95,7 @@ def wait_from_now(
 ) -> None:
     """Put on record that the run waits where no machine can be had, and for how long."""
     tried = [plan.candidate(name) for name in plan.launchable]
-    budget = boot_budget(tried, most_rate)
+    budget = boot_budget(tried, find_run(context, run_id).reserved, most_rate)
     wait = ev.WaitStarted(context.wall() + wait_s, budget, most_rate)
     append_events(context, run_id, epoch, wait)
 

@@ -28,7 +28,6 @@ from enum import Enum
 #     │   ├── AmbiguousCreate       something may have been created; list before trying again
 #     │   └── ProviderRefused       nothing was created or changed; the same request fails again
 #     │       └── FinalRefusal          so would any other create: no candidate is tried after it
-#     │           ├── Throttled         for now: it asks to be asked later
 #     │           ├── PaymentRequired (14)  the account's balance or spend limit does not allow it
 #     │           └── AuthError (15)        the key is missing, wrong or revoked
 #     │               └── AccessDenied (16) the key is right and may not do this
@@ -161,16 +160,6 @@ class FinalRefusal(ProviderRefused):
     pass
 
 
-class Throttled(FinalRefusal):
-    """``retry_s``: in so many seconds, as the provider said; 0: it did not."""
-
-    def __init__(
-        self, what: str, *, where: str = "", next_step: str = "", retry_s: float = 0.0
-    ) -> None:
-        super().__init__(what, where=where, next_step=next_step)
-        self.retry_s = retry_s
-
-
 class PaymentRequired(FinalRefusal):
     exit_code = 14
 
@@ -251,19 +240,9 @@ class Outcome(str, Enum):
         return _EXIT_CODES[self]
 
 
-_EXIT_CODES = {
-    Outcome.FINISHED: 0,
-    Outcome.LANDED: 20,
-    Outcome.STOPPED: 21,
-    Outcome.GATE_FAILED: 22,
-    Outcome.NEXT_PHASE_REFUSED: 23,
-    Outcome.FAILED: 24,
-    Outcome.KILLED: 25,
-    Outcome.LOST: 26,
-    Outcome.NOT_STARTED: 27,
-    Outcome.UNFIT: 28,
-    Outcome.UNREPORTED: 29,
-    Outcome.NO_MACHINE: 75,  # EX_TEMPFAIL: the same may work later
-}
+# In the order of the outcomes: each byte of this file is sent to every pod.
+_EXIT_CODES = dict(
+    zip(Outcome, (0, 20, 21, 22, 23, 24, 25, 26, 29, 27, 28, 75), strict=True)  # 75: EX_TEMPFAIL
+)
 NO_CHECKPOINT_CODE = 30
 """Of a user's own command that finished or landed, and of which no checkpoint was recognised."""

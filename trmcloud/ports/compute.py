@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.catalog.torch_builds import POD_BUILD
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.errors import NotSupported, ProviderRefused
+from trmcloud.core.errors import FinalRefusal, NotSupported, ProviderRefused
 from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
@@ -216,6 +216,16 @@ class PodRequest:
             contract.ENV_AUTHORIZED_KEY: keys.user_public.strip(),
             **{name: base64.b64encode(text.encode()).decode() for name, text in packed.items()},
         }
+
+
+class Throttled(FinalRefusal):
+    """The provider asks to be asked later: in ``retry_s`` seconds; 0: it did not say when."""
+
+    def __init__(
+        self, what: str, *, where: str = "", next_step: str = "", retry_s: float = 0.0
+    ) -> None:
+        super().__init__(what, where=where, next_step=next_step)
+        self.retry_s = retry_s
 
 
 @dataclass(frozen=True)

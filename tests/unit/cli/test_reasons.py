@@ -45,8 +45,10 @@ CONTROL = Path(control.__path__[0])
 
 def sample(kind: ReasonKind) -> Reason:
     facts = {
-        name: next((value for unit, value in _UNITS.items() if name.endswith(unit)), "word")
-        for name in FACTS[kind]
+        name: 3
+        if declared is int
+        else next((value for unit, value in _UNITS.items() if name.endswith(unit)), "word")
+        for name, declared in FACTS[kind].items()
     }
     return Reason(kind, facts)
 

@@ -271,10 +271,11 @@ def test_boots_that_fail_end_it_where_another_would_exceed_their_budget() -> Non
 
 def test_three_boots_may_fail_at_the_dearest_price() -> None:
     candidates = [cast(Candidate, each) for each in (HERE, HERE_TOO)]
-    assert boot_budget(candidates).micros == LEAST_BOOTS * boot_cost(candidates[0]).micros
-    assert boot_budget([cast(Candidate, replace(HERE, provider="local"))]) == ZERO
-    assert boot_budget(()) == ZERO
-    dear = boot_budget(candidates, Usd("36"))
+    assert boot_budget(candidates, RICH).micros == LEAST_BOOTS * boot_cost(candidates[0]).micros
+    assert boot_budget([cast(Candidate, replace(HERE, provider="local"))], RICH) == ZERO
+    assert boot_budget((), RICH) == ZERO
+    assert boot_budget(candidates, Usd("0.6")) == Usd("0.6")
+    dear = boot_budget(candidates, Usd("200"), Usd("36"))
     assert dear.micros == LEAST_BOOTS * cost(Usd("36"), 900 + 60).micros
 
 

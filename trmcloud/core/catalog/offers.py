@@ -60,13 +60,13 @@ class Offer(NamedTuple):
     note: str = ""
     own: bool = False
     """From the user's own file: taken at its word, whatever its age."""
+    ceiling: Usd | None = None
+    """USD/h that it is rented at most at, by the user's word; None: no such limit."""
     newer: Usd | None = None
     """USD/h of the dearest newer quote for the same thing, where one is known: ``quotes``."""
     newer_at: float = 0.0
     on_demand: Usd | None = None
     """Of spot: USD/h of the same thing on demand, where that is known: ``quotes``."""
-    ceiling: Usd | None = None
-    """USD/h that it is rented at most at, by the user's word; None: no such limit."""
 
     @property
     def is_community(self) -> bool:

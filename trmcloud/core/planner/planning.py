@@ -145,7 +145,7 @@ def make_plan(
         reservation=reservation,
         survives=_survives(spec, first),
         limits=_limits(spec, first, spec.budget or reservation, now)
-        | _capacity_limits(spec, chosen_from, trained)
+        | _capacity_limits(spec, chosen_from, trained, reservation)
         | ({TRAINER: untold} if untold else {}),
         offers_total=len(chosen_from),
     )
@@ -457,7 +457,7 @@ _ON_LOW_BALANCE = {
     IGNORE: "the provider's balance is not read",
 }
 def _capacity_limits(
-    spec: RunSpec, offers: Sequence[Offer], tried: Sequence[Candidate]
+    spec: RunSpec, offers: Sequence[Offer], tried: Sequence[Candidate], reservation: Usd
 ) -> dict[str, str]:
     """What is done where no machine can be had, or one does not boot, and what that costs."""
     limits = {"max price": "off", "waits": "off"}
@@ -475,8 +475,8 @@ def _capacity_limits(
     boot_s = max(map(boot_limit_s, tried), default=0.0)
     if boot_s:
         limits["boot budget"] = (
-            f"{boot_s / 60:g} min a machine, {boot_budget(tried)} at most for all that never"
-            " come up"
+            f"{boot_s / 60:g} min a machine, {boot_budget(tried, reservation)} at most for all that"
+            " never come up"
         )
     return limits
 

@@ -36,8 +36,8 @@ def boot_cost(candidate: Candidate, rate: Usd | None = None) -> Usd:
     return cost(hourly, traits.boot_deadline_s + traits.kill_latency_s)
 
 
-def boot_budget(candidates: Sequence[Candidate], rate: Usd | None = None) -> Usd:
+def boot_budget(candidates: Sequence[Candidate], held: Usd, rate: Usd | None = None) -> Usd:
     """The most that all boots that fail may cost together: one of each candidate, and no fewer than
-    ``LEAST_BOOTS``, at the price of the dearest."""
+    ``LEAST_BOOTS``, at the price of the dearest; never more than what is ``held`` for the run."""
     dearest = max((boot_cost(candidate, rate) for candidate in candidates), default=ZERO)
-    return Usd.from_micros(dearest.micros * max(LEAST_BOOTS, len(candidates)))
+    return min(held, Usd.from_micros(dearest.micros * max(LEAST_BOOTS, len(candidates))))

@@ -27,13 +27,19 @@ from trmcloud.core.errors import (
     NoCapacity,
     ProviderError,
     ProviderRefused,
-    Throttled,
     TrmcloudError,
 )
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import replace
 from trmcloud.ports.bucket import BucketCheckpoints, GrantRequest, StoredCheckpoint
-from trmcloud.ports.compute import Compute, PodLink, PodRequest, StageItem, VolumeSeen
+from trmcloud.ports.compute import (
+    Compute,
+    PodLink,
+    PodRequest,
+    StageItem,
+    Throttled,
+    VolumeSeen,
+)
 from trmcloud.ports.machine import Progress, WorkDone
 from trmcloud.sim.world.account import Account, Pod, Process, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S

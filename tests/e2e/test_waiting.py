@@ -1,0 +1,178 @@
+"""Runs that wait for a machine, with the real commands against a stand-in of RunPod: sold out and
+then not, boots that never come, time that passes, a command that is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
+from tests.e2e.user import until
+from trmcloud.app.stock import BOOTED, NEVER_BOOTED, REFUSED, read_stock
+from trmcloud.core.catalog.providers import TRAITS
+from trmcloud.core.control.reason import ReasonKind
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.waiting import asks, failed_boots, is_waiting, spent_on_boots
+from trmcloud.core.errors import Outcome
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.spec.boots import ASK_EVERY_S
+
+HOUR_S = 3600.0
+BOOT_S = TRAITS["runpod"].boot_deadline_s
+NEXT_S = 1.25 * ASK_EVERY_S
+"""By then it has asked again."""
+
+
+def launch_of(user: RentedUser, *more: str, hardware: str = "1xRTX4090") -> tuple[str, ...]:
+    wish = (*LAUNCH[2:], "--steps", "60", "--budget", "0.60", *ACCEPT)
+    return ("launch", hardware, *wish, *user.data, *more)
+
+
+def sold_out(user: RentedUser, *gpus: str) -> None:
+    user.standin.control.set(no_capacity=list(gpus) or ["*"])
+
+
+def runs_of(user: RentedUser) -> list[RunState]:
+    return list(user.ledger().runs.values()) if user.ledger_path.exists() else []
+
+
+def waits(user: RentedUser, asked: int = 1) -> RunState:
+    """The run, once it has asked so often and waits."""
+    found: list[RunState] = []
+
+    def is_there() -> bool:
+        found[:] = [run for run in runs_of(user) if is_waiting(run) and len(asks(run)) >= asked]
+        return bool(found)
+
+    until(is_there, within_s=90, what=f"it has asked {asked} times")
+    return found[0]
+
+
+def test_what_was_sold_out_is_rented_once_it_is_free(rented: RentedUser) -> None:
+    sold_out(rented)
+    launch = rented.start(*launch_of(rented, "--wait-for", "6h", "--max-price", "1.00"))
+    run = waits(rented)
+    told = rented.run("status", run.run_id)
+    assert "a free 1xRTX4090" in told
+    assert "then it ends with exit code 75" in told
+    data = json.loads(rented.run("status", run.run_id, "--json"))
+    row = data[0] if isinstance(data, list) else data
+    assert row["waits_for_kind"] == ReasonKind.AWAITS_CAPACITY.value
+    assert row["waits_until"] - run.created_at > 6 * HOUR_S - 60
+    before = len(asks(run))
+    rented.clock.advance(NEXT_S)
+    waits(rented, before + 1)
+    sold_out(rented, "nothing")
+    rented.clock.advance(NEXT_S)
+    out, _ = rented.see_out(launch, code=0)
+    run = rented.close_books()
+    assert run.outcome is Outcome.FINISHED
+    assert all(g.rate <= Usd("1.00") for g in run.generations)
+    assert len(rented.truth()) == 1
+    assert "Waiting for a machine" in out
+    outcomes = [line.outcome for line in read_stock(rented.home)]
+    assert outcomes.count(BOOTED) == 1
+    assert outcomes.count(REFUSED) == len(run.generations) - 1
+    planned = rented.run(
+        "plan", "--hardware", "1xRTX4090", "--recipe", "trm-tiny", "--provider", "runpod"
+    )
+    assert "booted 1 of " in planned
+
+
+def test_where_the_time_passes_it_ends_with_75_and_nothing_is_spent(renter: RentedUser) -> None:
+    sold_out(renter)
+    launch = renter.start(*launch_of(renter, "--wait-for", "30m"))
+    waits(renter)
+    renter.clock.advance(1800.0)
+    out, _ = renter.see_out(launch, code=75)
+    run = renter.only_run()
+    assert (run.outcome, run.settled, run.reserved) == (Outcome.NO_MACHINE, ZERO, ZERO)
+    assert "waited 30 min 00 s" in out
+    assert "spent $0.00 of $0.60" in out
+    assert renter.truth() == []
+
+
+def test_a_pod_that_never_boots_is_ended_and_the_next_one_trains(renter: RentedUser) -> None:
+    words = "warning: error pulling image, trying again: connection reset by peer"
+    renter.standin.control.set(boot_log=[words], boot_log_gpus=["NVIDIA A100-SXM4-80GB"])
+    launch = renter.start(
+        *launch_of(renter, "--wait-for", "6h", "--budget", "4", hardware="1xA100")
+    )
+    run = renter.run_in(State.BOOTING)
+    assert run.generations[0].rate >= Usd("1")
+    renter.clock.advance(BOOT_S + 60.0)
+    until(lambda: not renter.live(), within_s=90, what="it is ended")
+    for _ in range(40):
+        if renter.creates() >= 2:
+            break
+        renter.clock.advance(30.0)
+        time.sleep(1.0)
+    until(lambda: renter.creates() == 2, what="the next one")
+    run = renter.run_in(State.BOOTING)
+    first, second = run.generations
+    assert [each.number for each in failed_boots(run)] == [1]
+    assert first.candidate_id != second.candidate_id
+    assert ZERO < spent_on_boots(run) <= Usd("0.60")
+    assert run.settled + run.reserved <= Usd("4")
+    assert NEVER_BOOTED in [line.outcome for line in read_stock(renter.home)]
+    assert f"1, {spent_on_boots(run)} at most" in renter.run("status", run.run_id)
+    launch.kill()
+
+
+def test_the_guard_goes_on_for_a_command_that_was_killed(rented: RentedUser) -> None:
+    sold_out(rented)
+    more = ("--wait-for", "6h", "--accept-loss", "-d")
+    launch = rented.start(*launch_of(rented, *more))
+    run = waits(rented)
+    launch.kill()
+    launch.wait()
+    before = rented.creates()
+    told = rented.run("status", run.run_id)
+    assert "only the guard does now" in told
+    assert rented.creates() == before, "a look asks for nothing"
+    rented.clock.advance(NEXT_S)
+    rented.run("reap", "--yes", "--guard-every", "5")
+    assert len(asks(waits(rented))) == len(asks(run)) + 1
+    sold_out(rented, "nothing")
+    rented.clock.advance(NEXT_S)
+    out = rented.run("reap", "--yes", "--guard-every", "5")
+    assert f"{run.run_id}: it has a machine, and trains" in out
+    [pod] = rented.truth()
+    rented.drive("attach", run.run_id)
+    run = rented.close_books()
+    assert run.outcome is Outcome.FINISHED
+    assert pod["name"] == run.generations[-1].pod_name
+
+
+def test_stop_ends_one_that_waits_at_once(renter: RentedUser) -> None:
+    sold_out(renter)
+    launch = renter.start(*launch_of(renter, "--wait-for", "6h"))
+    run = waits(renter)
+    renter.run("stop", run.run_id, code=(0, Outcome.STOPPED.exit_code))
+    launch.communicate(timeout=60)
+    run = renter.only_run()
+    assert (run.outcome, run.reserved, run.settled) == (Outcome.STOPPED, ZERO, ZERO)
+
+
+def test_a_price_that_nothing_has_is_said_at_once(renter: RentedUser) -> None:
+    out = renter.fails(*launch_of(renter, "--max-price", "0.05"), code=2)
+    assert "nothing is rented for $0.05/h: the cheapest is 1xRTX4090" in out
+    assert runs_of(renter) == []
+    launch = renter.start(*launch_of(renter, "--max-price", "0.05", "--wait-for", "30m"))
+    run = waits(renter)
+    assert renter.creates() == 0, "what costs more is not asked for"
+    renter.clock.advance(1800.0)
+    out, _ = renter.see_out(launch, code=75)
+    assert "below every offer; the cheapest is 1xRTX4090" in out
+    assert "$0.05/h is the most" in out
+    assert renter.truth() == []
+    assert run.generations[0].rate == Usd("0.05")
+
+
+def test_no_price_without_a_rented_machine(renter: RentedUser) -> None:
+    out = renter.fails(
+        "launch", "local", "--rate", "1", "--budget", "1", "--wait-for", "1h", code=2
+    )
+    assert "--wait-for and --max-price are about rented hardware" in out
+    out = renter.fails(*launch_of(renter, "--wait-for", "9d"), code=2)
+    assert "no time of up to a week" in out
