@@ -6,7 +6,7 @@ account, and each takes its request from there before it sends it.
 
 Each limit of N requests in W seconds is kept as a bucket of N/2 that is filled with N/2 in W
 seconds: within any W seconds no more than N are sent. Where a provider says which limits hold, by
-``RateLimit-Policy``, those take the place of the documented ones. Its 429 holds back everybody.
+``RateLimit-Policy``, those take the place of the documented ones. Its 429 holds back every process.
 
 What ends a pod is never kept waiting for a bucket, and lists, by which an end is proven, may use
 what other requests must leave. The file loses nothing that matters: where it cannot be used,
@@ -24,6 +24,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from email.message import Message
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
@@ -129,7 +130,7 @@ class RequestBudget:
             until = max(now + seconds, state.hold_until if state.held_at <= now else 0.0)
             self._write(file, replace(state, held_at=now, hold_until=until))
 
-    def learn(self, headers: Mapping[str, str]) -> None:
+    def learn(self, headers: Mapping[str, str] | Message) -> None:
         """Take over the limits that an answer states: the headers ``RateLimit-Policy`` and
         ``RateLimit`` of the IETF's draft. An answer without them says something only where the
         provider says so."""

@@ -456,6 +456,8 @@ _ON_LOW_BALANCE = {
     STOP: "the run lands before the provider's balance ends, if a command or the guard runs here",
     IGNORE: "the provider's balance is not read",
 }
+
+
 def _capacity_limits(
     spec: RunSpec, offers: Sequence[Offer], tried: Sequence[Candidate], reservation: Usd
 ) -> dict[str, str]:
