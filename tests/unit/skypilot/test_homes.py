@@ -16,9 +16,8 @@ from trmcloud.core.catalog.providers import brokered
 from trmcloud.core.errors import AmbiguousCreate, ProviderRefused
 from trmcloud.ports.compute import PodKeys
 from trmcloud.providers.skypilot.command import Sky
-from trmcloud.providers.skypilot.compute import SkyPilotCompute
+from trmcloud.providers.skypilot.compute import SkyPilotCompute, TwoHomeCompute
 from trmcloud.providers.skypilot.homes import BACKUPS_KEPT, SkyHome
-from trmcloud.providers.skypilot.provider import TwoHomeCompute
 from trmcloud.providers.skypilot.secrets import FILES, NEVER, is_there, on_machine
 from trmcloud.providers.skypilot.traits import CLOUDS
 
