@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ SEEDS = 10_000
 _FIRST = 500
 """After so many seeds come those that are kept: what hides deep is found by them, or by the rest,
 in a fraction of the time."""
+_MOST_BROKEN = 5
 _SEED_S = 3.0
 """The most a seed takes on average on a busy machine. One that hangs is seen by its own time."""
 
@@ -39,6 +41,7 @@ from trmcloud.sim.play import play
 from trmcloud.sim.scenario import draw
 simulate_providers()
 kept, beyond, first = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+broken = set(json.loads(sys.argv[4]))
 class Stuck(BaseException):
     pass
 def stuck(*what):
@@ -46,6 +49,8 @@ def stuck(*what):
 signal.signal(signal.SIGVTALRM, stuck)
 fresh = [(seed, len(NAMES)) for seed in range(beyond)]
 for seed, faults in [*fresh[:first], *kept, *fresh[first:]]:
+    if seed in broken:
+        continue
     signal.setitimer(signal.ITIMER_VIRTUAL, 20.0)
     try:
         played = play(draw(seed, NAMES[:faults]), arm_all)
@@ -83,23 +88,31 @@ def planted(bug: Bug, text: str) -> str:
     return text.replace(bug.old, bug.new)
 
 
-def hunt(bug: Bug, seeds: int = SEEDS) -> Verdict:
-    """Play seeds on a copy of the package that has the bug, until it is caught: ``seeds`` of them,
-    and after the first ``_FIRST`` those that are kept since they once broke something."""
+def hunt(bug: Bug, seeds: int = SEEDS, broken: Sequence[int] = ()) -> Verdict:
+    """Play seeds on a copy of the package that has the bug, until it is caught; ``broken`` are left
+    out."""
+    return Verdict(bug, *_play(bug, seeds, broken))
+
+
+def _play(bug: Bug | None, seeds: int, broken: Sequence[int]) -> tuple[int | None, str]:
+    """Play ``seeds`` seeds, and after the first ``_FIRST`` those that are kept since they once
+    broke something, until a promise breaks. Return the seed, None where none broke, and what."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         copy = Path(folder) / "trmcloud"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("bundle"))
         # The families' plans and the recipes stand beside the package.
         (Path(folder) / "model").symlink_to(PACKAGE.parent / "model")
-        path = copy / bug.path
-        # What is compiled saves each hunt a second; not that of the file which is about to change.
-        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
-            compiled.unlink()
+        if bug is not None:
+            path = copy / bug.path
+            # What is compiled saves each hunt a second; not that of the file which changes now.
+            for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+                compiled.unlink()
+            path.write_text(planted(bug, path.read_text(encoding="utf-8")), encoding="utf-8")
         kept = json.dumps([(each.seed, each.faults) for each in KEPT])
-        path.write_text(planted(bug, path.read_text(encoding="utf-8")), encoding="utf-8")
+        given = (kept, str(seeds), str(_FIRST), json.dumps(list(broken)))
         try:
             done = subprocess.run(
-                [sys.executable, "-B", "-c", _LOOK, kept, str(seeds), str(_FIRST)],
+                [sys.executable, "-B", "-c", _LOOK, *given],
                 cwd=folder,
                 env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": folder},
                 capture_output=True,
@@ -108,15 +121,25 @@ def hunt(bug: Bug, seeds: int = SEEDS) -> Verdict:
                 timeout=60.0 + seeds * _SEED_S,
             )
         except subprocess.TimeoutExpired:
-            return Verdict(bug, 0, "hangs")
+            return 0, "hangs"
         lines = done.stdout.split("\n")
         if done.returncode != 0 or not lines[0]:
-            return Verdict(bug, 0, "cannot be imported: " + done.stderr.strip()[-80:])
+            return 0, "cannot be imported: " + done.stderr.strip()[-80:]
         found = json.loads(lines[0])
-        return Verdict(bug, None, "") if found is None else Verdict(bug, found[0], found[1])
+        return (None, "") if found is None else (found[0], found[1])
 
 
-def page(verdicts: list[Verdict], seeds: int, date: str) -> str:
+def find_broken(seeds: int = SEEDS) -> dict[int, str]:
+    """The seeds that break a promise of the package as it is: they would catch every bug."""
+    broken: dict[int, str] = {}
+    while (found := _play(None, seeds, tuple(broken)))[0] is not None:
+        broken[found[0]] = found[1]
+        if found[0] == 0 or len(broken) > _MOST_BROKEN:
+            raise SystemExit(f"the package itself breaks its promises: {broken}")
+    return broken
+
+
+def page(verdicts: list[Verdict], seeds: int, date: str, broken: Mapping[int, str]) -> str:
     caught = [v for v in verdicts if v.seed is not None]
     timing = [v for v in verdicts if v.bug.timing]
     timing_caught = [v for v in timing if v.seed is not None]
@@ -133,6 +156,10 @@ def page(verdicts: list[Verdict], seeds: int, date: str) -> str:
         "",
         f"Made by `python -m tests.planted.plant --seeds {seeds}`{dated};",
         f"code `{code_hash()[:16]}…`.",
+        *(
+            f"Seed {seed} breaks {by} without any bug, and was left out."
+            for seed, by in broken.items()
+        ),
         "",
         "| bug | where | order/crash | caught at seed | by |",
         "|---|---|---|---|---|",
@@ -167,11 +194,16 @@ def main() -> None:
     given = parser.parse_args()
     chosen = [b for b in BUGS if not given.only or any(part in b.name for part in given.only)]
     known = _known(given.state, given.seeds)
+    if "broken" not in known:
+        known["broken"] = {str(seed): by for seed, by in find_broken(given.seeds).items()}
+    broken = {int(seed): by for seed, by in known["broken"].items()}
+    for seed, by in broken.items():
+        print(f"seed {seed} breaks {by} without any bug, and is left out", flush=True)
     verdicts = []
 
     def look(bug: Bug) -> Verdict:
         there = known["verdicts"].get(bug.name)
-        return Verdict(bug, *there) if there is not None else hunt(bug, given.seeds)
+        return hunt(bug, given.seeds, tuple(broken)) if there is None else Verdict(bug, *there)
 
     with ThreadPoolExecutor(given.jobs) as pool:
         for verdict in pool.map(look, chosen):
@@ -183,7 +215,7 @@ def main() -> None:
             where = f"{verdict.bug.path}: {verdict.bug.name}"
             print(f"{verdict.seed!s:>6}  {verdict.by:24} {where}", flush=True)
             if given.page is not None:
-                made = page(verdicts, given.seeds, given.date)
+                made = page(verdicts, given.seeds, given.date, broken)
                 given.page.write_text(made, encoding="utf-8")
     caught = sum(v.seed is not None for v in verdicts)
     print(f"{caught} of {len(verdicts)} caught")

@@ -30,6 +30,14 @@ def test_a_copy_that_breaks_nothing_is_not_caught() -> None:
 
 
 @pytest.mark.slow
+def test_a_seed_that_is_left_out_catches_nothing() -> None:
+    bug = next(bug for bug in BUGS if bug.name == "an ambiguous create counts as refused")
+    first = hunt(bug, 500).seed
+    assert first is not None
+    assert hunt(bug, first + 1, [first]).seed != first
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
