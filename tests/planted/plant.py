@@ -47,13 +47,13 @@ class Stuck(BaseException):
 def stuck(*what):
     raise Stuck
 signal.signal(signal.SIGVTALRM, stuck)
-fresh = [(seed, len(NAMES)) for seed in range(beyond)]
-for seed, faults in [*fresh[:first], *kept, *fresh[first:]]:
+fresh = [(seed, len(NAMES), None, None) for seed in range(beyond)]
+for seed, faults, among, elsewhere in [*fresh[:first], *kept, *fresh[first:]]:
     if seed in broken:
         continue
     signal.setitimer(signal.ITIMER_VIRTUAL, 20.0)
     try:
-        played = play(draw(seed, NAMES[:faults]), arm_all)
+        played = play(draw(seed, NAMES[:faults], among=among, elsewhere=elsewhere), arm_all)
     except Stuck:
         print(json.dumps([seed, "hangs"]))
         break
@@ -108,7 +108,9 @@ def _play(bug: Bug | None, seeds: int, broken: Sequence[int]) -> tuple[int | Non
             for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
                 compiled.unlink()
             path.write_text(planted(bug, path.read_text(encoding="utf-8")), encoding="utf-8")
-        kept = json.dumps([(each.seed, each.faults) for each in KEPT])
+        kept = json.dumps(
+            [(each.seed, each.faults, each.providers, each.elsewhere) for each in KEPT]
+        )
         given = (kept, str(seeds), str(_FIRST), json.dumps(list(broken)))
         try:
             done = subprocess.run(

@@ -300,6 +300,9 @@ class LedgerOracle:
             return  # it may be one of several that were lost at once
         if self.world.knobs.crossed_reports or run.tries(generation, TERMINATE):
             return
+        done = {name for each in self._namesakes(rented) for name in each.pod.said.finished}
+        if done >= {phase.name for phase in plan.candidate(generation.candidate_id).phases}:
+            return  # its work is done, and only the report of the whole was lost
         left = run.reservation - (generation.settled or ZERO)
         needs = [_least_needed(plan.candidate(name)) for name in plan.launchable]
         if left > max(needs) * 2:
