@@ -51,6 +51,7 @@ def world(folder: Path, *, reach: Sequence[int] = ()) -> Iterator[tuple[User, Da
     with serving(host):
         ports = [*reach, *(urlsplit(url).port or 0 for url in (host.hub, host.cdn))]
         with judged(folder / "runpod", keep=[inside], image_env=image_env, reach=ports) as standin:
+            standin.control.set_balance(2_500.0)  # two launches of $1000 are held against it
             user = User(folder, trainer=None, program=IMPATIENT)
             user.environment |= {
                 **standin.environment,

@@ -36,7 +36,8 @@ def test_a_plan_shows_balance_held_free_and_worst_case(renter: RentedUser) -> No
 def test_a_plan_that_ignores_the_balance_does_not_read_it(renter: RentedUser) -> None:
     renter.standin.requests.clear()
     out = renter.run(*PLAN, *AT_RUNPOD, *BIG, *renter.data, "--balance", "ignore")
-    assert "balance" not in out
+    assert "balance: $" not in out
+    assert "low balance: the provider's balance is not read" in out
     assert not [each for each in renter.standin.requests if each.path.startswith("/graphql")]
 
 
