@@ -18,6 +18,7 @@ from trmcloud.app.run_queries import is_driven
 from trmcloud.core.catalog.providers import is_brokered, load_all, traits_of
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.bookkeeping import make_charges
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.reason import ReasonKind, make_reason, quoted_reason
@@ -146,6 +147,7 @@ def end_run(context: Context, run_id: str) -> NamedPodEnds:
         with suppress(LedgerError):
             reap.end(context, reap.look(context, own_only=True))
     listed = pods_of_run(context, run_id)
+    _charge(context, listed.pods)
     for each in listed.pods:
         done = (each.provider, each.pod.name) in ending.asked
         same = generation is not None and each.pod.pod_id in (generation.pod_id, each.pod.name)
@@ -196,6 +198,7 @@ def end_all(context: Context, found: PodListing) -> NamedPodEnds:
                 elif ledger is not None:
                     _with_its_pod(context, ledger.runs[run_id])
                 recorded = recorded and known
+        _charge(context, (each,))
         ending.end(each.provider, each.pod.name, each.pod.pod_id)
     return NamedPodEnds(tuple(ending.asked), tuple(ending.failed), found, recorded, kept_at)
 
@@ -300,6 +303,18 @@ def _record(context: Context, run_id: str) -> bool:
         raise
     except LedgerError:
         return False
+
+
+def _charge(context: Context, pods: tuple[NamedPod, ...]) -> None:
+    """Put on record what pods cost that no run is known to own, before they are ended: no list may
+    show them again. A ledger that cannot be written is in the way of no end."""
+    with suppress(LedgerError):
+        ledger, now = context.ledger.read(), context.wall()
+        for each in pods:
+            ending = {each.pod.pod_id}
+            for charge in make_charges(ledger, each.provider, (each.pod,), now, ending):
+                with suppress(IllegalTransition):  # another process has noted it, or a run owns it
+                    context.ledger.note(charge, now)
 
 
 def _wish(context: Context, run_id: str, done: Intent | None = None) -> None:

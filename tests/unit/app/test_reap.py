@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
-from tests.unit.core.test_strays import AT, ENDED, LATENCY_S, RATE, Book, ledger, pod, run
+from tests.unit.core.test_strays import AT, ENDED, LATENCY_S, NAME, RATE, Book, ledger, pod, run
 from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.prices.tables import load_offers
+from trmcloud.app.ending import NamedPod, PodListing, end_all
 from trmcloud.app.reap import EndedOrphan, end, end_volumes, look
 from trmcloud.app.smoke_watch import last_way
 from trmcloud.core.catalog.offers import DAY_S
-from trmcloud.core.contract.pod_contract import PodName
+from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.bookkeeping import AHEAD_S, add_note
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.ledger_facts import Quarantine
 from trmcloud.core.errors import ConflictError, NotFoundError, ProviderError
-from trmcloud.core.money import cost
+from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.spec import DELETE, KEEP, RunSpec
 from trmcloud.export.adopt import find_folder
@@ -78,6 +81,19 @@ def test_who_slept_since_the_look_charges_what_it_may_have_cost_by_now(case: Cas
     end(case.context, found)
     assert case.ended == ["id-2"]
     assert on_record(case) == cost(RATE, 7300.0 + LATENCY_S + AHEAD_S)
+
+
+def test_what_is_ended_by_its_name_is_charged_before(case: Case) -> None:
+    case.now = AT + 50.0
+    hurt = Quarantine("r-1", 3, (4,), Usd(80), created_at=AT, pods=("id-1",))
+    case.book = LedgerState(case.book.ledger_id, quarantined={"r-1": hurt})
+    name = parse_pod_name(NAME)
+    assert name is not None
+    listed = tuple(NamedPod("runpod", pod(each), name) for each in ("id-1", "id-2"))
+    end_all(case.context, PodListing(listed))
+    assert case.ended == ["id-1", "id-2"]
+    assert [pod_id for _, pod_id in case.book.strays] == ["id-2"]
+    assert on_record(case) == cost(RATE, 50.0 + LATENCY_S + AHEAD_S)
 
 
 # -- end volumes --------------------------------------------------------------------------------

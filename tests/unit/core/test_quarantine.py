@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.plans import plan_json
+from tests.plans import a_generation, plan_json
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.clock import DatedFact
 from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.bookkeeping import (
+    AHEAD_S,
     add_events,
     govern,
     make_charges,
@@ -22,11 +23,12 @@ from trmcloud.core.control.bookkeeping import (
 )
 from trmcloud.core.control.budget import LedgerState, Line, extend_ledger, overdrawn
 from trmcloud.core.control.ledger_facts import LostRecord, Quarantine
+from trmcloud.core.control.ledger_records import fold_damaged
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import BudgetRefused, RunQuarantined
-from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.money import ZERO, Usd, cost
 
 OURS = "abcd1234"
 SEPTEMBER = dt.datetime(2026, 9, 15, tzinfo=dt.timezone.utc).timestamp()
@@ -181,6 +183,38 @@ def test_its_pods_are_no_strays_since_what_it_holds_is_for_them() -> None:
     assert make_charges(book(HURT), "runpod", (its_pod(),), SEPTEMBER) == ()
     (charge,) = make_charges(book(HURT), "runpod", (its_pod(), its_pod(run_id="r-8")), SEPTEMBER)
     assert "-r8-" in charge.pod_name
+
+
+def test_one_that_is_ended_is_charged_unless_it_is_known_to_be_its_own() -> None:
+    hurt, now = replace(HURT, created_at=SEPTEMBER - 3600), SEPTEMBER
+    (charge,) = make_charges(book(hurt), "runpod", (its_pod(),), now, ending={"id-1"})
+    spent_s = 3600 + TRAITS["runpod"].kill_latency_s + AHEAD_S
+    assert (charge.run_id, charge.since) == ("r-7", now - 3600)
+    assert charge.amount == cost(Usd(36), spent_s)
+    own = replace(hurt, pods=("id-1",))
+    assert make_charges(book(own), "runpod", (its_pod(),), now, ending={"id-1"}) == ()
+
+
+def test_when_it_began_and_which_pods_it_owns_is_known_as_far_as_it_can_be_read() -> None:
+    events = [*OPENED, ev.PodUp(1, "id-1", Usd(36)), ev.PodUp(2, "id-2", Usd(36))]
+    records = [ev.Record(n, "r-7", 1, SEPTEMBER + n, event) for n, event in enumerate(events, 1)]
+    lost = [LostRecord(1, "RunPlanned", "r-7"), LostRecord(4, "PodUp", "r-7")]
+    whole = [each for each in records if each.seq not in (1, 4)]
+    hurt = fold_damaged(OURS, whole, lost).quarantined["r-7"]
+    assert (hurt.created_at, hurt.pods) == (SEPTEMBER + 2, ("id-1",))
+    unread = [LostRecord(each.seq, type(each.event).__name__, "r-7") for each in records]
+    nothing = fold_damaged(OURS, [], unread).quarantined["r-7"]
+    assert (nothing.created_at, nothing.pods) == (0.0, ())
+
+
+def test_a_charge_for_a_pod_that_proves_to_be_its_own_is_dropped() -> None:
+    name = str(PodName(OURS, "r-7", 1, HARD_STOP_AT))
+    charge = ev.StrayCharged("runpod", "id-1", name, "r-7", SEPTEMBER, Usd(1))
+    notes = [charge, ev.StrayBilled("runpod", "id-1", Usd(1))]
+    records = [ev.Record(n, "", 0, SEPTEMBER, note) for n, note in enumerate(notes, 1)]
+    assert extend_ledger(book(HURT), records).strays["runpod", "id-1"].billed == Usd(1)
+    owner = RunState("r-7", generations=(a_generation(pod_id="id-1"),))
+    assert extend_ledger(book(runs={"r-7": owner}), records).strays == {}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from trmcloud.core.control.budget import (
     overdrawn,
     with_run_event,
 )
-from trmcloud.core.control.ledger_facts import LedgerFacts, StrayPod
+from trmcloud.core.control.ledger_facts import LedgerFacts, Quarantine, StrayPod
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
@@ -67,7 +67,8 @@ def make_charges(
     Those that are gone count too, as long as they are listed: they were made, and are billed.
     ``ending`` are ids of pods that are ended now. One of them that bears an awaited name may be
     its run's; where that comes to own it, the charge is dropped, and where it comes to own
-    another of the name, nobody would see this one again.
+    another of the name, nobody would see this one again. The same holds for a pod of a run in
+    quarantine, unless a record that can be read says that the run owns it.
     """
     known = {g.pod_id for run in ledger.runs.values() for g in run.generations}
     if all(pod.pod_id in known for pod in pods):
@@ -81,7 +82,8 @@ def make_charges(
         name = parse_pod_name(pod.name)
         if name is None or name.ledger != ledger.ledger_id:
             continue
-        if any(run_id.replace("-", "") == name.run_id for run_id in ledger.quarantined):
+        hurt = _quarantine_of(ledger, name)
+        if hurt is not None and (pod.pod_id in hurt.pods or pod.pod_id not in ending):
             continue  # what its run has reserved holds the money for it
         charge = _charge(ledger, provider, pod, name, now)
         if charge is not None:
@@ -95,7 +97,8 @@ def _charge(
     before = ledger.strays.get((provider, pod.pod_id))
     if before is not None and before.billed is not None:
         return None
-    run_id = next((r for r in ledger.runs if r.replace("-", "") == name.run_id), "")
+    ours = (*ledger.runs, *ledger.quarantined)
+    run_id = next((r for r in ours if r.replace("-", "") == name.run_id), "")
     since = before.since if before is not None else _made_since(ledger, pod, run_id, now)
     gone = pod.gone
     until = pod.ended_at if pod.ended_at is not None else now
@@ -119,7 +122,15 @@ def _made_since(ledger: LedgerFacts, pod: PodSeen, run_id: str, now: float) -> f
             return generation.intended_at
     if ledger.restored is not None:
         return max(ledger.restored.since, now - _LONGEST_S)
+    if run_id in ledger.quarantined:
+        return ledger.quarantined[run_id].created_at or now
     return run.created_at if run is not None else now
+
+
+def _quarantine_of(ledger: LedgerFacts, name: PodName) -> Quarantine | None:
+    """The quarantine of the run that a pod's name names, if it is in one."""
+    hurt = ledger.quarantined.items()
+    return next((each for run_id, each in hurt if run_id.replace("-", "") == name.run_id), None)
 
 
 def orphans_awaiting_bill(ledger: LedgerFacts) -> tuple[StrayPod, ...]:

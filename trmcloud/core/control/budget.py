@@ -290,8 +290,8 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
                 caps[(event.level, event.key)] = event.cap
         elif isinstance(event, ev.LayerVerified):
             verified[(event.provider, event.layer)] = record.at
-        elif isinstance(event, ev.StrayBilled) and is_owned(runs, event.pod_id):
-            pass  # its run has come to own it, and settles it
+        elif isinstance(event, ev.StrayCharged | ev.StrayBilled) and is_owned(runs, event.pod_id):
+            pass  # its run owns it, even where that could not be read then, and settles it
         elif isinstance(event, ev.StrayCharged | ev.StrayBilled):
             strays[(event.provider, event.pod_id)] = _with_stray(strays, event, record.at)
         elif isinstance(event, ev.VolumeDeleted):

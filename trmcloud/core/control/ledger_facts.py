@@ -71,7 +71,9 @@ class Quarantine:
 
     ``most``: what it may have cost at the most, None where that is not known. ``project`` and
     ``reserved_at`` are None where they are not known: then every project, every month bears it.
-    ``settled``: what a user has said that it cost, at ``settled_at``.
+    ``settled``: what a user has said that it cost, at ``settled_at``. ``created_at``: the time of
+    the first record that can be read, 0 where none can. ``pods``: ids of the pods that it owns, as
+    far as that can be read.
     """
 
     run_id: str
@@ -82,6 +84,8 @@ class Quarantine:
     reserved_at: float | None = None
     settled: Usd | None = None
     settled_at: float = 0.0
+    created_at: float = 0.0
+    pods: tuple[str, ...] = ()
 
     @property
     def is_open(self) -> bool:

@@ -300,6 +300,8 @@ def _quarantine(
         most=most,
         project=project,
         reserved_at=reserved_at if when_known else None,
+        created_at=records[0].at if records else 0.0,
+        pods=tuple(r.event.pod_id for r in records if isinstance(r.event, ev.PodUp)),
     )
 
 

@@ -266,9 +266,10 @@ class OrphanJudge:
             return
         runs, damaged = self.world.ledger.read().runs, self.world.ledger.seen().quarantined
         owners = [r for r in runs.values() if any(g.pod_id == event.pod_id for g in r.generations)]
-        if isinstance(event, ev.StrayBilled) and any(r.run_id in damaged for r in owners):
-            # A stray that its run came to own, whose records are damaged. Its bill changes no
-            # money: the fold leaves it out as soon as the run can be read.
+        if any(r.run_id in damaged for r in owners):
+            # A pod whose run is in quarantine: that it owns it may be what cannot be read. Neither
+            # the charge nor the bill changes money for long: the fold leaves both out as soon as
+            # the run can be read.
             return
         if owners:
             self.fail("I4", f"{event.pod_id} is charged to its run and once more")
