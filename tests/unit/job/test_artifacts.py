@@ -14,7 +14,6 @@ from trmcloud.core.contract.command import Command
 from trmcloud.pod.job.artifacts import (
     Artifact,
     NameNumbers,
-    Watcher,
     files_below,
     find_artifacts,
     marks_of,
@@ -22,6 +21,7 @@ from trmcloud.pod.job.artifacts import (
     step_in,
 )
 from trmcloud.pod.job.shelf import CommandCheckpoints, restore
+from trmcloud.pod.job.watcher import Watcher
 
 TENSORS = (2).to_bytes(8, "little") + b"{}"
 BOOSTER = b'{"learner":{"attributes":{}}}'

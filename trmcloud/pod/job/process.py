@@ -47,11 +47,12 @@ from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.job.artifacts import SeenFile, Watcher, files_below
+from trmcloud.pod.job.artifacts import SeenFile, files_below
 from trmcloud.pod.job.parts import PORT, PartsReceiver, PartsSender
 from trmcloud.pod.job.readings import EventFiles, LogPump, Readings, of_object, whole_step
 from trmcloud.pod.job.reporting import CommandReporter, StepProbe
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints
+from trmcloud.pod.job.watcher import Watcher
 from trmcloud.pod.job.workspace import (
     import_roots,
     install,

@@ -32,15 +32,14 @@ from trmcloud.pod.job.artifacts import (
     Artifact,
     ArtifactRefused,
     SeenFile,
-    Watcher,
     metrics_in,
     step_in,
-    why_half,
 )
 from trmcloud.pod.job.metric_order import SavedCheckpoint
 from trmcloud.pod.job.parts import SplitFolder
 from trmcloud.pod.job.readings import plain_name
 from trmcloud.pod.job.reporting import CommandReporter
+from trmcloud.pod.job.watcher import Watcher, why_half
 
 # A command's checkpoints as the rest of the house knows them: copied while they are hashed, under
 # flat names, their manifest last; pruned to the best and the latest.
