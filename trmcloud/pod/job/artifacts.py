@@ -117,6 +117,12 @@ _EPOCH = re.compile(r"(?<![A-Za-z])(?:epochs?|ep)[-_=.]?([0-9]{1,8})(?![0-9])", 
 _DIGITS = re.compile(r"[0-9]+")
 _DECIMAL = re.compile(r"[0-9]+\.[0-9]+")
 _VARIANT = re.compile(r"(best|last|latest|final|ema|current|init)", re.I)
+_BEST = re.compile(
+    r"(?<![a-z])best(?![a-z])|(?<![a-z])best(?:model|ckpt|checkpoint|weight)"
+    r"|(?:model|ckpt|checkpoint|weights)best(?![a-z])"
+)
+_NOT_BEST = re.compile(r"(?<![a-z])(last|latest|current|init|initial)(?![a-z])")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NAMED_METRIC = re.compile(r"([A-Za-z_][A-Za-z0-9_/.]*)=(-?[0-9]+\.[0-9]+(?:e-?[0-9]+)?)", re.I)
 _HUB_WEIGHTS = re.compile(
     r"(model|pytorch_model|adapter_model|tf_model|flax_model|diffusion_pytorch_model)"
@@ -206,6 +212,16 @@ def marks_of(name: str) -> NameNumbers:
     return NameNumbers(
         int(step.group(1)) if step else None, int(epoch.group(1)) if epoch else None, number
     )
+
+
+def names_best(source: str) -> bool:
+    """Whether a script's own name for a checkpoint says that it is its best: ``best.pt``,
+    ``model_best.pth.tar``, ``checkpoint-best``, ``best_model``, ``BestModel``; or a file in a
+    folder of such a name, unless its own name says that it is the last one."""
+    folder, _, name = _HUMP.sub("_", source).lower().rpartition("/")
+    if _BEST.search(name):
+        return True
+    return not _NOT_BEST.search(name) and _BEST.search(folder.rpartition("/")[2]) is not None
 
 
 def is_part(name: str) -> bool:
