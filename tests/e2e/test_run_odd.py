@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tests.e2e.user import User
 from tests.standins import scripts
 from trmcloud.core.contract.manifest import from_json
-from trmcloud.core.errors import NO_CHECKPOINT_CODE
+from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome
 
 
 @pytest.fixture
@@ -71,6 +72,25 @@ def test_one_that_writes_over_its_last(user: User) -> None:
     assert "model.bin was overwritten" in log_of(user)
     assert fetched(user).read_text().startswith("0008")
     assert metric(user)["value"] == 0.125
+
+
+@pytest.mark.parametrize("code", [0, 1], ids=["finishes", "fails"])
+def test_one_that_names_its_best_itself_and_tells_no_metric(user: User, code: int) -> None:
+    text = scripts.OWN_BEST.replace("sys.argv[1]", str(code))
+    shown = run(user, text, "--keep-best", "1", code=Outcome.FAILED.exit_code if code else 0)
+    assert "the script's own best: train/step-" in shown
+    assert fetched(user).read_text() == "epoch 2"
+    kept = user.home.glob("runs/*/train/checkpoints/*/tree.json")
+    assert {json.loads(path.read_text())["source"] for path in kept} == {
+        "runs/weights/best.pt",
+        "runs/weights/last.pt",
+    }
+
+
+def test_one_whose_metric_stands_in_its_results_csv_alone(user: User) -> None:
+    run(user, scripts.RESULTS_CSV, "--metric", "metrics/mAP50-95", "--best", "max")
+    assert fetched(user).read_text() == "epoch 2"
+    assert metric(user)["value"] == 0.5
 
 
 def test_one_that_deletes_what_it_saved(user: User) -> None:

@@ -438,3 +438,13 @@ def test_each_object_has_a_most(path: str, most: int) -> None:
 )  # fmt: skip
 def test_what_no_pod_is_granted_has_none(path: str) -> None:
     assert not is_oversized(path, 1 << 50, {})
+
+
+def test_a_scripts_own_best_without_a_metric_is_worth_saving_and_leaves_a_slot_free() -> None:
+    older, own = (replace(kept(step, None), is_named_best=True) for step in (1, 3))
+    last = kept(4, None)
+    assert bk.worth_saving([older, kept(2, None), own, last]) == (own, last)
+    slots = {"a": kept(1, 1.0), "b": own, "c": kept(2, 2.0), "d": last}
+    assert bk.free_slot(slots, 1) == "c"
+    newest = replace(kept(5, None), is_named_best=True)
+    assert bk.worth_saving([own, last, newest]) == (newest, last), "the last stays as well"

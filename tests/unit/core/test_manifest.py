@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import json_values
 from tests.unit.core.manifests import STATE, WEIGHTS, manifest
+from trmcloud.app.checkpoints.fetching import best_of, with_metrics
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.manifest import (
     FINAL_AT,
@@ -24,6 +25,7 @@ from trmcloud.core.contract.manifest import (
     MAX_FILE_BYTES,
     MAX_FILES,
     MAX_MANIFEST_BYTES,
+    NAMED_BEST,
     OUTPUTS,
     OUTPUTS_AT,
     CheckpointFile,
@@ -31,6 +33,7 @@ from trmcloud.core.contract.manifest import (
     from_json,
     is_before_cooldown,
     is_complete,
+    own_bests,
     parse_step_dir,
     pick_best,
     pick_latest,
@@ -40,7 +43,6 @@ from trmcloud.core.contract.manifest import (
     to_prune,
     whole_name,
     with_metric,
-    with_metrics,
 )
 from trmcloud.core.errors import CheckpointError
 
@@ -579,3 +581,33 @@ def test_an_archive_of_files_stays_whatever_else_goes() -> None:
     assert pick_latest(made) == made[-1]
     scored = replace(archive, val_bpb=0.5)
     assert to_prune([scored], 1).kept == (scored,), "once"
+
+
+# -- a script's own best ------------------------------------------------------------------------
+
+
+def own(step: int, bpb: float | None = None) -> CheckpointManifest:
+    return manifest(step, bpb, extra={NAMED_BEST: "weights/best.pt"})
+
+
+def test_a_scripts_own_best_stays_beside_its_last_where_no_metric_judges_them() -> None:
+    row = [own(1), manifest(2, None), own(3), manifest(4, None), manifest(5, None)]
+    assert own_bests(row) == [row[2], row[4]]
+    assert {m.step for m in to_prune(row, keep_best=1).kept} == {3, 5}
+    assert {m.step for m in to_prune(row, keep_best=2).kept} == {1, 3, 5}
+    assert own_bests([m.kept for m in row]) == [row[2].kept, row[4].kept]
+    assert best_of(row) == row[2]
+    scored = manifest(6, 9.0)
+    assert best_of([*row, scored]) == scored, "by its metric, where one has it"
+    written_last = [*row, own(6)]
+    assert {m.step for m in to_prune(written_last, keep_best=1).kept} == {5, 6}
+    archive = manifest(7, None, created_at=OUTPUTS_AT, extra={LAYOUT: OUTPUTS})
+    assert own_bests([*row, archive]) == [row[2], row[4]], "an archive is no last one"
+
+
+def test_a_scripts_own_best_with_a_metric_competes_by_it() -> None:
+    row = [manifest(1, 1.0), own(2, 2.0), manifest(3, 3.0)]
+    assert own_bests(row) == []
+    assert {m.step for m in to_prune(row, keep_best=1).kept} == {1, 3}
+    unknown = [manifest(1, 1.0), own(2), manifest(3, 3.0)]
+    assert {m.step for m in to_prune(unknown, keep_best=1).kept} == {1, 2, 3}

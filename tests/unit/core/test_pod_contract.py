@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import json_values
 from tests.unit.core.manifests import manifest
+from trmcloud.app.checkpoints.fetching import with_metrics
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.gate import Check, Verdict
@@ -453,7 +454,7 @@ def test_a_spike_is_six_deviations_off_of_which_each_is_a_least_part_of_the_mean
 
 def test_a_metric_of_nothing_is_one() -> None:
     bare, scored = manifest(bpb=None), manifest(bpb=0.0)
-    (found,) = mf.with_metrics([bare], [scored])
+    (found,) = with_metrics([bare], [scored])
     assert found.val_bpb == 0.0
 
 

@@ -10,18 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from trmcloud.app.checkpoints.fetching import best_of
 from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.manifest import NAMED_BEST
 from trmcloud.pod.job.artifacts import (
     Artifact,
     NameNumbers,
-    Watcher,
     files_below,
     find_artifacts,
     marks_of,
     metrics_in,
+    names_best,
     step_in,
 )
 from trmcloud.pod.job.shelf import CommandCheckpoints, restore
+from trmcloud.pod.job.watcher import Watcher
 
 TENSORS = (2).to_bytes(8, "little") + b"{}"
 BOOSTER = b'{"learner":{"attributes":{}}}'
@@ -344,3 +347,34 @@ def test_a_model_that_two_callbacks_saved_is_one_file(tmp_path: Path) -> None:
     assert found(tmp_path) == {"out/step=20.ckpt": ("ckpt", 1)}
     lay(tmp_path, "out/generator-20.ckpt", content=b"PK\x03\x04")
     assert found(tmp_path) == {"out/generator-20.ckpt": ("ckpt", 2)}, "another model of that step"
+
+
+@pytest.mark.parametrize(
+    ("source", "is_best"),
+    [
+        *(("weights/best.pt", True), ("model_best.pth.tar", True), ("out/checkpoint-best", True)),
+        *(("best_model", True), ("out/BestModel.pt", True), ("bestmodel.h5", True)),
+        *(("x-best-epoch=3.ckpt", True), ("best/step_100.pt", True), ("best_model/last.pt", False)),
+        *(("weights/last.pt", False), ("bestiary/model.pt", False), ("out/asbestos.pt", False)),
+    ],
+)
+def test_names_by_which_a_script_says_that_it_is_its_best(source: str, is_best: bool) -> None:
+    assert names_best(source) is is_best
+
+
+def test_a_scripts_own_best_is_not_pruned_for_a_newer_last(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    ticks = iter(range(1, 100))
+    shelf = CommandCheckpoints(folder, "r-1", "train", Command(("x",)), lambda: next(ticks) * 1e7)
+    for epoch in range(6):
+        names = ("last.pt", "best.pt") if epoch == 2 else ("last.pt",)
+        for name in names:
+            lay(tmp_path / "work", f"out/{name}", content=f"{name} {epoch}".encode())
+            seen = Watcher(tmp_path / "work", "out").look(f"out/{name}")
+            assert seen is not None
+            shelf.take(seen, None, None)
+    sources = [shelf.source_of(made) for made in shelf.manifests()]
+    assert sources == ["out/best.pt", "out/last.pt"]
+    best = best_of(shelf.manifests())
+    assert best is not None
+    assert best.extra[NAMED_BEST] == "out/best.pt"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.pod.job.artifacts import Artifact, ArtifactRefused, Watcher, find_artifacts
+from trmcloud.pod.job.artifacts import Artifact, ArtifactRefused, find_artifacts
 from trmcloud.pod.job.parts import Channel, PartsReceiver, PartsSender, Refused, named_files
+from trmcloud.pod.job.watcher import Watcher
 
 KEY = "a" * 64
 

@@ -22,10 +22,11 @@ from trmcloud.core.contract.manifest import MANIFEST_NAME, pick_best
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import CONTROL, one_line
 from trmcloud.pod.job import shelf as shelves
-from trmcloud.pod.job.artifacts import Artifact, ArtifactRefused, Watcher, files_below
+from trmcloud.pod.job.artifacts import Artifact, ArtifactRefused, files_below
 from trmcloud.pod.job.readings import EventFiles, Reading, reading_of
 from trmcloud.pod.job.reporting import CommandReporter
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints, Metric, on_disk, restore
+from trmcloud.pod.job.watcher import Watcher
 
 # -- A command's files become checkpoints of ours: watched, copied, named, pruned, restored -----
 

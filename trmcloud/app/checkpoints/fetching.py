@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -202,7 +202,7 @@ def choose(
     """
     can_be_had = {(m.label, m.sha256) for m in also or ()}
     here = [m for m in context.files.manifests(run.run_id) if (m.label, m.sha256) not in can_be_had]
-    every = mf.with_metrics([*here, *(also or ())], [*here, *told])
+    every = with_metrics([*here, *(also or ())], [*here, *told])
     best = best_of(every, phase=phase, step=step)
     if best is not None:
         return best
@@ -220,17 +220,33 @@ def choose(
     )
 
 
+def with_metrics(
+    manifests: Iterable[CheckpointManifest], others: Iterable[CheckpointManifest]
+) -> tuple[CheckpointManifest, ...]:
+    """``manifests``, each with the metric that a copy of the very same weights has among
+    ``others`` where its own was made before that was known."""
+    known = {(m.label, m.sha256): m for m in others if m.val_bpb is not None}
+    return tuple(
+        m
+        if (scored := known.get((m.label, m.sha256))) is None
+        else mf.with_metric(m, scored.val_bpb or 0.0, scored.step_losses)
+        for m in manifests
+    )
+
+
 def best_of(
     manifests: Sequence[CheckpointManifest], *, phase: str | None = None, step: int | None = None
 ) -> CheckpointManifest | None:
-    """The best of the last phase that has any, or of the phase and step that are asked for."""
+    """The best of the last phase that has any, or of the phase and step that are asked for: by its
+    metric; where none has one, a command's own best; else the latest."""
     if phase is not None:
         manifests = [m for m in manifests if m.phase == phase]
     if step is not None:
         manifests = [m for m in manifests if m.step == step]
     if phase is None:
         manifests = of_last_phase(manifests)
-    return mf.pick_best(manifests) or mf.pick_latest(manifests)
+    own = mf.own_bests(manifests)
+    return mf.pick_best(manifests) or next(iter(own), None) or mf.pick_latest(manifests)
 
 
 def of_last_phase(manifests: Sequence[CheckpointManifest]) -> list[CheckpointManifest]:

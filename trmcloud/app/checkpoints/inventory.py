@@ -97,7 +97,7 @@ def _chosen(
 ) -> tuple[tuple[str, int, str] | None, tuple[str, int, str] | None]:
     best, latest = best_of(every), mf.pick_latest(every)
     return (
-        best.kept.bits if best is not None and best.val_bpb is not None else None,
+        best.kept.bits if best and (best.val_bpb is not None or best.is_named_best) else None,
         latest.kept.bits if latest is not None else None,
     )
 

@@ -24,8 +24,9 @@ from trmcloud.cli.views.metrics import target_rows
 from trmcloud.cli.views.reasons import failure_lines, sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
-from trmcloud.cli.views.text import duration
+from trmcloud.cli.views.text import duration, own_name
 from trmcloud.core.contract.gate import verdict_from_json
+from trmcloud.core.contract.manifest import own_bests, pick_best
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.observation import ReportedValue
@@ -177,6 +178,8 @@ def show_end(context: Context, run: RunState) -> int:
     if is_bare:
         also = "; files of no known layout are brought home unjudged" if here else ""
         print(f"  no checkpoint was recognised{also}")
+    if (own := own_bests(here)) and pick_best(here) is None:
+        print(f"  no metric judges it; the script's own best: {own[0].label}, {own_name(own[0])}")
     if run.live:
         spent = spent_so_far(run, context.wall())
         print(

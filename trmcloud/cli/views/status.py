@@ -40,7 +40,15 @@ from trmcloud.cli.views.metrics import (
 from trmcloud.cli.views.reasons import low_balance, reason_json, sentence
 from trmcloud.cli.views.run import RESUMABLE, show_verdict
 from trmcloud.cli.views.run_bar import lands_in_s, waiting_words
-from trmcloud.cli.views.text import CHECKPOINTS, duration, fields, on_volume, print_json, table
+from trmcloud.cli.views.text import (
+    CHECKPOINTS,
+    duration,
+    fields,
+    on_volume,
+    own_name,
+    print_json,
+    table,
+)
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.budget import LedgerState
@@ -209,6 +217,9 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         best = report.best
         metric = score_words(run.spec.command, mark_reported(run, best))
         rows.append(("best", f"{best.label} · {metric} · {best.sha256}"))
+    elif report.own_best is not None:
+        best = report.own_best
+        rows.append(("best", f"{best.label} · the script's own, {own_name(best)} · {best.sha256}"))
     if report.latest is not None and report.latest.val_bpb is None:
         latest = report.latest
         rows.append(("latest", f"{latest.label} · not evaluated · {latest.sha256}"))

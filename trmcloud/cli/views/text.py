@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trmcloud.cli.views.streams import as_is, columns, draw, padded, width
-from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.manifest import NAMED_BEST, CheckpointManifest
 from trmcloud.core.text import one_line
 
 CHECKPOINTS = "checkpoints in"
@@ -90,8 +90,18 @@ def pick(record: object, *names: str) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
+def own_name(best: CheckpointManifest) -> str:
+    """Return the name that its script gave to a checkpoint which it calls its best."""
+    return one_line(str(best.extra.get(NAMED_BEST, "")))[:80]
+
+
 def not_evaluated(latest: CheckpointManifest) -> str:
-    """Why the latest stands for the best."""
+    """Why the script's own best, or the latest, stands for the best."""
+    if latest.is_named_best:
+        return (
+            f"{latest.run_id}: no metric judges a checkpoint of {latest.phase}: "
+            f"this is the script's own best, {own_name(latest)}"
+        )
     return (
         f"{latest.run_id}: no checkpoint of {latest.phase} was evaluated, so none is the best: "
         f"this is the latest, step {latest.step:,}"

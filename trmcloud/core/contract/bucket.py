@@ -11,7 +11,7 @@ from dataclasses import asdict, field
 from math import isfinite
 from operator import attrgetter
 
-from trmcloud.core.contract.manifest import goodness, is_before_cooldown
+from trmcloud.core.contract.manifest import goodness, is_before_cooldown, own_bests
 from trmcloud.core.contract.pod_contract import CONTRACT_VERSION, KeptCheckpoint
 from trmcloud.core.contract.records import (
     ContractError,
@@ -38,8 +38,8 @@ _step_of = attrgetter("step")
 
 # -- what must be there -----------------------------------------------------------------------
 def worth_saving(kept: Sequence[KeptCheckpoint]) -> tuple[KeptCheckpoint, ...]:
-    """Of each phase the best by its metric, then the latest, and what was saved before its
-    cooldown, where these are others; last, what is unjudged."""
+    """Of each phase the best by its metric, then a command's own best without one, the latest, and
+    what was saved before its cooldown, where these are others; last, what is unjudged."""
     return tuple(each for mine in _by_phase(kept) for each in _wanted(mine, 1))
 
 
@@ -116,9 +116,10 @@ def free_slot(held: Mapping[str, KeptCheckpoint | None], keep_best: int) -> str:
 
 
 def _wanted(kept: Sequence[KeptCheckpoint], count: int) -> list[KeptCheckpoint]:
-    """Of one phase the best ``count``, and what is gone on from."""
+    """Of one phase the best ``count``, those of ``own_bests``, and what is gone on from."""
     best = _best(kept, count)
-    return best + [each for each in _to_go_on_from(kept) if each not in best]
+    wanted = best + [each for each in own_bests(kept) if each not in best]
+    return wanted + [each for each in _to_go_on_from(kept) if each not in wanted]
 
 
 def _to_go_on_from(kept: Sequence[KeptCheckpoint]) -> list[KeptCheckpoint]:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
@@ -90,6 +90,8 @@ LAYOUT = "layout"
 FINAL_AT = "final_at"
 """The key in ``extra`` of a final model that was saved at the step of another checkpoint: that
 step. Its own number is the next free one."""
+NAMED_BEST = "named_best"
+"""The key in ``extra`` of a command's checkpoint that its script itself names best: its name."""
 OUTPUTS = "outputs"
 """The layout of an archive of files that no layout recognised."""
 OUTPUTS_AT = 1.0
@@ -163,12 +165,17 @@ class CheckpointManifest:
     def kept(self) -> KeptCheckpoint:
         """As its pod's agent tells of it."""
         made = self.phase, self.step, self.sha256, self.size_bytes, self.val_bpb
-        return KeptCheckpoint(*made, self.cooldown_from, is_output=self.is_output)
+        return KeptCheckpoint(*made, self.cooldown_from, self.is_output, self.is_named_best)
 
     @property
     def is_output(self) -> bool:
         """Whether it is an archive of unjudged files: never the best, and never resumed from."""
         return self.extra.get(LAYOUT) == OUTPUTS
+
+    @property
+    def is_named_best(self) -> bool:
+        """Whether its script itself names it best: see ``own_bests``."""
+        return NAMED_BEST in self.extra
 
     @property
     def final_at(self) -> int | None:
@@ -255,20 +262,6 @@ def with_metric(
     return replace(manifest, val_bpb=val_bpb, step_losses=tuple(step_losses))
 
 
-def with_metrics(
-    manifests: Iterable[CheckpointManifest], others: Iterable[CheckpointManifest]
-) -> tuple[CheckpointManifest, ...]:
-    """``manifests``, each with the metric that a copy of the very same weights has among
-    ``others`` where its own was made before that was known."""
-    known = {(m.label, m.sha256): m for m in others if m.val_bpb is not None}
-    return tuple(
-        m
-        if (scored := known.get((m.label, m.sha256))) is None
-        else with_metric(m, scored.val_bpb or 0.0, scored.step_losses)
-        for m in manifests
-    )
-
-
 def pick_best(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest | None:
     """The lowest finite ``val_bpb``; of equal ones the later step, then the newer; never NaN."""
     scored = [m for m in manifests if _finite(m.val_bpb)]
@@ -283,6 +276,18 @@ def goodness(made: CheckpointManifest | KeptCheckpoint) -> tuple[float, int]:
 
 def pick_latest(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest | None:
     return max(manifests, key=lambda m: (m.created_at, m.step), default=None)
+
+
+_Made = TypeVar("_Made", CheckpointManifest, KeptCheckpoint)
+
+
+def own_bests(made: Sequence[_Made], count: int = 1) -> list[_Made]:
+    """Return the checkpoints to keep for the name that their script gave them, the best first: of
+    the newest ``count`` that it names best those without a metric; and, where there is one, the
+    newest that it does not name so, since the last of a training is kept beside its best."""
+    newest = sorted(made, key=lambda m: -m.step)
+    own = [m for m in [m for m in newest if m.is_named_best][:count] if m.val_bpb is None]
+    return own and own + [m for m in newest if not (m.is_named_best or m.is_output)][:1]
 
 
 def is_before_cooldown(
@@ -310,7 +315,8 @@ class Pruning:
 
 def to_prune(manifests: Iterable[CheckpointManifest], keep_best: int) -> Pruning:
     """Everything but, in each phase, the ``keep_best`` best by metric, the latest, *and* what was
-    saved before the cooldown that the latest is in."""
+    saved before the cooldown that the latest is in; and the ``own_bests`` of a command, as many as
+    its metric leaves room for, but one at least."""
     every = list(manifests)
     kept: list[CheckpointManifest] = []
     for phase in {m.phase for m in every}:
@@ -318,9 +324,10 @@ def to_prune(manifests: Iterable[CheckpointManifest], keep_best: int) -> Pruning
         ranked = sorted((m for m in mine if _finite(m.val_bpb)), key=goodness)
         kept += ranked[: max(1, keep_best)]
         kept += [m for m in mine if m.is_output and m not in kept]
+        own = own_bests(mine, max(1, keep_best - len(ranked)))
         latest = pick_latest(mine)
         also = [m for m in mine if m == latest or is_before_cooldown(m, latest)]
-        kept += [m for m in also if m not in kept]
+        kept += [m for m in (*own, *also) if m not in kept]
     gone = tuple(m for m in every if m not in kept)
     return Pruning(checkpoints=gone, kept=tuple(kept))
 

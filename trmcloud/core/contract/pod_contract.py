@@ -400,6 +400,8 @@ class KeptCheckpoint:
     """See ``manifest.CheckpointManifest``."""
     is_output: bool = False
     """An archive of unjudged files."""
+    is_named_best: bool = False
+    """Its script itself names it best."""
 
     @property
     def bits(self) -> tuple[str, int, str]:

@@ -8,6 +8,7 @@ from typing import Any
 from trmcloud.core.contract.manifest import (
     CheckpointManifest,
     is_before_cooldown,
+    own_bests,
     pick_best,
     pick_latest,
 )
@@ -70,6 +71,8 @@ class RunReport:
     """The last pod's note about the data that it made; '' where it made none, or said nothing."""
     before_cooldown: CheckpointManifest | None = None
     """With what the cooldown began that the latest is in."""
+    own_best: CheckpointManifest | None = None
+    """The script's own best of a command; the best, where no metric judges any."""
     here: bool = False
     """It trained on this machine alone."""
 
@@ -207,6 +210,7 @@ def report_on(
         seconds=seconds,
         best=pick_best(every),
         latest=latest,
+        own_best=next(iter(own_bests(every)), None),
         before_cooldown=next((m for m in every if is_before_cooldown(m, latest)), None),
         first_bpb=first_bpb,
         steps_done=max((m.step for m in every), default=0),

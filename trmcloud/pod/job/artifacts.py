@@ -12,7 +12,6 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,6 +117,12 @@ _EPOCH = re.compile(r"(?<![A-Za-z])(?:epochs?|ep)[-_=.]?([0-9]{1,8})(?![0-9])", 
 _DIGITS = re.compile(r"[0-9]+")
 _DECIMAL = re.compile(r"[0-9]+\.[0-9]+")
 _VARIANT = re.compile(r"(best|last|latest|final|ema|current|init)", re.I)
+_BEST = re.compile(
+    r"(?<![a-z])best(?![a-z])|(?<![a-z])best(?:model|ckpt|checkpoint|weight)"
+    r"|(?:model|ckpt|checkpoint|weights)best(?![a-z])"
+)
+_NOT_BEST = re.compile(r"(?<![a-z])(last|latest|current|init|initial)(?![a-z])")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NAMED_METRIC = re.compile(r"([A-Za-z_][A-Za-z0-9_/.]*)=(-?[0-9]+\.[0-9]+(?:e-?[0-9]+)?)", re.I)
 _HUB_WEIGHTS = re.compile(
     r"(model|pytorch_model|adapter_model|tf_model|flax_model|diffusion_pytorch_model)"
@@ -129,7 +134,7 @@ _HUB_SIGNS = frozenset(
 )
 _WRITTEN_BYTES_PER_S = 50e6
 """The slowest disk on which files of one checkpoint are known for such by their times."""
-_MOST_ENTRIES = 20_000
+MOST_ENTRIES = 20_000
 """Of one look at a place."""
 _MOST_STATE_BYTES = 64 << 20
 """Of a ``trainer_state.json``, which lists all that was logged."""
@@ -207,6 +212,16 @@ def marks_of(name: str) -> NameNumbers:
     return NameNumbers(
         int(step.group(1)) if step else None, int(epoch.group(1)) if epoch else None, number
     )
+
+
+def names_best(source: str) -> bool:
+    """Whether a script's own name for a checkpoint says that it is its best: ``best.pt``,
+    ``model_best.pth.tar``, ``checkpoint-best``, ``best_model``, ``BestModel``; or a file in a
+    folder of such a name, unless its own name says that it is the last one."""
+    folder, _, name = _HUMP.sub("_", source).lower().rpartition("/")
+    if _BEST.search(name):
+        return True
+    return not _NOT_BEST.search(name) and _BEST.search(folder.rpartition("/")[2]) is not None
 
 
 def is_part(name: str) -> bool:
@@ -322,16 +337,55 @@ def find_artifacts(
         but: files that were there before and are no output while they are unchanged.
     """
     known = {(file.path, file.mtime_ns, file.size_bytes) for file in but}
-    folder = _walk(root, below, 0, [_MOST_ENTRIES], known)
+    folder = _walk(root, below, 0, [MOST_ENTRIES], known)
     found = _Search(root, place, by_name=not below and not place)
     found.search(folder, is_top=True)
     split = tuple(splits_in(folder, root, place))
     return PlaceContents(tuple(found.artifacts), tuple(found.refused), tuple(found.rest), split)
 
 
+def artifact_at(root: Path, name: str, place: str = "") -> Artifact | None:
+    """Return a file or a whole folder as one checkpoint, whatever its layout; None where there is
+    none.
+
+    Raises:
+        ArtifactRefused: it cannot be taken as a whole.
+    """
+    path = root / name
+    try:
+        about = os.lstat(path)
+    except OSError:
+        return None
+    if stat.S_ISREG(about.st_mode):
+        return Artifact(name, path.parent, (_seen(path.name, about),), True, NAMED, place)
+    if not stat.S_ISDIR(about.st_mode):
+        return None  # a "latest" that names another one, which is seen itself
+    folder = _walk(root, name, 0, [MOST_ENTRIES], ())
+    files = [_named(file, file.path[len(name) + 1 :]) for file in folder.every()]
+    if folder.troubles:
+        raise ArtifactRefused(folder.troubles)
+    if len(files) > MOST_FILES:
+        raise ArtifactRefused(f"it holds more than {MOST_FILES} files")
+    kind = layout_of(folder, root) or NAMED
+    if not all(split.is_whole for split in splits_in(folder, root)):
+        kind = UNFINISHED
+    ordered = tuple(sorted(files, key=lambda file: file.path))
+    return Artifact(name, path, ordered, False, kind, place) if files else None
+
+
+def splits_at(root: Path, name: str, place: str = "") -> Iterator[SplitFolder]:
+    """Every folder of a distributed checkpoint at or below ``name``."""
+    return splits_in(_walk(root, name, 0, [MOST_ENTRIES], ()), root, place)
+
+
 def files_below(root: Path) -> tuple[SeenFile, ...]:
     """Every file below ``root``, as far as a look reaches."""
-    return tuple(_walk(root, "", 0, [_MOST_ENTRIES], ()).every(boards=True))
+    return tuple(_walk(root, "", 0, [MOST_ENTRIES], ()).every(boards=True))
+
+
+def is_in_making(name: str) -> bool:
+    """Whether a file or folder of this name is still being written."""
+    return _IN_MAKING.search(name) is not None
 
 
 def _walk(
@@ -356,7 +410,7 @@ def _walk(
         try:
             about = entry.stat(follow_symlinks=False)
             if stat.S_ISLNK(about.st_mode):
-                if not _stays_inside(root, Path(entry.path)):
+                if not stays_inside(root, Path(entry.path)):
                     trouble = f"{path:.80} is a link that leads out"
                 continue  # another name of what is seen itself
         except OSError:
@@ -373,7 +427,7 @@ def _walk(
     return Folder(below, files, folders, trouble)
 
 
-def _stays_inside(root: Path, link: Path) -> bool:
+def stays_inside(root: Path, link: Path) -> bool:
     real, target = os.path.realpath(root), os.path.realpath(link)
     return target == real or target.startswith(real + os.sep)
 
@@ -387,7 +441,7 @@ class _Search:
 
     def search(self, folder: Folder, *, is_top: bool = False) -> None:
         name = folder.path.rpartition("/")[2]
-        if not is_top and _IN_MAKING.search(name):
+        if not is_top and is_in_making(name):
             return
         kind = layout_of(folder, self._root)
         if kind == UNFINISHED:
@@ -412,16 +466,14 @@ class _Search:
 
     def _add_model(self, folder: Folder, kind: str) -> None:
         """A model with other checkpoints in its folder, as transformers' output folder is."""
-        files = [
-            f for n, f in folder.files.items() if not _LOG.search(n) and not _IN_MAKING.search(n)
-        ]
+        files = [f for n, f in folder.files.items() if not _LOG.search(n) and not is_in_making(n)]
         parts = _named_parts(folder, self._root)
         for name, child in folder.folders.items():
             if name in parts:
                 files += child.every()
             elif name in _BOARDS or _holds_checkpoints(child, self._root):
                 self.search(child)
-            elif not _IN_MAKING.search(child.path.rpartition("/")[2]):
+            elif not is_in_making(child.path.rpartition("/")[2]):
                 files += child.every()
         # In a folder that bears its name; or beside others, where the place itself is the folder.
         self._add(folder.path, files, kind, folder.trouble)
@@ -432,7 +484,7 @@ class _Search:
         groups: dict[object, list[str]] = {}
         parts: list[str] = []
         for name, file in folder.files.items():
-            if _IN_MAKING.search(name) or not file.size_bytes:
+            if is_in_making(name) or not file.size_bytes:
                 continue
             if not is_part(name) and is_model(self._root, file) and self._may_be(name):
                 groups.setdefault(_group_of(name), []).append(name)
@@ -683,253 +735,3 @@ def _seen(path: str, about: os.stat_result) -> SeenFile:
 
 def _named(file: SeenFile, path: str) -> SeenFile:
     return SeenFile(path, file.size_bytes, file.mtime_ns, file.inode)
-
-
-# Watching places: what has stopped changing is handed out, once for each version of its weights.
-
-
-class Watcher:
-    """Watches the places that ``--checkpoints`` names, or the whole working tree.
-
-    Args:
-        work: the working tree.
-        checkpoints: folders, files or patterns of names, separated by ``os.pathsep``; relative to
-            ``work``, or outside it: absolute, or below ``~``. Empty: all of ``work``.
-        but: files that were sent and are no output while they are unchanged.
-        home: the command's home folder, which ``~`` stands for.
-    """
-
-    def __init__(
-        self, work: Path, checkpoints: str, but: Collection[SeenFile] = (), home: Path | None = None
-    ) -> None:
-        self._work, self._but = work, but
-        self._home = home or Path(os.path.expanduser("~"))
-        self._places = [self._place(each) for each in checkpoints.split(os.pathsep) if each]
-        self._since: dict[str, tuple[Artifact, float]] = {}
-        self._done: dict[str, tuple[SeenFile, ...]] = {}
-        self.rest: tuple[SeenFile, ...] = ()
-        """Files of no layout in the working tree, as of the last look."""
-        self.split: tuple[SplitFolder, ...] = ()
-        """Folders of distributed checkpoints, as of the last look."""
-        self.changes = 0
-        """Counts what was seen to have changed: a sign that the command makes progress."""
-        self.overwritten = 0
-        """Versions that were gone before they could be taken."""
-        self.last_overwritten = ""
-
-    def _place(self, named: str) -> _Place:
-        folder, pattern = named.rstrip("/") or "/", ""
-        if any(char in named for char in "*?["):
-            folder, _, pattern = named.rpartition("/")
-        if not named.startswith(("/", "~")):
-            return _Place(self._work, "", "" if folder == "." else folder, pattern)
-        path = Path(folder.replace("~", str(self._home), 1) if folder[0] == "~" else folder)
-        return _Place(path, folder, "", pattern)
-
-    def settled(self, now: float, after_s: float) -> Iterator[Artifact | tuple[str, str]]:
-        """Checkpoints that have not changed for ``after_s`` seconds until ``now``, and (name, why)
-        of what is refused. One that is ``done`` with comes again only once its weights changed.
-        One whose format shows that it is whole waits a quarter as long."""
-        there = set()
-        for artifact in self._look():
-            if not isinstance(artifact, Artifact):
-                yield artifact
-                continue
-            name = artifact.name
-            there.add(name)
-            if self._done.get(name) == artifact.weights:
-                continue
-            before = self._since.get(name)
-            if before is None or before[0].files != artifact.files:
-                if before is not None:
-                    self._count_overwritten(artifact, before[0])
-                self._since[name] = artifact, now
-                self.changes += 1
-                if after_s > 0:
-                    continue
-            elif now - before[1] < (after_s / 4 if _shows_whole(artifact) else after_s):
-                continue
-            yield artifact
-        for gone in set(self._since) - there:
-            del self._since[gone]
-            self._done.pop(gone, None)
-
-    def done(self, artifact: Artifact) -> None:
-        """It is taken, or will not be as it is."""
-        self._done[artifact.name] = artifact.weights
-
-    def others(self) -> tuple[SeenFile, ...]:
-        """New files of the working tree that are part of no checkpoint: of no layout, or in none
-        of the places that were named. Looks at the whole tree."""
-        if not self._places:
-            return self.rest
-        taken = {
-            artifact.root / file.path
-            for artifact in self._look()
-            if isinstance(artifact, Artifact)
-            for file in artifact.files
-        }
-        found = find_artifacts(self._work, but=self._but)
-        new = {file.path: file for file in (*self.rest, *found.rest)}
-        for artifact in found.artifacts:
-            below = artifact.root.relative_to(self._work).as_posix()
-            for file in artifact.files:
-                path = file.path if below == "." else f"{below}/{file.path}"
-                new[path] = _named(file, path)
-        return tuple(file for path, file in sorted(new.items()) if self._work / path not in taken)
-
-    def look(self, name: str) -> Artifact | None:
-        """Return what stands at ``name`` below the working tree as one checkpoint, whatever its
-        layout; None where that is nothing.
-
-        Raises:
-            ArtifactRefused: it cannot be taken.
-        """
-        path = self._work / name
-        if not _stays_inside(self._work, path.parent):
-            raise ArtifactRefused(
-                f"its folder leads out of the working tree, to {os.path.realpath(path.parent):.200}"
-            )
-        artifact = _as_one(self._work, name, "")
-        if artifact is not None and artifact.kind == UNFINISHED:
-            raise ArtifactRefused("its index, or files that its index names, are not here yet")
-        return artifact
-
-    def _look(self) -> Iterator[Artifact | tuple[str, str]]:
-        rest: list[SeenFile] = []
-        split: list[SplitFolder] = []
-        if not self._places:
-            found = find_artifacts(self._work, but=self._but)
-            rest, split = list(found.rest), list(found.split)
-            yield from found.artifacts
-            yield from found.refused
-        for place in self._places:
-            yield from self._look_in(place, rest, split)
-        self.rest, self.split = tuple(rest), tuple(split)
-
-    def _look_in(
-        self, place: _Place, rest: list[SeenFile], split: list[SplitFolder]
-    ) -> Iterator[Artifact | tuple[str, str]]:
-        if not place.outside and not _stays_inside(place.root, place.root / place.below):
-            yield place.below, "it leads out of the working tree"
-            return
-        at = place.root / place.below
-        if place.pattern:
-            try:
-                names = sorted(entry.name for entry in os.scandir(at))[:_MOST_ENTRIES]
-            except OSError:
-                return
-            for name in names:
-                if fnmatchcase(name, place.pattern) and not _IN_MAKING.search(name):
-                    named = f"{place.below}/{name}" if place.below else name
-                    yield from self._one(place, named, split)
-        elif at.is_file():
-            whole = place.root.parent if not place.below else place.root
-            named = place.below or place.root.name
-            yield from self._one(place._replace(root=whole, below=""), named, split)
-        else:
-            but = () if place.outside else self._but
-            found = find_artifacts(place.root, place=place.outside, below=place.below, but=but)
-            if not place.outside:
-                rest += found.rest
-            split += found.split
-            yield from found.artifacts
-            yield from found.refused
-
-    def _one(
-        self, place: _Place, name: str, split: list[SplitFolder]
-    ) -> Iterator[Artifact | tuple[str, str]]:
-        if (place.root / name).is_dir():
-            walked = _walk(place.root, name, 0, [_MOST_ENTRIES], ())
-            split += splits_in(walked, place.root, place.outside)
-        try:
-            artifact = _as_one(place.root, name, place.outside)
-        except ArtifactRefused as why:
-            yield name, str(why)
-            return
-        if artifact is not None and artifact.kind != UNFINISHED:
-            yield artifact
-
-    def _count_overwritten(self, artifact: Artifact, before: Artifact) -> None:
-        """One of the same size as the next was whole, most likely; a smaller one was being
-        written."""
-        is_lost = self._done.get(before.name) != before.weights != artifact.weights
-        if is_lost and before.size_bytes == artifact.size_bytes:
-            self.overwritten += 1
-            self.last_overwritten = before.name
-
-
-class _Place(NamedTuple):
-    root: Path
-    outside: str
-    """As it was named, where it is no part of the working tree."""
-    below: str
-    pattern: str
-
-
-def _as_one(root: Path, name: str, place: str) -> Artifact | None:
-    """Return a file or a whole folder as one checkpoint."""
-    path = root / name
-    try:
-        about = os.lstat(path)
-    except OSError:
-        return None
-    if stat.S_ISREG(about.st_mode):
-        return Artifact(name, path.parent, (_seen(path.name, about),), True, NAMED, place)
-    if not stat.S_ISDIR(about.st_mode):
-        return None  # a "latest" that names another one, which is seen itself
-    folder = _walk(root, name, 0, [_MOST_ENTRIES], ())
-    files = [_named(file, file.path[len(name) + 1 :]) for file in folder.every()]
-    if folder.troubles:
-        raise ArtifactRefused(folder.troubles)
-    if len(files) > MOST_FILES:
-        raise ArtifactRefused(f"it holds more than {MOST_FILES} files")
-    kind = layout_of(folder, root) or NAMED
-    if not all(split.is_whole for split in splits_in(folder, root)):
-        kind = UNFINISHED
-    ordered = tuple(sorted(files, key=lambda file: file.path))
-    return Artifact(name, path, ordered, False, kind, place) if files else None
-
-
-def _shows_whole(artifact: Artifact) -> bool:
-    """Whether the formats of its weights tell a whole file from half of one, and say whole."""
-    paths = [artifact.root / file.path for file in artifact.weights]
-    return all(_begins_as_zip(path) or path.suffix == ".safetensors" for path in paths) and not any(
-        map(why_half, paths)
-    )
-
-
-def _begins_as_zip(path: Path) -> bool:
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            return file.read(4) == b"PK\x03\x04"
-    except OSError:
-        return False
-
-
-def why_half(path: Path) -> str:
-    """Why a file is seen to be cut off, by its format's own marks; empty where nothing shows it."""
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            begin = file.read(8)
-            if path.suffix == ".safetensors":
-                return _half_safetensors(file.read(1 << 24), begin, size)
-            if begin.startswith(b"PK\x03\x04"):
-                file.seek(max(0, size - (1 << 16) - 22))
-                return "" if b"PK\x05\x06" in file.read() else "its zip has no end"
-    except OSError as error:
-        return error.strerror or "it cannot be read"
-    return ""
-
-
-def _half_safetensors(header: bytes, begin: bytes, size: int) -> str:
-    """Its header says where the last tensor ends (format: 8 bytes of length, JSON, then data)."""
-    length = int.from_bytes(begin, "little") if len(begin) == 8 else 0
-    ends = [
-        int(end)
-        for end in re.findall(rb'"data_offsets":\s*\[\d{1,18},\s*(\d{1,18})\]', header[:length])
-    ]
-    if not 0 < length <= len(header) or size < 8 + length + max(ends, default=0):
-        return "its safetensors are cut off"
-    return ""

@@ -47,11 +47,13 @@ from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.job.artifacts import SeenFile, Watcher, files_below
+from trmcloud.pod.job.artifacts import SeenFile, files_below
+from trmcloud.pod.job.csv_logs import CsvLogs
 from trmcloud.pod.job.parts import PORT, PartsReceiver, PartsSender
 from trmcloud.pod.job.readings import EventFiles, LogPump, Readings, of_object, whole_step
 from trmcloud.pod.job.reporting import CommandReporter, StepProbe
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints
+from trmcloud.pod.job.watcher import Watcher
 from trmcloud.pod.job.workspace import (
     import_roots,
     install,
@@ -223,6 +225,7 @@ class Job:
         self._readings = Readings(command)
         self._log: LogPump | None = None
         self._events: EventFiles | None = None
+        self._csv: CsvLogs | None = None
         self._was_full = False
         """Whether the disk had no room left while the command ran."""
         self._is_first = environment.get("NODE_RANK", "0") == "0"
@@ -281,7 +284,7 @@ class Job:
             self._work, watcher, self._shelf, self._tell, self._say, command.checkpoint_bytes
         )
         if not command.is_pattern:  # the log alone has what a pattern looks for
-            self._events = EventFiles(self._work)
+            self._events, self._csv = EventFiles(self._work), CsvLogs(self._work)
         if command.pip:
             code_dir = Path(self._job.code_dir)
             if told := install(
@@ -436,6 +439,7 @@ class Job:
                 + self._taking.changes
                 + self._reports_read
                 + (self._events.seen if self._events is not None else 0)
+                + (self._csv.seen if self._csv is not None else 0)
             )
             self._tell.write(now)
             self._probe(steady)
@@ -495,8 +499,8 @@ class Job:
             self._log.say("--metric's pattern takes too long for a line: it is not looked for")
 
     def _read_events(self, steady: float, now: float) -> None:
-        if self._events is not None:
-            for reading in self._events.take(steady):
+        for files in (self._events, self._csv):
+            for reading in files.take(steady) if files is not None else ():
                 self._tell.read(self._readings.read_events(reading), now)
 
     def _notes(self, now: float) -> list[str]:

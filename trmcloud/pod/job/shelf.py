@@ -32,15 +32,15 @@ from trmcloud.pod.job.artifacts import (
     Artifact,
     ArtifactRefused,
     SeenFile,
-    Watcher,
     metrics_in,
+    names_best,
     step_in,
-    why_half,
 )
 from trmcloud.pod.job.metric_order import SavedCheckpoint
 from trmcloud.pod.job.parts import SplitFolder
 from trmcloud.pod.job.readings import plain_name
 from trmcloud.pod.job.reporting import CommandReporter
+from trmcloud.pod.job.watcher import Watcher, why_half
 
 # A command's checkpoints as the rest of the house knows them: copied while they are hashed, under
 # flat names, their manifest last; pruned to the best and the latest.
@@ -174,8 +174,9 @@ class CommandCheckpoints:
             self._waiting.remove(step)
 
     def prune(self) -> None:
-        """Delete all but the best, the latest, and those whose metric may still come. Where the
-        order of values and saves is not known, the best by either order are kept."""
+        """Delete all but the best, the script's own best without a metric, the latest, and those
+        whose metric may still come. Where the order of values and saves is not known, the best by
+        either order are kept."""
         made = self.manifests()
         keep = self._command.keep_best
         kept = {m.step for m in mf.to_prune(made, keep).kept}
@@ -239,7 +240,7 @@ class CommandCheckpoints:
 
     def _make_room(self, needed: int, made: Sequence[CheckpointManifest]) -> None:
         """The oldest go first, but not the best one, where the disk has too little room."""
-        best = mf.pick_best(made) or mf.pick_latest(made)
+        best = mf.pick_best(made) or next(iter(mf.own_bests(made)), None) or mf.pick_latest(made)
         spare = sorted((m for m in made if m != best), key=lambda m: m.created_at)
         while (room := _room(self._folder)) < needed:
             if not spare:
@@ -308,6 +309,7 @@ class CommandCheckpoints:
                 mf.PROVENANCE: dict(self.provenance),
                 mf.LAYOUT: artifact.kind,
                 **({mf.FINAL_AT: final_at} if final_at is not None else {}),
+                **({mf.NAMED_BEST: _own_name(artifact)} if names_best(artifact.source) else {}),
                 **self._metric_words(metric),
             },
         )
@@ -417,6 +419,11 @@ def on_disk(path: str) -> str:
         return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
 
     return _ESCAPED.sub(escaped, path)
+
+
+def _own_name(artifact: Artifact) -> str:
+    """The end of its name, which is what tells it from others."""
+    return on_disk(artifact.source)[-_LONGEST_NAME:]
 
 
 def _room(folder: Path) -> int:

@@ -1,0 +1,66 @@
+"""CSV logs that a script writes are read as they grow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trmcloud.pod.job.csv_logs import CsvLogs, reading_of_row
+
+ULTRALYTICS = "                  epoch,      train/box_loss,  metrics/mAP50-95(B)\n"
+
+
+def test_rows_of_ultralytics_are_read_once_each(tmp_path: Path) -> None:
+    logs = CsvLogs(tmp_path)
+    path = tmp_path / "runs" / "train" / "results.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text(ULTRALYTICS + "  1,  2.5,  0.125\n  2,  2.25,  0.2")
+    [first] = logs.take(0.0)
+    assert (first.step, first.epoch) == (None, 1)
+    maps = dict.fromkeys(("metrics/mAP50-95(B)", "metrics/mAP50-95"), 0.125)
+    assert first.metrics == {"train/box_loss": 2.5, **maps}
+    with open(path, "a") as file:
+        file.write("5\n")
+    assert [(each.epoch, each.metrics["metrics/mAP50-95(B)"]) for each in logs.take(10.0)] == [
+        (2, 0.25)
+    ]
+    assert logs.take(20.0) == []
+    assert logs.seen == 2
+
+
+def test_a_log_written_anew_with_more_columns_goes_on_after_as_many_rows(tmp_path: Path) -> None:
+    """As Lightning's CSVLogger does once a new name is logged."""
+    logs, path = CsvLogs(tmp_path), tmp_path / "metrics.csv"
+    path.write_text("epoch,step,train_loss\n0,9,2.5\n")
+    assert [each.step for each in logs.take(0.0)] == [9]
+    path.write_text("epoch,step,train_loss,val_loss\n0,9,2.5,\n0,19,,1.5\n")
+    [new] = logs.take(10.0)
+    assert (new.step, new.epoch, new.metrics) == (19, 0, {"val_loss": 1.5})
+
+
+def test_what_stood_there_before_and_links_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text("epoch,loss\n1,2.0\n")
+    work = tmp_path / "work"
+    work.mkdir()
+    logs = CsvLogs(work)
+    (work / "results.csv").symlink_to(path)
+    assert logs.take(0.0) == []
+    old = CsvLogs(tmp_path)
+    assert (old.take(0.0), old.seen) == ([], 0)
+    with open(path, "a") as file:
+        file.write("2,1.0\n")
+    assert [each.epoch for each in old.take(10.0)] == [2]
+
+
+@pytest.mark.parametrize("cells", [[], ["1"], ["1", "", "x"], ["1", "2", "3", "4"]])
+def test_a_row_that_has_no_numbers_or_is_of_another_header_says_nothing(cells: list[str]) -> None:
+    assert reading_of_row(["epoch", "loss", "note"], cells, 1.0) is None
+
+
+def test_binary_content_costs_nothing(tmp_path: Path) -> None:
+    logs = CsvLogs(tmp_path)
+    (tmp_path / "results.csv").write_bytes(os.urandom(4096) + b"\n\0,\n")
+    assert all(each.metrics for each in logs.take(0.0))

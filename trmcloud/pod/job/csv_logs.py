@@ -1,0 +1,136 @@
+"""Numbers in CSV logs that a script writes beside its checkpoints, as they grow: ``results.csv`` of
+Ultralytics, ``metrics.csv`` of Lightning's CSVLogger, the files of Keras' CSVLogger.
+
+A file is never trusted: the lengths of its lines, its columns and its numbers are bounded.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from trmcloud.core.contract.command_terms import MOST_DEPTH
+from trmcloud.pod.job.readings import Reading, whole_step
+
+_NAME = re.compile(r"(results?|metrics|history|log|logs|training|train_log|progress)\.csv", re.I)
+"""Names of logs; others may be of data, and are not read."""
+_MOST_FOLDERS, _MOST_FILES = 2000, 16
+_LOOK_EVERY_S = 5.0
+_MOST_READ = 1 << 20
+_MOST_LINE = 1 << 14
+_MOST_COLUMNS = 64
+_TASK = re.compile(r"\([A-Z]\)$")
+"""Ultralytics' mark of a task, as in ``metrics/mAP50-95(B)``: a name with brackets could not be
+given as ``--metric``, where it is a pattern. The first task, boxes, has the bare name as well."""
+_STEPS, _EPOCHS = ("step", "global_step", "iter", "iteration"), ("epoch",)
+
+
+class _Read(NamedTuple):
+    """How far a log was read: its first line, the bytes, and the rows behind the first line."""
+
+    header: bytes
+    at: int
+    rows: int
+
+
+class CsvLogs:
+    """Those below ``work`` that come after this was made, or grow."""
+
+    def __init__(self, work: Path) -> None:
+        self._work = work
+        self._read: dict[Path, _Read] = {}
+        self._files = list(self._found())
+        self._looked_at = -_LOOK_EVERY_S
+        self.seen = 0
+        """The number of rows: a sign that the command makes progress."""
+        for path in self._files:
+            for _ in self._grown(path):
+                self.seen = 0
+
+    def take(self, now: float) -> list[Reading]:
+        """Return the rows written since the last call; ``now`` in seconds of a steady clock."""
+        # The last row of a read alone has the time of its file, so the first is not to be missed.
+        if not self._files or now - self._looked_at >= _LOOK_EVERY_S:
+            self._looked_at = now
+            self._files = list(self._found())
+        return [reading for path in self._files for reading in self._grown(path)]
+
+    def _grown(self, path: Path) -> Iterator[Reading]:
+        """Rows beyond those that were read; a log that is written anew with more columns, as
+        Lightning's is, goes on after as many rows."""
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open(handle, "rb") as file:
+                written_at = os.fstat(file.fileno()).st_mtime
+                header = file.readline(_MOST_LINE)
+                before = self._read.get(path)
+                if before is None or before.header != header:
+                    text, rows = file.read(_MOST_READ), before.rows if before else 0
+                    at, skipped = len(header), rows
+                else:
+                    at, rows, skipped = before.at, before.rows, 0
+                    file.seek(at)
+                    text = file.read(_MOST_READ)
+        except OSError:
+            return
+        if not header.endswith(b"\n"):
+            return
+        names = _cells(header)
+        lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
+        done = _Read(header, at + sum(map(len, lines)), rows + max(0, len(lines) - skipped))
+        self._read[path] = done
+        for line in lines[skipped:]:
+            if (reading := reading_of_row(names, _cells(line), written_at)) is not None:
+                self.seen += 1
+                yield reading
+
+    def _found(self) -> Iterator[Path]:
+        """At most so many, in the order of their names: folders that are links are not entered."""
+        pending, folders, found = [(self._work, 0)], 0, 0
+        while pending and folders < _MOST_FOLDERS:
+            folder, depth = pending.pop()
+            folders += 1
+            try:
+                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            except OSError:
+                continue
+            for entry in entries:
+                if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    found += 1
+                    yield Path(entry.path)
+                    if found == _MOST_FILES:
+                        return
+                elif depth < MOST_DEPTH and entry.is_dir(follow_symlinks=False):
+                    pending.append((Path(entry.path), depth + 1))
+
+
+def _cells(line: bytes) -> list[str]:
+    text = line[:_MOST_LINE].decode("utf-8", "replace")
+    try:
+        row = next(csv.reader([text]), [])
+    except csv.Error:
+        return []
+    return [cell.strip()[:80] for cell in row[:_MOST_COLUMNS]]
+
+
+def reading_of_row(header: Sequence[str], cells: Sequence[str], at: float) -> Reading | None:
+    """The step, epoch and numbers of a row; empty cells are left out. None where it is no row of
+    this header, or has no numbers."""
+    if len(cells) != len(header):
+        return None
+    numbers: dict[str, float] = {}
+    for name, cell in zip(header, cells, strict=True):
+        try:
+            numbers[name] = float(cell)
+        except ValueError:
+            continue
+        numbers.setdefault(_TASK.sub("", name), numbers[name])
+    step, epoch = (
+        next((s for name in names if (s := whole_step(numbers.pop(name, None))) is not None), None)
+        for names in (_STEPS, _EPOCHS)
+    )
+    return Reading(step, numbers, epoch, at) if numbers else None

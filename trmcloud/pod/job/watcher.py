@@ -1,0 +1,252 @@
+"""Places that are watched for checkpoints: what has stopped changing is handed out, once for each
+version of its weights.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from trmcloud.core.values import replace
+from trmcloud.pod.job.artifacts import (
+    MOST_ENTRIES,
+    UNFINISHED,
+    Artifact,
+    ArtifactRefused,
+    SeenFile,
+    artifact_at,
+    find_artifacts,
+    is_in_making,
+    splits_at,
+    stays_inside,
+)
+from trmcloud.pod.job.parts import SplitFolder
+
+
+class Watcher:
+    """Watches the places that ``--checkpoints`` names, or the whole working tree.
+
+    Args:
+        work: the working tree.
+        checkpoints: folders, files or patterns of names, separated by ``os.pathsep``; relative to
+            ``work``, or outside it: absolute, or below ``~``. Empty: all of ``work``.
+        but: files that were sent and are no output while they are unchanged.
+        home: the command's home folder, which ``~`` stands for.
+    """
+
+    def __init__(
+        self, work: Path, checkpoints: str, but: Collection[SeenFile] = (), home: Path | None = None
+    ) -> None:
+        self._work, self._but = work, but
+        self._home = home or Path(os.path.expanduser("~"))
+        self._places = [self._place(each) for each in checkpoints.split(os.pathsep) if each]
+        self._since: dict[str, tuple[Artifact, float]] = {}
+        self._done: dict[str, tuple[SeenFile, ...]] = {}
+        self.rest: tuple[SeenFile, ...] = ()
+        """Files of no layout in the working tree, as of the last look."""
+        self.split: tuple[SplitFolder, ...] = ()
+        """Folders of distributed checkpoints, as of the last look."""
+        self.changes = 0
+        """Counts what was seen to have changed: a sign that the command makes progress."""
+        self.overwritten = 0
+        """Versions that were gone before they could be taken."""
+        self.last_overwritten = ""
+
+    def _place(self, named: str) -> _Place:
+        folder, pattern = named.rstrip("/") or "/", ""
+        if any(char in named for char in "*?["):
+            folder, _, pattern = named.rpartition("/")
+        if not named.startswith(("/", "~")):
+            return _Place(self._work, "", "" if folder == "." else folder, pattern)
+        path = Path(folder.replace("~", str(self._home), 1) if folder[0] == "~" else folder)
+        return _Place(path, folder, "", pattern)
+
+    def settled(self, now: float, after_s: float) -> Iterator[Artifact | tuple[str, str]]:
+        """Checkpoints that have not changed for ``after_s`` seconds until ``now``, and (name, why)
+        of what is refused. One that is ``done`` with comes again only once its weights changed.
+        One whose format shows that it is whole waits a quarter as long."""
+        there = set()
+        for artifact in self._look():
+            if not isinstance(artifact, Artifact):
+                yield artifact
+                continue
+            name = artifact.name
+            there.add(name)
+            if self._done.get(name) == artifact.weights:
+                continue
+            before = self._since.get(name)
+            if before is None or before[0].files != artifact.files:
+                if before is not None:
+                    self._count_overwritten(artifact, before[0])
+                self._since[name] = artifact, now
+                self.changes += 1
+                if after_s > 0:
+                    continue
+            elif now - before[1] < (after_s / 4 if _shows_whole(artifact) else after_s):
+                continue
+            yield artifact
+        for gone in set(self._since) - there:
+            del self._since[gone]
+            self._done.pop(gone, None)
+
+    def done(self, artifact: Artifact) -> None:
+        """It is taken, or will not be as it is."""
+        self._done[artifact.name] = artifact.weights
+
+    def others(self) -> tuple[SeenFile, ...]:
+        """New files of the working tree that are part of no checkpoint: of no layout, or in none
+        of the places that were named. Looks at the whole tree."""
+        if not self._places:
+            return self.rest
+        taken = {
+            artifact.root / file.path
+            for artifact in self._look()
+            if isinstance(artifact, Artifact)
+            for file in artifact.files
+        }
+        found = find_artifacts(self._work, but=self._but)
+        new = {file.path: file for file in (*self.rest, *found.rest)}
+        for artifact in found.artifacts:
+            below = artifact.root.relative_to(self._work).as_posix()
+            for file in artifact.files:
+                path = file.path if below == "." else f"{below}/{file.path}"
+                new[path] = replace(file, path=path)
+        return tuple(file for path, file in sorted(new.items()) if self._work / path not in taken)
+
+    def look(self, name: str) -> Artifact | None:
+        """Return what stands at ``name`` below the working tree as one checkpoint, whatever its
+        layout; None where that is nothing.
+
+        Raises:
+            ArtifactRefused: it cannot be taken.
+        """
+        path = self._work / name
+        if not stays_inside(self._work, path.parent):
+            raise ArtifactRefused(
+                f"its folder leads out of the working tree, to {os.path.realpath(path.parent):.200}"
+            )
+        artifact = artifact_at(self._work, name)
+        if artifact is not None and artifact.kind == UNFINISHED:
+            raise ArtifactRefused("its index, or files that its index names, are not here yet")
+        return artifact
+
+    def _look(self) -> Iterator[Artifact | tuple[str, str]]:
+        rest: list[SeenFile] = []
+        split: list[SplitFolder] = []
+        if not self._places:
+            found = find_artifacts(self._work, but=self._but)
+            rest, split = list(found.rest), list(found.split)
+            yield from found.artifacts
+            yield from found.refused
+        for place in self._places:
+            yield from self._look_in(place, rest, split)
+        self.rest, self.split = tuple(rest), tuple(split)
+
+    def _look_in(
+        self, place: _Place, rest: list[SeenFile], split: list[SplitFolder]
+    ) -> Iterator[Artifact | tuple[str, str]]:
+        if not place.outside and not stays_inside(place.root, place.root / place.below):
+            yield place.below, "it leads out of the working tree"
+            return
+        at = place.root / place.below
+        if place.pattern:
+            try:
+                names = sorted(entry.name for entry in os.scandir(at))[:MOST_ENTRIES]
+            except OSError:
+                return
+            for name in names:
+                if fnmatchcase(name, place.pattern) and not is_in_making(name):
+                    named = f"{place.below}/{name}" if place.below else name
+                    yield from self._one(place, named, split)
+        elif at.is_file():
+            whole = place.root.parent if not place.below else place.root
+            named = place.below or place.root.name
+            yield from self._one(place._replace(root=whole, below=""), named, split)
+        else:
+            but = () if place.outside else self._but
+            found = find_artifacts(place.root, place=place.outside, below=place.below, but=but)
+            if not place.outside:
+                rest += found.rest
+            split += found.split
+            yield from found.artifacts
+            yield from found.refused
+
+    def _one(
+        self, place: _Place, name: str, split: list[SplitFolder]
+    ) -> Iterator[Artifact | tuple[str, str]]:
+        if (place.root / name).is_dir():
+            split += splits_at(place.root, name, place.outside)
+        try:
+            artifact = artifact_at(place.root, name, place.outside)
+        except ArtifactRefused as why:
+            yield name, str(why)
+            return
+        if artifact is not None and artifact.kind != UNFINISHED:
+            yield artifact
+
+    def _count_overwritten(self, artifact: Artifact, before: Artifact) -> None:
+        """One of the same size as the next was whole, most likely; a smaller one was being
+        written."""
+        is_lost = self._done.get(before.name) != before.weights != artifact.weights
+        if is_lost and before.size_bytes == artifact.size_bytes:
+            self.overwritten += 1
+            self.last_overwritten = before.name
+
+
+class _Place(NamedTuple):
+    root: Path
+    outside: str
+    """As it was named, where it is no part of the working tree."""
+    below: str
+    pattern: str
+
+
+# Whether a file is whole, by the marks of its format.
+
+
+def _shows_whole(artifact: Artifact) -> bool:
+    """Whether the formats of its weights tell a whole file from half of one, and say whole."""
+    paths = [artifact.root / file.path for file in artifact.weights]
+    return all(_begins_as_zip(path) or path.suffix == ".safetensors" for path in paths) and not any(
+        map(why_half, paths)
+    )
+
+
+def _begins_as_zip(path: Path) -> bool:
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False
+
+
+def why_half(path: Path) -> str:
+    """Why a file is seen to be cut off, by its format's own marks; empty where nothing shows it."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            begin = file.read(8)
+            if path.suffix == ".safetensors":
+                return _half_safetensors(file.read(1 << 24), begin, size)
+            if begin.startswith(b"PK\x03\x04"):
+                file.seek(max(0, size - (1 << 16) - 22))
+                return "" if b"PK\x05\x06" in file.read() else "its zip has no end"
+    except OSError as error:
+        return error.strerror or "it cannot be read"
+    return ""
+
+
+def _half_safetensors(header: bytes, begin: bytes, size: int) -> str:
+    """Its header says where the last tensor ends (format: 8 bytes of length, JSON, then data)."""
+    length = int.from_bytes(begin, "little") if len(begin) == 8 else 0
+    ends = [
+        int(end)
+        for end in re.findall(rb'"data_offsets":\s*\[\d{1,18},\s*(\d{1,18})\]', header[:length])
+    ]
+    if not 0 < length <= len(header) or size < 8 + length + max(ends, default=0):
+        return "its safetensors are cut off"
+    return ""
