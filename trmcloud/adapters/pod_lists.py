@@ -67,16 +67,17 @@ class PodList(Generic[Row]):
             self.rows, self._failed, self._hold_s, self._at = rows, None, 0.0, self._now()
             return rows
 
-    def read_before_create(self) -> list[Row]:
-        """Return the rows that a create looks at. Where they cannot be read, nothing was asked for:
-        that is certain, and unlike a create whose answer was lost.
+    def read_before_create(self, fresh_s: float = 0.0) -> list[Row]:
+        """Return the rows that a create looks at; those of less than ``fresh_s`` seconds ago are
+        not read again. Where they cannot be read, nothing was asked for: that is certain, and
+        unlike a create whose answer was lost.
 
         Raises:
             ProviderError: ``throttled``.
             ProviderRefused: nothing was asked for.
         """
         try:
-            return self.read()
+            return self.get(fresh_s) if fresh_s else self.read()
         except (self._throttled, ProviderRefused):
             raise
         except ProviderError as error:

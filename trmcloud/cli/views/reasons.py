@@ -42,10 +42,10 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.NOT_ASKED_FOR: "stopped before it was asked for",
     _Kind.NEVER_APPEARED: "it never appeared",
     _Kind.WAIT_OVER: (
-        "waited {waited_s} and asked {asked} times; {boots} boots failed, {spent_usd} at most"
+        "waited {waited_s}; requests: {asked}; failed boots: {boots}, {spent_usd} at most"
     ),
     _Kind.BOOTS_SPENT: (
-        "{boots} boots failed, {spent_usd} at most: another one would exceed the boot budget of"
+        "failed boots: {boots}, {spent_usd} at most; another one would exceed the boot budget of"
         " {budget_usd}"
     ),
     _Kind.HARD_STOP: "hard stop",
@@ -84,7 +84,7 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.NO_OTHER_MACHINE: "its machine was lost, and no other could be rented",
     _Kind.AWAITS_AGENT: "the first word of its agent",
     _Kind.AWAITS_EARLIER_POD: "an earlier pod of this run to be gone: it is ended first",
-    _Kind.AWAITS_CAPACITY: "a free {hardware}, asked for {asked} times so far",
+    _Kind.AWAITS_CAPACITY: "a free {hardware}; requests so far: {asked}",
     _Kind.AWAITS_LIST_TO_RENT: (
         "{provider}'s list: nothing is rented before it shows that no earlier pod is left"
     ),

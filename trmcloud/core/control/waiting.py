@@ -6,7 +6,7 @@ a generation that is put on record, and then not made. When the next one is due 
 record alone, so that whichever process looks next, this one, one after a restart or the guard,
 comes to the same instant.
 
-A provider is asked every five minutes, give or take a fifth, whatever the number of candidates
+A provider is asked every seven minutes, give or take a fifth, whatever the number of candidates
 there; their first ones are tried at once. One that says that it is asked too often is asked half
 as often each time it says so, and never before the time that it names.
 """
@@ -79,8 +79,7 @@ def candidates_left(run: RunState, plan: Plan) -> tuple[Candidate, ...]:
     found = [
         candidate
         for candidate in map(plan.candidate, plan.launchable)
-        if candidate.provider not in refused
-        and boot_cost(candidate, ask_rate(run, candidate)) <= left
+        if candidate.provider not in refused and _most_for_boot(run, candidate) <= left
     ]
     failed = [g.candidate_id for g in failed_boots(run)]
     tried = [g.candidate_id for g in asked]
@@ -122,10 +121,17 @@ def spent_on_boots(run: RunState) -> Usd:
     return total(g.settled for g in failed_boots(run) if g.settled is not None)
 
 
+def _most_for_boot(run: RunState, candidate: Candidate) -> Usd:
+    """The most that one boot that fails costs. A reservation smaller than that is the boot budget,
+    and ends the pod earlier, by its hard stop."""
+    most = boot_cost(candidate, ask_rate(run, candidate))
+    return min(most, run.wait.boot_usd) if run.wait is not None else most
+
+
 def end_of_wait(run: RunState, plan: Plan, now: float) -> Reason:
     """Why a run that waited has no machine."""
     wait, boots, spent = run.wait, len(failed_boots(run)), spent_on_boots(run)
-    another = [boot_cost(c, ask_rate(run, c)) for c in map(plan.candidate, plan.launchable)]
+    another = [_most_for_boot(run, c) for c in map(plan.candidate, plan.launchable)]
     if wait is not None and boots and spent + min(another, default=ZERO) > wait.boot_usd:
         return make_reason(
             ReasonKind.BOOTS_SPENT, boots=boots, spent_usd=spent, budget_usd=wait.boot_usd

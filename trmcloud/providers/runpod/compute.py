@@ -124,7 +124,9 @@ class RunPodCompute(Compute):
             volume = self._volumes.ensure(request.region, request.volume_gb)
             body = self.body(replace(request, volume=volume.volume_id))
         with self._lock:
-            existing = [pod for pod in self._pods.read_before_create() if pod.name == request.name]
+            # One that is asked for again and again was listed when that was decided.
+            listed = self._pods.read_before_create(LIST_FRESH_S if request.is_waited_for else 0.0)
+            existing = [pod for pod in listed if pod.name == request.name]
             if existing:
                 return existing[0].id
             if request.is_waited_for:

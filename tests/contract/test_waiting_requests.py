@@ -1,0 +1,130 @@
+"""Requests to RunPod and processor time of a run that waits, while the guard visits its home too.
+
+Both are the same in every hour but the first, so that a few hours stand for a day.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.contract.runpod_rig import Clocked, Rig, build
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.app import launching, reap
+from trmcloud.app.context import Context
+from trmcloud.app.pod_request import LaunchData
+from trmcloud.app.reconciling import continue_waits, reconcile
+from trmcloud.core.clock import Instant
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import Outcome
+from trmcloud.core.money import ZERO
+from trmcloud.core.spec.plan import Plan
+from trmcloud.options import LaunchRequest
+from trmcloud.ports.ledger import ControllerId
+from trmcloud.ports.machine import Clock
+from trmcloud.sim.world.store import SimFiles
+from trmcloud.wiring_plans import build_planner
+
+HOUR_S = 3600.0
+GUARD_EVERY_S = 300.0
+WAITED_H = 2
+WAITED = f"{WAITED_H}h"
+MOST_PER_HOUR = 60
+MOST_OF_A_CORE = 0.001
+
+
+class HandClock(Clock):
+    """Moves where somebody sleeps; the stand-in looks at the same one."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+
+    def now(self) -> Instant:
+        at = self._rig.clock()
+        return Instant(at, at - 1_000_000.0, "boot")
+
+    def sleep(self, seconds: float) -> None:
+        self._rig.clock.advance(seconds)
+
+
+class Nothing:
+    """No workers, and a link to no pod."""
+
+    def report(self, pod_name: str) -> None:
+        return None
+
+    trouble = report
+
+    def running(self) -> frozenset[Any]:
+        return frozenset()
+
+    def finished(self) -> tuple[()]:
+        return ()
+
+
+def context_of(rig: Rig, home: Path, who: str) -> Context:
+    home.mkdir(exist_ok=True)
+    nothing: Any = Nothing()
+    return Context(
+        home=home,
+        clock=HandClock(rig),
+        ledger=SqliteLedger(home / "ledger.db"),
+        computes={"runpod": rig.compute},
+        links={"runpod": nothing},
+        files=SimFiles(),
+        who=ControllerId("here", 1 if who == "command" else 2, who),
+        is_alive=lambda controller: True,
+        project="p",
+        workers=nothing,
+        stage_items=lambda run: (),
+        folder_on_pod=lambda kind, folder: f"/workspace/{kind}",
+        notes={},
+    )
+
+
+def a_plan(home: Path, **more: Any) -> Plan:
+    request = LaunchRequest(
+        hardware="1xA100", budget="20", provider=["runpod"], wait_for=WAITED, **more
+    )
+    planner = build_planner(home)
+    return planner.plan(planner.spec(request))
+
+
+def wait_for_hours(rig: Rig, home: Path) -> tuple[RunState, Counter[int], float]:
+    """(the run, requests by hour, seconds of this thread's processor time)."""
+    context = context_of(rig, home, "command")
+    plan = a_plan(home)
+    assert len(plan.launchable) > 1
+    began, began_at = time.thread_time(), rig.clock()
+    visited_at = began_at
+    asked: Counter[int] = Counter()
+    seen = len(rig.standin.requests)
+    driver = launching.start(context, plan, data=LaunchData("/data"), run_id="r-0da7aa")
+
+    def watch(run: RunState) -> None:
+        nonlocal seen, visited_at
+        asked[int((rig.clock() - began_at) / HOUR_S)] += len(rig.standin.requests) - seen
+        seen = len(rig.standin.requests)
+        if rig.clock() - visited_at >= GUARD_EVERY_S:
+            visited_at = rig.clock()
+            guard = context_of(rig, home, "guard")
+            reap.end(guard, reap.look(guard))
+            reconcile(guard)
+            continue_waits(guard)
+
+    run = driver.until(lambda run: not run.live, watch)
+    return run, asked, time.thread_time() - began
+
+
+def test_an_hour_of_waiting_is_polite_and_cheap(runpod_and_clock: Clocked, tmp_path: Path) -> None:
+    rig = build(runpod_and_clock, notes=tmp_path / "sightings")
+    rig.standin.control.set(no_capacity=["*"])
+    run, asked, took_s = wait_for_hours(rig, tmp_path / "home")
+    assert (run.outcome, run.settled, run.reserved) == (Outcome.NO_MACHINE, ZERO, ZERO)
+    share = took_s / (WAITED_H * HOUR_S)
+    print(f"{dict(asked)} requests by hour, {share:.4%} of a core")
+    assert max(asked.values()) <= MOST_PER_HOUR
+    assert share <= MOST_OF_A_CORE
+    assert rig.standin.control.truth()["pods"] == []
