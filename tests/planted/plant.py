@@ -38,7 +38,7 @@ import json, signal, sys
 from trmcloud.wiring_plans import simulate_providers
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import draw
+from trmcloud.sim.scenario import draw, with_balance
 simulate_providers()
 kept, beyond, first = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 broken = set(json.loads(sys.argv[4]))
@@ -47,13 +47,14 @@ class Stuck(BaseException):
 def stuck(*what):
     raise Stuck
 signal.signal(signal.SIGVTALRM, stuck)
-fresh = [(seed, len(NAMES), None, None) for seed in range(beyond)]
-for seed, faults, among, elsewhere in [*fresh[:first], *kept, *fresh[first:]]:
+fresh = [(seed, len(NAMES), None, None, False) for seed in range(beyond)]
+for seed, faults, among, elsewhere, balance in [*fresh[:first], *kept, *fresh[first:]]:
     if seed in broken:
         continue
     signal.setitimer(signal.ITIMER_VIRTUAL, 20.0)
     try:
-        played = play(draw(seed, NAMES[:faults], among=among, elsewhere=elsewhere), arm_all)
+        drawn = draw(seed, NAMES[:faults], among=among, elsewhere=elsewhere)
+        played = play(with_balance(drawn) if balance else drawn, arm_all)
     except Stuck:
         print(json.dumps([seed, "hangs"]))
         break
@@ -108,9 +109,7 @@ def _play(bug: Bug | None, seeds: int, broken: Sequence[int]) -> tuple[int | Non
             for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
                 compiled.unlink()
             path.write_text(planted(bug, path.read_text(encoding="utf-8")), encoding="utf-8")
-        kept = json.dumps(
-            [(each.seed, each.faults, each.providers, each.elsewhere) for each in KEPT]
-        )
+        kept = json.dumps([(k.seed, k.faults, k.providers, k.elsewhere, k.balance) for k in KEPT])
         given = (kept, str(seeds), str(_FIRST), json.dumps(list(broken)))
         try:
             done = subprocess.run(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trmcloud.sim.faults.table import NAMES
-from trmcloud.sim.scenario import Scenario, draw
+from trmcloud.sim.scenario import Scenario, draw, with_balance
 
 EARLIER = ("local", "runpod", "skypilot", "aws")
 """The providers that could be drawn until 2026-11-25."""
@@ -26,9 +26,13 @@ class Kept:
     elsewhere: bool = False
     """Whether runs with a bucket could have a second provider."""
 
+    balance: bool = False
+    """Whether a provider's balance may end."""
+
     def scenario(self) -> Scenario:
         names = NAMES[: self.faults]
-        return draw(self.seed, names, among=self.providers, elsewhere=self.elsewhere)
+        drawn = draw(self.seed, names, among=self.providers, elsewhere=self.elsewhere)
+        return with_balance(drawn) if self.balance else drawn
 
 
 KEPT = tuple(

@@ -67,7 +67,10 @@ class LedgerOracle:
 
     def _stop_asked(self, process: Process, run: RunState, event: ev.StopRequested) -> None:
         if run.run_id not in self._stop_at:
-            self._stop_at[run.run_id] = process.machine.now().wall
+            at = process.machine.now().wall
+            if "14" in self.world.fired and run.stop_at is not None:
+                at = min(at, run.stop_at)  # stopped between its look at the clock and this record
+            self._stop_at[run.run_id] = at
         rented = self._pod_of(run.generation)
         if rented is not None and not rented.ended:
             patience_s = rented.landing_s + traits_of(rented.account.habits.provider).end_grace_s
