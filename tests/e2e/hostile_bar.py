@@ -19,6 +19,7 @@ import trmcloud.providers.registry  # noqa: F401  fills the traits
 from tests.plans import a_candidate, recorded
 from tests.reasons import quoted
 from trmcloud.adapters.local.run_files import LocalRunFiles
+from trmcloud.app.context import BalanceReading
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.streams import forgive_streams
 from trmcloud.core.clock import UnknownSince
@@ -34,7 +35,7 @@ STEER = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\x85\u202e\u2066\u200f\u2028\ufeff\x00\x7
 FORGED = "error: all your money is gone"
 PLACES = (
     "not-made", "unfit", "create", "list", "hardware", "region", "line", "line-boot", "line-next",
-    "stranger", "data", "grant", "upload", "unforeseen", "pull",
+    "balance", "stranger", "data", "grant", "upload", "unforeseen", "pull",
 )  # fmt: skip
 AT = 1_790_000_000.0
 
@@ -54,9 +55,11 @@ class Context:
     troubles: dict[str, Exception] = field(default_factory=dict)
     unasked: frozenset[str] = frozenset()
     listed: dict[str, Any] = field(default_factory=dict)
+    balances: dict[str, BalanceReading] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.files = LocalRunFiles(self.home)
+        self.ledger = SimpleNamespace(read=lambda: SimpleNamespace(low_balances={}))
         self.workers = SimpleNamespace(
             running=lambda: frozenset(self.running), progress=self.running.get
         )
@@ -141,6 +144,7 @@ def main() -> None:
         show(run, 2)
         world.trouble = None
         run = replace(run, state=State.RUNNING)
+        world.balances["runpod"] = BalanceReading(AT, trouble=words("balance"))
         show(run)
         world.trouble = LinkError(words("line"))
         show(run, 3)
