@@ -13,6 +13,7 @@ standard one, and so does a type checker. What inherits from one is made here, t
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ __all__ = ["dataclass", "replace"]
 _OURS: tuple[dict[str, bool], ...] = ({"frozen": True}, {"frozen": True, "kw_only": True})
 """The options of what is made here; with others it is the standard library's."""
 
+_LOCK = threading.RLock()
+"""Two threads may ask for the same class at once; a class completes its bases, too."""
 _GIVEN = object()
 """Stands for a default that a factory makes."""
 
@@ -74,14 +77,14 @@ class _LazyAttribute:
 
 
 def _complete(cls: type[Any], kw_only: bool, *, has_own_init: bool = False) -> None:
-    """Two threads may do it at once: each makes the same, and what others ask for comes last."""
-    own = {name for name, value in vars(cls).items() if not isinstance(value, _LazyAttribute)}
-    if own.issuperset(_WHEN_USED):
-        return
-    dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
-    for name, made in _methods(cls, has_own_init).items():
-        if name not in own:
-            setattr(cls, name, made)
+    with _LOCK:
+        own = {name for name, value in vars(cls).items() if not isinstance(value, _LazyAttribute)}
+        if own.issuperset(_WHEN_USED):
+            return
+        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+        for name, made in _methods(cls, has_own_init).items():
+            if name not in own:
+                setattr(cls, name, made)
 
 
 class _LazyInit:

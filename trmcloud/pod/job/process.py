@@ -171,7 +171,7 @@ _LOOK_AGAIN_S = 10.0
 """For processes, where none seems to have been started."""
 _READ_FOR_S = 0.1
 """Of each tick, at most, for looking at lines of the log."""
-_READ_AT_END_S = 3.0
+_READ_AT_END_S = 10.0
 """The same, once the command has ended: its last lines may hold its only value."""
 _MOST_KEYS = 12
 """Of the keys that were seen, in a line."""
