@@ -118,6 +118,11 @@ def test_what_is_sent_is_as_long_as_what_was_checked(rig: Rig) -> None:
     assert sent.bytes == len(compact(rig.compute.body(wanted)))
 
 
+def test_a_container_starts_as_root_whatever_its_image_says() -> None:
+    """Another user could not open port 22."""
+    assert {body["env"]["RUNPOD_POD_USER"] for body in largest.bodies()} == {"0"}
+
+
 def test_a_create_that_is_too_large_is_not_sent(rig: Rig) -> None:
     """Not even a volume is made for it."""
     wanted = request(rig)

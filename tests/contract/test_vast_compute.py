@@ -238,6 +238,10 @@ def test_a_create_is_within_the_published_limits(rig: Rig) -> None:
     assert told(body)["env"]["TRMCLOUD_PROVIDER"] == "vast"
 
 
+def test_an_instance_starts_as_root_whatever_its_image_says(rig: Rig) -> None:
+    assert rig.compute.body(request(rig))["user"] == "root"
+
+
 def test_the_accounts_key_is_on_no_host(rig: Rig) -> None:
     rig.compute.create(request(rig))
     sent = only(rig).body

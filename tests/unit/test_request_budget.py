@@ -138,9 +138,9 @@ def test_what_a_provider_states_takes_the_place_of_what_is_documented(
     path: Path, time: Time, policy: str, most: int
 ) -> None:
     one, other = budget(path, time), budget(path, time)
-    one.learn({"RateLimit-Policy": policy, "RateLimit": '"minute";r=9;t=5'})
+    one.learn(policy, '"minute";r=9;t=5')
     assert taken(other) == most
-    one.learn({"RateLimit-Policy": policy, "RateLimit": '"minute";r=0;t=50'})
+    one.learn(policy, '"minute";r=0;t=50')
     with pytest.raises(NoneLeft) as told:
         other.take(Priority.LIST, 0.0)
     assert told.value.retry_after_s == pytest.approx(50.0)
@@ -150,10 +150,10 @@ def test_an_answer_without_limits_means_none_where_its_provider_says_so(
     path: Path, time: Time
 ) -> None:
     strict, free = budget(None, time), budget(path, time, told=True)
-    strict.learn({})
+    strict.learn(None, None)
     assert taken(strict) == 18
     assert taken(free) == 18
-    free.learn({})
+    free.learn(None, None)
     assert taken(free) == 1000
     assert taken(budget(path, time, told=True)) == 1000, "another process knows it too"
 
@@ -163,7 +163,7 @@ def test_an_answer_without_limits_means_none_where_its_provider_says_so(
 )
 def test_limits_that_cannot_be_are_not_taken_over(path: Path, time: Time, policy: str) -> None:
     of = budget(path, time)
-    of.learn({"RateLimit-Policy": policy})
+    of.learn(policy, None)
     assert taken(of) == 18
 
 

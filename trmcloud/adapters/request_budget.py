@@ -22,9 +22,8 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from email.message import Message
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
@@ -130,14 +129,14 @@ class RequestBudget:
             until = max(now + seconds, state.hold_until if state.held_at <= now else 0.0)
             self._write(file, replace(state, held_at=now, hold_until=until))
 
-    def learn(self, headers: Mapping[str, str] | Message) -> None:
-        """Take over the limits that an answer states: the headers ``RateLimit-Policy`` and
-        ``RateLimit`` of the IETF's draft. An answer without them says something only where the
-        provider says so."""
-        told = _policy(headers.get("RateLimit-Policy") or "")
+    def learn(self, policy: str | None, left: str | None) -> None:
+        """Take over the limits that an answer states: its headers ``RateLimit-Policy`` and
+        ``RateLimit`` of the IETF's draft, None where there is none. An answer without them says
+        something only where the provider says so."""
+        told = _policy(policy or "")
         if not told and not self._unlimited_unless_told:
             return
-        spent_s = _until_reset_s(headers.get("RateLimit") or "")
+        spent_s = _until_reset_s(left or "")
         if told == self._limits and not spent_s:
             return
         with self._opened() as file:

@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 
 BOOT_PATIENCE_S = 30.0
 """For so long a pod that boots may be out of reach before that is told."""
+SETUP_PATIENCE_S = 600.0
+"""Of a cluster: SkyPilot installs itself on it before our agent starts its SSH server."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,8 @@ def errands(context: Context, run: RunState) -> tuple[WorkerTransfer, ...]:
 
 def link_trouble(context: Context, run: RunState) -> LinkError | None:
     """Why the run's pod does not answer, where it should: it is up, and was not ended. For
-    the first half minute of its boot it need not, nor before it has an address; whatever does must
-    be it."""
+    the first half minute of its boot it need not (a cluster that is set up first: ten minutes), nor
+    before it has an address; whatever does must be it."""
     generation = run.generation
     if generation is None or generation.provider == LOCAL or generation.missed_at is not None:
         return None
@@ -138,7 +140,8 @@ def link_trouble(context: Context, run: RunState) -> LinkError | None:
     if run.state is not State.BOOTING or isinstance(trouble, HostKeyChanged):
         return trouble
     up_at = generation.up_at or generation.intended_at
-    early = context.wall() - up_at < BOOT_PATIENCE_S
+    patience_s = SETUP_PATIENCE_S if traits_of(generation.provider).via else BOOT_PATIENCE_S
+    early = context.wall() - up_at < patience_s
     return None if early or isinstance(trouble, NoAddress) else trouble
 
 

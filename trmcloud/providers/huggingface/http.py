@@ -162,7 +162,8 @@ class Http:
                 text = answer.read(MAX_BYTES)
                 links = answer.headers.get("Link")
                 if self._budget is not None:
-                    self._budget.learn(answer.headers)
+                    stated = answer.headers
+                    self._budget.learn(stated.get("RateLimit-Policy"), stated.get("RateLimit"))
         except urllib.error.HTTPError as error:
             raise self._refusal(error, where) from None
         except (OSError, HTTPException, ValueError) as error:

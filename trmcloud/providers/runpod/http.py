@@ -188,7 +188,8 @@ class Http:
             if response.status_code == 429:
                 self._budget.hold(_retry_after(response.headers.get("Retry-After")))
             elif response.is_success and "/v2/" in url:
-                self._budget.learn(response.headers)
+                stated = response.headers
+                self._budget.learn(stated.get("RateLimit-Policy"), stated.get("RateLimit"))
         return response
 
     def _take(self, priority: Priority, method: str, url: str, wait_s: float) -> float:
