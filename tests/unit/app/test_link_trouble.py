@@ -12,9 +12,9 @@ import trmcloud.providers.registry  # noqa: F401 (fills the traits)
 from tests.unit.core.runs import AT, booting
 from trmcloud.app.run_queries import link_trouble
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import Dropped, HostKeyChanged, LinkError
+from trmcloud.core.errors import ConnectionDropped, HostKeyChanged, LinkError
 
-REFUSED = Dropped("it refuses connections", next_step="let SSH out to that address")
+REFUSED = ConnectionDropped("it refuses connections", next_step="let SSH out to that address")
 CHANGED = HostKeyChanged("another machine answers")
 
 
