@@ -271,7 +271,7 @@ def _full(limits: Sequence[RequestLimit]) -> tuple[float, ...]:
 
 
 def _filled(state: _State, now: float) -> _State:
-    """What has come into the buckets by ``now``; a clock that was set back adds nothing."""
+    """Return the buckets as they are filled by ``now``; a clock that was set back adds nothing."""
     passed_s = max(0.0, now - state.at)
     levels = tuple(
         min(_size(limit), level + passed_s * _size(limit) / limit.window_s)

@@ -49,7 +49,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True)
 class BalanceReading:
-    """What a process knows of an account's balance: ``account`` is what was read last, at
+    """One process's reading of an account's balance: ``account`` was read last at
     ``read_at``, and ``trouble`` why it could not be read at ``asked_at`` (both epoch s)."""
 
     asked_at: float

@@ -1,4 +1,4 @@
-"""What providers said of their stock, and what came of asking for it: ``stock.jsonl`` in the home.
+"""Providers' statements of stock, and the outcome of each create: ``stock.jsonl`` in the home.
 
 A line is one answer to a create: when, whom, what, what the offer had said, and what came of it.
 Later plans show it beside their candidates. It is a help for choosing, and no proof: nothing is

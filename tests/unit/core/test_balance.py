@@ -1,4 +1,4 @@
-"""What is free of an account's balance, how long it lasts, and which runs land for it."""
+"""The free part of an account's balance, how long it lasts, and the runs that land for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What control makes of a board that is not the planned one."""
+"""Control's decisions on a board that is not the planned one."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ INDEXES: dict[str, object] = {
     },
     "modules.json": [{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense"}],
 }
-"""What the index of a pipeline names as its parts."""
+"""The parts that the index of a pipeline names."""
 SPACY = ("config.cfg", "meta.json", "tokenizer", "vocab/strings.json")
 LAYOUTS: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, int]]]] = {
     "transformers: checkpoints and a final model in their folder": (

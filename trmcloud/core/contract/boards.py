@@ -55,7 +55,7 @@ class Board(NamedTuple):
 
 
 class BoardSeen(NamedTuple):
-    """What a machine's first GPU said of its board. ``watts`` is the highest power limit that can
+    """The board that a machine's first GPU states. ``watts`` is the highest power limit that can
     be set, ``links`` the number of active NVLink links; None where it did not say. ``torch`` is the
     torch that the machine's driver was found to need, '' the planned one."""
 

@@ -461,7 +461,7 @@ _ON_LOW_BALANCE = {
 def _capacity_limits(
     spec: RunSpec, offers: Sequence[Offer], tried: Sequence[Candidate], reservation: Usd
 ) -> dict[str, str]:
-    """What is done where no machine can be had, or one does not boot, and what that costs."""
+    """The limits of a wait for a machine, and of machines that do not boot, with their cost."""
     limits = {"max price": "off", "waits": "off"}
     if spec.max_rate is not None:
         limits["max price"] = f"{spec.max_rate}/h"

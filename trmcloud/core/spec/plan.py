@@ -80,7 +80,7 @@ class RemarkTopic(str, Enum):
     PLACE = "place"
     STORAGE = "storage"
     STOCK = "stock"
-    """What came of asking for it before."""
+    """The outcome of earlier creates."""
     OFFER = "offer"
     """Which kind of offer was taken: a detail."""
     OTHER = "other"

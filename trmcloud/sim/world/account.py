@@ -272,7 +272,7 @@ class Account:
     # -- prepaid ------------------------------------------------------------------------------
 
     def balance(self) -> AccountBalance | None:
-        """What its API tells: what is left of what was paid in, and all that it rents."""
+        """The balance that its API states, and the rent of all its instances."""
         if self.paid_in is None:
             return None
         now = self.world.queue.now
