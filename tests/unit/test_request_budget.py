@@ -118,15 +118,30 @@ def test_a_pause_that_one_is_asked_for_is_kept_by_all(path: Path, time: Time) ->
     assert other.take(Priority.LIST, 21.0) == pytest.approx(20.0), "no pause shortens another"
 
 
-def test_a_pause_of_hours_keeps_no_list_for_longer_than_a_minute(path: Path, time: Time) -> None:
+def test_a_pause_of_hours_keeps_no_list_for_longer_than_two_minutes(path: Path, time: Time) -> None:
     of = budget(path, time)
     of.hold(86_400.0)
-    time.at += 60.0
+    with pytest.raises(NoneLeft):
+        of.take(Priority.LIST, 119.0)
+    time.at += 120.0
     assert of.take(Priority.LIST, 0.0) == 0.0
     with pytest.raises(NoneLeft):
-        of.take(Priority.ORDINARY, 200.0)
-    time.at += 240.0
+        of.take(Priority.ORDINARY, 170.0)
+    time.at += 180.0
     assert of.take(Priority.ORDINARY, 0.0) == 0.0
+
+
+def test_an_hour_of_429_without_a_time_is_asked_ever_more_rarely(path: Path, time: Time) -> None:
+    of = budget(path, time)
+    asked = 0
+    while time.at < AT + 3600.0:
+        of.take(Priority.LIST, 3600.0)
+        of.hold(None)
+        asked += 1
+    assert asked <= 40, "2, 4, 8 s and so on, then two minutes"
+    time.at += 1000.0
+    of.hold(None)
+    assert of.take(Priority.LIST, 3.0) == pytest.approx(2.0), "a later one begins anew"
 
 
 RUNPODS = '"minute";q=120;w=60,"hour";q=3000;w=3600,"day";q=50000;w=86400'

@@ -43,7 +43,10 @@ _LONGEST_PAUSE_S = 5.0
 _LEAST_PAUSE_S = 0.001
 """Epoch seconds as a float are no finer than a quarter of a microsecond."""
 DEFAULT_HOLD_S = 2.0
-"""After a 429 that names no time."""
+"""After the first 429 that names no time."""
+_LONGEST_HOLD_S = 300.0
+_AGAIN_S = 60.0
+"""A 429 that comes so long after the last pause, beyond its own length, begins anew."""
 
 
 class Priority(Enum):
@@ -51,7 +54,7 @@ class Priority(Enum):
     which a provider's 429 keeps it from being sent, at most."""
 
     ORDINARY = 0.4, 300.0
-    LIST = 0.1, 60.0
+    LIST = 0.1, 120.0
     END = -math.inf, 10.0
 
     @property
@@ -122,10 +125,16 @@ class RequestBudget:
             waited_s += pause_s
 
     def hold(self, retry_after_s: float | None) -> None:
-        """The provider answered 429: no process asks before ``retry_after_s`` have passed."""
-        seconds = DEFAULT_HOLD_S if retry_after_s is None else max(0.0, retry_after_s)
+        """The provider answered 429: no process asks before ``retry_after_s`` have passed. Where it
+        names no time, each 429 soon after another doubles the pause."""
         with self._opened() as file:
             state, now = self._read(file), self._now()
+            last_s = max(0.0, state.hold_until - state.held_at)
+            paused_s = min(last_s, Priority.LIST.most_hold_s)  # requests that were under way: no
+            is_again = paused_s <= now - state.held_at <= 2.0 * last_s + _AGAIN_S
+            doubled_s = max(DEFAULT_HOLD_S, 2.0 * last_s) if is_again else DEFAULT_HOLD_S
+            named_s = None if retry_after_s is None else max(0.0, retry_after_s)
+            seconds = min(doubled_s, _LONGEST_HOLD_S) if named_s is None else named_s
             until = max(now + seconds, state.hold_until if state.held_at <= now else 0.0)
             self._write(file, replace(state, held_at=now, hold_until=until))
 

@@ -255,7 +255,7 @@ class RunDriver:
             land_overdrawn(self.context)
             if self.errands:
                 land_before_balance_ends(self.context)
-        waiting = self._known is not None and is_waiting(self._known)
+        waiting = self._known is not None and _has_no_pod(self._known)
         if self._swept_at is None:
             self._swept_at = now
         elif _is_due(self._swept_at, _IDLE_SWEEP_EVERY_S if waiting else _SWEEP_EVERY_S, now):
@@ -309,18 +309,18 @@ class RunDriver:
     def idle_s(self, run: RunState) -> float:
         """Seconds for which nothing is to be done for a run that waits for a machine; 0: now, or it
         does not wait."""
-        if not is_waiting(run):
+        if not _has_no_pod(run):
             return 0.0
         now = self.context.wall()
         later_s = self._asks_again_at - now
         held_s = later_s if self._unlisted and 0.0 < later_s <= _LONGEST_UNLISTED_S else 0.0
-        if is_over(run, now, self.context.clock.now()):
+        if not is_waiting(run) or is_over(run, now, self.context.clock.now()):
             return held_s
         return max(held_s, idle_s(run, run.plan, now))
 
     def _note_list(self, run: RunState, seen: Observation) -> None:
         """Ask less and less often for a list that cannot be had, while a machine is waited for."""
-        if not is_waiting(run) or run.generation is None:
+        if not _has_no_pod(run) or run.generation is None:
             return
         if isinstance(seen.pods, DatedFact):
             self._unlisted = 0
