@@ -162,6 +162,10 @@ class PrepaidBalance:
             self._read = (self._now(), account)
         return self._read[1]
 
+    def forget(self) -> None:
+        """A create was asked for: what was read before it does not hold any more."""
+        self._read = None
+
     def require(self, rate: Usd) -> None:
         """See that it covers ``rate`` an hour; where it is not told, nothing is said.
 

@@ -136,6 +136,7 @@ class RunPodCompute(Compute):
                 made = self._api.create_pod(body)
             finally:
                 self._pods.forget()
+                self._prepaid.forget()
                 self._made_at = self._now()
             self._note(made, self._now())
             return made.id
