@@ -73,7 +73,7 @@ def test_in_segments_the_share_of_attention_is_the_masks() -> None:
         settings_of("hdp"), sequence=96, question_tokens=16, plan_tokens=32, execution_tokens=48
     )
     model = plan_diffusion.build(dataclasses.replace(s, depth=1), torch.device("cpu"))
-    seen = block_mask.table(block_mask.Places(model.seen_of, 32 + 48))
+    seen = block_mask.table(block_mask.RowPlaces(model.seen_of, 32 + 48))
     work = s.work()
     assert work.positions * s.sequence == len(seen)
     assert work.mask_share == pytest.approx(float(seen.float().mean()))

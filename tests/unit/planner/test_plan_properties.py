@@ -61,6 +61,7 @@ offer = st.builds(
     own=st.just(False),
     newer=st.none(),
     on_demand=st.none(),
+    ceiling=st.none(),
 )
 offers = st.lists(offer, min_size=1, max_size=12)
 budgets = st.integers(1, 3000).map(Usd)
