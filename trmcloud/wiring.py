@@ -221,7 +221,7 @@ class LazyAdapters(Mapping[str, _Adapter | UnreachableProvider]):
 
 def funds_at(provider: str) -> tuple[Funds | None, str]:
     """(what is free of the account's balance at ``provider``, why that is not known); both empty
-    where there is no account there, or no balance is told."""
+    where there is no account there, or it states no balance."""
     traits = find_traits(provider)
     if traits is None or not (traits.rented and traits.can_be_named):
         return None, ""

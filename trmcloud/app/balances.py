@@ -54,7 +54,7 @@ def read_funds(
     context: Context, provider: str, at_most_s: float = 0.0, but: str = ""
 ) -> tuple[Funds | None, str]:
     """(what is free of the balance at ``provider``, why that is not known). Both are empty where no
-    balance is told there. ``but``: a run whose own reservation is not held against it."""
+    balance is stated there. ``but``: a run whose own reservation is not held against it."""
     if not can_tell(context, provider):
         return None, ""
     reading = read_balance(context, provider, at_most_s)

@@ -329,7 +329,7 @@ BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
 
 FundsReader = Callable[[str], tuple["Funds | None", str]]
 """Returns what is free of the account's balance at a provider, and why that is not known; both are
-empty where there is no account there, or no balance is told."""
+empty where there is no account there, or it states no balance."""
 
 
 def no_funds(provider: str) -> tuple[Funds | None, str]:

@@ -294,8 +294,8 @@ class LedgerOracle:
         plan, generation = self.world.truths[run.run_id].plan, run.generation
         if not attends or rented is None or generation is None or not plan.spec.pod_uploads:
             return
-        if plan.spec.command is not None:
-            return  # only the command itself knows whether it can continue
+        if plan.spec.command is not None and not plan.spec.command.resume:
+            return  # it never said that it can continue
         lost = rented.ended_by in LOST_BY and generation.agent_at is not None
         lost = lost and generation.provider != LOCAL
         if not lost or run.stop is not None or run.result is not None or run.errand is not None:
