@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 
 from tests.e2e.rented import image, path_of, skip_without_pods
 from tests.e2e.user import IMPATIENT, User, until
+from tests.standins.huggingface.buckets import Gateway, bucket_gateway
 from tests.standins.huggingface.hub import Hub
 from tests.standins.huggingface.machines import JobMachines
 from tests.standins.huggingface.server import StandIn, serving
+from tests.standins.s3 import BUCKET, CANARY, S3
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
 from trmcloud.core.control.run_state import State
@@ -28,11 +31,21 @@ LAUNCH = (
 
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> Iterator[StandIn]:
-    """A stand-in whose jobs run with an image that can train."""
+def gateway(s3: S3) -> Iterator[Gateway]:
+    """The storage buckets of the same account, on another store."""
+    with bucket_gateway(s3.port) as made:
+        yield made
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StandIn]:
+    """A stand-in whose jobs run with an image that can train, and reach the buckets of a test that
+    has them."""
     skip_without_pods()
     inside = image(tmp_path / "image")
-    machines = JobMachines(tmp_path / "hub", time.time, [inside], path_of(inside))
+    has_buckets = "gateway" in request.fixturenames
+    reach = request.getfixturevalue("gateway").ports if has_buckets else ()
+    machines = JobMachines(tmp_path / "hub", time.time, [inside], path_of(inside), reach)
     hub = Hub(time.time, machines)
     hub.knobs.scheduling_s = 0.3
     machines.hub = hub
@@ -83,6 +96,25 @@ def test_a_training_is_planned_rented_watched_fetched_and_billed(
     assert billed in tenant.run("report", run.run_id), "a begun minute is billed whole"
     assert "nothing" in tenant.run("reap").lower()
     assert jobs.hub.live() == []
+
+
+def test_checkpoints_of_a_job_live_on_in_a_storage_bucket(
+    jobs: StandIn, tenant: User, gateway: Gateway, s3: S3
+) -> None:
+    """Data and checkpoints go by presigned requests: the job has neither token nor key."""
+    tenant.environment |= s3.environment | {"AWS_ENDPOINT_URL_S3": gateway.url}
+    place = ("--bucket", f"s3://{BUCKET}/{tenant.folder.name.replace('_', '-')}")
+    tenant.run(*LAUNCH, *data(tenant), *place)
+    (run,) = tenant.ledger().runs.values()
+    assert run.outcome is Outcome.FINISHED
+    (job,) = jobs.hub.jobs.values()
+    assert CANARY not in repr(job.spec)
+    for folder in tenant.home.glob("runs/*/*/checkpoints"):
+        shutil.rmtree(folder)
+    best = tenant.json("fetch-best", "--into", str(tenant.folder / "best"), "--json")
+    assert best["checkpoint"] == "fast/step-00000040"
+    assert gateway.cached_gets > 0, "the job brought its data by way of the cache"
+    assert gateway.refused == []
 
 
 def test_a_smoke_run_sees_the_time_out_and_the_exit_end_real_jobs(

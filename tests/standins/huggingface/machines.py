@@ -101,8 +101,9 @@ class JobMachines(RealMachines):
         now: Callable[[], float],
         keep: Sequence[Path] = (),
         image_env: Mapping[str, str] | None = None,
+        reach: Sequence[int] = (),
     ) -> None:
-        super().__init__(folder, Knobs(), now, list, keep, image_env or {})
+        super().__init__(folder, Knobs(), now, list, keep, image_env or {}, reach)
         self.hub: Hub = None  # type: ignore[assignment]
         self.user_key, self.gateway_key = self._folder / "user_key", self._folder / "gateway_key"
         for path in (self.user_key, self.gateway_key):

@@ -34,6 +34,7 @@ _BLOCK = 1 << 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
 _TIMEOUT_S = 30.0
 _MAX_ANSWER_BYTES = 65_536
+_MOST_REDIRECTS = 3
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")
 
@@ -135,10 +136,17 @@ class Objects:
         """
         if start == end:
             return
-        connection, path = self._connection(url)
         try:
-            connection.request("GET", path, headers={"Range": f"bytes={start}-{end - 1}"})
-            response = connection.getresponse()
+            for _ in range(_MOST_REDIRECTS):
+                connection, path = self._connection(url)
+                connection.request("GET", path, headers={"Range": f"bytes={start}-{end - 1}"})
+                response = connection.getresponse()
+                if response.status not in (302, 307):
+                    break
+                # A store may name a cache that has the bytes. Its address is a right of its own:
+                # nothing of this request goes there, and the bytes are held against their hash.
+                response.read(_MAX_ANSWER_BYTES)
+                url = _redirected(url, response.getheader("Location") or "")
             if response.status not in (200, 206) or (response.status == 200 and start):
                 raise _refusal(url, response.status, response.read(_MAX_ANSWER_BYTES))
             at = start
@@ -192,6 +200,17 @@ def _name(url: str) -> str:
     """The last three parts of an object's name, without the query."""
     path = urllib.parse.unquote(urllib.parse.urlsplit(url).path)
     return "/".join(path.split("/")[-3:])[:200]
+
+
+def _redirected(url: str, location: str) -> str:
+    """
+    Raises:
+        StoreError: the answer names no address, or one that is read by others on the way.
+    """
+    target = urllib.parse.urljoin(url, location)
+    if not location or url.partition(":")[0] != target.partition(":")[0]:
+        raise StoreError(f"{_name(url)}: redirected to no address of its kind", refused=True)
+    return target
 
 
 def _refusal(url: str, status: int, answer: bytes) -> StoreError:
