@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trmcloud.providers.registry  # noqa: F401 (fills the traits)
-from trmcloud.adapters.request_budget import NoneLeft, Priority, RequestBudget, budget_of
+from trmcloud.adapters.request_budget import Priority, RequestBudget, budget_of
 from trmcloud.core.catalog.providers import RequestLimit
+from trmcloud.ports.compute import ThrottledError
 
 AT = 1_800_000_000.0
 MINUTE = (RequestLimit(60, 60.0),)
@@ -43,7 +44,14 @@ def path(tmp_path: Path) -> Path:
 def budget(
     path: Path | None, time: Time, limits: tuple[RequestLimit, ...] = MINUTE, told: bool = False
 ) -> RequestBudget:
-    return RequestBudget(path, limits, unlimited_unless_told=told, now=time.now, sleep=time.sleep)
+    return RequestBudget(
+        path,
+        limits,
+        seller="RunPod",
+        unlimited_unless_told=told,
+        now=time.now,
+        sleep=time.sleep,
+    )
 
 
 def taken(of: RequestBudget, priority: Priority = Priority.ORDINARY, most: int = 1000) -> int:
@@ -51,7 +59,7 @@ def taken(of: RequestBudget, priority: Priority = Priority.ORDINARY, most: int =
     for count in range(most):
         try:
             of.take(priority, 0.0)
-        except NoneLeft:
+        except ThrottledError:
             return count
     return most
 
@@ -97,8 +105,9 @@ def test_lists_and_ends_have_what_others_must_leave(path: Path, time: Time) -> N
 def test_it_waits_no_longer_than_it_may(path: Path, time: Time) -> None:
     of = budget(path, time)
     taken(of)
-    with pytest.raises(NoneLeft) as told:
-        of.take(Priority.ORDINARY, 1.9)
+    with pytest.raises(ThrottledError, match="RunPod was asked too often") as told:
+        of.take(Priority.ORDINARY, 1.9, "RunPod, GET /v2/pods")
+    assert (told.value.where, told.value.sent) == ("RunPod, GET /v2/pods", False)
     assert told.value.retry_after_s == pytest.approx(2.0)
     assert time.at == AT
     assert of.take(Priority.ORDINARY, 2.1) == pytest.approx(2.0)
@@ -108,12 +117,12 @@ def test_a_pause_that_one_is_asked_for_is_kept_by_all(path: Path, time: Time) ->
     one, other = budget(path, time), budget(path, time)
     one.hold(30.0)
     for priority in (Priority.ORDINARY, Priority.LIST):
-        with pytest.raises(NoneLeft) as told:
+        with pytest.raises(ThrottledError) as told:
             other.take(priority, 29.0)
         assert told.value.retry_after_s == pytest.approx(30.0)
     assert other.take(Priority.END, 0.0) == pytest.approx(10.0), "an end is tried after 10 s"
     one.hold(None)
-    with pytest.raises(NoneLeft):
+    with pytest.raises(ThrottledError):
         other.take(Priority.LIST, 19.0)
     assert other.take(Priority.LIST, 21.0) == pytest.approx(20.0), "no pause shortens another"
 
@@ -121,11 +130,11 @@ def test_a_pause_that_one_is_asked_for_is_kept_by_all(path: Path, time: Time) ->
 def test_a_pause_of_hours_keeps_no_list_for_longer_than_two_minutes(path: Path, time: Time) -> None:
     of = budget(path, time)
     of.hold(86_400.0)
-    with pytest.raises(NoneLeft):
+    with pytest.raises(ThrottledError):
         of.take(Priority.LIST, 119.0)
     time.at += 120.0
     assert of.take(Priority.LIST, 0.0) == 0.0
-    with pytest.raises(NoneLeft):
+    with pytest.raises(ThrottledError):
         of.take(Priority.ORDINARY, 170.0)
     time.at += 180.0
     assert of.take(Priority.ORDINARY, 0.0) == 0.0
@@ -156,7 +165,7 @@ def test_what_a_provider_states_takes_the_place_of_what_is_documented(
     one.learn(policy, '"minute";r=9;t=5')
     assert taken(other) == most
     one.learn(policy, '"minute";r=0;t=50')
-    with pytest.raises(NoneLeft) as told:
+    with pytest.raises(ThrottledError) as told:
         other.take(Priority.LIST, 0.0)
     assert told.value.retry_after_s == pytest.approx(50.0)
 

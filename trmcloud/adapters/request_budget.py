@@ -31,6 +31,7 @@ from typing import Any
 
 from trmcloud.core.catalog.providers import RequestLimit, traits_of
 from trmcloud.core.values import dataclass, replace
+from trmcloud.ports.compute import ThrottledError
 
 FOLDER = "requests"
 """Below the home."""
@@ -66,14 +67,6 @@ class Priority(Enum):
         return self.value[1]
 
 
-class NoneLeft(Exception):
-    """No request can be sent in the time that the caller has; one can in ``retry_after_s``."""
-
-    def __init__(self, retry_after_s: float) -> None:
-        super().__init__(f"no request is left for {retry_after_s:.0f} s")
-        self.retry_after_s = retry_after_s
-
-
 @dataclass(frozen=True)
 class _State:
     """``levels``: requests left in each limit's bucket at ``at`` (epoch s). ``held_at`` and
@@ -94,24 +87,26 @@ class RequestBudget:
         path: Path | None,
         limits: Sequence[RequestLimit],
         *,
+        seller: str = "the provider",
         unlimited_unless_told: bool = False,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``unlimited_unless_told``: the provider says in each answer which limits hold, and none
-        do where it says nothing."""
+        """``seller``: the provider's name in errors. ``unlimited_unless_told``: the provider says
+        in each answer which limits hold, and none do where it says nothing."""
         self._path, self._limits = path, tuple(limits)
-        self._unlimited_unless_told = unlimited_unless_told
+        self._seller, self._unlimited_unless_told = seller, unlimited_unless_told
         self._now, self._sleep = now, sleep
         self._own: _State | None = None
         self._has_warned = False
 
-    def take(self, priority: Priority, wait_s: float) -> float:
+    def take(self, priority: Priority, wait_s: float, where: str = "") -> float:
         """Take one request, waiting for it up to ``wait_s``; returns the seconds that it waited.
-        One that ends a pod waits for nothing but a 429, for ``most_hold_s`` at most.
+        One that ends a pod waits only after a 429, for ``most_hold_s`` at most. ``where``: the
+        request, for the error.
 
         Raises:
-            NoneLeft: it would take longer. Nothing was taken.
+            ThrottledError: it would take longer. Nothing was taken.
         """
         waited_s = 0.0
         while True:
@@ -119,7 +114,12 @@ class RequestBudget:
             if needed_s <= 0:
                 return waited_s
             if waited_s + needed_s > wait_s and priority is not Priority.END:
-                raise NoneLeft(needed_s)
+                raise ThrottledError(
+                    f"{self._seller} was asked too often by this home's commands: nothing was sent",
+                    where=where,
+                    retry_after_s=needed_s,
+                    sent=False,
+                )
             pause_s = min(max(needed_s, _LEAST_PAUSE_S), _LONGEST_PAUSE_S)
             self._sleep(pause_s)
             waited_s += pause_s
@@ -267,8 +267,13 @@ def budget_of(
     """The budget that the processes of ``home`` share for the account of ``key``. Its file is named
     by the key's hash, which opens nothing."""
     name = f"{provider}-{sha256(key.encode()).hexdigest()[:12]}.json"
-    limits = traits_of(provider).request_limits
-    return RequestBudget(home / FOLDER / name, limits, unlimited_unless_told=unlimited_unless_told)
+    traits = traits_of(provider)
+    return RequestBudget(
+        home / FOLDER / name,
+        traits.request_limits,
+        seller=traits.title,
+        unlimited_unless_told=unlimited_unless_told,
+    )
 
 
 def _size(limit: RequestLimit) -> float:
