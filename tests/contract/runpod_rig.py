@@ -8,6 +8,8 @@ from typing import Any
 
 from tests.standins.runpod.standin import GivenClock, StandIn
 from trmcloud.adapters.pod_history import Sightings
+from trmcloud.adapters.request_budget import RequestBudget
+from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.money import Usd
@@ -42,13 +44,24 @@ class Rig:
         self.standin.control.advance(seconds)
 
 
-def build(clocked: Clocked, *, key: str | None = None, notes: Path | None = None) -> Rig:
+def build(
+    clocked: Clocked,
+    *,
+    key: str | None = None,
+    notes: Path | None = None,
+    requests: Path | None = None,
+) -> Rig:
+    """``requests``: the file of the account's request budget; None: there is no budget."""
     standin, clock = clocked
-    http = Http(
-        standin.api_key if key is None else key,
-        now=clock,
-        sleep=lambda seconds: standin.control.advance(seconds),
-    )
+
+    def sleep(seconds: float) -> None:
+        standin.control.advance(seconds)
+
+    budget = None
+    if requests is not None:
+        limits = traits_of("runpod").request_limits
+        budget = RequestBudget(requests, limits, unlimited_unless_told=True, now=clock, sleep=sleep)
+    http = Http(standin.api_key if key is None else key, now=clock, sleep=sleep, budget=budget)
     api = RunPodApi(http, standin.url)
     graphql = RunPodGraphql(http, f"{standin.url}/graphql")
     compute = RunPodCompute(api, graphql, keys, boot_payload, now=clock, sightings=Sightings(notes))

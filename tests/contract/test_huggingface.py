@@ -25,12 +25,13 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.ports.compute import ThrottledError
 from trmcloud.providers.huggingface import secrets, self_end
 from trmcloud.providers.huggingface.api import JobsApi, read_job
 from trmcloud.providers.huggingface.checkup import check_account
 from trmcloud.providers.huggingface.compute import WAITS
 from trmcloud.providers.huggingface.create import timeout_s
-from trmcloud.providers.huggingface.http import Http, ThrottledError
+from trmcloud.providers.huggingface.http import Http
 from trmcloud.providers.huggingface.offers import live_prices, offers_of, price_rows
 
 

@@ -15,6 +15,7 @@ import pytest
 from tests.contract.runpod_rig import keys
 from tests.contract.vast_rig import Rig, build, request, vast
 from tests.standins.vast.world import Instance
+from trmcloud.adapters.request_budget import RequestBudget
 from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.errors import (
@@ -184,6 +185,16 @@ def test_a_throttled_create_waits_and_is_asked_again(rig: Rig) -> None:
     rig.standin.set(throttle=3, retry_after="2")
     rig.compute.create(request(rig))
     assert len(rig.standin.live()) == 1
+
+
+def test_pauses_after_429_double_until_a_request_succeeds(rig: Rig) -> None:
+    budget = RequestBudget(None, (), now=rig.clock, sleep=rig.on)
+    api = VastApi(rig.standin.api_key, rig.standin.url, now=rig.clock, sleep=rig.on, budget=budget)
+    for refused, paused_s in ((3, 2.0 + 4.0 + 8.0), (1, 2.0)):
+        rig.standin.set(throttle=refused)
+        began_at = rig.clock()
+        assert api.instances() == []
+        assert rig.clock() - began_at == pytest.approx(paused_s, abs=0.1)
 
 
 def test_an_hour_of_429_is_a_final_refusal_and_rents_nothing(rig: Rig) -> None:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trmcloud.providers.registry  # noqa: F401 (fills the traits)
-from trmcloud.adapters.request_budget import NoneLeft, Priority, RequestBudget, budget_of
+from trmcloud.adapters.request_budget import Priority, RequestBudget, budget_of
 from trmcloud.core.catalog.providers import RequestLimit
+from trmcloud.ports.compute import ThrottledError
 
 AT = 1_800_000_000.0
 MINUTE = (RequestLimit(60, 60.0),)
@@ -43,7 +44,14 @@ def path(tmp_path: Path) -> Path:
 def budget(
     path: Path | None, time: Time, limits: tuple[RequestLimit, ...] = MINUTE, told: bool = False
 ) -> RequestBudget:
-    return RequestBudget(path, limits, unlimited_unless_told=told, now=time.now, sleep=time.sleep)
+    return RequestBudget(
+        path,
+        limits,
+        seller="RunPod",
+        unlimited_unless_told=told,
+        now=time.now,
+        sleep=time.sleep,
+    )
 
 
 def taken(of: RequestBudget, priority: Priority = Priority.ORDINARY, most: int = 1000) -> int:
@@ -51,7 +59,7 @@ def taken(of: RequestBudget, priority: Priority = Priority.ORDINARY, most: int =
     for count in range(most):
         try:
             of.take(priority, 0.0)
-        except NoneLeft:
+        except ThrottledError:
             return count
     return most
 
@@ -97,8 +105,9 @@ def test_lists_and_ends_have_what_others_must_leave(path: Path, time: Time) -> N
 def test_it_waits_no_longer_than_it_may(path: Path, time: Time) -> None:
     of = budget(path, time)
     taken(of)
-    with pytest.raises(NoneLeft) as told:
-        of.take(Priority.ORDINARY, 1.9)
+    with pytest.raises(ThrottledError, match="RunPod was asked too often") as told:
+        of.take(Priority.ORDINARY, 1.9, "RunPod, GET /v2/pods")
+    assert (told.value.where, told.value.sent) == ("RunPod, GET /v2/pods", False)
     assert told.value.retry_after_s == pytest.approx(2.0)
     assert time.at == AT
     assert of.take(Priority.ORDINARY, 2.1) == pytest.approx(2.0)
@@ -108,40 +117,100 @@ def test_a_pause_that_one_is_asked_for_is_kept_by_all(path: Path, time: Time) ->
     one, other = budget(path, time), budget(path, time)
     one.hold(30.0)
     for priority in (Priority.ORDINARY, Priority.LIST):
-        with pytest.raises(NoneLeft) as told:
+        with pytest.raises(ThrottledError) as told:
             other.take(priority, 29.0)
         assert told.value.retry_after_s == pytest.approx(30.0)
     assert other.take(Priority.END, 0.0) == pytest.approx(10.0), "an end is tried after 10 s"
     one.hold(None)
-    with pytest.raises(NoneLeft):
+    with pytest.raises(ThrottledError):
         other.take(Priority.LIST, 19.0)
     assert other.take(Priority.LIST, 21.0) == pytest.approx(20.0), "no pause shortens another"
 
 
-def test_a_pause_of_hours_keeps_no_list_for_longer_than_two_minutes(path: Path, time: Time) -> None:
+def test_a_pause_of_hours_keeps_no_list_for_longer_than_three_minutes(
+    path: Path, time: Time
+) -> None:
     of = budget(path, time)
     of.hold(86_400.0)
-    with pytest.raises(NoneLeft):
-        of.take(Priority.LIST, 119.0)
-    time.at += 120.0
-    assert of.take(Priority.LIST, 0.0) == 0.0
-    with pytest.raises(NoneLeft):
-        of.take(Priority.ORDINARY, 170.0)
+    with pytest.raises(ThrottledError):
+        of.take(Priority.LIST, 179.0)
     time.at += 180.0
+    assert of.take(Priority.LIST, 0.0) == 0.0
+    with pytest.raises(ThrottledError):
+        of.take(Priority.ORDINARY, 119.0)
+    time.at += 120.0
     assert of.take(Priority.ORDINARY, 0.0) == 0.0
 
 
-def test_an_hour_of_429_without_a_time_is_asked_ever_more_rarely(path: Path, time: Time) -> None:
+@pytest.mark.parametrize("named_s", [None, 0.0, 1.0])
+@pytest.mark.parametrize(
+    ("priority", "longest_s"), [(Priority.ORDINARY, 300.0), (Priority.LIST, 180.0)]
+)
+def test_each_further_429_doubles_the_pause_whatever_time_it_names(
+    path: Path, time: Time, named_s: float | None, priority: Priority, longest_s: float
+) -> None:
+    one, other = budget(path, time), budget(path, time)
+    pauses = []
+    for of in (one, other) * 6:
+        pauses.append(of.take(priority, 3600.0))
+        of.hold(named_s)
+    first_s = {None: 2.0, 0.0: 0.0, 1.0: 1.0}[named_s]
+    doubled = [first_s]
+    while len(doubled) < 11:
+        doubled.append(min(max(2.0, 2.0 * doubled[-1]), 300.0))
+    assert pauses == pytest.approx([0.0, *(min(each, longest_s) for each in doubled)], abs=0.1)
+
+
+def test_the_pauses_end_with_a_success_or_after_a_long_silence(path: Path, time: Time) -> None:
     of = budget(path, time)
-    asked = 0
-    while time.at < AT + 3600.0:
+    for _ in range(10):
         of.take(Priority.LIST, 3600.0)
         of.hold(None)
-        asked += 1
-    assert asked <= 40, "2, 4, 8 s and so on, then two minutes"
-    time.at += 1000.0
+    of.take(Priority.LIST, 3600.0)
+    of.learn(None, None)
+    assert of.take(Priority.ORDINARY, 0.0) == 0.0, "what was left of the pause is over"
     of.hold(None)
-    assert of.take(Priority.LIST, 3.0) == pytest.approx(2.0), "a later one begins anew"
+    assert of.take(Priority.LIST, 3600.0) == pytest.approx(2.0)
+    of.hold(None)
+    time.at += 4.0 + 4.0 + 900.0
+    of.take(Priority.LIST, 0.0)
+    of.hold(None)
+    assert of.take(Priority.LIST, 3600.0) == pytest.approx(8.0), "that was not long"
+    of.hold(None)
+    time.at += 16.0 + 16.0 + 901.0
+    of.take(Priority.LIST, 0.0)
+    of.hold(None)
+    assert of.take(Priority.LIST, 3600.0) == pytest.approx(2.0)
+
+
+def test_a_request_that_was_under_way_neither_doubles_a_pause_nor_ends_it(
+    path: Path, time: Time
+) -> None:
+    one, other, third = (budget(path, time) for _ in range(3))
+    for each in (one, other, third):
+        each.take(Priority.ORDINARY, 0.0)
+    one.hold(30.0)
+    other.hold(None)
+    third.learn(None, None)
+    assert third.take(Priority.ORDINARY, 3600.0) == pytest.approx(30.0)
+
+
+def test_the_429s_of_ends_keep_no_list_waiting(path: Path, time: Time) -> None:
+    """A list must go out while ends are refused for an hour, since a pod may have ended itself."""
+    ends, lists = budget(path, time), budget(path, time)
+    ends.hold(3600.0)
+    for _ in range(17):
+        ends.take(Priority.END, 0.0)
+        ends.hold(3600.0)
+    with pytest.raises(ThrottledError) as told:
+        lists.take(Priority.LIST, 0.0)
+    assert told.value.retry_after_s == pytest.approx(10.0, abs=0.1)
+    ends.learn(None, None)
+    with pytest.raises(ThrottledError):
+        lists.take(Priority.LIST, 9.0)
+    lists.take(Priority.LIST, 11.0)
+    lists.learn(None, None)
+    assert ends.take(Priority.ORDINARY, 0.0) == 0.0
 
 
 RUNPODS = '"minute";q=120;w=60,"hour";q=3000;w=3600,"day";q=50000;w=86400'
@@ -156,7 +225,7 @@ def test_what_a_provider_states_takes_the_place_of_what_is_documented(
     one.learn(policy, '"minute";r=9;t=5')
     assert taken(other) == most
     one.learn(policy, '"minute";r=0;t=50')
-    with pytest.raises(NoneLeft) as told:
+    with pytest.raises(ThrottledError) as told:
         other.take(Priority.LIST, 0.0)
     assert told.value.retry_after_s == pytest.approx(50.0)
 
@@ -199,11 +268,15 @@ def test_a_clock_that_is_set_neither_adds_requests_nor_holds_them_back(
     [
         "{", "[]", "\0" * 30, "9" * 5000, '{"version": 1}', '{"version": 2}',
         json.dumps({"version": 1, "at": AT, "limits": [[60, 60]], "levels": [],
-                    "held_at": 0, "hold_until": 0}),
+                    "held_at": 0, "hold_until": 0, "paused_at": 0}),
         json.dumps({"version": 1, "at": AT, "limits": [[60, 60]], "levels": [-1e9],
-                    "held_at": 0, "hold_until": 0}),
-        '{"version": 1, "at": NaN, "limits": [], "levels": [], "held_at": 0, "hold_until": 0}',
-        '{"version": 1, "at": 1, "limits": [[0, 0]], "levels": [0], "held_at": 0, "hold_until": 0}',
+                    "held_at": 0, "hold_until": 0, "paused_at": 0}),
+        '{"version": 1, "at": NaN, "limits": [], "levels": [],'
+        ' "held_at": 0, "hold_until": 0, "paused_at": 0}',
+        '{"version": 1, "at": 1, "limits": [], "levels": [],'
+        ' "held_at": 0, "hold_until": 0, "paused_at": 1}',
+        '{"version": 1, "at": 1, "limits": [[0, 0]], "levels": [0],'
+        ' "held_at": 0, "hold_until": 0, "paused_at": 0}',
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_begun_anew_and_that_is_said_once(

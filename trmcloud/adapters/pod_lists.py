@@ -1,5 +1,5 @@
-"""A provider's list of pods, read rarely, and a create that comes back where the provider asks for
-time. For providers that are rented by an API of their own."""
+"""A cached list of a provider's pods, and a create that is repeated after 429. For providers with
+an adapter of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import inf
 from typing import Generic, TypeVar
 
 from trmcloud.core.errors import ProviderError, ProviderRefused
-from trmcloud.ports.compute import Throttled
+from trmcloud.ports.compute import Throttled, ThrottledError
 
 LONGEST_HOLD_S = 60.0
 """The longest that a list is left alone where the provider asks for it."""
@@ -20,16 +20,11 @@ Row = TypeVar("Row")
 
 
 class PodList(Generic[Row]):
-    """The last list, and its failure. ``read`` asks the provider, ``now`` gives epoch seconds, and
-    ``throttled`` is the error of 429 with its ``retry_after_s``. ``lock`` is held in a read."""
+    """The last list, and its failure. ``read`` asks the provider, and ``now`` gives epoch seconds.
+    ``lock`` is held in a read."""
 
-    def __init__(
-        self,
-        read: Callable[[], list[Row]],
-        now: Callable[[], float],
-        throttled: type[ProviderError],
-    ) -> None:
-        self._read, self._now, self._throttled = read, now, throttled
+    def __init__(self, read: Callable[[], list[Row]], now: Callable[[], float]) -> None:
+        self._read, self._now = read, now
         self.lock = threading.RLock()
         self.rows: list[Row] = []
         """Of the last list that could be read; empty before the first."""
@@ -61,8 +56,8 @@ class PodList(Generic[Row]):
                 rows = self._read()
             except ProviderError as error:
                 self._failed, self._at = error, self._now()
-                is_held = isinstance(error, self._throttled)
-                self._hold_s = min(LONGEST_HOLD_S, _retry_after_s(error) or 0.0) if is_held else 0.0
+                wait_s = error.retry_after_s if isinstance(error, ThrottledError) else None
+                self._hold_s = min(LONGEST_HOLD_S, wait_s or 0.0)
                 raise
             self.rows, self._failed, self._hold_s, self._at = rows, None, 0.0, self._now()
             return rows
@@ -73,12 +68,11 @@ class PodList(Generic[Row]):
         unlike a create whose answer was lost.
 
         Raises:
-            ProviderError: ``throttled``.
-            ProviderRefused: nothing was asked for.
+            ThrottledError, ProviderRefused: nothing was asked for.
         """
         try:
             return self.get(fresh_s) if fresh_s else self.read()
-        except (self._throttled, ProviderRefused):
+        except (ThrottledError, ProviderRefused):
             raise
         except ProviderError as error:
             raise ProviderRefused(
@@ -102,26 +96,25 @@ class PodList(Generic[Row]):
 def create_patiently(
     create: Callable[[], str],
     *,
-    throttled: type[ProviderError],
     untold_wait_s: float,
     now: Callable[[], float],
     sleep: Callable[[float], None],
     asked_again: bool = False,
 ) -> str:
-    """Return what ``create`` returns. After ``throttled`` it is called again, when the provider
-    says, else after ``untold_wait_s``, for at most ``THROTTLED_S`` in all. ``asked_again``: whoever
-    asks comes back later by himself, and is answered at once.
+    """Return what ``create`` returns. After a ``ThrottledError`` it is called again, after the time
+    that the error names, else after ``untold_wait_s``, and for ``THROTTLED_S`` in all at most.
+    ``asked_again``: the caller repeats its create later, so that it is called once only.
 
     Raises:
-        Throttled: the provider went on asking for time; nothing was made.
+        Throttled: each call was throttled; nothing was made.
     """
     began_at = now()
     while True:
         try:
             return create()
-        except throttled as error:
-            told_s = _retry_after_s(error)
-            wait_s = max(1.0, told_s if told_s is not None else untold_wait_s)
+        except ThrottledError as error:
+            named_s = error.retry_after_s
+            wait_s = max(1.0, named_s if named_s is not None else untold_wait_s)
             waited_s = now() - began_at
             if asked_again or not 0 <= waited_s <= THROTTLED_S - wait_s:
                 raise Throttled(
@@ -129,11 +122,6 @@ def create_patiently(
                     where=error.where,
                     next_step="launch again later, or with --wait-for: this account's quota of"
                     " requests is used up",
-                    retry_s=told_s or 0.0,
+                    retry_s=named_s or 0.0,
                 ) from None
             sleep(wait_s)
-
-
-def _retry_after_s(error: ProviderError) -> float | None:
-    told_s = getattr(error, "retry_after_s", None)
-    return float(told_s) if told_s is not None else None

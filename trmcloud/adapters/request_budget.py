@@ -6,9 +6,11 @@ account, and each takes its request from there before it sends it.
 
 Each limit of N requests in W seconds is kept as a bucket of N/2 that is filled with N/2 in W
 seconds: within any W seconds no more than N are sent. Where a provider says which limits hold, by
-``RateLimit-Policy``, those take the place of the documented ones. Its 429 holds back every process.
+``RateLimit-Policy``, those take the place of the documented ones.
 
-What ends a pod is never kept waiting for a bucket, and lists, by which an end is proven, may use
+A 429 pauses every process. Each further one doubles the pause, until a request succeeds.
+
+A request that ends a pod never waits for a bucket, and lists, by which an end is proven, may use
 what other requests must leave. The file loses nothing that matters: where it cannot be used,
 requests are sent without it.
 """
@@ -31,6 +33,7 @@ from typing import Any
 
 from trmcloud.core.catalog.providers import RequestLimit, traits_of
 from trmcloud.core.values import dataclass, replace
+from trmcloud.ports.compute import ThrottledError
 
 FOLDER = "requests"
 """Below the home."""
@@ -39,22 +42,23 @@ _MOST_LIMITS = 6
 _LOCK_TRIES, _LOCK_PAUSE_S = 50, 0.01
 """A process that was stopped while it had the lock must not stop the others."""
 _LONGEST_PAUSE_S = 5.0
-"""The longest pause before the file is read again: another process may have been told to wait."""
+"""The longest sleep before the file is read again: another process may have had a 429."""
 _LEAST_PAUSE_S = 0.001
 """Epoch seconds as a float are no finer than a quarter of a microsecond."""
 DEFAULT_HOLD_S = 2.0
-"""After the first 429 that names no time."""
+"""The pause after a first 429 that names no time."""
 _LONGEST_HOLD_S = 300.0
-_AGAIN_S = 60.0
-"""A 429 that comes so long after the last pause, beyond its own length, begins anew."""
+"""The longest pause that doubling gives; a provider may name a longer one."""
+_AGAIN_S = 900.0
+"""Where no request was sent for so long after a pause, and its own length, nothing is doubled."""
 
 
 class Priority(Enum):
-    """``reserve``: the share of a bucket that a request must leave. ``most_hold_s``: the time for
-    which a provider's 429 keeps it from being sent, at most."""
+    """``reserve``: the share of a bucket that a request must leave. ``most_hold_s``: the longest
+    part of a pause for which it waits; ends count it from the last 429."""
 
     ORDINARY = 0.4, 300.0
-    LIST = 0.1, 120.0
+    LIST = 0.1, 180.0
     END = -math.inf, 10.0
 
     @property
@@ -66,24 +70,18 @@ class Priority(Enum):
         return self.value[1]
 
 
-class NoneLeft(Exception):
-    """No request can be sent in the time that the caller has; one can in ``retry_after_s``."""
-
-    def __init__(self, retry_after_s: float) -> None:
-        super().__init__(f"no request is left for {retry_after_s:.0f} s")
-        self.retry_after_s = retry_after_s
-
-
 @dataclass(frozen=True)
 class _State:
-    """``levels``: requests left in each limit's bucket at ``at`` (epoch s). ``held_at`` and
-    ``hold_until``: when the provider last asked for a pause, and until when."""
+    """``levels``: requests left in each limit's bucket at ``at`` (epoch s). ``held_at``: the last
+    429. ``paused_at`` and ``hold_until``: the last pause; ``paused_at`` is 0 once a request has
+    succeeded after it."""
 
     at: float
     limits: tuple[RequestLimit, ...]
     levels: tuple[float, ...]
     held_at: float = 0.0
     hold_until: float = 0.0
+    paused_at: float = 0.0
 
 
 class RequestBudget:
@@ -94,24 +92,28 @@ class RequestBudget:
         path: Path | None,
         limits: Sequence[RequestLimit],
         *,
+        seller: str = "the provider",
         unlimited_unless_told: bool = False,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``unlimited_unless_told``: the provider says in each answer which limits hold, and none
-        do where it says nothing."""
+        """``seller``: the provider's name in errors. ``unlimited_unless_told``: the provider says
+        in each answer which limits hold, and none do where it says nothing."""
         self._path, self._limits = path, tuple(limits)
-        self._unlimited_unless_told = unlimited_unless_told
+        self._seller, self._unlimited_unless_told = seller, unlimited_unless_told
         self._now, self._sleep = now, sleep
         self._own: _State | None = None
+        self._taken_after = 0.0
+        """``paused_at`` of the pause that the last request waited for; ends wait for none."""
         self._has_warned = False
 
-    def take(self, priority: Priority, wait_s: float) -> float:
+    def take(self, priority: Priority, wait_s: float, where: str = "") -> float:
         """Take one request, waiting for it up to ``wait_s``; returns the seconds that it waited.
-        One that ends a pod waits for nothing but a 429, for ``most_hold_s`` at most.
+        One that ends a pod waits only after a 429, for ``most_hold_s`` at most. ``where``: the
+        request, for the error.
 
         Raises:
-            NoneLeft: it would take longer. Nothing was taken.
+            ThrottledError: it would take longer. Nothing was taken.
         """
         waited_s = 0.0
         while True:
@@ -119,43 +121,47 @@ class RequestBudget:
             if needed_s <= 0:
                 return waited_s
             if waited_s + needed_s > wait_s and priority is not Priority.END:
-                raise NoneLeft(needed_s)
+                raise ThrottledError(
+                    f"{self._seller} was asked too often by this home's commands: nothing was sent",
+                    where=where,
+                    retry_after_s=needed_s,
+                    sent=False,
+                )
             pause_s = min(max(needed_s, _LEAST_PAUSE_S), _LONGEST_PAUSE_S)
             self._sleep(pause_s)
             waited_s += pause_s
 
     def hold(self, retry_after_s: float | None) -> None:
-        """The provider answered 429: no process asks before ``retry_after_s`` have passed. Where it
-        names no time, each 429 soon after another doubles the pause."""
+        """The provider answered 429: pause all processes for ``retry_after_s``, and for twice the
+        last pause, up to 300 s, where no request has succeeded since."""
         with self._opened() as file:
             state, now = self._read(file), self._now()
-            last_s = max(0.0, state.hold_until - state.held_at)
-            paused_s = min(last_s, Priority.LIST.most_hold_s)  # requests that were under way: no
-            is_again = paused_s <= now - state.held_at <= 2.0 * last_s + _AGAIN_S
-            doubled_s = max(DEFAULT_HOLD_S, 2.0 * last_s) if is_again else DEFAULT_HOLD_S
-            named_s = None if retry_after_s is None else max(0.0, retry_after_s)
-            seconds = min(doubled_s, _LONGEST_HOLD_S) if named_s is None else named_s
-            until = max(now + seconds, state.hold_until if state.held_at <= now else 0.0)
-            self._write(file, replace(state, held_at=now, hold_until=until))
+            self._write(file, _paused(state, now, retry_after_s, self._taken_after))
 
     def learn(self, policy: str | None, left: str | None) -> None:
-        """Take over the limits that an answer states: its headers ``RateLimit-Policy`` and
-        ``RateLimit`` of the IETF's draft, None where there is none. An answer without them says
-        something only where the provider says so."""
-        told = _policy(policy or "")
-        if not told and not self._unlimited_unless_told:
-            return
+        """A request has succeeded: end the pauses, and take over the limits that its answer states.
+
+        They are in the headers ``RateLimit-Policy`` and ``RateLimit`` of the IETF's draft, None
+        where there is none. An answer without them says that there are no limits only where the
+        provider says so.
+        """
+        taken_after, self._taken_after = self._taken_after, 0.0
+        states = _policy(policy or "")
+        if not states and not self._unlimited_unless_told:
+            states = self._limits
         spent_s = _until_reset_s(left or "")
-        if told == self._limits and not spent_s:
+        if states == self._limits and not (spent_s or taken_after):
             return
         with self._opened() as file:
-            state = self._read(file)
-            if state.limits != told:
-                held = state.held_at, state.hold_until
-                self._write(file, _State(self._now(), told, _full(told), *held))
-        self._limits = told
-        if spent_s:
-            self.hold(spent_s)
+            state, now = self._read(file), self._now()
+            if taken_after == state.paused_at:  # no other pause has begun since it was sent
+                state = replace(state, hold_until=min(state.hold_until, now), paused_at=0.0)
+            if state.limits != states:
+                state = replace(state, at=now, limits=states, levels=_full(states))
+            if spent_s:
+                state = _paused(state, now, spent_s, doubles=False)  # no 429
+            self._write(file, state)
+        self._limits = states
 
     # -- how -------------------------------------------------------------------------------------
 
@@ -185,6 +191,7 @@ class RequestBudget:
                 for limit, level in zip(state.limits, state.levels, strict=True)
             )
             self._write(file, replace(state, levels=left))
+            self._taken_after = 0.0 if priority is Priority.END else state.paused_at
             return 0.0
 
     @contextmanager
@@ -245,6 +252,7 @@ class RequestBudget:
                 "levels": state.levels,
                 "held_at": state.held_at,
                 "hold_until": state.hold_until,
+                "paused_at": state.paused_at,
             }
         ).encode()
         try:
@@ -267,8 +275,13 @@ def budget_of(
     """The budget that the processes of ``home`` share for the account of ``key``. Its file is named
     by the key's hash, which opens nothing."""
     name = f"{provider}-{sha256(key.encode()).hexdigest()[:12]}.json"
-    limits = traits_of(provider).request_limits
-    return RequestBudget(home / FOLDER / name, limits, unlimited_unless_told=unlimited_unless_told)
+    traits = traits_of(provider)
+    return RequestBudget(
+        home / FOLDER / name,
+        traits.request_limits,
+        seller=traits.title,
+        unlimited_unless_told=unlimited_unless_told,
+    )
 
 
 def _size(limit: RequestLimit) -> float:
@@ -292,7 +305,31 @@ def _filled(state: _State, now: float) -> _State:
 def _held_s(state: _State, priority: Priority, now: float) -> float:
     if state.held_at > now:
         return 0.0  # by a clock that has been set back since
-    return min(state.hold_until, state.held_at + priority.most_hold_s) - now
+    since = state.held_at if priority is Priority.END else state.paused_at
+    return min(state.hold_until, since + priority.most_hold_s) - now
+
+
+def _paused(
+    state: _State,
+    now: float,
+    named_s: float | None,
+    taken_after: float = 0.0,
+    *,
+    doubles: bool = True,
+) -> _State:
+    """Return the state after a 429 that names ``named_s``. A request that did not wait for the
+    pause, since it was under way or ends a pod, neither doubles it nor begins another one."""
+    seconds = DEFAULT_HOLD_S if named_s is None else max(0.0, named_s)
+    if state.held_at > now:  # by a clock that has been set back since
+        return replace(state, held_at=now, hold_until=now + seconds, paused_at=now)
+    began_at, pause_s = now, state.hold_until - state.paused_at
+    if state.paused_at and now < state.hold_until and taken_after != state.paused_at:
+        began_at = state.paused_at
+        seconds = 0.0 if named_s is None else seconds
+    elif state.paused_at and doubles and now <= state.hold_until + pause_s + _AGAIN_S:
+        seconds = max(seconds, DEFAULT_HOLD_S, min(2.0 * pause_s, _LONGEST_HOLD_S))
+    until = max(now + seconds, state.hold_until)  # no pause shortens another
+    return replace(state, held_at=now, hold_until=until, paused_at=began_at)
 
 
 def _state_of(text: bytes) -> _State:
@@ -305,17 +342,19 @@ def _state_of(text: bytes) -> _State:
     data: Any = json.loads(text)
     limits = tuple(RequestLimit(int(n), float(s)) for n, s in data["limits"])
     levels = tuple(map(float, data["levels"]))
-    times = tuple(float(data[name]) for name in ("at", "held_at", "hold_until"))
+    names = ("at", "held_at", "hold_until", "paused_at")
+    at, held_at, hold_until, paused_at = (float(data[name]) for name in names)
     sound = (
         data["version"] == 1
         and len(limits) == len(levels) <= _MOST_LIMITS
-        and all(map(math.isfinite, (*levels, *times)))
+        and all(map(math.isfinite, (*levels, at, held_at, hold_until)))
+        and 0.0 <= paused_at <= hold_until
         and all(each.requests > 0 and 0 < each.window_s < math.inf for each in limits)
         and all(abs(level) <= _size(each) for each, level in zip(limits, levels, strict=True))
     )
     if not sound:
         raise ValueError("numbers that cannot be")
-    return _State(times[0], limits, levels, *times[1:])
+    return _State(at, limits, levels, held_at, hold_until, paused_at)
 
 
 _QUOTA = re.compile(r";\s*q\s*=\s*(\d{1,9})\s*;\s*w\s*=\s*(\d{1,9})")

@@ -53,8 +53,8 @@ def can_tell(context: Context, provider: str) -> bool:
 def read_funds(
     context: Context, provider: str, at_most_s: float = 0.0, but: str = ""
 ) -> tuple[Funds | None, str]:
-    """(what is free of the balance at ``provider``, why that is not known). Both are empty where no
-    balance is stated there. ``but``: a run whose own reservation is not held against it."""
+    """Return (the balance at ``provider`` and what runs hold of it, why that is not known). Both
+    are empty where its API has no balance. ``but``: a run whose reservation is left out."""
     if not can_tell(context, provider):
         return None, ""
     reading = read_balance(context, provider, at_most_s)

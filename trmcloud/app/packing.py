@@ -1,8 +1,8 @@
-"""Sources that travel to a machine: what it runs, what that imports, and no more, as a tar.gz.
+"""Pack the sources that a machine runs, with those that they import and no others, as a tar.gz.
 
-The closure is computed from the sources, so that nobody has to keep a list. Comments, docstrings
-and annotations stay behind, lines keep their numbers, so that a traceback from a pod can be read
-beside a checkout.
+The files are found by following the imports; there is no list of them. Comments, docstrings and
+annotations are removed. Lines keep their numbers, so that a traceback from a pod can be read beside
+a checkout.
 """
 
 from __future__ import annotations

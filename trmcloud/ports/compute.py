@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.catalog.torch_builds import POD_BUILD
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.errors import FinalRefusal, NotSupported, ProviderRefused
+from trmcloud.core.errors import FinalRefusal, NotSupported, ProviderError, ProviderRefused
 from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
@@ -216,6 +216,41 @@ class PodRequest:
             contract.ENV_AUTHORIZED_KEY: keys.user_public.strip(),
             **{name: base64.b64encode(text.encode()).decode() for name, text in packed.items()},
         }
+
+
+class TransientError(ProviderError):
+    """A request that failed and can be repeated: after ``retry_after_s``, where the provider names
+    a time. ``sent`` is False where it cannot have reached the provider."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        next_step: str = "wait a minute; check the network",
+        retry_after_s: float | None = None,
+        sent: bool = True,
+    ) -> None:
+        super().__init__(what, where=where, next_step=next_step)
+        self.retry_after_s, self.sent = retry_after_s, sent
+
+
+class ThrottledError(TransientError):
+    """The account has sent too many requests: the provider answered 429, or this home's budget has
+    none left. Nothing was done."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        next_step: str = "wait a minute; fewer commands at once",
+        retry_after_s: float | None = None,
+        sent: bool = True,
+    ) -> None:
+        super().__init__(
+            what, where=where, next_step=next_step, retry_after_s=retry_after_s, sent=sent
+        )
 
 
 class Throttled(FinalRefusal):

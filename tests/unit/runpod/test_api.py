@@ -18,13 +18,12 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
 )
+from trmcloud.ports.compute import ThrottledError, TransientError
 from trmcloud.providers.runpod.api import LIST_S, MOST_PAGES, NO_CAPACITY
 from trmcloud.providers.runpod.http import (
     ApiRetired,
     Http,
     NotThere,
-    ThrottledError,
-    TransientError,
 )
 
 # -- What each answer of RunPod's becomes, and what is asked again ------------------------------

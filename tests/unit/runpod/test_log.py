@@ -10,8 +10,9 @@ import httpx2 as httpx
 import pytest
 
 from tests.unit.runpod.conftest import Answer, Scripted, problem
+from trmcloud.ports.compute import TransientError
 from trmcloud.providers.runpod import http as http_module
-from trmcloud.providers.runpod.http import STREAM_BYTES, STREAM_S, NotThere, TransientError
+from trmcloud.providers.runpod.http import STREAM_BYTES, STREAM_S, NotThere
 
 
 def streamed(*chunks: bytes | Exception, given: list[bytes] | None = None) -> httpx.Response:

@@ -13,8 +13,9 @@ import pytest
 from trmcloud.core.control.observation import BootTrouble
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
+from trmcloud.ports.compute import ThrottledError, TransientError
 from trmcloud.providers.runpod import offers
-from trmcloud.providers.runpod.http import Http, ThrottledError, TransientError
+from trmcloud.providers.runpod.http import Http
 from trmcloud.providers.runpod.offers import ListedOffer, live_offers, read_catalogue
 from trmcloud.providers.runpod.records import (
     ALL_EVERY_S,

@@ -24,7 +24,8 @@ from urllib.parse import quote, urlsplit
 from trmcloud.adapters.request_budget import Priority
 from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError
 from trmcloud.core.values import dataclass
-from trmcloud.providers.huggingface.http import Http, NotThere, ThrottledError, TransientError
+from trmcloud.ports.compute import ThrottledError, TransientError
+from trmcloud.providers.huggingface.http import Http, NotThere
 
 SCHEDULING, RUNNING = "SCHEDULING", "RUNNING"
 LIVE = (SCHEDULING, RUNNING)

@@ -38,7 +38,6 @@ from trmcloud.providers.huggingface.api import (
     JobsApi,
 )
 from trmcloud.providers.huggingface.create import job_spec, timeout_s
-from trmcloud.providers.huggingface.http import ThrottledError
 from trmcloud.providers.huggingface.offers import flavors_of, hourly
 from trmcloud.providers.huggingface.secrets import IMAGE
 
@@ -95,7 +94,7 @@ class HuggingFaceCompute(Compute):
         self._image, self._environment = image, dict(environment or {})
         self._ssh_key, self._known_hosts = ssh_key, known_hosts
         self.ahead_s = 0.0
-        self._pods = PodList(self._look, now, ThrottledError)
+        self._pods = PodList(self._look, now)
         self._lock = self._pods.lock
         self._ended: dict[str, tuple[Job, str]] = {}
         self._refused: dict[str, str] = {}
@@ -113,7 +112,6 @@ class HuggingFaceCompute(Compute):
         """
         return create_patiently(
             lambda: self._create(request),
-            throttled=ThrottledError,
             untold_wait_s=UNTOLD_WAIT_S,
             now=self._now,
             sleep=self._api.http.sleep,

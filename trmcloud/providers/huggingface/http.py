@@ -18,7 +18,7 @@ from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from trmcloud.adapters.request_budget import NoneLeft, Priority, RequestBudget
+from trmcloud.adapters.request_budget import Priority, RequestBudget
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import (
     AccessDenied,
@@ -30,6 +30,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.text import one_line
 from trmcloud.io.requests import pause_s, send
+from trmcloud.ports.compute import ThrottledError, TransientError
 from trmcloud.providers.huggingface.secrets import TOKENS_PAGE
 
 USER_AGENT = "trmcloud"
@@ -42,32 +43,13 @@ STREAM_BYTES = 1 << 18
 LONGEST_RETRY_AFTER_S = 86_400
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
 _MAX_DETAIL = 300
+_OUTAGES = "wait a minute; https://status.huggingface.co shows outages"
+"""The next step where the Hub itself fails."""
 
 _RESETS_IN = re.compile(r";\s*r\s*=\s*\d+\s*;\s*t\s*=\s*(\d{1,6})")
 """Of the header ``RateLimit`` of a 429: seconds until requests count anew."""
 
 Params = Sequence[tuple[str, str]]
-
-
-class TransientError(ProviderError):
-    """A read that may be tried again. ``retry_after_s`` is the server's own wish; ``sent`` is False
-    where the request cannot have reached it."""
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        where: str,
-        retry_after_s: float | None = None,
-        sent: bool = True,
-        next_step: str = "wait a minute; https://status.huggingface.co shows outages",
-    ) -> None:
-        super().__init__(what, where=where, next_step=next_step)
-        self.retry_after_s, self.sent = retry_after_s, sent
-
-
-class ThrottledError(TransientError):
-    """429: nothing was done, and the same may be asked again after ``retry_after_s``."""
 
 
 class NotThere(ProviderError):
@@ -155,7 +137,9 @@ class Http:
         where = self.where(method, url)
         if not url.startswith(f"{self.base}/"):
             raise ProviderError(f"a page of its list is at another host: {url:.100}", where=where)
-        timeout_s = max(1.0, timeout_s - self._take(priority, where, timeout_s))
+        if self._budget is not None:
+            waited_s = self._budget.take(priority, min(REQUEST_S, timeout_s), where)
+            timeout_s = max(1.0, timeout_s - waited_s)
         self.requests += 1
         try:
             with send(self._request(method, url, body), timeout_s) as answer:
@@ -216,7 +200,8 @@ class Http:
         """
         where = self.where("GET", url)
         asked = f"{url}?{urlencode(list(params))}" if params else url
-        self._take(Priority.ORDINARY, where, STREAM_S)
+        if self._budget is not None:
+            self._budget.take(Priority.ORDINARY, STREAM_S, where)
         self.requests += 1
         received, ends_at = bytearray(), time.monotonic() + STREAM_S
         try:
@@ -250,24 +235,6 @@ class Http:
 
     # -- how -------------------------------------------------------------------------------------
 
-    def _take(self, priority: Priority, where: str, wait_s: float) -> float:
-        """Wait until a request may be sent; returns the seconds that it took.
-
-        Raises:
-            ThrottledError
-        """
-        if self._budget is None:
-            return 0.0
-        try:
-            return self._budget.take(priority, min(REQUEST_S, wait_s))
-        except NoneLeft as error:
-            raise ThrottledError(
-                "Hugging Face was asked too often by this home's commands: nothing was sent",
-                where=where,
-                retry_after_s=error.retry_after_s,
-                next_step="wait a minute; fewer commands at once",
-            ) from None
-
     def _request(self, method: str, url: str, body: Any) -> urllib.request.Request:
         headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
         if self._token:
@@ -281,7 +248,9 @@ class Http:
     def _no_answer(self, error: Exception, where: str) -> TransientError:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(cause, TimeoutError):
-            return TransientError("Hugging Face did not answer in time", where=where)
+            return TransientError(
+                "Hugging Face did not answer in time", where=where, next_step=_OUTAGES
+            )
         # The address is not known, or takes no connection: nothing was sent.
         unsent = isinstance(cause, ConnectionRefusedError) or type(cause).__name__ in (
             "gaierror",
@@ -311,7 +280,9 @@ class Http:
             what = f"Hugging Face asks to be asked less often: {detail}"
             return ThrottledError(what, where=where, retry_after_s=wait_s)
         if code == 408 or code >= 500:
-            return TransientError(f"Hugging Face answers {code}: {detail}", where=where)
+            return TransientError(
+                f"Hugging Face answers {code}: {detail}", where=where, next_step=_OUTAGES
+            )
         if 300 <= code < 400:
             return ProviderError(
                 f"Hugging Face's address answers {code}: it has moved, or a proxy is in between",

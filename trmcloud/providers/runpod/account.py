@@ -17,8 +17,8 @@ from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.errors import AccessDenied, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.ports.compute import ProviderLimit
-from trmcloud.providers.runpod.http import ApiRetired, Http, NotThere, ThrottledError
+from trmcloud.ports.compute import ProviderLimit, ThrottledError
+from trmcloud.providers.runpod.http import ApiRetired, Http, NotThere
 from trmcloud.providers.runpod.models import usd, usd_exact
 
 _ACCOUNT = "query { myself { id clientBalance currentSpendPerHr spendLimit } }"

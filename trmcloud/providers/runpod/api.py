@@ -29,8 +29,9 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
 )
+from trmcloud.ports.compute import ThrottledError, TransientError
 from trmcloud.providers.runpod import models
-from trmcloud.providers.runpod.http import CREATE_S, Http, NotThere, ThrottledError, TransientError
+from trmcloud.providers.runpod.http import CREATE_S, Http, NotThere
 
 #: Texts of refusals that mean "nothing was made, try elsewhere", as they were met in the field:
 #: there is no code for it. Lower case; any part of the detail.

@@ -29,7 +29,14 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.ports.compute import Compute, PodKeys, PodRequest, ProviderLimit, VolumeSeen
+from trmcloud.ports.compute import (
+    Compute,
+    PodKeys,
+    PodRequest,
+    ProviderLimit,
+    ThrottledError,
+    VolumeSeen,
+)
 from trmcloud.providers.runpod import models
 from trmcloud.providers.runpod.account import (
     GraphqlUnavailable,
@@ -38,7 +45,6 @@ from trmcloud.providers.runpod.account import (
 )
 from trmcloud.providers.runpod.api import RunPodApi
 from trmcloud.providers.runpod.create import ANYWHERE, create_body
-from trmcloud.providers.runpod.http import ThrottledError
 from trmcloud.providers.runpod.offers import read_catalogue
 from trmcloud.providers.runpod.records import Biller, BootLogs
 from trmcloud.providers.runpod.secrets import IMAGE
@@ -89,7 +95,7 @@ class RunPodCompute(Compute):
         self._boot_logs = BootLogs(api, now)
         self._keys, self._payload = keys, payload
         self._image, self._environment = image, dict(environment or {})
-        self._pods = PodList(self._look, now, ThrottledError)
+        self._pods = PodList(self._look, now)
         self._lock = self._pods.lock
         self._made_at = -inf
         self._prepaid = PrepaidBalance(graphql, now)
@@ -106,7 +112,6 @@ class RunPodCompute(Compute):
         """
         return create_patiently(
             lambda: self._create(request),
-            throttled=ThrottledError,
             untold_wait_s=UNTOLD_WAIT_S,
             now=self._now,
             sleep=self._api.http.sleep,

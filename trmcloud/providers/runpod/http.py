@@ -17,7 +17,7 @@ from typing import Any
 import httpx2 as httpx
 import tenacity
 
-from trmcloud.adapters.request_budget import NoneLeft, Priority, RequestBudget
+from trmcloud.adapters.request_budget import Priority, RequestBudget
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import (
     AccessDenied,
@@ -28,6 +28,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.core.text import one_line
+from trmcloud.ports.compute import ThrottledError, TransientError
 
 USER_AGENT = "trmcloud"
 """RunPod's front refuses some libraries' default names."""
@@ -43,25 +44,8 @@ _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 8.0
 _MAX_DETAIL = 300
 _MAX_VIOLATION, _MOST_VIOLATIONS = 100, 3
-
-
-class TransientError(ProviderError):
-    """A read that may be tried again; ``retry_after_s`` is the server's own wish."""
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        where: str,
-        retry_after_s: float | None = None,
-        next_step: str = "wait a minute; https://uptime.runpod.io tells of outages",
-    ) -> None:
-        super().__init__(what, where=where, next_step=next_step)
-        self.retry_after_s = retry_after_s
-
-
-class ThrottledError(TransientError):
-    """429: nothing was done, and the same may be asked again after ``retry_after_s``."""
+_OUTAGES = "wait a minute; https://uptime.runpod.io shows outages"
+"""The next step where RunPod itself fails."""
 
 
 class ApiRetired(FinalRefusal):
@@ -169,7 +153,10 @@ class Http:
             httpx.HTTPError: no answer came.
             ThrottledError: nothing was sent: the requests of this account are used up.
         """
-        timeout_s = max(1.0, timeout_s - self._take(priority, method, url, timeout_s))
+        if self._budget is not None:
+            most_s = min(REQUEST_S, timeout_s)
+            waited_s = self._budget.take(priority, most_s, self.where(method, url))
+            timeout_s = max(1.0, timeout_s - waited_s)
         self.requests += 1
         response = self._client.request(
             method,
@@ -184,31 +171,15 @@ class Http:
                 self.skew_s = self.now() - parsedate_to_datetime(date).timestamp()
             except (ValueError, TypeError):
                 self.skew_s = None
-        if self._budget is not None:
-            if response.status_code == 429:
-                self._budget.hold(_retry_after(response.headers.get("Retry-After")))
-            elif response.is_success and "/v2/" in url:
-                stated = response.headers
-                self._budget.learn(stated.get("RateLimit-Policy"), stated.get("RateLimit"))
+        self._hold_after_429(response)
+        if self._budget is not None and response.is_success and "/v2/" in url:
+            stated = response.headers
+            self._budget.learn(stated.get("RateLimit-Policy"), stated.get("RateLimit"))
         return response
 
-    def _take(self, priority: Priority, method: str, url: str, wait_s: float) -> float:
-        """Wait until a request may be sent; returns the seconds that it took.
-
-        Raises:
-            ThrottledError
-        """
-        if self._budget is None:
-            return 0.0
-        try:
-            return self._budget.take(priority, min(REQUEST_S, wait_s))
-        except NoneLeft as error:
-            raise ThrottledError(
-                "RunPod was asked too often by this home's commands: nothing was sent",
-                where=self.where(method, url),
-                retry_after_s=error.retry_after_s,
-                next_step="wait a minute; fewer commands at once",
-            ) from None
+    def _hold_after_429(self, response: httpx.Response) -> None:
+        if self._budget is not None and response.status_code == 429:
+            self._budget.hold(_retry_after(response.headers.get("Retry-After")))
 
     def read(
         self,
@@ -241,7 +212,9 @@ class Http:
                     method, url, params=params, body=body, timeout_s=timeout_s, priority=priority
                 )
             except httpx.TimeoutException:
-                raise TransientError("RunPod did not answer in time", where=where) from None
+                raise TransientError(
+                    "RunPod did not answer in time", where=where, next_step=_OUTAGES
+                ) from None
             except httpx.TransportError as error:
                 raise TransientError(
                     f"RunPod cannot be reached: {error}",
@@ -274,7 +247,8 @@ class Http:
             ProviderError: there is none, as ``refusal`` says, or no answer came.
         """
         where = self.where("GET", url)
-        self._take(Priority.ORDINARY, "GET", url, STREAM_S)
+        if self._budget is not None:
+            self._budget.take(Priority.ORDINARY, STREAM_S, where)
         self.requests += 1
         ends_at = time.monotonic() + STREAM_S
         received = bytearray()
@@ -288,6 +262,7 @@ class Http:
             ) as response:
                 if not response.is_success:
                     response.read()
+                    self._hold_after_429(response)
                     raise self.refusal(response, where)
                 for chunk in response.iter_bytes():
                     received += chunk
@@ -296,7 +271,9 @@ class Http:
         except httpx.ReadTimeout:
             pass  # as such a stream ends for who does not wait for more
         except httpx.HTTPError as error:
-            raise TransientError(f"RunPod's log cannot be read: {error}", where=where) from None
+            raise TransientError(
+                f"RunPod's log cannot be read: {error}", where=where, next_step=_OUTAGES
+            ) from None
         text = bytes(received[:STREAM_BYTES]).decode("utf-8", "replace")
         return re.split(r"\r\n|\n|\r", text)
 
@@ -359,7 +336,9 @@ class Http:
                 retry_after_s=_retry_after(response.headers.get("Retry-After")),
             )
         if code == 408 or code >= 500:
-            return TransientError(f"RunPod answers {code}: {detail}", where=where)
+            return TransientError(
+                f"RunPod answers {code}: {detail}", where=where, next_step=_OUTAGES
+            )
         if 300 <= code < 400:
             return ProviderError(
                 f"RunPod's address answers {code}: it has moved, or a proxy stands in between",

@@ -34,9 +34,9 @@ from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodSta
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.storage import price_per_hour
+from trmcloud.ports.compute import ThrottledError
 from trmcloud.providers.runpod import models
 from trmcloud.providers.runpod.api import RunPodApi
-from trmcloud.providers.runpod.http import ThrottledError
 
 ASK_EVERY_S = 20.0
 UNCHANGED_S = 1800.0

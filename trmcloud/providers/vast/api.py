@@ -31,7 +31,7 @@ from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import quote_plus, urlsplit
 
-from trmcloud.adapters.request_budget import NoneLeft, Priority, RequestBudget
+from trmcloud.adapters.request_budget import Priority, RequestBudget
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import (
     AccessDenied,
@@ -45,6 +45,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.text import one_line
 from trmcloud.io.requests import pause_s, send
+from trmcloud.ports.compute import ThrottledError, TransientError
 from trmcloud.providers.vast.secrets import ENV_KEY
 
 USER_AGENT = "trmcloud"
@@ -65,24 +66,8 @@ _CREDIT = ("insufficient_credit", "lacks credit", "insufficient credit")
 _NEVER_SENT = (ConnectionRefusedError, socket.gaierror)
 
 
-class ThrottledError(ProviderError):
-    """429: nothing was done, and the same may be asked again after ``retry_after_s``."""
-
-    def __init__(self, what: str, *, where: str, retry_after_s: float | None) -> None:
-        super().__init__(what, where=where, next_step="wait a minute; fewer commands at once")
-        self.retry_after_s = retry_after_s
-
-
 class NotThere(ProviderError):
     """404: this account has no such thing, as far as this answer goes."""
-
-
-class _RetryableRead(ProviderError):
-    """A read that may be tried again. ``sent`` is False where no request left this machine."""
-
-    def __init__(self, what: str, *, where: str, sent: bool = True) -> None:
-        super().__init__(what, where=where, next_step="wait a minute; check the network")
-        self.sent = sent
 
 
 class Instance(NamedTuple):
@@ -200,7 +185,9 @@ class VastApi:
             data = self._send("PUT", path, body=body, timeout_s=CREATE_S)
         except NotThere as error:
             raise self._no_capacity(error.what, error.where) from None
-        except _RetryableRead as error:
+        except ThrottledError:
+            raise
+        except TransientError as error:
             if not error.sent:
                 raise ProviderError(
                     error.what, where=error.where, next_step=error.next_step
@@ -314,10 +301,10 @@ class VastApi:
                     method, path, params=params, body=body,
                     timeout_s=max(1.0, min(REQUEST_S, left_s)), priority=priority,
                 )  # fmt: skip
-            except (_RetryableRead, ThrottledError) as error:
-                told_s = error.retry_after_s if isinstance(error, ThrottledError) else None
+            except TransientError as error:
                 wait_s = pause_s(failures, _FIRST_WAIT_S, _LONGEST_WAIT_S)
-                wait_s = told_s if told_s is not None else wait_s
+                if error.retry_after_s is not None:
+                    wait_s = error.retry_after_s
                 if wait_s >= bound - (self.now() - began):
                     raise
                 self.sleep(wait_s)
@@ -335,7 +322,9 @@ class VastApi:
     ) -> dict[str, Any]:
         """One request, one answer: its JSON."""
         where, url = self._where(method, path), self._base + path
-        timeout_s = max(1.0, timeout_s - self._take(priority, where, timeout_s))
+        if self._budget is not None:
+            waited_s = self._budget.take(priority, min(REQUEST_S, timeout_s), where)
+            timeout_s = max(1.0, timeout_s - waited_s)
         if params:
             url += "?" + "&".join(
                 f"{name}={quote_plus(each if isinstance(each, str) else json.dumps(each))}"
@@ -351,6 +340,8 @@ class VastApi:
         try:
             with send(request, timeout_s) as answer:
                 content = answer.read(MAX_BYTES)
+                if self._budget is not None:
+                    self._budget.learn(None, None)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refused(error, where) from None
@@ -358,29 +349,15 @@ class VastApi:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             sent = not isinstance(reason, _NEVER_SENT)
             what = f"vast.ai cannot be reached: {self.clean(str(reason)) or type(reason).__name__}"
-            raise _RetryableRead(what, where=where, sent=sent) from None
+            raise TransientError(what, where=where, sent=sent) from None
         try:
             told = json.loads(content)
         except (ValueError, RecursionError):
             told = None
         if not isinstance(told, dict):
             text = self.clean(content[:_MAX_DETAIL].decode("utf-8", "replace"))
-            raise _RetryableRead(f"vast.ai's answer is no JSON object: {text!r}", where=where)
+            raise TransientError(f"vast.ai's answer is no JSON object: {text!r}", where=where)
         return told
-
-    def _take(self, priority: Priority, where: str, wait_s: float) -> float:
-        """Wait until a request may be sent; returns the seconds that it took.
-
-        Raises:
-            ThrottledError
-        """
-        if self._budget is None:
-            return 0.0
-        try:
-            return self._budget.take(priority, min(REQUEST_S, wait_s))
-        except NoneLeft as error:
-            what = "vast.ai was asked too often by this home's commands: nothing was sent"
-            raise ThrottledError(what, where=where, retry_after_s=error.retry_after_s) from None
 
     def _refused(self, error: urllib.error.HTTPError, where: str) -> ProviderError:
         try:
@@ -433,7 +410,7 @@ class VastApi:
         if code in (404, 410):
             return NotThere(f"vast.ai knows no such thing: {text}", where=where)
         if code == 408 or code >= 500:
-            return _RetryableRead(f"vast.ai answers {code}: {text}", where=where)
+            return TransientError(f"vast.ai answers {code}: {text}", where=where)
         if 300 <= code < 400:
             return ProviderError(
                 f"vast.ai's address answers {code}: it has moved, or a proxy stands in between",

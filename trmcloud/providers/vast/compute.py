@@ -32,7 +32,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.storage import pod_disks_gb, price_per_hour
 from trmcloud.ports.compute import Compute, PodKeys, PodRequest, ProviderLimit
-from trmcloud.providers.vast.api import Instance, ThrottledError, VastApi, labelled
+from trmcloud.providers.vast.api import Instance, VastApi, labelled
 from trmcloud.providers.vast.create import GREETING, create_body
 from trmcloud.providers.vast.offers import VastOffer, asks_of, name_of, query
 from trmcloud.providers.vast.secrets import IMAGE
@@ -80,7 +80,7 @@ class VastCompute(Compute):
         self._seen = sightings if sightings is not None else Sightings(None)
         self._image, self._environment = image, dict(environment or {})
         self._biller = Biller(api, self._seen, now)
-        self._pods = PodList(self._look, now, ThrottledError)
+        self._pods = PodList(self._look, now)
         self._lock = self._pods.lock
         self._limit: tuple[float, ProviderLimit | None] = (-inf, None)
         self._given: dict[str, tuple[str, int]] = {}
@@ -97,7 +97,6 @@ class VastCompute(Compute):
         """
         return create_patiently(
             lambda: self._create(request),
-            throttled=ThrottledError,
             untold_wait_s=UNTOLD_WAIT_S,
             now=self._now,
             sleep=self._api.sleep,
