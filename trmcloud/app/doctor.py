@@ -168,7 +168,7 @@ def _prices(offers: Sequence[Offer], now: float) -> Finding:
         return Finding("prices", "warn", text, "trmcloud prices refresh")
     text = f"{usual.title}'s are {min(rented)} to {max(rented)} days old"
     if max(rented) > FRESH_DAYS:
-        text += f"; those beyond {FRESH_DAYS} are planned dearer, and last"
+        text += f"; those beyond {FRESH_DAYS} are planned dearer"
     if min(rented) > _WEEK_DAYS:
         return Finding("prices", "warn", text, "trmcloud prices refresh")
     return Finding("prices", "ok", text)

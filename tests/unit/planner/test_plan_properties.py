@@ -16,7 +16,7 @@ from trmcloud.adapters.files import load_recipe, source_of
 from trmcloud.cli.views.plan_explain import batch_lines
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.interruptions import NOT_KNOWN
-from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS, Offer
+from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.estimates import outlook_on, with_machine
@@ -83,10 +83,6 @@ def worth(candidate: Candidate, objective: str) -> float:
     return {"cheapest": cost, "fastest": hours}.get(objective, cost + hours * 18)
 
 
-def is_old(candidate: Candidate) -> bool:
-    return NOW - candidate.priced_at > FRESH_DAYS * DAY_S
-
-
 @few
 @given(offers, budgets, budgets, objectives)
 def test_more_budget_never_gives_a_worse_best_plan(
@@ -97,10 +93,7 @@ def test_more_budget_never_gives_a_worse_best_plan(
     after = plan(table, large, objective).recommended
     if before is not None:
         assert after is not None
-        # A fresh quote that more money makes fit goes before an old one, whatever that is worth.
-        assert is_old(after) <= is_old(before)
-        if is_old(after) == is_old(before):
-            assert worth(after, objective) <= worth(before, objective) * (1 + 1e-9)
+        assert worth(after, objective) <= worth(before, objective) * (1 + 1e-9)
 
 
 @few
@@ -111,8 +104,7 @@ def test_dominated_offers_never_win(table: list[Offer], budget: Usd | None, obje
     if chosen is None:
         return
     for other in made.candidates:
-        assert other.provider == "nobody" or not (is_old(chosen) and fits(other) > is_old(other))
-        if fits(other) and other.provider != "nobody" and is_old(other) == is_old(chosen):
+        if fits(other) and other.provider != "nobody":
             cheaper = other.cost_p50 < chosen.cost_p50 - Usd("0.00001")
             sooner = other.hours.p50 < chosen.hours.p50 * (1 - 1e-9)
             no_dearer = other.cost_p50 <= chosen.cost_p50
@@ -154,11 +146,8 @@ def test_filling_a_larger_budget_trains_on_more(table: list[Offer], one: Usd, ot
     before, after = plan(table, small, fill=True), plan(table, large, fill=True)
     if before.recommended is not None:
         assert after.recommended is not None
-        # What more money does first is to make a fresh quote fit where an old one had to serve.
-        assert is_old(after.recommended) <= is_old(before.recommended)
         tokens = [sum(p.tokens for p in c.phases) for c in (before.recommended, after.recommended)]
-        if is_old(after.recommended) == is_old(before.recommended):
-            assert tokens[0] <= tokens[1]
+        assert tokens[0] <= tokens[1]
 
 
 @few
@@ -246,7 +235,7 @@ def test_it_lands_at_its_guides_31_hours_within_1000_dollars(guides: Candidate) 
     assert guides.hard_stop_s / 3600 == pytest.approx(31, abs=0.5)
     assert 29 < guides.soft_stop_s / 3600 < 31
     assert guides.hours.p50 > 100, "its steps take four times as long as the guide says"
-    assert any("lands at about step" in remark.text for remark in guides.reasons)
+    assert any("finishing needs" in remark.text for remark in guides.reasons)
     assert phase.settings.sharding == "fsdp"
     assert guides.memory_need_gb < 80
     assert checkpoint_bytes(phase.settings) == pytest.approx(103e9, rel=0.01)

@@ -108,7 +108,7 @@ def diff() -> None:
 def _line(offer: Offer, now: float) -> str:
     where = f"{offer.provider} {offer.region}".removesuffix(" any")
     kind = "spot " if offer.spot else "     "
-    old = " (old: planned dearer, and last)" if offer.is_stale(now) else ""
+    old = " (old: planned dearer)" if offer.is_stale(now) else ""
     return (
         f"{offer.gpus:>2} × {offer.sku:<15}{float(offer.rate):>9.2f} $/h {kind}{where:<30}"
         f"{offer.age_days(now):>4} days{old}"
@@ -123,7 +123,7 @@ def _freshness(offers: list[Offer], now: float) -> str:
     text = f"prices {ages[0]} to {ages[-1]} days old"
     if stale:
         text += (
-            f" · {stale} older than {FRESH_DAYS} days are planned dearer, and last:"
+            f" · {stale} older than {FRESH_DAYS} days are planned dearer:"
             " trmcloud prices refresh"
         )
     return text

@@ -12,8 +12,9 @@ from trmcloud.app.planning import OwnHardware
 from trmcloud.cli.views.streams import columns as columns_here
 from trmcloud.cli.views.text import count, print_json
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
-from trmcloud.core.catalog.offers import FRESH_DAYS
+from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS
 from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.planner.estimates import HORIZON_S, HOUR_S
 from trmcloud.core.spec.plan import (
     LIVE_PRICES,
     TRAINER,
@@ -25,6 +26,7 @@ from trmcloud.core.spec.plan import (
     plan_to_json,
 )
 from trmcloud.core.spec.spec import GUIDE_HOUR_VALUE
+from trmcloud.core.storage import traffic_price
 from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
@@ -311,8 +313,8 @@ def _cells(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
         LOCAL if candidate.provider == LOCAL else candidate.hardware,
         candidate.sku[:22],
         where.removesuffix(" any"),
-        f"{float(candidate.rate):.2f}",
-        "" if candidate.provider == LOCAL else f"{age_days(plan, candidate)} d",
+        f"{float(candidate.planned_rate):.2f}",
+        _age_text(plan, candidate),
         hours_text(candidate.hours),
         cost_text(candidate),
         " · ".join(
@@ -320,12 +322,37 @@ def _cells(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
                 None,
                 (
                     fits_text(candidate),
-                    "" if candidate.within_budget else "over budget",
+                    _over_text(plan, candidate),
                     _stock_text(candidate),
                 ),
             )
         ),
     )
+
+
+def _age_text(plan: Plan, candidate: Candidate) -> str:
+    """The quote's age, and by how much dearer than it the candidate is planned."""
+    if candidate.provider == LOCAL:
+        return ""
+    surcharge = float(candidate.planned_rate) / float(candidate.rate) - 1 if candidate.rate else 0.0
+    return f"{age_days(plan, candidate)} d" + (f" +{surcharge:.0%}" if surcharge > 0 else "")
+
+
+def _over_text(plan: Plan, candidate: Candidate) -> str:
+    if candidate.within_budget or not candidate.fits_memory:
+        return ""
+    too_long = candidate.provider == LOCAL and candidate.hours.p50 * HOUR_S > HORIZON_S
+    if too_long and plan.spec.deadline_at is None:
+        return f"over {HORIZON_S / DAY_S:.0f} days"
+    return "over budget" if plan.spec.deadline_at is None else "over budget or deadline"
+
+
+def _extras_text(candidate: Candidate) -> str:
+    """What its dollars hold beside hours × rate."""
+    if candidate.storage < Usd("0.005"):
+        return ""
+    traffic = traffic_price(candidate.provider, candidate.work_gb, candidate.nodes)
+    return f"storage{' and traffic' if traffic else ''} ${float(candidate.storage):,.2f}"
 
 
 def _stock_text(candidate: Candidate) -> str:
@@ -353,9 +380,11 @@ def _plain(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
     for row in rows:
         hardware, sku, where, rate, age, hours, dollars, fits = _cells(plan, row)
         mark = "▸" if row.id == plan.recommended_id else " "
-        old = f" ({age} old)" if age else ""
+        days, _, dearer = age.partition(" +")
+        old = f" ({days} old{f', +{dearer}' if dearer else ''})" if age else ""
         lines.append(f"{mark} {hardware:<13}{hours} h · {dollars} · ${rate}/h{old}")
-        lines.append(f"{'':15}{sku}, {where} · {fits}")
+        about = " · ".join(filter(None, (f"{sku}, {where}", fits, _extras_text(row))))
+        lines.append(f"{'':15}{about}")
     return lines
 
 
@@ -406,10 +435,6 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
         "fastest": "soonest done",
     }.get("" if plan.spec.fills else plan.spec.objective, "most tokens for the money")
     lines = [f"Recommended: {chosen.hardware} — {why}."]
-    if chosen.provider != LOCAL and age_days(plan, chosen) > FRESH_DAYS:
-        lines.append(
-            f"  no price younger than {FRESH_DAYS} days fits: trmcloud prices refresh reads today's"
-        )
     lines += [f"  {reason}" for reason in reasons_to_show(chosen.reasons, verbose=verbose)]
     lines.append(
         f"  lands {_clock(chosen.soft_stop_s)} after start, hard stop {_clock(chosen.hard_stop_s)},"

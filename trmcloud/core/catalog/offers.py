@@ -20,7 +20,7 @@ from trmcloud.core.nearest import suggest_name
 
 DAY_S = 86_400.0
 FRESH_DAYS = 30
-"""A quote older than this is recommended only where no fresher one fits."""
+"""A quote older than this is planned dearer, by ``AGE_MARGINS``."""
 AGE_MARGINS = ((120, 60), (FRESH_DAYS, 30))
 """(older than so many days, planned so many percent dearer), where no newer quote is known. Within
 100 days of 2026 RunPod's list moved up by 20 to 29 %, Nebius' in 240 by 53 %."""

@@ -12,7 +12,13 @@ from trmcloud.core.catalog.offers import DAY_S, Offer, age_margin_percent
 from trmcloud.core.catalog.providers import TRAITS, in_no_catalogue
 from trmcloud.core.contract.bucket_layout import BUCKET_MICROS_PER_GB_MONTH
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
-from trmcloud.core.planner.estimates import HOUR_S, Estimates, landing_point
+from trmcloud.core.planner.estimates import (
+    HORIZON_S,
+    HOUR_S,
+    Estimates,
+    is_too_long,
+    landing_point,
+)
 from trmcloud.core.planner.interruptions import rate_words
 from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.planner.speed import why_untrained
@@ -161,7 +167,7 @@ def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Ca
         startup_s=outlook.startup,
         phases=outlook.phases,
         hours=seconds.scaled(1 / HOUR_S),
-        cost_p10=cost(offer.rate, seconds.p10) + storage.cost(seconds.p10),
+        cost_p10=cost(rate, seconds.p10) + storage.cost(seconds.p10),
         cost_p50=cost(rate, seconds.p50) + storage.cost(seconds.p50),
         cost_p90=cost(rate, seconds.p90) + storage.cost(seconds.p90),
         memory_need_gb=outlook.memory.total,
@@ -310,20 +316,26 @@ def _limits_met(row: RankedOffer, spec: RunSpec, soft_s: float, now: float) -> l
             f" {outlook.tokens:,} tokens in all"
         ]
     lines = []
-    if early is not None:
-        phase, step, steps = early
-        what = "the hours end" if spec.hours is not None else "the budget ends"
-        if spec.budget is None and spec.hours is None:
-            what = "the deadline comes"
-        lines.append(
-            f"{what} before the recipe: lands at about step {step:,} of {steps:,} of {phase}"
-        )
-    if row.within:
-        return lines
     p90_s = outlook.seconds.p90 + outlook.landing_s
     need = cost(row.most, p90_s) + row.storage.cost(p90_s)
-    if spec.budget is not None and need > spec.budget:
+    too_little = spec.budget is not None and need > spec.budget
+    if early is not None:
+        phase, step, steps = early
+        what = "the hours end" if spec.hours is not None else "the deadline comes"
+        text = f"{what} before the recipe: lands at about step {step:,} of {steps:,} of {phase}"
+        if too_little and spec.hours is None:
+            text = f"this budget buys about {step:,} of {steps:,} steps of {phase}"
+            text += f"; finishing needs {need}"
+        lines.append(text)
+    if row.within:
+        return lines
+    if too_little and (early is None or spec.hours is not None):
         lines.append(f"P90 and the landing reserve need {need}, {need - spec.budget} more")
+    if is_too_long(outlook, spec):
+        lines.append(
+            f"this machine would take {p90_s / DAY_S:,.0f} days: not recommended beyond"
+            f" {HORIZON_S / DAY_S:.0f}, but by --hardware local or a --deadline"
+        )
     if spec.deadline_at is not None and p90_s > spec.deadline_at - now:
         late_h = (p90_s - (spec.deadline_at - now)) / HOUR_S
         lines.append(f"P90 needs {p90_s / HOUR_S:,.1f} h: a deadline {late_h:,.1f} h later")

@@ -235,6 +235,8 @@ PULL_BYTES_PER_S = 50e6
 """From a pod to wherever the checkpoint survives, when nothing was measured."""
 UPLOAD_MARGIN_S = 3.0
 """For an upload to be begun and answered for, whatever its size."""
+HORIZON_S = 7 * 86_400.0
+"""This machine is recommended only for what it ends within this time."""
 MANY_EPOCHS = 4
 """Beyond about four passes, repeated text is worth less and less (Muennighoff et al. 2023)."""
 
@@ -432,6 +434,31 @@ def landing_point(outlook: Estimates, soft_stop_s: float) -> tuple[str, int, int
             return phase.name, min(steps, phase.settings.steps), phase.settings.steps
         left -= phase.seconds.p50
     return None
+
+
+def trained_share(outlook: Estimates, spec: RunSpec) -> float:
+    """The share of its planned tokens that the run trains at P50 within its hours of training; 1
+    where those do not end it."""
+    if spec.hours is None or spec.fills or spec.command is not None:
+        return 1.0
+    point = landing_point(outlook, outlook.startup.p50 + spec.hours * HOUR_S)
+    if point is None:
+        return 1.0
+    name, step, steps = point
+    done = 0.0
+    for phase in outlook.phases:
+        if phase.name == name:
+            return (done + phase.tokens * step / steps) / outlook.tokens
+        done += phase.tokens
+    return 1.0
+
+
+def is_too_long(outlook: Estimates, spec: RunSpec) -> bool:
+    """Whether this machine would take longer than it is recommended for, where it was not asked
+    for and no deadline says how long it may take."""
+    if outlook.machine.local is None or spec.hardware or spec.deadline_at is not None:
+        return False
+    return outlook.seconds.p50 > HORIZON_S
 
 
 def last_phase_steps(outlook: Estimates, seconds: float) -> int:

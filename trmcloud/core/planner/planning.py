@@ -24,7 +24,6 @@ from trmcloud.core.catalog.offers import (
     AGE_MARGINS,
     ANYWHERE,
     DAY_S,
-    FRESH_DAYS,
     Offer,
     local_offer,
     with_newer_quotes,
@@ -75,7 +74,7 @@ FALLBACKS = 3
 """Candidates that a launch tries in order."""
 
 
-_MARGINS = ", ".join(f"{percent} % dearer after {days}" for days, percent in AGE_MARGINS[::-1])
+_MARGINS = ", ".join(f"{percent} % dearer after {days} days" for days, percent in AGE_MARGINS[::-1])
 
 
 def make_plan(
@@ -119,7 +118,7 @@ def make_plan(
     made = [make_candidate(row, f"c{number}", spec, now) for number, row in enumerate(kept, 1)]
     paid = next((c for c in made if c.rate and c.fits_memory and c.within_budget), None)
     made = [with_break_even(candidate, paid) for candidate in made]
-    usable = _usable(spec, kept, made, now)
+    usable = _usable(spec, kept, made)
     trained = [c for c in usable if all(is_trained(phase.settings) for phase in c.phases)]
     reservation = max((c.worst_case for c in trained), default=ZERO)
     first = next(iter((*trained, *usable, *made)), None)
@@ -348,12 +347,12 @@ def _lasting(row: RankedOffer, given: PlanningInputs) -> RankedOffer:
 
 
 def _usable(
-    spec: RunSpec, kept: Sequence[RankedOffer], made: Sequence[Candidate], now: float
+    spec: RunSpec, kept: Sequence[RankedOffer], made: Sequence[Candidate]
 ) -> list[Candidate]:
     """Candidates to try in order: useful ones of the hardware asked for, else of the best hardware
-    that the whole recipe fits on. None of an old quote beside a fresh one."""
+    that the whole recipe fits on."""
     usable = [
-        (row.offer.is_stale(now), candidate)
+        candidate
         for row, candidate in zip(kept, made, strict=True)
         if row.outlook.fits
         and row.useful
@@ -362,8 +361,7 @@ def _usable(
     ]
     if not usable:
         return []
-    old, best = usable[0]
-    alike = [c for is_old, c in usable if c.hardware == best.hardware and is_old == old]
+    alike = [c for c in usable if c.hardware == usable[0].hardware]
     tried = alike[:FALLBACKS]
     if spec.wait_s:
         # Whoever waits asks each provider, and has time for several of its offers.
@@ -506,7 +504,7 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
         "last rungs": ", ".join(spec.last_rungs) or "off",
         "patience": f"{spec.patience} evaluations" if spec.patience else "off",
         "strict gate": "on" if spec.strict_gate else "off",
-        "old prices": f"after fresh ones from {FRESH_DAYS} days on; {_MARGINS}",
+        "old prices": _MARGINS,
     }
     if candidate is not None:
         if not candidate.rate:

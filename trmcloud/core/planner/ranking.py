@@ -28,8 +28,10 @@ from trmcloud.core.planner.command_outlook import CommandProbe, command_outlook
 from trmcloud.core.planner.estimates import (
     HOUR_S,
     Estimates,
+    is_too_long,
     last_phase_steps,
     outlook_on,
+    trained_share,
     with_machine,
 )
 from trmcloud.core.planner.roofline import MeasuredSpeed
@@ -137,10 +139,13 @@ def _typed(spec: RunSpec, offer: Offer, nodes: int) -> str:
 
 KEPT_CANDIDATES = 40
 
-#: class (8: cannot be used, 4: P90 over a limit, 2: an old quote, 1: cannot be reached), the
-#: objective's two keys, position
+#: class (16: cannot be used, 8: this machine, for longer than it is recommended, 4: P90 over a
+#: limit, 2: its hours of training end before the recipe, 1: cannot be reached), the objective's two
+#: keys, position
 _Order = tuple[int, float, float, int]
-_UNUSABLE, _OVER, _OLD, _UNREACHABLE = 8, 4, 2, 1
+_UNUSABLE, _TOO_LONG, _OVER, _UNFINISHED, _UNREACHABLE = 16, 8, 4, 2, 1
+_LEAST_SHARE = 1e-9
+"""Of the recipe, that a run counts as training: dollars and hours of the whole stay finite."""
 
 
 class PlanningInputs(NamedTuple):
@@ -159,9 +164,12 @@ class PlanningInputs(NamedTuple):
 def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
     """The offers worth keeping, best first: of every hardware the best, then second ones, …
 
-    Usable ones come before unusable ones, those within budget and deadline before the others, fresh
-    quotes before old ones, and those that can be launched on before those that cannot; then the
-    objective decides. It counts what an offer is planned at; limits, the most it may be billed at.
+    Usable ones come before unusable ones, those within budget and deadline before the others, those
+    that finish the recipe before those whose hours of training end earlier, and those that can be
+    launched on before those that cannot; then the objective decides. It compares equal work: a run
+    that is ended earlier counts with the dollars and hours of the whole. It counts what an offer is
+    planned at, an old quote with its surcharge; limits, the most it may be billed at. This machine
+    comes last of what is usable where it takes longer than ``HORIZON_S``.
     """
     spec, recipe, now, local, tokens_available, measured, source, probed = given
     nodes = spec.nodes
@@ -194,17 +202,15 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
             outlooks[key[:3]] = outlook
             group = groups[key] = _group(outlook, offer, spec, now)
         chosen.append(group)
-        _, _, storage, useful_most, within_most, a, b, c, d, fill, _ = group
-        old = offer.priced_at < fresh_since and not offer.own
-        simple = offer.newer is None and not old and offer.ceiling is None
+        _, _, storage, useful_most, within_most, a, b, c, d, fill, _, rank_class = group
+        is_old = offer.priced_at < fresh_since and not offer.own
+        simple = offer.newer is None and not is_old and offer.ceiling is None
         hourly = storage + (offer.rate.micros if simple else offer.planned_micros(now))
         most: float = hourly
         if offer.spot or offer.ceiling is not None:
             billed = offer.most_rate(now)
             most = billed.micros + storage if billed is not None else math.inf
-        place = 0 if is_reachable(offer.provider) else _UNREACHABLE
-        if old:
-            place += _OLD
+        place = rank_class + (0 if is_reachable(offer.provider) else _UNREACHABLE)
         if most > within_most or most == math.inf:
             place += _OVER
         if most > useful_most or most == math.inf:
@@ -213,14 +219,14 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
             orders.append((place, a + hourly * b, c + hourly * d, position))
             continue
         tokens = fill.tokens(most) if most < math.inf else 0.0
-        place &= _UNREACHABLE + _OLD
+        place &= _UNREACHABLE + _TOO_LONG
         place += 0 if tokens and most <= useful_most else _UNUSABLE
         orders.append((place, -tokens, hourly, position))
     orders.sort()
     ranked = []
     for place, _, _, position in _keep(orders, chosen):
         offer, outlook, storage_there = offers[position], *chosen[position][:2]
-        over = place >= _OVER if spec.fills else bool(place & _OVER)
+        over = place >= _TOO_LONG if spec.fills else bool(place & (_OVER + _TOO_LONG))
         useful = place < _UNUSABLE or not outlook.fits
         rate = offer.planned_rate(now)
         billed = offer.most_rate(now) or rate
@@ -270,6 +276,8 @@ class _Group(NamedTuple):
     fill: _Fill | None
     slot: tuple[str, bool]
     """Hardware, and whether it is this machine."""
+    rank_class: int
+    """What of an offer's class every one of them has."""
 
 
 def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Group:
@@ -282,6 +290,7 @@ def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Grou
     useful_most = room * HOUR_S / (outlook.useful_s + latency_s)
     within_most = room * HOUR_S / p90_s
     p50_h = p50_s / HOUR_S
+    share = max(trained_share(outlook, spec), _LEAST_SHARE)
     cost, time = (after, p50_h), (p50_s, 0.0)
     keys = (after + p50_h * spec.hour_value.micros, p50_h, *time)
     if spec.objective == "fastest":
@@ -294,9 +303,10 @@ def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Grou
         storage.hourly.micros,
         useful_most if outlook.fits and outlook.useful_s <= until_s else -1.0,
         within_most if p90_s <= until_s else -1.0,
-        *keys,
+        *(key / share for key in keys),
         _Fill(outlook, room, until_s, latency_s) if spec.fills else None,
         (outlook.hardware, outlook.machine.local is not None),
+        (_TOO_LONG if is_too_long(outlook, spec) else 0) + (_UNFINISHED if share < 1.0 else 0),
     )
 
 
