@@ -29,7 +29,7 @@ def vast(folder: Path) -> Iterator[Reader]:
         (folder / "notes.txt").write_text("".join(page.read_text("utf-8") for page in pages))
         only = {
             "smoke": "ends itself|prepaid  |^verified",
-            "plan": "^▸",
+            "plan": "^▸|^balance",
             "launch": "^r-|^✔ (Boot|Making)",
             "status": "prepaid",
             "fetch-best": "fetched",

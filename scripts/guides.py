@@ -30,7 +30,6 @@ _PLAN, _RUN = re.compile(r"launch (p-\w+)"), re.compile(r"\br-[0-9a-f]{6}\b")
 _FETCHED = re.compile(r"([\w-]+/own)/[\w.-]+")
 _COMMENT = re.compile(r"\s+# (.*)$")
 _WITHIN_S = 500
-_OFFERS_SHOWN = 6
 _WAITING = r"  Making sure it is gone · .*\n"
 _SHORT = (
     (r"(test settings.*?depth = 1), .*", r"\1, …"),
@@ -126,8 +125,7 @@ def _excerpt(reader: Reader, typed: str, lines: list[str]) -> list[str]:
     """What the page shows of it, ``…`` for the rest."""
     wanted = next((what for start, what in reader.only.items() if typed.startswith(start)), None)
     if wanted is None:
-        is_table = typed.startswith("plan") and any(line.startswith("shown ") for line in lines)
-        return _first_offers(lines) if is_table else lines
+        return lines
     made: list[str] = []
     for line in lines:
         if re.search(wanted, line):
@@ -135,14 +133,6 @@ def _excerpt(reader: Reader, typed: str, lines: list[str]) -> list[str]:
         elif line.strip() and made[-1:] != ["…"]:
             made.append("…")
     return made
-
-
-def _first_offers(lines: list[str]) -> list[str]:
-    """A plan's table, cut to its first offers, and without the chart below it."""
-    shown = next(n for n, line in enumerate(lines) if line.startswith("shown "))
-    last = next(n for n, line in enumerate(lines) if line.startswith("Recommended:"))
-    settings = [line for line in lines[shown:last] if line.startswith("test settings")]
-    return [*lines[: 2 + 2 * _OFFERS_SHOWN], "…", lines[shown], *settings, "…", *lines[last:]]
 
 
 if __name__ == "__main__":

@@ -38,7 +38,6 @@ PICTURE = ROOT / "docs" / "screens" / "demo.svg"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _BEAT = re.compile(r"(fast|extreme)( \w+)? step [\d,]+/")
 _EVERY_NTH_BEAT = 5
-_OFFERS_SHOWN = 2
 _STYLES = (
     (r"^\$ .*", "bold"),
     (r"^▸.*", "bold green"),
@@ -232,10 +231,7 @@ def transcript(log: str) -> str:
 
 
 def plan_of(shown: str) -> str:
-    """A plan's first offers, and what it recommends."""
-    lines = _commands(shown)["plan"]
-    last = next(n for n, line in enumerate(lines) if line.startswith("Recommended:"))
-    return "\n".join([*lines[: 3 + 2 * _OFFERS_SHOWN], "…", lines[last], *lines[-2:]])
+    return "\n".join(_commands(shown)["plan"])
 
 
 def picture_of(shown: str) -> str:

@@ -123,8 +123,7 @@ def _freshness(offers: list[Offer], now: float) -> str:
     text = f"prices {ages[0]} to {ages[-1]} days old"
     if stale:
         text += (
-            f" · {stale} older than {FRESH_DAYS} days are planned dearer:"
-            " trmcloud prices refresh"
+            f" · {stale} older than {FRESH_DAYS} days are planned dearer: trmcloud prices refresh"
         )
     return text
 

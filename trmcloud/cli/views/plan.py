@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _IN_STOPS = ("lands at", "hard stop", "landing reserve")
 """Told by the row "stops", or by a plan's last lines, with and without -v."""
 _NOT_CHOSEN = ("off", "any", "the recipe's")
+_ALWAYS_TOLD = (RemarkTopic.NEED, RemarkTopic.PRICE, RemarkTopic.PLACE, RemarkTopic.WARNING)
 
 
 def limit_rows(plan: Plan, *, verbose: bool) -> list[tuple[str, str]]:
@@ -48,8 +49,9 @@ def limit_rows(plan: Plan, *, verbose: bool) -> list[tuple[str, str]]:
 
 
 def reasons_to_show(reasons: tuple[Remark, ...], *, verbose: bool) -> list[str]:
-    """Why a candidate is planned as it is; the kind of offer is a detail."""
-    return [text for about, text in reasons if verbose or about is not RemarkTopic.OFFER]
+    """Why a candidate is planned as it is; without ``verbose`` what concerns money, limits and the
+    place alone."""
+    return [text for about, text in reasons if verbose or about in _ALWAYS_TOLD]
 
 
 def _matters(plan: Plan, name: str, text: str) -> bool:
@@ -180,6 +182,8 @@ PIPE_COLUMNS = 80
 _TOLD = (TRAINER, "objective", "fill", "storage")
 """Limits that the headline or a cost tells already."""
 SHOWN_ROWS = 10
+_PLACE_COLUMNS = 20
+"""Of 80, for provider and region."""
 
 
 def show(
@@ -210,26 +214,80 @@ def render(
     verbose: bool = False,
     balance: str = "",
 ) -> list[str]:
-    """The lines a user reads; with ``verbose`` the defaults that were planned with, too."""
-    rows = list(plan.candidates) if everything else shown_rows(plan)
+    """The lines a user reads: what fits a terminal of 24 rows. With ``everything`` each candidate;
+    with ``verbose`` one of each hardware, phases, chart, reasons and defaults, too."""
+    labels = choices(plan)
+    rows = [candidate for candidate in plan.candidates if candidate.id in labels]
+    if everything:
+        rows = list(plan.candidates)
+    elif verbose:
+        rows = shown_rows(plan)
+    elif not rows:
+        rows = nearest(plan)
     lines = [_headline(plan)]
     if untrained := plan.limits.get(TRAINER):
         lines.append(untrained)
     lines.append("")
-    table = _table(plan, rows)
+    table = _table(plan, rows, labels)
     is_wide = columns >= max(WIDE_COLUMNS, *map(len, table))
-    lines += table if is_wide else _plain(plan, rows)
-    if len(plan.spec.phases) > 1:
+    lines += table if is_wide else _plain(plan, rows, labels)
+    if len(plan.spec.phases) > 1 and verbose:
         lines += ["", *_by_phase(rows), ""]
-    lines.append(f"shown {len(rows)} of {plan.offers_total} offers · {_ages(plan, rows)}")
+    more = "" if everything or len(rows) == plan.offers_total else " (--all, -v)"
+    lines.append(f"shown {len(rows)} of {plan.offers_total} offers{more} · {_ages(plan, rows)}")
     limits = limit_rows(plan, verbose=verbose)
     lines += [f"{name}: {text}" for name, text in limits if verbose or name not in _TOLD]
     if balance:
         lines.append(f"balance: {balance}")
-    if chart := terminal_chart(plan, rows, columns) if len(rows) > 2 else []:
+    if chart := terminal_chart(plan, rows, columns) if len(rows) > 2 and verbose else []:
         lines += ["", *chart]
     lines += ["", *_advice(plan, verbose)]
     return lines
+
+
+MOST_CHOICES = 5
+LEAST_GAIN = 1.15
+"""Choices differ by this factor in hours: less is within what a prediction knows."""
+
+
+def choices(plan: Plan) -> dict[str, str]:
+    """The candidates worth a choice, by id, and what speaks for each: the recommended, the
+    cheapest, the soonest, and the best trade-offs between. Empty where nothing is recommended.
+    They train as much as the recommended one: what is ended earlier is no bargain."""
+    chosen = plan.recommended
+    if chosen is None:
+        return {}
+    best: dict[str, Candidate] = {chosen.hardware: chosen}
+    for candidate in plan.candidates:
+        whole = candidate.within_budget and not _is_ended_early(candidate)
+        if candidate.fits_memory and (whole or _is_ended_early(chosen)):
+            best.setdefault(candidate.hardware, candidate)
+    found = list(best.values())
+    labels = {chosen.id: ""}
+    if len(found) == 1:
+        return labels
+    cheapest = min(found, key=lambda c: (c.cost_p50.micros, c.hours.p50))
+    soonest = min(found, key=lambda c: (c.hours.p50, c.cost_p50.micros))
+    if soonest.hours.p50 > chosen.hours.p50 / LEAST_GAIN:
+        soonest = chosen
+    for candidate, label in ((cheapest, "cheapest"), (soonest, "soonest")):
+        told = labels.get(candidate.id)
+        labels[candidate.id] = f"{told}, {label}" if told else label
+    front = pareto(found)
+    shown = [candidate for candidate in found if candidate.id in labels]
+    for candidate in found:
+        hours = candidate.hours.p50
+        is_new = all(max(hours, c.hours.p50) >= LEAST_GAIN * min(hours, c.hours.p50) for c in shown)
+        if candidate.id in front and is_new and len(shown) < MOST_CHOICES:
+            shown.append(candidate)
+            dearer = hours < chosen.hours.p50
+            labels[candidate.id] = "sooner" if dearer else "cheaper"
+    return labels
+
+
+def _is_ended_early(candidate: Candidate) -> bool:
+    """Whether a limit ends it before its recipe."""
+    return any(about is RemarkTopic.NEED for about, _ in candidate.reasons)
 
 
 def shown_rows(plan: Plan) -> list[Candidate]:
@@ -305,7 +363,7 @@ _HEADER = (
 )
 
 
-def _cells(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
+def _cells(plan: Plan, candidate: Candidate, label: str) -> tuple[str, ...]:
     where = f"{candidate.provider} {candidate.region}"
     if candidate.provider == LOCAL:
         where = candidate.region
@@ -321,6 +379,7 @@ def _cells(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
             filter(
                 None,
                 (
+                    label,
                     fits_text(candidate),
                     _over_text(plan, candidate),
                     _stock_text(candidate),
@@ -344,7 +403,7 @@ def _over_text(plan: Plan, candidate: Candidate) -> str:
     too_long = candidate.provider == LOCAL and candidate.hours.p50 * HOUR_S > HORIZON_S
     if too_long and plan.spec.deadline_at is None:
         return f"over {HORIZON_S / DAY_S:.0f} days"
-    return "over budget" if plan.spec.deadline_at is None else "over budget or deadline"
+    return "over budget" if plan.spec.deadline_at is None else "over limits"
 
 
 def _extras_text(candidate: Candidate) -> str:
@@ -361,8 +420,8 @@ def _stock_text(candidate: Candidate) -> str:
     return next(told, "").partition(":")[0].removesuffix(" here before")
 
 
-def _table(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
-    table = [_HEADER, *(_cells(plan, row) for row in rows)]
+def _table(plan: Plan, rows: Sequence[Candidate], labels: Mapping[str, str]) -> list[str]:
+    table = [_HEADER, *(_cells(plan, row, labels.get(row.id, "")) for row in rows)]
     widths = [max(len(row[n]) for row in table) for n in range(len(_HEADER))]
     lines = []
     for number, cells in enumerate(table):
@@ -375,16 +434,18 @@ def _table(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
     return lines
 
 
-def _plain(plan: Plan, rows: Sequence[Candidate]) -> list[str]:
+def _plain(plan: Plan, rows: Sequence[Candidate], labels: Mapping[str, str]) -> list[str]:
     lines = []
     for row in rows:
-        hardware, sku, where, rate, age, hours, dollars, fits = _cells(plan, row)
+        hardware, sku, where, rate, age, hours, dollars, fits = _cells(plan, row, "")
         mark = "▸" if row.id == plan.recommended_id else " "
         days, _, dearer = age.partition(" +")
         old = f" ({days} old{f', +{dearer}' if dearer else ''})" if age else ""
         lines.append(f"{mark} {hardware:<13}{hours} h · {dollars} · ${rate}/h{old}")
-        about = " · ".join(filter(None, (f"{sku}, {where}", fits, _extras_text(row))))
-        lines.append(f"{'':15}{about}")
+        label = labels.get(row.id, "")
+        where = where if len(where) <= _PLACE_COLUMNS else f"{where[: _PLACE_COLUMNS - 1]}…"
+        about = " · ".join(filter(None, (label, f"{sku}, {where}", fits, _extras_text(row))))
+        lines.append(f"    {about}")
     return lines
 
 
@@ -422,12 +483,8 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
     if chosen is None:
         lines = ["No plan fits these limits; closest:"]
         for candidate in nearest(plan):
-            lines.append(
-                f"  {candidate.hardware}, {candidate.cost_p50}, {_short(candidate.hours.p50)} h"
-            )
-            lines += [
-                f"    {text}" for about, text in candidate.reasons if about is RemarkTopic.NEED
-            ]
+            needs = [text for about, text in candidate.reasons if about is RemarkTopic.NEED]
+            lines += [f"  {candidate.hardware}: {text}" for text in needs]
         return [*lines, "Next: a larger --budget, a later --deadline, fewer --steps, or --fill"]
     why = {
         "value": f"least cost + hours × {plan.spec.hour_value}",
@@ -460,7 +517,9 @@ def _short(number: float) -> str:
 
 
 def _dollars(amount: Usd) -> str:
-    return f"${float(amount):,.0f}" if amount >= Usd(100) else str(amount)
+    if amount >= Usd(100):
+        return f"${float(amount):,.0f}"
+    return f"${float(amount):.{2 if amount >= Usd('0.1') else 3}f}"
 
 
 def own_lines(own: OwnHardware) -> list[str]:

@@ -238,7 +238,8 @@ def _reasons(
         add(RemarkTopic.SETTINGS, f"plan only: {untrained}", first=True)
     if not outlook.fits:
         add(RemarkTopic.NEED, "does not fit in memory", first=True)
-    add(RemarkTopic.PRICE, *_of_the_price(row, rent, now))
+    add(RemarkTopic.OFFER, *_of_its_age(row, now))
+    add(RemarkTopic.PRICE, *_of_the_price(row, rent))
     if offer.spot:
         add(RemarkTopic.PLACE, f"interruptions: {rate_words(interruptions_of(offer.provider))}")
     filled = spec.fills and row.useful
@@ -256,18 +257,24 @@ def _reasons(
     return tuple(reasons)
 
 
-def _of_the_price(row: RankedOffer, rent: Usd, now: float) -> list[str]:
-    """Why it is not planned at its quote, and what may be billed beyond ``rent``."""
+def _of_its_age(row: RankedOffer, now: float) -> list[str]:
+    """Why it is not planned at its quote."""
     offer = row.offer
-    traits = TRAITS.get(offer.provider)
-    lines = []
     old = f"price {offer.age_days(now)} days old"
     if row.rate > offer.rate and offer.newer is not None:
         since = max(0, int((now - offer.newer_at) // DAY_S))
-        lines.append(f"{old}: planned at {row.rate}/h, asked for the same {since} days ago")
-    elif row.rate > offer.rate:
+        return [f"{old}: planned at {row.rate}/h, asked for the same {since} days ago"]
+    if row.rate > offer.rate:
         margin = age_margin_percent(now - offer.priced_at)
-        lines.append(f"{old}: planned {margin} % dearer, at {row.rate}/h")
+        return [f"{old}: planned {margin} % dearer, at {row.rate}/h"]
+    return []
+
+
+def _of_the_price(row: RankedOffer, rent: Usd) -> list[str]:
+    """What may be billed beyond ``rent``."""
+    offer = row.offer
+    traits = TRAITS.get(offer.provider)
+    lines = []
     if offer.spot and offer.on_demand is None:
         lines.append(
             "what it costs on demand is not known: how far its spot price may rise neither"

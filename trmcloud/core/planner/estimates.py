@@ -370,8 +370,7 @@ def outlook_on(
         )
         for name, settings, count, time in zip(spec.phases, chosen, tokens, times, strict=True)
     ]
-    epochs = _epochs(phases, tokens_available, recipe)
-    reasons += [Remark(RemarkTopic.DATA, text) for text in epochs]
+    reasons += _epochs(phases, tokens_available, recipe)
     if machine.nodes > 1:
         network = (
             f"{machine.nodes} machines: the network between them is taken for"
@@ -569,7 +568,7 @@ def _landing_s(
     return 2 * slowest + REMOTE_LANDING_MARGIN_S + away_s
 
 
-def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> list[str]:
+def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> list[Remark]:
     """Return the number of times each phase reads the data, and a warning where it is large."""
     whose = "the data's"
     # Rows of one text each take more tokens than the texts have: the recipe counts rows.
@@ -581,8 +580,10 @@ def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> l
     lines = []
     for phase in phases:
         epochs = phase.tokens / available
+        about = RemarkTopic.DATA
         text = f"{phase.name}: {epochs:,.2f} epochs over {whose} {available:,} tokens"
         if epochs > MANY_EPOCHS:
+            about = RemarkTopic.WARNING
             text += f" — warning: beyond {MANY_EPOCHS} epochs repeated text teaches less and less"
-        lines.append(text)
+        lines.append(Remark(about, text))
     return lines

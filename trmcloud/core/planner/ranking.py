@@ -282,7 +282,7 @@ class _Group(NamedTuple):
 
 def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Group:
     storage = storage_of(outlook, offer.provider)
-    after = storage.kept.micros * storage.kept_s / HOUR_S
+    after = storage.after.micros
     room = math.inf if spec.budget is None else spec.budget.micros - after
     until_s = math.inf if spec.deadline_at is None else spec.deadline_at - now
     latency_s = kill_latency_s(offer.provider)

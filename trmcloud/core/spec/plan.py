@@ -74,6 +74,8 @@ class RemarkTopic(str, Enum):
 
     NEED = "need"
     """The need that would have to be more, or less, for it to fit."""
+    WARNING = "warning"
+    """It would train, and teach little."""
     SETTINGS = "settings"
     DATA = "data"
     PRICE = "price"
