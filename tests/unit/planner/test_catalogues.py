@@ -481,7 +481,7 @@ def test_what_is_made_by_hand_is_not_read_without_its_age(net: Net, told: Any, w
     for version in ("v8", "v9"):
         net.changed("lambda", version, told)
         net.holds("lambda", version, ROWS)
-    says = f"lambda: not read: how old SkyPilot's catalogue of it is cannot be had ({why})"
+    says = f"lambda: not read: the date of SkyPilot's catalogue of it is not known ({why})"
     assert net.read("lambda") == (0, says)
 
 

@@ -385,7 +385,7 @@ def test_refresh_reads_every_cloud_alone(served: tuple[Served, dict[str, str]], 
     told = dict(note.split(": ", 1) for note in outcome.notes)
     assert told["aws"] == "4 offers of 2026-11-18 (SkyPilot's v8)"
     assert told["digitalocean"].startswith(
-        "not read: how old SkyPilot's catalogue of it is cannot be had (no date is in the answer)"
+        "not read: the date of SkyPilot's catalogue of it is not known (no date is in the answer)"
     )
     assert told["runpod"] == "2 offers of 2026-11-18 (SkyPilot's v8)"
     live = {o.provider for o in offers if o.source == sky_offers.SOURCE}

@@ -4,6 +4,7 @@ downloaded.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import urllib.error
@@ -55,8 +56,17 @@ def fetch(url: str, *, most_bytes: int, within_s: float) -> bytes:
     except TimeoutError:
         raise DownloadError(f"not had within {within_s:.0f} s") from None
     except (OSError, ValueError, HTTPException) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise DownloadError(str(reason) or type(error).__name__) from None
+        raise DownloadError(failure_text(error)) from None
+
+
+def failure_text(error: Exception) -> str:
+    """Why a request had no answer, in a few words of one line."""
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, socket.gaierror):
+        return "its address is not found: is this machine online?"
+    if isinstance(reason, OSError) and reason.strerror:
+        return reason.strerror
+    return " ".join(str(reason).split())[:100] or type(error).__name__
 
 
 def _body(answer: Any, most_bytes: int, until: float) -> bytes:

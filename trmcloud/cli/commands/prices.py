@@ -30,7 +30,7 @@ def list_offers(
     guides: Annotated[bool, typer.Option("--guides", help="The guides' historic prices.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print every offer as JSON.")] = False,
 ) -> None:
-    """The cheapest offer of every GPU and count.
+    """The cheapest offer of every GPU and count: those of fresh quotes first.
 
     Example: trmcloud prices list --provider runpod
     """
@@ -42,14 +42,15 @@ def list_offers(
     if as_json:
         print_json([_as_json(offer) for offer in offers])
         return
-    best: dict[tuple[str, int], Offer] = {}
+    best: dict[tuple[str, int], tuple[bool, Usd, Offer]] = {}
     for offer in offers:
         key = (offer.sku, offer.gpus)
-        if not offer.spot and (key not in best or offer.rate < best[key].rate):
-            best[key] = offer
+        found = (offer.is_stale(now), offer.rate, offer)
+        if not offer.spot and (key not in best or found < best[key]):
+            best[key] = found
     order = list(GPUS)
-    for key in sorted(best, key=lambda k: (order.index(k[0]), k[1])):
-        print(_line(best[key], now))
+    for key in sorted(best, key=lambda k: (best[k][0], order.index(k[0]), k[1])):
+        print(_line(best[key][2], now))
     print(f"{len(offers)} offers · {_freshness(offers, now)}")
 
 

@@ -11,7 +11,7 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeGuard
 
-from trmcloud.adapters.prices.tables import row_of
+from trmcloud.adapters.prices.tables import failure_text, row_of
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd
@@ -149,7 +149,7 @@ def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, s
     except urllib.error.HTTPError as error:
         return [], [f"runpod: {_refused(error.code, key is not None)}"]
     except (OSError, ValueError, HTTPException, ProviderError, RecursionError) as error:
-        return [], [f"runpod: not read: {' '.join(str(error).split())[:100]}"]
+        return [], [f"runpod: not read: {failure_text(error)}"]
     rows = [row_of(_offer(each, now, ANYWHERE, each.stock, source)) for each in listed]
     by = "v2" if key is not None else "GraphQL, without a key"
     as_of = time.strftime("%Y-%m-%d", time.gmtime(now))

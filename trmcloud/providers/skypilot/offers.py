@@ -348,7 +348,7 @@ def read_cloud(cloud: str, environ: Mapping[str, str], now: float) -> tuple[list
         key=lambda v: v.changed_at or 0.0,
     )
     if version.changed_at is None and cloud not in BY_MACHINE:
-        why = f"how old SkyPilot's catalogue of it is cannot be had ({version.why})"
+        why = f"the date of SkyPilot's catalogue of it is not known ({version.why})"
         return [], [f"{name}: not read: {why}"]
     at = now if version.changed_at is None else version.changed_at
     as_of = time.strftime("%Y-%m-%d", time.gmtime(at))
