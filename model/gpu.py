@@ -17,8 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from model.command import run_command
-from model.machine.telemetry import gpu_of
 from model.machine.traps import KNOWN, traps_of
+from trmcloud.core.catalog.hardware import gpu_of
 from trmcloud.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
+import tests.registered  # noqa: E402, F401 - a guide's world writes into ledgers of its own
 from guide_readers import Reader, World  # noqa: E402
 from guide_worlds import WORLDS  # noqa: E402
 

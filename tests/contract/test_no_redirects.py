@@ -101,19 +101,26 @@ def test_a_key_goes_nowhere_else(
 def test_nor_does_a_signed_address(
     pointing: Provider, elsewhere: Provider, tmp_path: Path, code: int
 ) -> None:
-    pointing.points_to(f"{elsewhere.url}/stolen", code)
+    """An upload follows nothing. A download asks where a store's 302 or 307 points, and brings
+    nothing there that it was given."""
+    pointing.points_to(f"{elsewhere.url}/cache", code)
     objects, url = Objects(), f"{pointing.url}/bucket/a?X-Amz-Signature=s"
     handle = os.open(tmp_path / "a", os.O_RDWR | os.O_CREAT)
     try:
         with pytest.raises(StoreError, match=str(code)):
             objects.put(url, 3, b"0" * 16, lambda offset, count: b"abc")
-        with pytest.raises(StoreError, match=str(code)):
+        assert elsewhere.asked == []
+        with pytest.raises(StoreError, match="404" if code in (302, 307) else str(code)):
             objects.get(url, 0, 3, handle, lambda moved: None)
     finally:
         objects.close()
         os.close(handle)
     assert len(pointing.asked) == 2
-    assert elsewhere.asked == []
+    assert len(elsewhere.asked) == (code in (302, 307))
+    for method, path, headers, body in elsewhere.asked:
+        assert (method, path, body) == ("GET", "/cache", None)
+        assert "X-Amz-Signature" not in repr(headers)
+        assert "Authorization" not in headers
 
 
 def test_every_request_gives_a_name(pointing: Provider, elsewhere: Provider) -> None:

@@ -213,7 +213,7 @@ def test_a_drivers_name_finds_its_peak(device: str, sku: str) -> None:
 
 
 def test_an_unknown_device_has_no_peak() -> None:
-    assert peak_flops("AMD Instinct MI300X", "bfloat16") is None
+    assert peak_flops("AMD Instinct MI250X", "bfloat16") is None
 
 
 def test_waiting_threads_sleep_unless_the_user_says_so(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trmcloud.core.catalog.hardware import GPUS, on_other_board, slowdown
+from trmcloud.core.catalog.hardware import GPUS, gpu_of, on_other_board, slowdown
 from trmcloud.core.contract.boards import (
     BoardSeen,
     active_links,
@@ -130,7 +130,7 @@ def test_a_gpu_on_another_board_and_how_much_slower_it_may_be() -> None:
 
 def test_forms_of_the_catalogue() -> None:
     forms = {sku: gpu.form for sku, gpu in GPUS.items()}
-    sxm = {"B200", "H200", "H100-SXM", "A100-80GB-SXM", "A100-40GB"}
+    sxm = {"B200", "B300", "GB200", "H200", "H100-SXM", "A100-80GB-SXM", "A100-40GB", "MI300X"}
     assert {sku for sku, form in forms.items() if form == "SXM"} == sxm
     assert forms["H100-NVL"] == "NVL"
 
@@ -145,3 +145,37 @@ def test_a_note_is_read_with_suspicion() -> None:
                 '["a", NaN, 1, "", ""]', '["a", 1, true, "", ""]', '["a", 1, -1, "", ""]',
                 '["a", 1, 1, 5, ""]', '["a", 1e9, 1, "", ""]'):  # fmt: skip
         assert board_from(bad) is None, bad
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gb", "sku"),
+    [
+        ("NVIDIA H100 80GB HBM3", 85.5, "H100-SXM"),
+        ("NVIDIA H100 PCIe", 85.5, "H100-PCIe"),
+        ("NVIDIA H200", None, "H200"),
+        ("NVIDIA GH200 480GB", None, "GH200"),
+        ("NVIDIA GB200", None, "GB200"),
+        ("NVIDIA A100-SXM4-80GB", 85.9, "A100-80GB-SXM"),
+        ("NVIDIA A100 80GB PCIe", None, "A100-80GB-PCIe"),
+        ("NVIDIA A100-PCIE-40GB", 42.9, "A100-40GB"),
+        ("NVIDIA GeForce RTX 4090", 25.8, "RTX4090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", None, "RTX-PRO-6000"),
+        ("AMD Instinct MI300X OAM", None, "MI300X"),
+        ("NVIDIA L40S", None, "L40S"),
+        # Alike, and not the same: no figure of the table holds for them.
+        ("NVIDIA H200 NVL", None, None),
+        ("NVIDIA H20", None, None),
+        ("NVIDIA GeForce RTX 4090 D", None, None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 17.2, None),
+        ("NVIDIA GeForce RTX 3090 Ti", None, None),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None, None),
+        ("NVIDIA RTX A1000 Laptop GPU", 4.3, None),
+        ("NVIDIA A10", None, None),
+        ("", None, None),
+    ],
+)
+def test_a_gpu_is_known_by_its_whole_name_and_memory(
+    name: str, memory_gb: float | None, sku: str | None
+) -> None:
+    gpu = gpu_of(name, memory_gb)
+    assert (gpu.sku if gpu is not None else None) == sku

@@ -252,6 +252,21 @@ def test_an_old_quote_wins_where_its_surcharge_leaves_it_the_better(
     assert chosen.provider == "runpod", "$31.20/h with its surcharge"
 
 
+def test_a_gpu_that_no_run_was_tried_on_is_planned_and_not_rented(
+    trm: Recipe, offers: list[Offer]
+) -> None:
+    known = next(offer for offer in offers if offer.sku == "H100-SXM" and offer.gpus == 8)
+    new = known._replace(sku="B300", rate=Usd(1))
+    plan = plan_for(trm, [known, new])
+    assert plan.recommended is not None
+    assert plan.recommended.sku == "H100-SXM"
+    planned = next(c for c in plan.candidates if c.sku == "B300")
+    assert planned.hours.p50 < plan.recommended.hours.p50
+    assert planned.id not in plan.launchable
+    assert any("planned only" in text for _, text in planned.reasons)
+    assert plan_for(trm, [new], hardware="8xB300").launchable == ()
+
+
 def test_this_machine_is_recommended_for_a_week_at_most(
     trm: Recipe, tiny: Recipe, offers: list[Offer], machine: LocalMachine
 ) -> None:

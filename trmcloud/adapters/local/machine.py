@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trmcloud.core.catalog.hardware import GPUS, LocalMachine
+from trmcloud.core.catalog.hardware import LocalMachine, gpu_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.control.events import ActionKey
 from trmcloud.core.errors import ProviderError, TrmcloudError
@@ -116,16 +116,15 @@ def this_machine() -> LocalMachine:
     found = _nvidia_gpus()
     if found:
         name, gpu_memory_gb = found[0]
-        sku = _sku_of(name, gpu_memory_gb)
-        peak = GPUS[sku].bf16_tflops * 1e12 if sku else 50e12
+        gpu = gpu_of(name, gpu_memory_gb)
         return LocalMachine(
             name=name,
             cpus=cpus,
             memory_gb=memory_gb,
-            gpu_sku=sku,
+            gpu_sku=gpu.sku if gpu is not None else None,
             gpus=len(found),
             gpu_memory_gb=gpu_memory_gb,
-            peak_flops_per_process=peak,
+            peak_flops_per_process=gpu.bf16_tflops * 1e12 if gpu is not None else 50e12,
             mfu=_GPU_MFU,
         )
     info = _cpu_info()
@@ -161,15 +160,6 @@ def _nvidia_gpus() -> list[tuple[str, float]]:
         if mib.strip().isdigit():
             found.append((name.strip(), int(mib) * 2**20 / 1e9))
     return found
-
-
-def _sku_of(name: str, memory_gb: float) -> str | None:
-    squashed = "".join(char for char in name.upper() if char.isalnum())
-    for sku, gpu in GPUS.items():
-        model = sku.split("-", maxsplit=1)[0].upper()
-        if model in squashed and abs(gpu.memory_gb - memory_gb) < 0.15 * gpu.memory_gb:
-            return sku
-    return None
 
 
 def _cpu_info() -> dict[str, str]:

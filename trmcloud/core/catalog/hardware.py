@@ -42,6 +42,8 @@ class Gpu(NamedTuple):
     p2p: bool
     tdp_w: int
     source: str
+    is_tried: bool = True
+    """Whether a run of this product's images may be rented on it: the others are planned only."""
 
     @property
     def form(self) -> str:
@@ -63,6 +65,8 @@ class Gpu(NamedTuple):
 
 
 _SHEET = "NVIDIA datasheet"
+_BRIEF = "NVIDIA's Blackwell tables, by kler.cn/a/406002, glennklockwood.com (B200, B300)"
+_GEFORCE = "NVIDIA's figures, by spheron.network; matmuls that sum in FP32 run at half the rate"
 _ROWS = (
     # sku, name, bf16, fp8, GB, GB/s, NVLink, span, PCIe, p2p, W, source
     ("B200", "B200", 2250, 4500, 180, 8000, 900, 8, 64, True, 1000, "NVIDIA HGX B200 brief"),
@@ -83,7 +87,23 @@ _ROWS = (
      "reckoned: 72 tensor cores × 256 FLOP × 1.46 GHz; its sheet was not at hand"),
 )  # fmt: skip
 
-GPUS: Mapping[str, Gpu] = {str(row[0]): Gpu(*row) for row in _ROWS}
+_UNTRIED_ROWS = (
+    ("B300", "B300", 2250, 4500, 288, 8000, 900, 8, 128, True, 1400, _BRIEF),
+    ("GB200", "GB200", 2500, 5000, 186, 8000, 900, 4, 64, True, 1200, _BRIEF),
+    ("GH200", "GH200", 990, 1979, 96, 4000, 0, 1, 64, True, 1000, _SHEET),
+    ("MI300X", "MI300X", 1307, 2615, 192, 5300, 448, 8, 64, True, 750,
+     "AMD's datasheet, by jaredwatkins.com; seven links of 64 GB/s one-way, emergentmind.com"),
+    ("RTX5090", "RTX5090", 209.5, 419, 32, 1792, 0, 1, 64, False, 575, _GEFORCE),
+    ("RTX-PRO-6000", "RTX-PRO-6000", 500, 1000, 96, 1597, 0, 1, 64, True, 600,
+     "NVIDIA's datasheet of the server edition: 4,000 sparse FP4 TOPS, an eighth of it dense"),
+    ("GB10", "GB10", 125, 250, 128, 273, 0, 1, 32, True, 140,
+     "DGX Spark: 1,000 sparse FP4 TFLOPS, an eighth of it dense; meterpreter.org, kubesimplify"),
+)  # fmt: skip
+
+GPUS: Mapping[str, Gpu] = {
+    **{str(row[0]): Gpu(*row) for row in _ROWS},
+    **{str(row[0]): Gpu(*row, is_tried=False) for row in _UNTRIED_ROWS},
+}
 
 GUIDE_HARDWARE = ("8xB200", "8xH200", "8xH100", "8xA100", "4xH100", "4xA100")
 """The configurations of the training guides, in their order."""
@@ -105,7 +125,53 @@ _ALIASES: Mapping[str, str] = {
     "B200-SXM": "B200",
     "3090": "RTX3090",
     "4090": "RTX4090",
+    "5090": "RTX5090",
+    "RTXPRO6000": "RTX-PRO-6000",
+    "DGX-Spark": "GB10",
 }
+
+#: What a driver calls each, without the maker's name. A name that is not one of these is no GPU of
+#: the table, however alike: "GH200 480GB" is no H200, a slice of a GPU is not the GPU.
+_DEVICES: tuple[tuple[str, str], ...] = (
+    (r"B300( SXM6( AC)?)?", "B300"),
+    (r"GB200", "GB200"),
+    (r"GH200( \d+GB)?", "GH200"),
+    (r"B200", "B200"),
+    (r"H200( SXM)?", "H200"),
+    (r"H100 PCIe", "H100-PCIe"),
+    (r"H100 NVL", "H100-NVL"),
+    (r"H100( 80GB HBM3| SXM5?.*)?", "H100-SXM"),
+    (r"A100[- ](SXM4|PCI[Ee])-40GB", "A100-40GB"),
+    (r"A100[- ]PCI[Ee]-80GB|A100 80GB PCIe", "A100-80GB-PCIe"),
+    (r"A100([- ]SXM4?)?([- ]80GB)?", "A100-80GB-SXM"),
+    (r"L40S", "L40S"),
+    (r"L40", "L40"),
+    (r"L4", "L4"),
+    (r"A10G", "A10G"),
+    (r"(GeForce )?RTX 5090", "RTX5090"),
+    (r"(GeForce )?RTX 4090", "RTX4090"),
+    (r"(GeForce )?RTX 3090", "RTX3090"),
+    (r"RTX PRO 6000 Blackwell( (Server|Workstation|Max-Q Workstation) Edition)?", "RTX-PRO-6000"),
+    (r"GB10", "GB10"),
+    (r"RTX A1000( (Laptop|Embedded) GPU)?", "RTXA1000"),
+    (r"Instinct MI300X( OAM)?", "MI300X"),
+)
+_MEMORY_SLACK = 0.15
+"""By which a GPU's memory, as its driver counts it, may differ from the table's."""
+
+
+def gpu_of(device_name: str, memory_gb: float | None = None) -> Gpu | None:
+    """The GPU that a driver's device name stands for; None where it is not in the table, or has
+    other memory than it."""
+    name = re.sub(r"^(NVIDIA|AMD) ", "", device_name.strip())
+    for pattern, sku in _DEVICES:
+        if re.fullmatch(pattern, name):
+            gpu = GPUS[sku]
+            differs = memory_gb is not None and (
+                abs(gpu.memory_gb - memory_gb) > _MEMORY_SLACK * gpu.memory_gb
+            )
+            return None if differs else gpu
+    return None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import math
 from decimal import Decimal
 from typing import NamedTuple
 
+from trmcloud.core.catalog.hardware import GPUS, LOCAL
 from trmcloud.core.catalog.interruptions import NOT_KNOWN, InterruptionRate
 from trmcloud.core.catalog.offers import DAY_S, Offer, age_margin_percent
 from trmcloud.core.catalog.providers import TRAITS, in_no_catalogue
@@ -109,6 +110,14 @@ def interruptions_of(provider: str) -> InterruptionRate:
 def is_reachable(provider: str) -> bool:
     """Whether a run can be there at all; offers of others are shown, and cannot be taken."""
     return provider in TRAITS and TRAITS[provider].can_be_named
+
+
+def can_be_rented(offer: Offer) -> bool:
+    """Whether a run can be started on it: the others are planned, and shown after those that
+    can."""
+    gpu = GPUS.get(offer.sku)
+    is_tried = gpu is None or gpu.is_tried or offer.provider == LOCAL
+    return is_tried and is_reachable(offer.provider)
 
 
 def storage_of(outlook: Estimates, provider: str) -> Storage:
@@ -250,6 +259,8 @@ def _reasons(
         add(RemarkTopic.STORAGE, kept)
     if not is_reachable(offer.provider):
         add(RemarkTopic.PLACE, f"{offer.provider} cannot be launched on: {in_no_catalogue()}")
+    elif not can_be_rented(offer):
+        add(RemarkTopic.PLACE, f"planned only: no run has been tried on a {offer.sku} yet")
     elif beware := TRAITS[offer.provider].beware:
         add(RemarkTopic.PLACE, beware)
     if offer.note:

@@ -39,8 +39,8 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.planner.candidates import (
     FREE_HARD_STOP_S,
     RankedOffer,
+    can_be_rented,
     interruptions_of,
-    is_reachable,
     kill_latency_s,
     make_candidate,
     seconds_allowed,
@@ -356,7 +356,7 @@ def _usable(
         for row, candidate in zip(kept, made, strict=True)
         if row.outlook.fits
         and row.useful
-        and is_reachable(row.offer.provider)
+        and can_be_rented(row.offer)
         and (row.within or spec.hardware or spec.command is not None)
     ]
     if not usable:

@@ -19,6 +19,7 @@ from trmcloud.core.catalog.providers import (
 from trmcloud.core.planner.candidates import (
     RankedOffer,
     Storage,
+    can_be_rented,
     interruptions_of,
     is_reachable,
     kill_latency_s,
@@ -210,7 +211,7 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
         if offer.spot or offer.ceiling is not None:
             billed = offer.most_rate(now)
             most = billed.micros + storage if billed is not None else math.inf
-        place = rank_class + (0 if is_reachable(offer.provider) else _UNREACHABLE)
+        place = rank_class + (0 if can_be_rented(offer) else _UNREACHABLE)
         if most > within_most or most == math.inf:
             place += _OVER
         if most > useful_most or most == math.inf:

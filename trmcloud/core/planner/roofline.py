@@ -102,6 +102,9 @@ SDPA_KERNEL: Mapping[str, float] = {
     "H100-NVL": 0.65,
     "H200": 0.65,
     "B200": 0.32,
+    "B300": 0.32,
+    "GB200": 0.32,
+    "GH200": 0.65,
 }
 """Of the attention rate a kernel written for the chip has: the FlashAttention-2 kernel that SDPA
 takes issues Ampere's matrix instructions, which newer chips' peaks have left behind."""

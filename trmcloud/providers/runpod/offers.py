@@ -45,6 +45,10 @@ RUNPOD_IDS: Mapping[str, str] = {
     "NVIDIA L4": "L4",
     "NVIDIA GeForce RTX 4090": "RTX4090",
     "NVIDIA GeForce RTX 3090": "RTX3090",
+    "NVIDIA B300 SXM6 AC": "B300",
+    "NVIDIA GeForce RTX 5090": "RTX5090",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX-PRO-6000",
+    "AMD Instinct MI300X OAM": "MI300X",
 }
 
 Ask = Callable[[Mapping[str, str]], Any]
