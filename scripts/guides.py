@@ -21,9 +21,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-import tests.registered  # noqa: E402, F401 - a guide's world writes into ledgers of its own
 from guide_readers import Reader, World  # noqa: E402
 from guide_worlds import WORLDS  # noqa: E402
+
+import tests.registered  # noqa: E402, F401 - a guide's world writes into ledgers of its own
 
 _BLOCK = re.compile(r"<!-- run(?: (?P<world>[a-z-]+))? -->\n```\n(?P<shown>.*?)```\n", re.DOTALL)
 _TYPED = re.compile(r"^\$ ((?:trmcloud|python) (?:.*\\\n)*.*)$", re.MULTILINE)

@@ -371,7 +371,7 @@ def _cells(plan: Plan, candidate: Candidate, label: str) -> tuple[str, ...]:
         LOCAL if candidate.provider == LOCAL else candidate.hardware,
         candidate.sku[:22],
         where.removesuffix(" any"),
-        f"{float(candidate.planned_rate):.2f}",
+        f"{float(_planned_rate(candidate)):.2f}",
         _age_text(plan, candidate),
         hours_text(candidate.hours),
         cost_text(candidate),
@@ -389,11 +389,17 @@ def _cells(plan: Plan, candidate: Candidate, label: str) -> tuple[str, ...]:
     )
 
 
+def _planned_rate(candidate: Candidate) -> Usd:
+    return candidate.planned_rate or candidate.rate
+
+
 def _age_text(plan: Plan, candidate: Candidate) -> str:
     """The quote's age, and by how much dearer than it the candidate is planned."""
     if candidate.provider == LOCAL:
         return ""
-    surcharge = float(candidate.planned_rate) / float(candidate.rate) - 1 if candidate.rate else 0.0
+    surcharge = 0.0
+    if candidate.rate:
+        surcharge = float(_planned_rate(candidate)) / float(candidate.rate) - 1
     return f"{age_days(plan, candidate)} d" + (f" +{surcharge:.0%}" if surcharge > 0 else "")
 
 
@@ -453,7 +459,7 @@ def _by_phase(rows: Sequence[Candidate]) -> list[str]:
     """Each phase's own P50 hours and rent."""
     lines = ["by phase, p50 (start-up and storage apart)"]
     for row in rows:
-        rate = row.planned_rate or row.rate
+        rate = _planned_rate(row)
         parts = [
             f"{phase.name} {_short(phase.seconds.p50 / 3600)} h {cost(rate, phase.seconds.p50)}"
             for phase in row.phases

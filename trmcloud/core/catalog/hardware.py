@@ -102,7 +102,7 @@ _UNTRIED_ROWS = (
 
 GPUS: Mapping[str, Gpu] = {
     **{str(row[0]): Gpu(*row) for row in _ROWS},
-    **{str(row[0]): Gpu(*row, is_tried=False) for row in _UNTRIED_ROWS},
+    **{str(row[0]): Gpu(*row)._replace(is_tried=False) for row in _UNTRIED_ROWS},
 }
 
 GUIDE_HARDWARE = ("8xB200", "8xH200", "8xH100", "8xA100", "4xH100", "4xA100")

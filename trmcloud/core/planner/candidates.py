@@ -336,19 +336,19 @@ def _limits_met(row: RankedOffer, spec: RunSpec, soft_s: float, now: float) -> l
     lines = []
     p90_s = outlook.seconds.p90 + outlook.landing_s
     need = cost(row.most, p90_s) + row.storage.cost(p90_s)
-    too_little = spec.budget is not None and need > spec.budget
+    missing = need - spec.budget if spec.budget is not None else ZERO
     if early is not None:
         phase, step, steps = early
         what = "the hours end" if spec.hours is not None else "the deadline comes"
         text = f"{what} before the recipe: lands at about step {step:,} of {steps:,} of {phase}"
-        if too_little and spec.hours is None:
+        if missing > ZERO and spec.hours is None:
             text = f"this budget buys about {step:,} of {steps:,} steps of {phase}"
             text += f"; finishing needs {need}"
         lines.append(text)
     if row.within:
         return lines
-    if too_little and (early is None or spec.hours is not None):
-        lines.append(f"P90 and the landing reserve need {need}, {need - spec.budget} more")
+    if missing > ZERO and (early is None or spec.hours is not None):
+        lines.append(f"P90 and the landing reserve need {need}, {missing} more")
     if is_too_long(outlook, spec):
         lines.append(
             f"this machine would take {p90_s / DAY_S:,.0f} days: not recommended beyond"

@@ -293,18 +293,21 @@ def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Grou
     p50_h = p50_s / HOUR_S
     share = max(trained_share(outlook, spec), _LEAST_SHARE)
     cost, time = (after, p50_h), (p50_s, 0.0)
-    keys = (after + p50_h * spec.hour_value.micros, p50_h, *time)
+    a, b, c, d = (after + p50_h * spec.hour_value.micros, p50_h, *time)
     if spec.objective == "fastest":
-        keys = (*time, *cost)
+        a, b, c, d = (*time, *cost)
     elif spec.objective == "cheapest":
-        keys = (*cost, *time)
+        a, b, c, d = (*cost, *time)
     return _Group(
         outlook,
         storage,
         storage.hourly.micros,
         useful_most if outlook.fits and outlook.useful_s <= until_s else -1.0,
         within_most if p90_s <= until_s else -1.0,
-        *(key / share for key in keys),
+        a / share,
+        b / share,
+        c / share,
+        d / share,
         _Fill(outlook, room, until_s, latency_s) if spec.fills else None,
         (outlook.hardware, outlook.machine.local is not None),
         (_TOO_LONG if is_too_long(outlook, spec) else 0) + (_UNFINISHED if share < 1.0 else 0),
