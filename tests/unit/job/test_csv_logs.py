@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trmcloud.pod.job.csv_logs import CsvLogs, reading_of_row
+from trmcloud.pod.job.readings import LogFiles
 
 ULTRALYTICS = "                  epoch,      train/box_loss,  metrics/mAP50-95(B)\n"
 
@@ -64,3 +65,31 @@ def test_binary_content_costs_nothing(tmp_path: Path) -> None:
     logs = CsvLogs(tmp_path)
     (tmp_path / "results.csv").write_bytes(os.urandom(4096) + b"\n\0,\n")
     assert all(each.metrics for each in logs.take(0.0))
+
+
+class FakeProcessor:
+    """Processor time in seconds: each look at the folder takes ``look_s``, two readings."""
+
+    def __init__(self, look_s: float) -> None:
+        self._look_s, self._readings = look_s, 0
+
+    def used_s(self) -> float:
+        self._readings += 1
+        return self._look_s * (self._readings // 2)
+
+
+def test_a_dear_look_for_logs_is_followed_by_a_long_pause(tmp_path: Path) -> None:
+    files = LogFiles(tmp_path, lambda name: name == "log", 4, FakeProcessor(0.25).used_s)
+    (tmp_path / "log").touch()
+    assert files.as_of(0.0, 5.0) == [tmp_path / "log"]
+    (tmp_path / "log").unlink()
+    assert files.as_of(49.9, 5.0) == [tmp_path / "log"], "0.25 s is 0.5 % of 50 s"
+    assert files.as_of(50.0, 5.0) == []
+
+
+def test_a_cheap_look_is_repeated_as_often_as_is_asked(tmp_path: Path) -> None:
+    files = LogFiles(tmp_path, lambda name: name == "log", 4, FakeProcessor(0.001).used_s)
+    assert files.as_of(0.0, 5.0) == []
+    (tmp_path / "log").touch()
+    assert files.as_of(0.25, 5.0) == []
+    assert files.as_of(0.25, 0.0) == [tmp_path / "log"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 import re
 import signal
@@ -11,7 +13,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -438,6 +440,67 @@ def _alarm(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
+# Files of logs that a script writes beside its checkpoints.
+
+LOOK_EVERY_S = 5.0
+_LOOK_SHARE = 0.005
+"""The share of a processor that looking for files may take: in a tree of many folders it is done
+seldom."""
+_MOST_FOLDERS = 2000
+
+
+def find_files(work: Path, is_wanted: Callable[[str], bool], most_files: int) -> Iterator[Path]:
+    """Find regular files below ``work`` by their names, at most ``most_files``, in the order of
+    their names: folders that are links are not entered."""
+    pending, folders, found = [(work, 0)], 0, 0
+    while pending and folders < _MOST_FOLDERS:
+        folder, depth = pending.pop()
+        folders += 1
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in entries:
+            if is_wanted(entry.name) and entry.is_file(follow_symlinks=False):
+                found += 1
+                yield Path(entry.path)
+                if found == most_files:
+                    return
+            elif depth < MOST_DEPTH and entry.is_dir(follow_symlinks=False):
+                pending.append((Path(entry.path), depth + 1))
+
+
+class LogFiles:
+    """The files of ``find_files``, looked for when this is made and then now and then.
+
+    ``used_s``: the processor time of this thread, in seconds."""
+
+    def __init__(
+        self,
+        work: Path,
+        is_wanted: Callable[[str], bool],
+        most_files: int,
+        used_s: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._find = functools.partial(find_files, work, is_wanted, most_files)
+        self._used_s = used_s
+        self._looked_at = -math.inf
+        self._look()
+
+    def as_of(self, now: float, every_s: float) -> list[Path]:
+        """Return the files as of the last look, which is repeated after ``every_s`` seconds, or
+        later where that would take more than a small share of a processor."""
+        if now - self._looked_at >= max(every_s, self._pause_s):
+            self._looked_at = now
+            self._look()
+        return self.paths
+
+    def _look(self) -> None:
+        began = self._used_s()
+        self.paths = list(self._find())
+        self._pause_s = (self._used_s() - began) / _LOOK_SHARE
+
+
 # Numbers in TensorBoard's event files, as they grow: what many a script writes anyway.
 #
 # A file is a row of records: 8 bytes of length, 4 of their checksum, the data, 4 of its checksum
@@ -445,8 +508,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 # are read, and nothing else. A file is never trusted: its length, names and numbers are bounded.
 
 _NAME = "events.out.tfevents."
-_MOST_FOLDERS, _MOST_FILES = 2000, 64
-_LOOK_EVERY_S = 5.0
+_MOST_FILES = 64
 _MOST_READ = 1 << 20
 """Of one file at once; a record that is longer, as one of pictures is, is passed over."""
 _MOST_VALUES = 64
@@ -466,19 +528,15 @@ class EventFiles:
     before, and so is whatever it held by then."""
 
     def __init__(self, work: Path) -> None:
-        self._work = work
-        self._read: dict[Path, int] = {path: _size(path) for path in self._found()}
-        self._files = list(self._read)
-        self._looked_at = -_LOOK_EVERY_S
+        self._files = LogFiles(work, lambda name: name.startswith(_NAME), _MOST_FILES)
+        self._read: dict[Path, int] = {path: _size(path) for path in self._files.paths}
         self.seen = 0
         """The number of events: a sign that the command makes progress."""
 
     def take(self, now: float) -> list[Reading]:
         """Return the readings written since the last call; ``now`` in seconds of a steady clock."""
-        if now - self._looked_at >= _LOOK_EVERY_S:
-            self._looked_at = now
-            self._files = list(self._found())
-        return [reading for path in self._files for reading in self._grown(path)]
+        files = self._files.as_of(now, LOOK_EVERY_S)
+        return [reading for path in files for reading in self._grown(path)]
 
     def _grown(self, path: Path) -> Iterator[Reading]:
         at = self._read.get(path, 0)
@@ -505,25 +563,6 @@ class EventFiles:
                 yield reading
             begin = end
         self._read[path] = at + begin
-
-    def _found(self) -> Iterator[Path]:
-        """At most so many, in the order of their names: folders that are links are not entered."""
-        pending, folders, found = [(self._work, 0)], 0, 0
-        while pending and folders < _MOST_FOLDERS:
-            folder, depth = pending.pop()
-            folders += 1
-            try:
-                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-            except OSError:
-                continue
-            for entry in entries:
-                if entry.name.startswith(_NAME) and entry.is_file(follow_symlinks=False):
-                    found += 1
-                    yield Path(entry.path)
-                    if found == _MOST_FILES:
-                        return
-                elif depth < MOST_DEPTH and entry.is_dir(follow_symlinks=False):
-                    pending.append((Path(entry.path), depth + 1))
 
 
 def reading_of(event: bytes) -> Reading | None:
