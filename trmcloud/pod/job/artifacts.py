@@ -35,8 +35,6 @@ UNFINISHED = "unfinished"
 """The layout of a folder whose index is not there yet, or that lacks files of its index."""
 STATES = frozenset({"cbsnapshot"})
 """Layouts of a training's state whose step no name and no line of the log tells."""
-MODELS_ALONE = frozenset({"transformers-model", "transformers-adapter", "diffusers"})
-"""Layouts of models without the state that their trainer goes on from."""
 NAMED = "named"
 """The kind of what a pattern of ``--checkpoints`` or a line of reports names."""
 _MODELS = frozenset(

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+from trmcloud.core.contract.command_terms import CheckpointTree
 from trmcloud.core.values import replace
 from trmcloud.pod.job.artifacts import (
     MOST_ENTRIES,
@@ -64,6 +65,15 @@ class Watcher:
             return _Place(self._work, "", "" if folder == "." else folder, pattern)
         path = Path(folder.replace("~", str(self._home), 1) if folder[0] == "~" else folder)
         return _Place(path, folder, "", pattern)
+
+    def outside(self, tree: CheckpointTree) -> Path | None:
+        """Return the folder outside the working tree that a checkpoint's names are below; None
+        where no place of that name is watched."""
+        for place in self._places:
+            if place.outside and place.outside == tree.place:
+                is_file = place.root.name == tree.source and not place.root.is_dir()
+                return place.root.parent if is_file else place.root
+        return None
 
     def settled(self, now: float, after_s: float) -> Iterator[Artifact | tuple[str, str]]:
         """Checkpoints that have not changed for ``after_s`` seconds until ``now``, and (name, why)
