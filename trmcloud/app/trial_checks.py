@@ -14,6 +14,7 @@ from trmcloud.core.contract.command_terms import MOST_LINE_CHARS
 from trmcloud.core.contract.records import Step, within
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
+from trmcloud.pod.job.readings import is_of_settings
 from trmcloud.pod.job.readings import plain_name as metric_key
 
 # -- observations -------------------------------------------------------------------------------
@@ -626,11 +627,13 @@ _OF_A_LIBRARY = re.compile(r"\[?[IWEF][0-9]{4} [0-9:.]+ ")
 _PLACE = re.compile(r".*\.(py|pyx|c|cc|cpp|cu|h|rs|go|js)|https?|file", re.I)
 """Names that stand before the number of a line or a port."""
 _HELD_OUT = re.compile(r"val|eval|test|dev|held", re.I)
+_OWN_BEST_BY = ("metrics/mAP50-95", "metrics/accuracy_top1")
+"""The names by which a framework (Ultralytics) chooses the checkpoint that it calls best."""
 _LOWER = re.compile(
     r"(.*loss|nll|.*ppl|.*perplexity|bpb|bpc|error|err|mae|mse|rmse|wer|cer|fid)", re.I
 )
 _HIGHER = re.compile(
-    r"(.*acc|.*accuracy|f1|bleu|rouge\w?|auc|map|rewards?|score|returns?|precision|recall|r2|iou"
+    r"(.*acc|.*accuracy|f1|bleu|rouge\w?|auc|map(?:50|75)?|rewards?|score|returns?|precision|recall|r2|iou"
     r"|dice|top[15])",
     re.I,
 )
@@ -648,7 +651,7 @@ class NamedNumber:
 def numbers_in(text: str) -> tuple[NamedNumber, ...]:
     """Return the named numbers of a line, the leftmost of each name; step counters are none."""
     found: dict[str, NamedNumber] = {}
-    if _OF_A_LIBRARY.match(text):
+    if _OF_A_LIBRARY.match(text) or is_of_settings(text):
         return ()
     for match in (
         *_PAIR.finditer(text[:MOST_LINE_CHARS]),
@@ -683,11 +686,12 @@ BOUNDARY = r"\b"
 
 
 def best_key(keys: Sequence[SeenKey]) -> SeenKey | None:
-    """The key by which checkpoints are best compared: a held-out loss, else a held-out score, else
-    a loss; None where no key looks like one."""
+    """The key by which checkpoints are best compared: the one by which its framework does, else a
+    held-out loss, else a held-out score, else a loss; None where no key looks like one."""
 
-    def rank(key: SeenKey) -> tuple[bool, bool, int]:
+    def rank(key: SeenKey) -> tuple[bool, bool, bool, int]:
         return (
+            key.name not in _OWN_BEST_BY,
             _HELD_OUT.search(key.name) is None,
             not _says(_LOWER, key.name),
             len(key.name),

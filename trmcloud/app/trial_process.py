@@ -483,9 +483,14 @@ class _Attempt:
         if reading.step is not None and (not self._steps or reading.step > self._steps[-1][1]):
             self._steps.append((at_s, reading.step))
         for name, value in reading.metrics.items():
+            if "(" in name:
+                continue  # as ``--metric`` it would be a pattern
             before = self._keys.get(name)
             if before is None and len(self._keys) >= _MOST_KEYS:
-                continue
+                once = next((key for key, seen in self._keys.items() if seen.count == 1), None)
+                if once is None:
+                    continue
+                del self._keys[once]
             finite = value if value == value and abs(value) != float("inf") else None
             count = before.count + 1 if before is not None else 1
             kept = pattern or "" if before is None else before.pattern

@@ -373,7 +373,7 @@ def test_a_scripts_own_best_is_not_pruned_for_a_newer_last(tmp_path: Path) -> No
             seen = Watcher(tmp_path / "work", "out").look(f"out/{name}")
             assert seen is not None
             shelf.take(seen, None, None)
-    sources = [shelf.source_of(made) for made in shelf.manifests()]
+    sources = [shelf.tree_of(made).source for made in shelf.manifests()]
     assert sources == ["out/best.pt", "out/last.pt"]
     best = best_of(shelf.manifests())
     assert best is not None

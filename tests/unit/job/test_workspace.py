@@ -72,7 +72,9 @@ def test_a_best_that_stands_there_whole_is_left_alone(
         lay(work, f"out/best/{name}", text=text)
     tree = tree_of("out/best", "model.pt", "config.json")
     assert put_back(copies, work, tree, is_latest=False) == work / "out" / "best"
-    found = {path.name: path.read_text() for path in (work / "out/best").iterdir() if path.is_file()}
+    found = {
+        path.name: path.read_text() for path in (work / "out/best").iterdir() if path.is_file()
+    }
     assert found == (there if stays else dict.fromkeys(("model.pt", "config.json"), "whole"))
     assert (work / "out/best/checkpoint-3/model.pt").read_text() == "of step 3"
 

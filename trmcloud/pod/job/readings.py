@@ -34,7 +34,7 @@ from trmcloud.core.values import dataclass
 
 _CHUNK = 1 << 16
 _LITTLE = 1 << 12
-_LET_GATHER_S = 0.1
+_LET_GATHER_S = 0.2
 """After little was read the pipe, which holds 64 KiB, may take some more: who prints a line a step
 would wake this for each, which costs more than to read it."""
 _MOST_LINES = 20_000
@@ -188,6 +188,7 @@ _AT = re.compile(r"([A-Za-z]{1,20}@[0-9]{1,4})\s+(?:" + _NUMBER + ")")
 _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08")
 """Colours, movements of the cursor and backspaces, as progress bars write them."""
 _CELLS = re.compile(r"\s*\|\s*|\t+|\s{2,}|\s+")
+_SETTINGS = re.compile(r"[=:]\s*(?:True|False|None)\b")
 _MOST_KEYS = 64
 _KEYS_FROM = 2000
 """Lines in which every key is looked for; of those that come later, one in fifty."""
@@ -271,6 +272,8 @@ class Readings:
         if self._bars is not None and (step := self._bars.step(text)) is not None:
             return Reading(step, {}, by_bar=True)
         self._lines += 1
+        if is_of_settings(text):
+            return None
         is_text = "\ufffd" not in text  # or every letter before a digit were a name
         if is_text and (self._lines <= _KEYS_FROM or self._lines % 50 == 0):
             self.note_keys(_PAIR.findall(text) + _WORDS.findall(text) + _AT.findall(text))
@@ -296,8 +299,12 @@ class Readings:
         for name in names:
             if name.endswith(".py"):
                 continue  # of a warning, before the number of its line
-            if name in self.keys or len(self.keys) < _MOST_KEYS:
-                self.keys[name] = self.keys.get(name, 0) + 1
+            if name not in self.keys and len(self.keys) >= _MOST_KEYS:
+                once = next((key for key, count in self.keys.items() if count == 1), None)
+                if once is None:
+                    continue
+                del self.keys[once]
+            self.keys[name] = self.keys.get(name, 0) + 1
 
     def _named(self, reading: Reading) -> Reading:
         """With the metric under its own name where it is spelt another way: ``val/loss``."""
@@ -357,6 +364,14 @@ class Readings:
             return float(said.rstrip(".,")[:40].replace(",", ""))
         except ValueError:
             return None
+
+
+def is_of_settings(text: str) -> bool:
+    """Whether a line lists settings, as a script prints its arguments before it starts: their
+    numbers are no metrics."""
+    if text.startswith("Namespace("):
+        return True
+    return len(text) > 80 and len(_SETTINGS.findall(text)) > 2
 
 
 def plain_name(name: str) -> str:
