@@ -358,7 +358,10 @@ def _metric(facts: Facts) -> Check:
     first, command = facts.observed.first, facts.command
     keys = {metric_key(key.name): key for key in one_of_each(first.keys)}
     spellings = {plain: _spellings(first.keys, plain) for plain in keys}
+    chosen = best_key(list(keys.values()))
     compared = _worth_naming(list(keys.values()))
+    if chosen is not None and chosen not in compared:
+        compared = [*compared[: _MOST_NAMES - 1], chosen]
     others = len(keys) - len(compared)
     shown = _some(
         [_key_text(key, spellings[metric_key(key.name)]) for key in compared], _MOST_NAMES
@@ -380,7 +383,6 @@ def _metric(facts: Facts) -> Check:
         )  # fmt: skip
     if not keys:
         return Check("metric", Result.UNKNOWN, "its log and event files showed no named number")
-    chosen = best_key(list(keys.values()))
     if chosen is None:
         return Check("metric", Result.UNKNOWN, f"seen: {shown}; none looks like a loss or a score")
     return Check("metric", Result.PASSED, f"seen: {shown}; best by {chosen.name}")

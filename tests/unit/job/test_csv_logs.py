@@ -11,6 +11,14 @@ from trmcloud.pod.job.csv_logs import CsvLogs, reading_of_row
 from trmcloud.pod.job.readings import LogFiles
 
 ULTRALYTICS = "                  epoch,      train/box_loss,  metrics/mAP50-95(B)\n"
+"""As its earlier releases pad their columns."""
+ULTRALYTICS_8_4 = """\
+epoch,time,train/box_loss,train/cls_loss,train/dfl_loss,metrics/precision(B),metrics/recall(B),\
+metrics/mAP50(B),metrics/mAP50-95(B),val/box_loss,val/cls_loss,val/dfl_loss,lr/pg0,lr/pg1,lr/pg2
+1,0.432263,2.02584,1.62616,1.21956,0,0,0,0,0.35334,1.52219,0.20338,0.0005,0.0005,0.0005
+2,1.21486,4.48927,2.85232,2.7295,0,0,0,0,0.35334,1.52219,0.20338,0.001005,0.001005,0.001005
+"""
+"""results.csv of yolo11n.yaml on eight squares, as ultralytics 8.4.190 wrote it."""
 
 
 def test_rows_of_ultralytics_are_read_once_each(tmp_path: Path) -> None:
@@ -29,6 +37,18 @@ def test_rows_of_ultralytics_are_read_once_each(tmp_path: Path) -> None:
     ]
     assert logs.take(20.0) == []
     assert logs.seen == 2
+
+
+def test_results_of_ultralytics_as_it_writes_them_today(tmp_path: Path) -> None:
+    logs = CsvLogs(tmp_path)
+    path = tmp_path / "runs" / "detect" / "train" / "results.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text(ULTRALYTICS_8_4)
+    first, second = logs.take(0.0)
+    assert (first.epoch, first.step, second.epoch) == (1, None, 2)
+    assert second.metrics["val/cls_loss"] == 1.52219
+    assert second.metrics["metrics/mAP50-95"] == 0.0
+    assert second.metrics["time"] == 1.21486
 
 
 def test_a_log_written_anew_with_more_columns_goes_on_after_as_many_rows(tmp_path: Path) -> None:

@@ -466,6 +466,8 @@ def _write(path: Path, content: bytes) -> None:
 
 _MOST_LEFT_OUT = 1000
 _LONGEST_NAME = 200
+_STRIPPED = 0.6
+"""The size of a model without its optimizer, of both, at most."""
 
 
 class CheckpointTaker:
@@ -488,6 +490,8 @@ class CheckpointTaker:
         ] = {}
         self._taker = ThreadPoolExecutor(max_workers=1)
         self._left_out: dict[str, str] = {}
+        self._versions: dict[str, tuple[Artifact, SavedCheckpoint]] = {}
+        """Of each name the newest version that settled, and the save that its metric is of."""
         self._unscored: dict[int, SavedCheckpoint] = {}
         self._last: CheckpointManifest | None = None
         self.largest_bytes = 0
@@ -553,8 +557,9 @@ class CheckpointTaker:
                 step = named if step is None else step
             if is_sure and number is not None:
                 self._tell.reach(number, found.saved_at, time.time())
-            saved = SavedCheckpoint(found.saved_at, found.marks._replace(step=named))
-            self._tell.order.saw_save(saved)
+            saved = self._saved_as(
+                found, SavedCheckpoint(found.saved_at, found.marks._replace(step=named))
+            )
             metric, waits = self._of_layout(found, step), False
             if metric is None and found.kind not in STATES:
                 metric, waits = self._metric_of(saved)
@@ -562,6 +567,19 @@ class CheckpointTaker:
                 # The log is read a little late: its last line may be of many steps after the save.
                 step = metric.step
             self._take(found, step, metric, saved, waits=waits)
+
+    def _saved_as(self, found: Artifact, saved: SavedCheckpoint) -> SavedCheckpoint:
+        """Return the save that a checkpoint's metric belongs to: that of the version before, where
+        this is the same file and much smaller, as one whose optimizer was removed at the end."""
+        before = self._versions.get(found.name)
+        if before is not None and before[0].weights == found.weights:
+            return before[1]
+        if before is not None and found.size_bytes < _STRIPPED * before[0].size_bytes:
+            saved = before[1]
+        else:
+            self._tell.order.saw_save(saved)
+        self._versions[found.name] = found, saved
+        return saved
 
     def named(self, path: str, step: int | None, metric: float | None) -> None:
         """Take the checkpoint that the command reports as whole."""
