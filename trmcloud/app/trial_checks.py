@@ -585,9 +585,9 @@ def _checkpoint_gb(saves: Sequence[SeenSave]) -> float:
 
 def checkpoints_place(saves: Sequence[SeenSave]) -> str:
     """The folder that holds all of ``saves``, or a pattern where they are in the working folder
-    itself."""
+    itself. A folder whose name bears a time or an id would be another one in the next run."""
     names = {name for save in saves for name in (save.source, *save.beside)}
-    folders = [name.rpartition("/")[0] for name in sorted(names)]
+    folders = [_lasting(name.rpartition("/")[0]) for name in sorted(names)]
     common = folders[0].split("/") if folders[0] else []
     for folder in folders[1:]:
         parts = folder.split("/") if folder else []
@@ -595,9 +595,11 @@ def checkpoints_place(saves: Sequence[SeenSave]) -> str:
         common = common[: len(same)] if common[: len(same)] == same else []
     if common:
         return "/".join(common)
+    tops = {name.partition("/")[0] for name in names}
+    if any(map(_OF_ONE_RUN.search, tops)):
+        return "."
     if len(names) == 1:
         return next(iter(names))
-    tops = {name.partition("/")[0] for name in names}
     if len(tops) == 1:
         return next(iter(tops))
     suffixes = {name.rpartition(".")[2] for name in tops if "." in name}
@@ -605,6 +607,24 @@ def checkpoints_place(saves: Sequence[SeenSave]) -> str:
         return f"*.{next(iter(suffixes))}"
     heads = {re.split(r"[-_.]?[0-9]", name, maxsplit=1)[0] for name in tops}
     return f"{next(iter(heads))}*" if len(heads) == 1 and "" not in heads else "."
+
+
+_OF_ONE_RUN = re.compile(
+    r"(?<![0-9])(?:19|20)[0-9]{2}[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12][0-9]|3[01])(?![0-9])"
+    r"|(?<![0-9])[0-2][0-9][-_.:h][0-5][0-9][-_.:m][0-5][0-9](?![0-9])"
+    r"|(?<![0-9])1[0-9]{9}(?![0-9])"
+    r"|(?:^|[-_])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,}(?:[-_]|$)",
+    re.I,
+)
+"""Parts of a folder's name that are new in each run: dates, times of day, seconds since 1970 and
+hexadecimal ids."""
+
+
+def _lasting(folder: str) -> str:
+    """The beginning of a path that the next run will have too."""
+    parts = folder.split("/")
+    volatile = (n for n, part in enumerate(parts) if _OF_ONE_RUN.search(part))
+    return "/".join(parts[: next(volatile, len(parts))])
 
 
 # -- named numbers of a line -----------------------------------------------------------------------

@@ -61,6 +61,47 @@ def test_a_log_written_anew_with_more_columns_goes_on_after_as_many_rows(tmp_pat
     assert (new.step, new.epoch, new.metrics) == (19, 0, {"val_loss": 1.5})
 
 
+LIGHTNING_2_6 = """\
+epoch,step,train_loss,val_loss
+0,4,17.107540130615234,
+0,9,19.093219757080078,
+39,3999,0.006823941599577665,
+39,3999,,0.020251363515853882
+"""
+"""metrics.csv of CSVLogger, rows left out, as lightning 2.6.6 wrote it; its last checkpoint is
+epoch=39-step=4000.ckpt."""
+
+
+def test_metrics_of_lightning_as_it_writes_them_today(tmp_path: Path) -> None:
+    logs = CsvLogs(tmp_path)
+    path = tmp_path / "logs" / "lightning_logs" / "version_0" / "metrics.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text(LIGHTNING_2_6)
+    assert [(each.step, each.epoch, *each.metrics.items()) for each in logs.take(0.0)] == [
+        (4, 0, ("train_loss", 17.107540130615234)),
+        (9, 0, ("train_loss", 19.093219757080078)),
+        (3999, 39, ("train_loss", 0.006823941599577665)),
+        (3999, 39, ("val_loss", 0.020251363515853882)),
+    ]
+
+
+TIMM_1_1 = """\
+epoch,train_loss,eval_loss,eval_top1,eval_top5,lr
+0,0.7269929001728693,0.6924551576375961,50.0,100.0,1e-05
+1,0.7206483334302902,0.6952940374612808,43.75,100.0,0.010008
+"""
+"""summary.csv in output/train/20261126-160740-test_resnet-64, as train.py of timm wrote it (commit
+aa4b5850 of 2026)."""
+
+
+def test_the_summary_of_timm_as_it_writes_it_today(tmp_path: Path) -> None:
+    logs, path = CsvLogs(tmp_path), tmp_path / "summary.csv"
+    path.write_text(TIMM_1_1)
+    first, second = logs.take(0.0)
+    assert (first.epoch, second.epoch) == (0, 1)
+    assert (second.metrics["eval_loss"], second.metrics["eval_top1"]) == (0.6952940374612808, 43.75)
+
+
 def test_what_stood_there_before_and_links_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     path.write_text("epoch,loss\n1,2.0\n")

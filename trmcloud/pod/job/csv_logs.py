@@ -1,5 +1,6 @@
 """Numbers in CSV logs that a script writes beside its checkpoints, as they grow: ``results.csv`` of
-Ultralytics, ``metrics.csv`` of Lightning's CSVLogger, the files of Keras' CSVLogger.
+Ultralytics, ``metrics.csv`` of Lightning's CSVLogger, ``summary.csv`` of timm, the files of Keras'
+CSVLogger.
 
 A file is never trusted: the lengths of its lines, its columns and its numbers are bounded.
 """
@@ -15,7 +16,9 @@ from typing import NamedTuple
 
 from trmcloud.pod.job.readings import LOOK_EVERY_S, LogFiles, Reading, whole_step
 
-_NAME = re.compile(r"(results?|metrics|history|log|logs|training|train_log|progress)\.csv", re.I)
+_NAME = re.compile(
+    r"(results?|metrics|summary|history|log|logs|training|train_log|progress)\.csv", re.I
+)
 """Names of logs; others may be of data, and are not read."""
 _MOST_FILES = 16
 _MOST_READ = 1 << 20
