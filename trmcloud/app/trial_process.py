@@ -73,7 +73,7 @@ from trmcloud.pod.job.readings import (
     pattern_of,
 )
 from trmcloud.pod.job.trmcloud_trial import ENV_SEEN
-from trmcloud.pod.job.workspace import import_roots, lay_data, unpack
+from trmcloud.pod.job.workspace import import_roots, lay_data, note_latest, unpack
 from trmcloud.pod.machine import processes
 
 JOB_NAME, OBSERVED_NAME, LOG_NAME, SEEN_NAME = "job.json", "observed.json", "log", "seen.jsonl"
@@ -191,6 +191,7 @@ class Trial:
             for each in [max(found, key=lambda a: a.saved_at) for found in others if found]:
                 _put_back(each, self._folder / WORK_DIR / command.folder, below)
             path = _put_back(newest, self._folder / WORK_DIR / command.folder, below)
+            note_latest(path, newest.kind)
         except (OSError, ValueError):
             return seen
         words = [word.replace("{checkpoint}", str(path)) for word in by]

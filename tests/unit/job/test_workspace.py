@@ -10,7 +10,7 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import CheckpointTree, TreeFile
 from trmcloud.pod.job.shelf import CommandCheckpoints
 from trmcloud.pod.job.watcher import Watcher
-from trmcloud.pod.job.workspace import put_back
+from trmcloud.pod.job.workspace import note_latest, put_back
 
 
 def tree_of(source: str, *paths: str, is_file: bool = False) -> CheckpointTree:
@@ -77,6 +77,26 @@ def test_a_best_that_stands_there_whole_is_left_alone(
     }
     assert found == (there if stays else dict.fromkeys(("model.pt", "config.json"), "whole"))
     assert (work / "out/best/checkpoint-3/model.pt").read_text() == "of step 3"
+
+
+@pytest.mark.parametrize(
+    ("there", "noted"),
+    [
+        (None, "global_step50"),
+        ("global_step75", "global_step50"),
+        ("global_step60", "global_step60"),
+    ],
+    ids=["no note", "one of a checkpoint that is gone", "one of a checkpoint that is there"],
+)
+def test_deepspeed_finds_what_was_put_back(tmp_path: Path, there: str | None, noted: str) -> None:
+    lay(tmp_path, "ds/global_step50/mp_rank_00_model_states.pt")
+    lay(tmp_path, "ds/global_step60/mp_rank_00_model_states.pt")
+    if there is not None:
+        lay(tmp_path, "ds/latest", text=f"{there}\n")
+    note_latest(tmp_path / "ds" / "global_step50", "deepspeed")
+    assert (tmp_path / "ds" / "latest").read_text().strip() == noted
+    note_latest(tmp_path / "other" / "model", "torch-dcp")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_name_that_leads_out_of_the_working_folder_is_not_written_to(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from trmcloud.core.contract.command_terms import (
     Act,
     CommandStopper,
 )
-from trmcloud.core.contract.manifest import CheckpointManifest, step_dir_name
+from trmcloud.core.contract.manifest import LAYOUT, CheckpointManifest, step_dir_name
 from trmcloud.core.contract.records import ContractError, parse
 from trmcloud.core.contract.trainer_contract import (
     ENV_ATTEMPT,
@@ -59,6 +59,7 @@ from trmcloud.pod.job.workspace import (
     import_roots,
     install,
     lay_data,
+    note_latest,
     provenance_of,
     put_back,
     unpack,
@@ -325,7 +326,10 @@ class Job:
             root, is_latest = self._watcher.outside(tree) or root, False
         into = self._folder / RESUME_DIR / f"{self._attempt}" / step_dir_name(made.step)
         self._shelf.restore(made, into)
-        return put_back(into, root, tree, is_latest=is_latest)
+        path = put_back(into, root, tree, is_latest=is_latest)
+        if path.is_relative_to(root):
+            note_latest(path, str(made.extra.get(LAYOUT)))
+        return path
 
     def _sent(self) -> tuple[SeenFile, ...]:
         """The files of the working folder as the first attempt found them."""

@@ -125,6 +125,25 @@ def put_back(copies: Path, root: Path, tree: CheckpointTree, *, is_latest: bool 
     return moved
 
 
+LATEST_NAME = "latest"
+"""DeepSpeed's file with the name of its newest checkpoint, by which it finds that again."""
+
+
+def note_latest(place: Path, layout: str) -> None:
+    """Have DeepSpeed find the checkpoint that was put back at ``place``, where its own note is
+    missing or names another one that is not there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    note = place.with_name(LATEST_NAME)
+    if layout != "deepspeed" or note.is_symlink():
+        return
+    named = note.read_text(errors="replace")[:400].strip() if note.is_file() else ""
+    if not named or not is_inside(named) or not (note.parent / named).is_dir():
+        note.write_text(place.name)
+
+
 # The packages of ``--pip``, installed into a virtual environment of the run before the command
 # starts.
 #
