@@ -720,7 +720,20 @@ def best_key(keys: Sequence[SeenKey]) -> SeenKey | None:
         )
 
     may_be = [key for key in keys if _may_compare(key.name)]
+    if {side for key in may_be for side in _sides(key.name)} == {0, 1}:
+        may_be = [key for key in may_be if not _sides(key.name)]
     return min(may_be, key=rank) if may_be else None
+
+
+_ADVERSARIES = re.compile(r"d|disc|discriminator"), re.compile(r"g|gen|generator")
+
+
+def _sides(name: str) -> tuple[int, ...]:
+    """The networks of an adversarial training whose loss it is: the lowest one of either belongs
+    to no good model."""
+    plain = name.lower()
+    sides = (n for n, pattern in enumerate(_ADVERSARIES) if _says(pattern, plain))
+    return tuple(sides) if _says(_LOWER, name) else ()
 
 
 def one_of_each(keys: Sequence[SeenKey]) -> list[SeenKey]:

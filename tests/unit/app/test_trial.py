@@ -318,6 +318,14 @@ def test_of_ultralytics_numbers_its_own_measure_is_the_best_key() -> None:
     assert "--metric metrics/mAP50-95 --best max" in run_line(about, RequestedMachine())
 
 
+def test_losses_of_adversaries_compare_no_checkpoints() -> None:
+    """As PyTorch's dcgan prints them: the lowest Loss_D is that of a generator that fails."""
+    pair = [SeenKey("Loss_D", 8), SeenKey("Loss_G", 8)]
+    assert best_key(pair) is None
+    assert best_key([*pair, SeenKey("val_fid", 2)]).name == "val_fid"  # type: ignore[union-attr]
+    assert best_key(pair[:1]) == pair[0], "without another one it is some loss"
+
+
 def test_names_that_come_later_take_the_place_of_those_seen_once() -> None:
     readings = Readings(Command(("python",), metric="val_loss"))
     for number in range(80):
