@@ -384,7 +384,7 @@ def _metric(facts: Facts) -> Check:
     if not keys:
         return Check("metric", Result.UNKNOWN, "its log and event files showed no named number")
     if chosen is None:
-        return Check("metric", Result.UNKNOWN, f"seen: {shown}; none looks like a loss or a score")
+        return Check("metric", Result.UNKNOWN, f"seen: {shown}; none to compare checkpoints by")
     return Check("metric", Result.PASSED, f"seen: {shown}; best by {chosen.name}")
 
 

@@ -342,6 +342,18 @@ def find_artifacts(
     return PlaceContents(tuple(found.artifacts), tuple(found.refused), tuple(found.rest), split)
 
 
+def groups_in(
+    root: Path, below: str, place: str = "", but: Collection[SeenFile] = ()
+) -> PlaceContents:
+    """Look for checkpoints among the files of one folder, not below it: those that belong together
+    are one."""
+    known = {(file.path, file.mtime_ns, file.size_bytes) for file in but}
+    folder = _walk(root, below, MOST_DEPTH + 2, [MOST_ENTRIES], known)
+    found = _Search(root, place, by_name=False)
+    found.search_files(folder)
+    return PlaceContents(tuple(found.artifacts), tuple(found.refused), tuple(found.rest))
+
+
 def artifact_at(root: Path, name: str, place: str = "") -> Artifact | None:
     """Return a file or a whole folder as one checkpoint, whatever its layout; None where there is
     none.
@@ -460,7 +472,7 @@ class _Search:
         for child_name, child in folder.folders.items():
             if not (self._by_name and child_name in _INPUTS):
                 self.search(child)
-        self._search_files(folder)
+        self.search_files(folder)
 
     def _add_model(self, folder: Folder, kind: str) -> None:
         """A model with other checkpoints in its folder, as transformers' output folder is."""
@@ -476,7 +488,7 @@ class _Search:
         # In a folder that bears its name; or beside others, where the place itself is the folder.
         self._add(folder.path, files, kind, folder.trouble)
 
-    def _search_files(self, folder: Folder) -> None:
+    def search_files(self, folder: Folder) -> None:
         """Group the files of a folder of no layout: those with the same numbers in their names, and
         those without any by best, last and the like."""
         groups: dict[object, list[str]] = {}

@@ -21,6 +21,7 @@ from trmcloud.pod.job.artifacts import (
     SeenFile,
     artifact_at,
     find_artifacts,
+    groups_in,
     is_in_making,
     splits_at,
     stays_inside,
@@ -168,8 +169,15 @@ class Watcher:
                 names = sorted(entry.name for entry in os.scandir(at))[:MOST_ENTRIES]
             except OSError:
                 return
+            grouped = set()
+            for artifact in groups_in(place.root, place.below, place.outside, self._but).artifacts:
+                files = {file.path for file in artifact.files}
+                if len(files) > 1 and any(fnmatchcase(name, place.pattern) for name in files):
+                    grouped |= files
+                    yield artifact
             for name in names:
-                if fnmatchcase(name, place.pattern) and not is_in_making(name):
+                is_meant = fnmatchcase(name, place.pattern) and name not in grouped
+                if is_meant and not is_in_making(name):
                     named = f"{place.below}/{name}" if place.below else name
                     yield from self._one(place, named, split)
         elif at.is_file():
