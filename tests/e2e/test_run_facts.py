@@ -33,6 +33,19 @@ while True:
         time.sleep(2.2)
 """
 """Goes on from a checkpoint, and saves as it goes."""
+LAST_AND_BEST = """
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+out = pathlib.Path("out")
+out.mkdir(exist_ok=True)
+print("FINDS", [f"{path.name}: {path.read_text()}" for path in sorted(out.iterdir())], flush=True)
+for epoch in range(1, 1000):
+    for name in ("last.pt", "best.pt")[: 1 + (epoch == 1)]:
+        (out / "new").write_text(f"of epoch {epoch}")
+        os.replace(out / "new", out / name)
+    time.sleep(3)
+"""
+"""Prints no metric; its first epoch stays its best."""
 RATE = ("--rate", "3.60", "--checkpoint-gb", "0.001", "-y")
 PYTHON = ("--", "python3", "train.py")
 
@@ -165,3 +178,22 @@ class TestInABucket:
         assert int(step) >= 5
         assert path.endswith(f"/train/work/out/step-{step}.ckpt"), "where the script wrote it"
         assert max(manifest.step for manifest in saver.checkpoints().values()) > int(step)
+
+    def test_one_that_is_resumed_elsewhere_finds_its_last_and_its_best(self, saver: User) -> None:
+        pytest.importorskip("boto3")
+        from tests.standins.s3 import BUCKET
+
+        script(saver, LAST_AND_BEST)
+        saver.run(
+            *("run", "local", "--budget", "0.06", *RATE, "--hours", "0.004", "--grace", "5"),
+            *("--bucket", f"s3://{BUCKET}/last-and-best", "--resume", "python3 train.py", *PYTHON),
+            code=Outcome.LANDED.exit_code,
+        )
+        run_id = saver.only_run().run_id
+        for folder in (*saver.home.glob("runs/*/*/checkpoints"), *saver.home.glob("runs/*/*/work")):
+            shutil.rmtree(folder)
+        saver.run("resume", run_id, code=Outcome.LANDED.exit_code)
+        found = re.findall(r"FINDS (\[.*\])", saver.run("logs", run_id, "-n", "1000"))
+        assert found[0] == "[]"
+        assert "'best.pt: of epoch 1'" in found[-1]
+        assert "'last.pt: of epoch " in found[-1]

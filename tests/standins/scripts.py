@@ -269,9 +269,12 @@ for epoch, value in enumerate((0.125, 0.5, 0.25), 1):
     rows.append(f"{epoch},{2.5 / epoch},{value}")
     (out / "results.csv").write_text("".join(f"{row}\\n" for row in rows))
     for name in ("last.pt", "best.pt")[: 1 + (value > best)]:
-        (weights / "new").write_text(f"epoch {epoch}")
+        (weights / "new").write_text(f"epoch {epoch}" + " optimizer" * 100)
         os.replace(weights / "new", weights / name)
     best = max(best, value)
     time.sleep(3)
+for path in sorted(weights.iterdir()):
+    path.write_text(path.read_text().replace(" optimizer", ""))
 """
-"""Writes its metric to ``results.csv`` alone, as Ultralytics does."""
+"""Writes its metric to ``results.csv`` alone, and removes the optimizer from its best and its last
+at its end, as Ultralytics does."""

@@ -18,6 +18,7 @@ from trmcloud.app.packing import trainers_share
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import RECIPE
+from trmcloud.core.contract.command_resuming import checkpoints_to_put_back
 from trmcloud.core.contract.pod_contract import DATA_DIR
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import RunState
@@ -159,15 +160,16 @@ def tokenizer_item(files: RunFiles, run: RunState) -> StageItem | None:
 
 def _to_go_on_from(files: RunFiles, run: RunState) -> Iterator[StageItem]:
     """The newest copy here of each phase that has not finished, and what was saved before the
-    cooldown that it is in: a new pod has neither."""
+    cooldown that it is in: a new pod has neither. Of a command, what is put back."""
     done = {name for name, account in run.phases.items() if account.outcome in DONE}
     manifests = [m for m in files.manifests(run.run_id) if m.phase not in done]
     for phase in dict.fromkeys(m.phase for m in manifests):
-        latest = mf.pick_latest([m for m in manifests if m.phase == phase])
-        wanted = [m for m in manifests if m == latest or mf.is_before_cooldown(m, latest)]
-        for manifest in wanted:
-            goes_on = any(file.kind == "optimizer" for file in manifest.files)
-            if goes_on or manifest.recipe == RECIPE:
+        mine = [m for m in manifests if m.phase == phase]
+        latest = mf.pick_latest(mine)
+        wanted = [m for m in mine if m == latest or mf.is_before_cooldown(m, latest)]
+        is_of_command = latest is not None and latest.recipe == RECIPE
+        for manifest in checkpoints_to_put_back(mine) if is_of_command else wanted:
+            if is_of_command or any(file.kind == "optimizer" for file in manifest.files):
                 local = Path(files.folder_of(manifest))
                 folder = f"{contract.RUNS_DIR}/{run.run_id}/{phase}/{contract.CHECKPOINTS_DIR}"
                 remote = f"{contract.POD_ROOT}/{folder}/{local.name}"

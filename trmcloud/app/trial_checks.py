@@ -14,6 +14,7 @@ from trmcloud.core.contract.command_terms import MOST_LINE_CHARS
 from trmcloud.core.contract.records import Step, within
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
+from trmcloud.pod.job.readings import is_of_settings
 from trmcloud.pod.job.readings import plain_name as metric_key
 
 # -- observations -------------------------------------------------------------------------------
@@ -357,7 +358,10 @@ def _metric(facts: Facts) -> Check:
     first, command = facts.observed.first, facts.command
     keys = {metric_key(key.name): key for key in one_of_each(first.keys)}
     spellings = {plain: _spellings(first.keys, plain) for plain in keys}
+    chosen = best_key(list(keys.values()))
     compared = _worth_naming(list(keys.values()))
+    if chosen is not None and chosen not in compared:
+        compared = [*compared[: _MOST_NAMES - 1], chosen]
     others = len(keys) - len(compared)
     shown = _some(
         [_key_text(key, spellings[metric_key(key.name)]) for key in compared], _MOST_NAMES
@@ -379,9 +383,8 @@ def _metric(facts: Facts) -> Check:
         )  # fmt: skip
     if not keys:
         return Check("metric", Result.UNKNOWN, "its log and event files showed no named number")
-    chosen = best_key(list(keys.values()))
     if chosen is None:
-        return Check("metric", Result.UNKNOWN, f"seen: {shown}; none looks like a loss or a score")
+        return Check("metric", Result.UNKNOWN, f"seen: {shown}; none to compare checkpoints by")
     return Check("metric", Result.PASSED, f"seen: {shown}; best by {chosen.name}")
 
 
@@ -582,9 +585,9 @@ def _checkpoint_gb(saves: Sequence[SeenSave]) -> float:
 
 def checkpoints_place(saves: Sequence[SeenSave]) -> str:
     """The folder that holds all of ``saves``, or a pattern where they are in the working folder
-    itself."""
+    itself. A folder whose name bears a time or an id would be another one in the next run."""
     names = {name for save in saves for name in (save.source, *save.beside)}
-    folders = [name.rpartition("/")[0] for name in sorted(names)]
+    folders = [_lasting(name.rpartition("/")[0]) for name in sorted(names)]
     common = folders[0].split("/") if folders[0] else []
     for folder in folders[1:]:
         parts = folder.split("/") if folder else []
@@ -592,9 +595,11 @@ def checkpoints_place(saves: Sequence[SeenSave]) -> str:
         common = common[: len(same)] if common[: len(same)] == same else []
     if common:
         return "/".join(common)
+    tops = {name.partition("/")[0] for name in names}
+    if any(map(_OF_ONE_RUN.search, tops)):
+        return "."
     if len(names) == 1:
         return next(iter(names))
-    tops = {name.partition("/")[0] for name in names}
     if len(tops) == 1:
         return next(iter(tops))
     suffixes = {name.rpartition(".")[2] for name in tops if "." in name}
@@ -602,6 +607,24 @@ def checkpoints_place(saves: Sequence[SeenSave]) -> str:
         return f"*.{next(iter(suffixes))}"
     heads = {re.split(r"[-_.]?[0-9]", name, maxsplit=1)[0] for name in tops}
     return f"{next(iter(heads))}*" if len(heads) == 1 and "" not in heads else "."
+
+
+_OF_ONE_RUN = re.compile(
+    r"(?<![0-9])(?:19|20)[0-9]{2}[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12][0-9]|3[01])(?![0-9])"
+    r"|(?<![0-9])[0-2][0-9][-_.:h][0-5][0-9][-_.:m][0-5][0-9](?![0-9])"
+    r"|(?<![0-9])1[0-9]{9}(?![0-9])"
+    r"|(?:^|[-_])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,}(?:[-_]|$)",
+    re.I,
+)
+"""Parts of a folder's name that are new in each run: dates, times of day, seconds since 1970 and
+hexadecimal ids."""
+
+
+def _lasting(folder: str) -> str:
+    """The beginning of a path that the next run will have too."""
+    parts = folder.split("/")
+    volatile = (n for n, part in enumerate(parts) if _OF_ONE_RUN.search(part))
+    return "/".join(parts[: next(volatile, len(parts))])
 
 
 # -- named numbers of a line -----------------------------------------------------------------------
@@ -626,11 +649,13 @@ _OF_A_LIBRARY = re.compile(r"\[?[IWEF][0-9]{4} [0-9:.]+ ")
 _PLACE = re.compile(r".*\.(py|pyx|c|cc|cpp|cu|h|rs|go|js)|https?|file", re.I)
 """Names that stand before the number of a line or a port."""
 _HELD_OUT = re.compile(r"val|eval|test|dev|held", re.I)
+_OWN_BEST_BY = ("metrics/mAP50-95", "metrics/accuracy_top1")
+"""The names by which a framework (Ultralytics) chooses the checkpoint that it calls best."""
 _LOWER = re.compile(
     r"(.*loss|nll|.*ppl|.*perplexity|bpb|bpc|error|err|mae|mse|rmse|wer|cer|fid)", re.I
 )
 _HIGHER = re.compile(
-    r"(.*acc|.*accuracy|f1|bleu|rouge\w?|auc|map|rewards?|score|returns?|precision|recall|r2|iou"
+    r"(.*acc|.*accuracy|f1|bleu|rouge\w?|auc|map(?:50|75)?|rewards?|score|returns?|precision|recall|r2|iou"
     r"|dice|top[15])",
     re.I,
 )
@@ -648,7 +673,7 @@ class NamedNumber:
 def numbers_in(text: str) -> tuple[NamedNumber, ...]:
     """Return the named numbers of a line, the leftmost of each name; step counters are none."""
     found: dict[str, NamedNumber] = {}
-    if _OF_A_LIBRARY.match(text):
+    if _OF_A_LIBRARY.match(text) or is_of_settings(text):
         return ()
     for match in (
         *_PAIR.finditer(text[:MOST_LINE_CHARS]),
@@ -683,18 +708,32 @@ BOUNDARY = r"\b"
 
 
 def best_key(keys: Sequence[SeenKey]) -> SeenKey | None:
-    """The key by which checkpoints are best compared: a held-out loss, else a held-out score, else
-    a loss; None where no key looks like one."""
+    """The key by which checkpoints are best compared: the one by which its framework does, else a
+    held-out loss, else a held-out score, else a loss; None where no key looks like one."""
 
-    def rank(key: SeenKey) -> tuple[bool, bool, int]:
+    def rank(key: SeenKey) -> tuple[bool, bool, bool, int]:
         return (
+            key.name not in _OWN_BEST_BY,
             _HELD_OUT.search(key.name) is None,
             not _says(_LOWER, key.name),
             len(key.name),
         )
 
     may_be = [key for key in keys if _may_compare(key.name)]
+    if {side for key in may_be for side in _sides(key.name)} == {0, 1}:
+        may_be = [key for key in may_be if not _sides(key.name)]
     return min(may_be, key=rank) if may_be else None
+
+
+_ADVERSARIES = re.compile(r"d|disc|discriminator"), re.compile(r"g|gen|generator")
+
+
+def _sides(name: str) -> tuple[int, ...]:
+    """The networks of an adversarial training whose loss it is: the lowest one of either belongs
+    to no good model."""
+    plain = name.lower()
+    sides = (n for n, pattern in enumerate(_ADVERSARIES) if _says(pattern, plain))
+    return tuple(sides) if _says(_LOWER, name) else ()
 
 
 def one_of_each(keys: Sequence[SeenKey]) -> list[SeenKey]:

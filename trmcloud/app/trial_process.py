@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import resource
@@ -38,6 +39,7 @@ from trmcloud.app.trial_checks import (
     numbers_in,
 )
 from trmcloud.core.contract.command import NO_SIGNAL, Command, is_inside
+from trmcloud.core.contract.command_resuming import MODELS_ALONE
 from trmcloud.core.contract.command_terms import (
     ENV_DATA,
     ENV_REPORTS,
@@ -52,13 +54,14 @@ from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.artifacts import (
-    MODELS_ALONE,
     Artifact,
     files_below,
     find_artifacts,
     metrics_in,
+    names_best,
     step_in,
 )
+from trmcloud.pod.job.csv_logs import CsvLogs
 from trmcloud.pod.job.process import kill_all, offspring, reap_children, signal_all
 from trmcloud.pod.job.readings import (
     EventFiles,
@@ -70,7 +73,7 @@ from trmcloud.pod.job.readings import (
     pattern_of,
 )
 from trmcloud.pod.job.trmcloud_trial import ENV_SEEN
-from trmcloud.pod.job.workspace import import_roots, lay_data, unpack
+from trmcloud.pod.job.workspace import import_roots, lay_data, note_latest, unpack
 from trmcloud.pod.machine import processes
 
 JOB_NAME, OBSERVED_NAME, LOG_NAME, SEEN_NAME = "job.json", "observed.json", "log", "seen.jsonl"
@@ -165,7 +168,8 @@ class Trial:
         return self._with_seen(seen)
 
     def _resume(self, seen: Observed, artifacts: Sequence[Artifact]) -> Observed:
-        """In a fresh copy with the newest checkpoint put back where the command wrote it."""
+        """In a fresh copy with the newest checkpoint, and the others that a run puts back, where
+        the command wrote them."""
         if not artifacts:
             return seen
         command, flag = self._job.command, self._job.resume_flag
@@ -181,7 +185,13 @@ class Trial:
             lay_data(copy, self._job.data_dir, self._job.command.data)
             below = copy / command.folder
             below.mkdir(parents=True, exist_ok=True)
+            others = [
+                [a for a in artifacts if names_best(a.source) is best] for best in (True, False)
+            ]
+            for each in [max(found, key=lambda a: a.saved_at) for found in others if found]:
+                _put_back(each, self._folder / WORK_DIR / command.folder, below)
             path = _put_back(newest, self._folder / WORK_DIR / command.folder, below)
+            note_latest(path, newest.kind)
         except (OSError, ValueError):
             return seen
         words = [word.replace("{checkpoint}", str(path)) for word in by]
@@ -300,7 +310,7 @@ class _Attempt:
             os.close(write)
         pump = LogPump(read, log, _LOG_BYTES)
         readings = Readings(command)
-        events = EventFiles(self._work)
+        logs = EventFiles(self._work), CsvLogs(self._work)
         stopper = CommandStopper(command, float("inf"))
         looked = -_LOOK_EVERY_S
         told_at: float | None = None
@@ -313,8 +323,7 @@ class _Attempt:
                 self._read(pump, readings, steady - began)
                 if steady - looked >= _LOOK_EVERY_S or ended:
                     looked = steady
-                    for reading in events.take(steady if not ended else float("inf")):
-                        self._note(reading, steady - began, None)
+                    self._read_files(logs, steady if not ended else float("inf"), steady - began)
                     self._note_memory()
                     too_large = too_large or files.size_bytes() > self._job.most_bytes
                     self._progress(steady - began, told_at is not None)
@@ -345,8 +354,7 @@ class _Attempt:
             pump.close(wait_s=2.0)
             os.close(log)
         self._read(pump, readings, time.monotonic() - began)
-        for reading in events.take(float("inf")):
-            self._note(reading, time.monotonic() - began, None)
+        self._read_files(logs, float("inf"), time.monotonic() - began)
         saves, saved_at = self._saves(files.artifacts(), time.monotonic() - began)
         too_large = too_large or files.size_bytes() > self._job.most_bytes
         by_itself = told_at is None and not too_large
@@ -468,13 +476,22 @@ class _Attempt:
                 self._listens = self._listens or bool(said.get("listens"))
                 self._note(of_object(said), at_s, None)
 
+    def _read_files(self, logs: tuple[EventFiles, CsvLogs], now: float, at_s: float) -> None:
+        for reading in itertools.chain.from_iterable(files.take(now) for files in logs):
+            self._note(reading, at_s, None)
+
     def _note(self, reading: Reading, at_s: float, pattern: str | None) -> None:
         if reading.step is not None and (not self._steps or reading.step > self._steps[-1][1]):
             self._steps.append((at_s, reading.step))
         for name, value in reading.metrics.items():
+            if "(" in name:
+                continue  # as ``--metric`` it would be a pattern
             before = self._keys.get(name)
             if before is None and len(self._keys) >= _MOST_KEYS:
-                continue
+                once = next((key for key, seen in self._keys.items() if seen.count == 1), None)
+                if once is None:
+                    continue
+                del self._keys[once]
             finite = value if value == value and abs(value) != float("inf") else None
             count = before.count + 1 if before is not None else 1
             kept = pattern or "" if before is None else before.pattern

@@ -236,3 +236,14 @@ def test_links_and_what_is_no_file_are_not_known(tmp_path: Path) -> None:
     for name in ("link", "pipe", "nothing"):
         assert opening_of(tmp_path / name).effect is Effect.UNKNOWN
     assert opening_of(tmp_path).effect is Effect.UNKNOWN
+
+
+def test_weights_of_torch_are_no_program_by_their_name(tmp_path: Path) -> None:
+    path = tmp_path / "netG_epoch_0.pth"
+    for content, means in (
+        (b"\x80\x04K\x01.", "a pickle"),
+        (b"import os; os.abort()\n", "a program, by its name"),
+        (b'{"depth": 4}', "a program, by its name"),
+    ):
+        path.write_bytes(content)
+        assert (opening_of(path).effect, opening_of(path).format) == (Effect.CODE, means)

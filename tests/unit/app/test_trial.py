@@ -36,6 +36,7 @@ from trmcloud.cli.main import load_command
 from trmcloud.cli.views.trial import check_lines, record_lines
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.records import ContractError, dump, load
+from trmcloud.pod.job.readings import Reading, Readings
 
 COMMAND = Command(("python", "train.py"))
 SAVES = (SeenSave("out/step-10.pt", 300_000, 10), SeenSave("out/step-20.pt", 310_000, 20))
@@ -289,6 +290,51 @@ def test_the_best_key_is_a_held_out_loss() -> None:
     assert "--metric val_acc --best max" in run_line(accuracy, RequestedMachine())
 
 
+ARGUMENTS = (
+    "engine/trainer: agnostic_nms=False, amp=True, batch=8, box=7.5, cache=False, cls=0.5, "
+    "conf=None, epochs=60, iou=0.7, lr0=0.01, max_det=300, mixup=0.0, plots=False, val=True"
+)
+"""As Ultralytics 8.4.190 prints its arguments, of which some are left out."""
+
+
+@pytest.mark.parametrize("text", [ARGUMENTS, "Namespace(batch_size=64, iou=0.5, lr=0.1)"])
+def test_arguments_that_a_script_prints_are_no_metrics(text: str) -> None:
+    assert numbers_in(text) == ()
+    readings = Readings(Command(("python",), metric="iou"))
+    assert readings.read(text.encode()) is None
+    assert readings.keys == {}
+    assert readings.read(b"epoch 1 iou=0.25") == Reading(None, {"iou": 0.25}, 1)
+
+
+def test_of_ultralytics_numbers_its_own_measure_is_the_best_key() -> None:
+    names = (
+        "train/box_loss",
+        "metrics/recall",
+        "metrics/mAP50",
+        "metrics/mAP50-95",
+        "val/box_loss",
+    )
+    about = facts(Attempt(keys=tuple(SeenKey(name, 3, 0.5) for name in names)))
+    assert "--metric metrics/mAP50-95 --best max" in run_line(about, RequestedMachine())
+
+
+def test_losses_of_adversaries_compare_no_checkpoints() -> None:
+    """As PyTorch's dcgan prints them: the lowest Loss_D is that of a generator that fails."""
+    pair = [SeenKey("Loss_D", 8), SeenKey("Loss_G", 8)]
+    assert best_key(pair) is None
+    assert best_key([*pair, SeenKey("val_fid", 2)]).name == "val_fid"  # type: ignore[union-attr]
+    assert best_key(pair[:1]) == pair[0], "without another one it is some loss"
+
+
+def test_names_that_come_later_take_the_place_of_those_seen_once() -> None:
+    readings = Readings(Command(("python",), metric="val_loss"))
+    for number in range(80):
+        readings.note_keys([f"setting_{number}"])
+    readings.note_keys(["loss"] * 2)
+    assert "loss" in readings.keys
+    assert len(readings.keys) == 64
+
+
 @pytest.mark.parametrize(
     ("sources", "place"),
     [
@@ -296,6 +342,14 @@ def test_the_best_key_is_a_held_out_loss() -> None:
         (["model.pt"], "model.pt"),
         (["a.pt", "b.pt"], "*.pt"),
         (["runs/1/a.pt", "runs/2/b.pt"], "runs"),
+        (["output/train/20261126-160501-resnet18-64/last.pth.tar"], "output/train"),
+        (["outputs/2026-11-26/16-05-01/model.pt"], "outputs"),
+        (["runs/Nov26_16-05-01_host/a.pt"], "runs"),
+        (["runs/Ant-v4__ppo__1__1732636800/ppo.cleanrl_model"], "runs"),
+        (["ckpts/3f2a9c1d/model_1.pt", "ckpts/3f2a9c1d/model_2.pt"], "ckpts"),
+        (["2026-11-26_160501/model.pt"], "."),
+        (["out/step_20261231/a.pt", "out/step_00001000/a.pt"], "out"),
+        (["out/step_00001000/a.pt"], "out/step_00001000"),
         (["checkpoint-10", "checkpoint-20"], "checkpoint*"),
         (["lightning_logs/version_0/checkpoints/a.ckpt"], "lightning_logs/version_0/checkpoints"),
         (["a.pt", "out/b.bin"], "."),

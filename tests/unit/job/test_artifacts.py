@@ -362,6 +362,20 @@ def test_names_by_which_a_script_says_that_it_is_its_best(source: str, is_best: 
     assert names_best(source) is is_best
 
 
+def test_files_of_a_pattern_that_belong_together_are_one_checkpoint(tmp_path: Path) -> None:
+    """As PyTorch's dcgan saves them, in its working folder."""
+    lay(tmp_path, "netG_epoch_3.pth", "netD_epoch_3.pth", "netG_epoch_4.pth", "netD_epoch_4.pth")
+    lay(tmp_path, "notes.txt", "odd.weights", "one_5.pth")
+    found = [a for a in Watcher(tmp_path, "*.pth").settled(1.0, 0.0) if isinstance(a, Artifact)]
+    assert {(a.source, tuple(file.path for file in a.files)) for a in found} == {
+        ("netD_epoch_3.pth", ("netD_epoch_3.pth", "netG_epoch_3.pth")),
+        ("netD_epoch_4.pth", ("netD_epoch_4.pth", "netG_epoch_4.pth")),
+        ("one_5.pth", ("one_5.pth",)),
+    }
+    [odd] = [a for a in Watcher(tmp_path, "odd*").settled(1.0, 0.0) if isinstance(a, Artifact)]
+    assert odd.source == "odd.weights", "of no layout, and named"
+
+
 def test_a_scripts_own_best_is_not_pruned_for_a_newer_last(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     ticks = iter(range(1, 100))
@@ -373,7 +387,7 @@ def test_a_scripts_own_best_is_not_pruned_for_a_newer_last(tmp_path: Path) -> No
             seen = Watcher(tmp_path / "work", "out").look(f"out/{name}")
             assert seen is not None
             shelf.take(seen, None, None)
-    sources = [shelf.source_of(made) for made in shelf.manifests()]
+    sources = [shelf.tree_of(made).source for made in shelf.manifests()]
     assert sources == ["out/best.pt", "out/last.pt"]
     best = best_of(shelf.manifests())
     assert best is not None

@@ -57,6 +57,7 @@ from trmcloud.core.contract.bucket_layout import (
     slots_of,
 )
 from trmcloud.core.contract.command_objects import puts_of_command
+from trmcloud.core.contract.command_resuming import checkpoints_to_put_back
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError
@@ -169,8 +170,11 @@ class S3Bucket:
                     puts[put_key(phase, slot, name, length)] = url
         gets = [self._get_item(item, seconds) for item in request.folders]
         latest = [stored.manifest for stored, _ in request.go_on_from]
+        put_back = checkpoints_to_put_back(latest) if request.of_command else []
         for stored, folder in request.go_on_from:
-            beside = any(mf.is_before_cooldown(stored.manifest, other) for other in latest)
+            beside = stored.manifest in put_back or any(
+                mf.is_before_cooldown(stored.manifest, other) for other in latest
+            )
             gets.append(self._get_stored(stored, folder, seconds, beside=beside))
         key = self._place.run(request.run_id, report_name(request.generation))
         report = self._signed("put_object", key, seconds)

@@ -20,6 +20,7 @@ from trmcloud.core.contract.bucket_layout import (
 )
 from trmcloud.core.contract.command import PHASE, RECIPE
 from trmcloud.core.contract.command_objects import granted_bytes_of_command
+from trmcloud.core.contract.command_resuming import checkpoints_to_put_back
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
@@ -172,7 +173,8 @@ def checkpoints_to_resume(run: RunState, shelf: BucketCheckpoints) -> tuple[Stor
 def latest_resumable(manifests: Iterable[CheckpointManifest]) -> tuple[CheckpointManifest, ...]:
     """Return the checkpoints that a new pod continues from: of each phase the latest step that has
     its optimizer's state, or is a command's; after it the one before, for where the store has not
-    got the first as it was promised; and the last one before the cooldown that the latest is in."""
+    got the first as it was promised; the last one before the cooldown that the latest is in; and
+    those of a command that are put back beside it."""
     by_phase: dict[str, dict[int, CheckpointManifest]] = {}
     for made in manifests:
         steps = by_phase.setdefault(made.phase, {})
@@ -188,7 +190,12 @@ def latest_resumable(manifests: Iterable[CheckpointManifest]) -> tuple[Checkpoin
         newest = [steps[step] for step in sorted(steps, reverse=True)]
         found += newest[:_GO_ON_FROM]
         found += [m for m in newest[_GO_ON_FROM:] if mf.is_before_cooldown(m, newest[0])]
+        found += [m for m in _of_command(newest) if m not in found]
     return tuple(found)
+
+
+def _of_command(made: Sequence[CheckpointManifest]) -> list[CheckpointManifest]:
+    return checkpoints_to_put_back(m for m in made if m.recipe == RECIPE)
 
 
 def _place_on_pod(root: str, manifest: CheckpointManifest) -> str:

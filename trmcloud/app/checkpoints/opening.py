@@ -55,6 +55,9 @@ _NO_FORMAT = Opening(Effect.UNKNOWN, "no known format")
 _PICKLE = Opening(Effect.CODE, "a pickle")
 _ZIP_PICKLE = Opening(Effect.CODE, "a zip with a pickle in it")
 _NOT_READ = Opening(Effect.UNKNOWN, "not readable here")
+_PROGRAM = Opening(Effect.CODE, "a program, by its name")
+_WEIGHTS_TOO = ".pth"
+"""Python runs lines of a file of this name in its folder of packages; torch's files bear it too."""
 
 
 def worst(found: Iterable[Opening]) -> Effect:
@@ -66,14 +69,16 @@ def worst(found: Iterable[Opening]) -> Effect:
 
 def opening_of(path: Path, name: str = "") -> Opening:
     """The effect of opening the file at ``path``, which may have another own ``name``."""
-    if (name or path.name).lower().endswith(_PROGRAMS):
-        return Opening(Effect.CODE, "a program, by its name")
+    by_name = (name or path.name).lower()
+    if by_name.endswith(_PROGRAMS) and not by_name.endswith(_WEIGHTS_TOO):
+        return _PROGRAM
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(handle, "rb") as file:
-            return _of_file(file, os.fstat(handle).st_size)
+            found = _of_file(file, os.fstat(handle).st_size)
     except OSError:
         return _NOT_READ
+    return _PROGRAM if by_name.endswith(_PROGRAMS) and found.effect is not Effect.CODE else found
 
 
 _PROGRAMS = (

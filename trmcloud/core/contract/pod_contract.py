@@ -462,6 +462,7 @@ class AgentReport:
 
 
 # -- JSON -------------------------------------------------------------------------------------
+@lru_cache(maxsize=1)  # it is read several times a second, and written a few times a minute
 def load_lease(text: str | bytes) -> Lease:
     return load(Lease, CONTRACT_VERSION, text)
 

@@ -35,8 +35,6 @@ UNFINISHED = "unfinished"
 """The layout of a folder whose index is not there yet, or that lacks files of its index."""
 STATES = frozenset({"cbsnapshot"})
 """Layouts of a training's state whose step no name and no line of the log tells."""
-MODELS_ALONE = frozenset({"transformers-model", "transformers-adapter", "diffusers"})
-"""Layouts of models without the state that their trainer goes on from."""
 NAMED = "named"
 """The kind of what a pattern of ``--checkpoints`` or a line of reports names."""
 _MODELS = frozenset(
@@ -344,6 +342,18 @@ def find_artifacts(
     return PlaceContents(tuple(found.artifacts), tuple(found.refused), tuple(found.rest), split)
 
 
+def groups_in(
+    root: Path, below: str, place: str = "", but: Collection[SeenFile] = ()
+) -> PlaceContents:
+    """Look for checkpoints among the files of one folder, not below it: those that belong together
+    are one."""
+    known = {(file.path, file.mtime_ns, file.size_bytes) for file in but}
+    folder = _walk(root, below, MOST_DEPTH + 2, [MOST_ENTRIES], known)
+    found = _Search(root, place, by_name=False)
+    found.search_files(folder)
+    return PlaceContents(tuple(found.artifacts), tuple(found.refused), tuple(found.rest))
+
+
 def artifact_at(root: Path, name: str, place: str = "") -> Artifact | None:
     """Return a file or a whole folder as one checkpoint, whatever its layout; None where there is
     none.
@@ -462,7 +472,7 @@ class _Search:
         for child_name, child in folder.folders.items():
             if not (self._by_name and child_name in _INPUTS):
                 self.search(child)
-        self._search_files(folder)
+        self.search_files(folder)
 
     def _add_model(self, folder: Folder, kind: str) -> None:
         """A model with other checkpoints in its folder, as transformers' output folder is."""
@@ -478,7 +488,7 @@ class _Search:
         # In a folder that bears its name; or beside others, where the place itself is the folder.
         self._add(folder.path, files, kind, folder.trouble)
 
-    def _search_files(self, folder: Folder) -> None:
+    def search_files(self, folder: Folder) -> None:
         """Group the files of a folder of no layout: those with the same numbers in their names, and
         those without any by best, last and the like."""
         groups: dict[object, list[str]] = {}

@@ -1,5 +1,6 @@
 """Numbers in CSV logs that a script writes beside its checkpoints, as they grow: ``results.csv`` of
-Ultralytics, ``metrics.csv`` of Lightning's CSVLogger, the files of Keras' CSVLogger.
+Ultralytics, ``metrics.csv`` of Lightning's CSVLogger, ``summary.csv`` of timm, the files of Keras'
+CSVLogger.
 
 A file is never trusted: the lengths of its lines, its columns and its numbers are bounded.
 """
@@ -13,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trmcloud.core.contract.command_terms import MOST_DEPTH
-from trmcloud.pod.job.readings import Reading, whole_step
+from trmcloud.pod.job.readings import LOOK_EVERY_S, LogFiles, Reading, whole_step
 
-_NAME = re.compile(r"(results?|metrics|history|log|logs|training|train_log|progress)\.csv", re.I)
+_NAME = re.compile(
+    r"(results?|metrics|summary|history|log|logs|training|train_log|progress)\.csv", re.I
+)
 """Names of logs; others may be of data, and are not read."""
-_MOST_FOLDERS, _MOST_FILES = 2000, 16
-_LOOK_EVERY_S = 5.0
+_MOST_FILES = 16
 _MOST_READ = 1 << 20
 _MOST_LINE = 1 << 14
 _MOST_COLUMNS = 64
@@ -41,27 +42,23 @@ class CsvLogs:
     """Those below ``work`` that come after this was made, or grow."""
 
     def __init__(self, work: Path) -> None:
-        self._work = work
+        self._files = LogFiles(work, lambda name: bool(_NAME.fullmatch(name)), _MOST_FILES)
         self._read: dict[Path, _Read] = {}
-        self._files = list(self._found())
-        self._looked_at = -_LOOK_EVERY_S
         self.seen = 0
         """The number of rows: a sign that the command makes progress."""
-        for path in self._files:
+        for path in self._files.paths:
             for _ in self._grown(path):
                 self.seen = 0
 
     def take(self, now: float) -> list[Reading]:
         """Return the rows written since the last call; ``now`` in seconds of a steady clock."""
         # The last row of a read alone has the time of its file, so the first is not to be missed.
-        if not self._files or now - self._looked_at >= _LOOK_EVERY_S:
-            self._looked_at = now
-            self._files = list(self._found())
-        return [reading for path in self._files for reading in self._grown(path)]
+        files = self._files.as_of(now, LOOK_EVERY_S if self._files.paths else 0.0)
+        return [reading for path in files for reading in self._grown(path)]
 
     def _grown(self, path: Path) -> Iterator[Reading]:
         """Rows beyond those that were read; a log that is written anew with more columns, as
-        Lightning's is, goes on after as many rows."""
+        Lightning's is, is read on after as many rows."""
         try:
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             with open(handle, "rb") as file:
@@ -87,25 +84,6 @@ class CsvLogs:
             if (reading := reading_of_row(names, _cells(line), written_at)) is not None:
                 self.seen += 1
                 yield reading
-
-    def _found(self) -> Iterator[Path]:
-        """At most so many, in the order of their names: folders that are links are not entered."""
-        pending, folders, found = [(self._work, 0)], 0, 0
-        while pending and folders < _MOST_FOLDERS:
-            folder, depth = pending.pop()
-            folders += 1
-            try:
-                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-            except OSError:
-                continue
-            for entry in entries:
-                if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                    found += 1
-                    yield Path(entry.path)
-                    if found == _MOST_FILES:
-                        return
-                elif depth < MOST_DEPTH and entry.is_dir(follow_symlinks=False):
-                    pending.append((Path(entry.path), depth + 1))
 
 
 def _cells(line: bytes) -> list[str]:

@@ -35,6 +35,7 @@ from trmcloud.core.contract.command_terms import (
     Act,
     CommandStopper,
 )
+from trmcloud.core.contract.manifest import LAYOUT, CheckpointManifest, step_dir_name
 from trmcloud.core.contract.records import ContractError, parse
 from trmcloud.core.contract.trainer_contract import (
     ENV_ATTEMPT,
@@ -58,6 +59,7 @@ from trmcloud.pod.job.workspace import (
     import_roots,
     install,
     lay_data,
+    note_latest,
     provenance_of,
     put_back,
     unpack,
@@ -279,9 +281,9 @@ class Job:
             time.time,
         )
         command = self._command
-        watcher = Watcher(self._work, command.checkpoints, self._sent(), self._home())
+        self._watcher = Watcher(self._work, command.checkpoints, self._sent(), self._home())
         self._taking = CheckpointTaker(
-            self._work, watcher, self._shelf, self._tell, self._say, command.checkpoint_bytes
+            self._work, self._watcher, self._shelf, self._tell, self._say, command.checkpoint_bytes
         )
         if not command.is_pattern:  # the log alone has what a pattern looks for
             self._events, self._csv = EventFiles(self._work), CsvLogs(self._work)
@@ -301,14 +303,33 @@ class Job:
         on_path.mkdir(exist_ok=True)
         for name in _MODULES:
             shutil.copyfile(Path(__file__).with_name(name), on_path / name)
-        latest = self._shelf.latest() if command.resume else None
-        if latest is None:
+        kept = self._shelf.to_put_back() if command.resume else []
+        if not kept:
             return command.words
+        latest, *others = kept
         self._tell.saved(latest.trained_to, None, time.time())
-        into = self._folder / RESUME_DIR / f"{self._attempt}"
-        path = self._shelf.restore(latest, into)
-        path = put_back(path, self._work, self._shelf.source_of(latest))
+        path = self._put_back(latest, is_latest=True)
+        for other in others:
+            with contextlib.suppress(CheckpointError, OSError):  # it is not what is resumed from
+                self._put_back(other, is_latest=False)
         return tuple(word.replace("{checkpoint}", str(path)) for word in command.resume)
+
+    def _put_back(self, made: CheckpointManifest, *, is_latest: bool) -> Path:
+        """Put a checkpoint back where the command wrote it; return where it is.
+
+        Raises:
+            CheckpointError: it is not what its manifest says. OSError: it cannot be written.
+        """
+        tree, root = self._shelf.tree_of(made), self._work
+        if tree.place:
+            # Outside the working folder what is there stays: it may be a user's own machine.
+            root, is_latest = self._watcher.outside(tree) or root, False
+        into = self._folder / RESUME_DIR / f"{self._attempt}" / step_dir_name(made.step)
+        self._shelf.restore(made, into)
+        path = put_back(into, root, tree, is_latest=is_latest)
+        if path.is_relative_to(root):
+            note_latest(path, str(made.extra.get(LAYOUT)))
+        return path
 
     def _sent(self) -> tuple[SeenFile, ...]:
         """The files of the working folder as the first attempt found them."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 import re
 import signal
@@ -11,7 +13,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,7 +34,7 @@ from trmcloud.core.values import dataclass
 
 _CHUNK = 1 << 16
 _LITTLE = 1 << 12
-_LET_GATHER_S = 0.1
+_LET_GATHER_S = 0.2
 """After little was read the pipe, which holds 64 KiB, may take some more: who prints a line a step
 would wake this for each, which costs more than to read it."""
 _MOST_LINES = 20_000
@@ -186,6 +188,7 @@ _AT = re.compile(r"([A-Za-z]{1,20}@[0-9]{1,4})\s+(?:" + _NUMBER + ")")
 _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08")
 """Colours, movements of the cursor and backspaces, as progress bars write them."""
 _CELLS = re.compile(r"\s*\|\s*|\t+|\s{2,}|\s+")
+_SETTINGS = re.compile(r"[=:]\s*(?:True|False|None)\b")
 _MOST_KEYS = 64
 _KEYS_FROM = 2000
 """Lines in which every key is looked for; of those that come later, one in fifty."""
@@ -269,6 +272,8 @@ class Readings:
         if self._bars is not None and (step := self._bars.step(text)) is not None:
             return Reading(step, {}, by_bar=True)
         self._lines += 1
+        if is_of_settings(text):
+            return None
         is_text = "\ufffd" not in text  # or every letter before a digit were a name
         if is_text and (self._lines <= _KEYS_FROM or self._lines % 50 == 0):
             self.note_keys(_PAIR.findall(text) + _WORDS.findall(text) + _AT.findall(text))
@@ -294,8 +299,12 @@ class Readings:
         for name in names:
             if name.endswith(".py"):
                 continue  # of a warning, before the number of its line
-            if name in self.keys or len(self.keys) < _MOST_KEYS:
-                self.keys[name] = self.keys.get(name, 0) + 1
+            if name not in self.keys and len(self.keys) >= _MOST_KEYS:
+                once = next((key for key, count in self.keys.items() if count == 1), None)
+                if once is None:
+                    continue
+                del self.keys[once]
+            self.keys[name] = self.keys.get(name, 0) + 1
 
     def _named(self, reading: Reading) -> Reading:
         """With the metric under its own name where it is spelt another way: ``val/loss``."""
@@ -355,6 +364,14 @@ class Readings:
             return float(said.rstrip(".,")[:40].replace(",", ""))
         except ValueError:
             return None
+
+
+def is_of_settings(text: str) -> bool:
+    """Whether a line lists settings, as a script prints its arguments before it starts: their
+    numbers are no metrics."""
+    if text.startswith("Namespace("):
+        return True
+    return len(text) > 80 and len(_SETTINGS.findall(text)) > 2
 
 
 def plain_name(name: str) -> str:
@@ -438,6 +455,67 @@ def _alarm(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
+# Files of logs that a script writes beside its checkpoints.
+
+LOOK_EVERY_S = 5.0
+_LOOK_SHARE = 0.005
+"""The share of a processor that looking for files may take: in a tree of many folders it is done
+seldom."""
+_MOST_FOLDERS = 2000
+
+
+def find_files(work: Path, is_wanted: Callable[[str], bool], most_files: int) -> Iterator[Path]:
+    """Find regular files below ``work`` by their names, at most ``most_files``, in the order of
+    their names: folders that are links are not entered."""
+    pending, folders, found = [(work, 0)], 0, 0
+    while pending and folders < _MOST_FOLDERS:
+        folder, depth = pending.pop()
+        folders += 1
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in entries:
+            if is_wanted(entry.name) and entry.is_file(follow_symlinks=False):
+                found += 1
+                yield Path(entry.path)
+                if found == most_files:
+                    return
+            elif depth < MOST_DEPTH and entry.is_dir(follow_symlinks=False):
+                pending.append((Path(entry.path), depth + 1))
+
+
+class LogFiles:
+    """The files of ``find_files``, looked for when this is made and then now and then.
+
+    ``used_s``: the processor time of this thread, in seconds."""
+
+    def __init__(
+        self,
+        work: Path,
+        is_wanted: Callable[[str], bool],
+        most_files: int,
+        used_s: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._find = functools.partial(find_files, work, is_wanted, most_files)
+        self._used_s = used_s
+        self._looked_at = -math.inf
+        self._look()
+
+    def as_of(self, now: float, every_s: float) -> list[Path]:
+        """Return the files as of the last look, which is repeated after ``every_s`` seconds, or
+        later where that would take more than a small share of a processor."""
+        if now - self._looked_at >= max(every_s, self._pause_s):
+            self._looked_at = now
+            self._look()
+        return self.paths
+
+    def _look(self) -> None:
+        began = self._used_s()
+        self.paths = list(self._find())
+        self._pause_s = (self._used_s() - began) / _LOOK_SHARE
+
+
 # Numbers in TensorBoard's event files, as they grow: what many a script writes anyway.
 #
 # A file is a row of records: 8 bytes of length, 4 of their checksum, the data, 4 of its checksum
@@ -445,8 +523,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 # are read, and nothing else. A file is never trusted: its length, names and numbers are bounded.
 
 _NAME = "events.out.tfevents."
-_MOST_FOLDERS, _MOST_FILES = 2000, 64
-_LOOK_EVERY_S = 5.0
+_MOST_FILES = 64
 _MOST_READ = 1 << 20
 """Of one file at once; a record that is longer, as one of pictures is, is passed over."""
 _MOST_VALUES = 64
@@ -466,19 +543,15 @@ class EventFiles:
     before, and so is whatever it held by then."""
 
     def __init__(self, work: Path) -> None:
-        self._work = work
-        self._read: dict[Path, int] = {path: _size(path) for path in self._found()}
-        self._files = list(self._read)
-        self._looked_at = -_LOOK_EVERY_S
+        self._files = LogFiles(work, lambda name: name.startswith(_NAME), _MOST_FILES)
+        self._read: dict[Path, int] = {path: _size(path) for path in self._files.paths}
         self.seen = 0
         """The number of events: a sign that the command makes progress."""
 
     def take(self, now: float) -> list[Reading]:
         """Return the readings written since the last call; ``now`` in seconds of a steady clock."""
-        if now - self._looked_at >= _LOOK_EVERY_S:
-            self._looked_at = now
-            self._files = list(self._found())
-        return [reading for path in self._files for reading in self._grown(path)]
+        files = self._files.as_of(now, LOOK_EVERY_S)
+        return [reading for path in files for reading in self._grown(path)]
 
     def _grown(self, path: Path) -> Iterator[Reading]:
         at = self._read.get(path, 0)
@@ -505,25 +578,6 @@ class EventFiles:
                 yield reading
             begin = end
         self._read[path] = at + begin
-
-    def _found(self) -> Iterator[Path]:
-        """At most so many, in the order of their names: folders that are links are not entered."""
-        pending, folders, found = [(self._work, 0)], 0, 0
-        while pending and folders < _MOST_FOLDERS:
-            folder, depth = pending.pop()
-            folders += 1
-            try:
-                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-            except OSError:
-                continue
-            for entry in entries:
-                if entry.name.startswith(_NAME) and entry.is_file(follow_symlinks=False):
-                    found += 1
-                    yield Path(entry.path)
-                    if found == _MOST_FILES:
-                        return
-                elif depth < MOST_DEPTH and entry.is_dir(follow_symlinks=False):
-                    pending.append((Path(entry.path), depth + 1))
 
 
 def reading_of(event: bytes) -> Reading | None:

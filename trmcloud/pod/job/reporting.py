@@ -23,8 +23,11 @@ from trmcloud.pod.machine import processes
 # What the agent and the controller read of a command: its heartbeat, and lines of metrics.
 
 _BEAT_EVERY_S = 1.0
-_LINE_EVERY_S = 0.2
-"""Lines of a loss at most so often: a quick script may print thousands a second."""
+_LINE_EVERY_S = 0.5
+"""Lines of a loss at most so often: a quick script may print thousands a second, and each is an
+append to a file."""
+_PACE_S = 0.2
+"""The least time over which a pace is measured."""
 _MOST_HISTORY = 20_000
 _LOSSES = ("loss", "train_loss", "train/loss")
 _MOST_BYTES = contract.MAX_METRICS_BYTES - (1 << 20)
@@ -168,7 +171,7 @@ class CommandReporter:
         before = self._stepped
         if before is None or step < before[0]:
             self._stepped = step, now
-        elif step > before[0] and now - before[1] >= _LINE_EVERY_S:
+        elif step > before[0] and now - before[1] >= _PACE_S:
             pace_s = (now - before[1]) / (step - before[0])
             self._stepped = step, now
             self.beat = replace(self.beat, step_seconds=pace_s)

@@ -17,6 +17,7 @@ from pathlib import Path
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.command import RECIPE, Command, is_inside
 from trmcloud.core.contract.command_objects import command_file_name
+from trmcloud.core.contract.command_resuming import MODELS_ALONE, checkpoints_to_put_back
 from trmcloud.core.contract.command_terms import TREE_NAME, CheckpointTree, TreeFile
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import dump, load
@@ -26,7 +27,6 @@ from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, sync_folder, write_atomic
 from trmcloud.io.hashing import file_sha256
 from trmcloud.pod.job.artifacts import (
-    MODELS_ALONE,
     OUTPUTS,
     STATES,
     Artifact,
@@ -214,12 +214,10 @@ class CommandCheckpoints:
         finally:
             archive.unlink(missing_ok=True)
 
-    def latest(self) -> CheckpointManifest | None:
-        """The one to resume from: a final model has no state to train on with, so one with its
-        optimizer comes first; None where there is none."""
-        made = [m for m in self.manifests() if not m.is_output]
-        whole = [m for m in made if m.extra.get(mf.LAYOUT) not in MODELS_ALONE]
-        return mf.pick_latest(whole) or mf.pick_latest(made)
+    def to_put_back(self) -> list[CheckpointManifest]:
+        """Return the one to resume from, and after it those that its script may look for too; none
+        where there is no checkpoint."""
+        return checkpoints_to_put_back(self.manifests())
 
     def restore(self, manifest: CheckpointManifest, into: Path) -> Path:
         """The checkpoint under its own names, below ``into``; returns the file or folder.
@@ -230,13 +228,13 @@ class CommandCheckpoints:
         folder = self._folder / mf.step_dir_name(manifest.step)
         return restore(folder, manifest, into)
 
-    def source_of(self, manifest: CheckpointManifest) -> str:
-        """Return the name below the working folder that the command gave to a checkpoint.
+    def tree_of(self, manifest: CheckpointManifest) -> CheckpointTree:
+        """Return the names that the command gave to a checkpoint and its files.
 
         Raises:
             CheckpointError: its list of files cannot be used.
         """
-        return tree_of(self._folder / mf.step_dir_name(manifest.step)).source
+        return tree_of(self._folder / mf.step_dir_name(manifest.step))
 
     def _make_room(self, needed: int, made: Sequence[CheckpointManifest]) -> None:
         """The oldest go first, but not the best one, where the disk has too little room."""
@@ -468,6 +466,8 @@ def _write(path: Path, content: bytes) -> None:
 
 _MOST_LEFT_OUT = 1000
 _LONGEST_NAME = 200
+_STRIPPED = 0.6
+"""The size of a model without its optimizer, of both, at most."""
 
 
 class CheckpointTaker:
@@ -490,6 +490,8 @@ class CheckpointTaker:
         ] = {}
         self._taker = ThreadPoolExecutor(max_workers=1)
         self._left_out: dict[str, str] = {}
+        self._versions: dict[str, tuple[Artifact, SavedCheckpoint]] = {}
+        """Of each name the newest version that settled, and the save that its metric is of."""
         self._unscored: dict[int, SavedCheckpoint] = {}
         self._last: CheckpointManifest | None = None
         self.largest_bytes = 0
@@ -555,8 +557,9 @@ class CheckpointTaker:
                 step = named if step is None else step
             if is_sure and number is not None:
                 self._tell.reach(number, found.saved_at, time.time())
-            saved = SavedCheckpoint(found.saved_at, found.marks._replace(step=named))
-            self._tell.order.saw_save(saved)
+            saved = self._saved_as(
+                found, SavedCheckpoint(found.saved_at, found.marks._replace(step=named))
+            )
             metric, waits = self._of_layout(found, step), False
             if metric is None and found.kind not in STATES:
                 metric, waits = self._metric_of(saved)
@@ -564,6 +567,19 @@ class CheckpointTaker:
                 # The log is read a little late: its last line may be of many steps after the save.
                 step = metric.step
             self._take(found, step, metric, saved, waits=waits)
+
+    def _saved_as(self, found: Artifact, saved: SavedCheckpoint) -> SavedCheckpoint:
+        """Return the save that a checkpoint's metric belongs to: that of the version before, where
+        this is the same file and much smaller, as one whose optimizer was removed at the end."""
+        before = self._versions.get(found.name)
+        if before is not None and before[0].weights == found.weights:
+            return before[1]
+        if before is not None and found.size_bytes < _STRIPPED * before[0].size_bytes:
+            saved = before[1]
+        else:
+            self._tell.order.saw_save(saved)
+        self._versions[found.name] = found, saved
+        return saved
 
     def named(self, path: str, step: int | None, metric: float | None) -> None:
         """Take the checkpoint that the command reports as whole."""

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+from trmcloud.core.contract.command_terms import CheckpointTree
 from trmcloud.core.values import replace
 from trmcloud.pod.job.artifacts import (
     MOST_ENTRIES,
@@ -20,6 +21,7 @@ from trmcloud.pod.job.artifacts import (
     SeenFile,
     artifact_at,
     find_artifacts,
+    groups_in,
     is_in_making,
     splits_at,
     stays_inside,
@@ -64,6 +66,15 @@ class Watcher:
             return _Place(self._work, "", "" if folder == "." else folder, pattern)
         path = Path(folder.replace("~", str(self._home), 1) if folder[0] == "~" else folder)
         return _Place(path, folder, "", pattern)
+
+    def outside(self, tree: CheckpointTree) -> Path | None:
+        """Return the folder outside the working tree that a checkpoint's names are below; None
+        where no place of that name is watched."""
+        for place in self._places:
+            if place.outside and place.outside == tree.place:
+                is_file = place.root.name == tree.source and not place.root.is_dir()
+                return place.root.parent if is_file else place.root
+        return None
 
     def settled(self, now: float, after_s: float) -> Iterator[Artifact | tuple[str, str]]:
         """Checkpoints that have not changed for ``after_s`` seconds until ``now``, and (name, why)
@@ -158,8 +169,15 @@ class Watcher:
                 names = sorted(entry.name for entry in os.scandir(at))[:MOST_ENTRIES]
             except OSError:
                 return
+            grouped = set()
+            for artifact in groups_in(place.root, place.below, place.outside, self._but).artifacts:
+                files = {file.path for file in artifact.files}
+                if len(files) > 1 and any(fnmatchcase(name, place.pattern) for name in files):
+                    grouped |= files
+                    yield artifact
             for name in names:
-                if fnmatchcase(name, place.pattern) and not is_in_making(name):
+                is_meant = fnmatchcase(name, place.pattern) and name not in grouped
+                if is_meant and not is_in_making(name):
                     named = f"{place.below}/{name}" if place.below else name
                     yield from self._one(place, named, split)
         elif at.is_file():

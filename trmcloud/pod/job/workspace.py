@@ -22,6 +22,9 @@ from trmcloud.core.contract.command import (
     CommandSource,
     is_inside,
 )
+from trmcloud.core.contract.command_terms import CheckpointTree
+from trmcloud.pod.job.shelf import first_of, on_disk
+from trmcloud.pod.job.watcher import why_half
 from trmcloud.pod.machine import packages
 
 # The command's working folder: a copy of the tree that was sent, made once for each phase.
@@ -80,25 +83,65 @@ def lay_data(work: Path, data: str, named: str) -> None:
     place.symlink_to(data)
 
 
-def put_back(path: Path, work: Path, source: str) -> Path:
-    """Move the verified copy ``path`` of a checkpoint to its own name ``source`` below ``work``, in
-    place of what an attempt before may have left half written there; return where it is.
+def put_back(copies: Path, root: Path, tree: CheckpointTree, *, is_latest: bool = True) -> Path:
+    """Move the verified copies of a checkpoint's files to their own names below ``root``; return
+    the file or folder that they are.
 
-    Where that name is ``work`` itself, or leads out of it by a link, it stays where it is.
+    Where that is ``root`` itself, or leads out of it by a link, they stay where they are.
+
+    Args:
+        copies: what ``restore`` has written.
+        root: the working folder, or a place outside it that the command's checkpoints are in.
+        tree: the checkpoint's names.
+        is_latest: it takes the place of what an attempt before may have left half written there;
+            another checkpoint is put back where files of it are missing there, or seen to be cut
+            off.
 
     Raises:
         OSError: it cannot be moved.
     """
-    place = work / os.path.normpath(source)
-    if place == work or not place.parent.resolve().is_relative_to(work.resolve()):
-        return path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if place.is_dir() and not place.is_symlink():
-        shutil.rmtree(place)
+    place = root / os.path.normpath(tree.source)
+    name = on_disk(tree.source.rpartition("/")[2])
+    here = copies / (on_disk(first_of(tree)) if tree.is_file else name)
+    if place == root or not place.parent.resolve().is_relative_to(root.resolve()):
+        return here
+    if tree.is_file:
+        moves = {on_disk(file.path): place.parent / on_disk(file.path) for file in tree.files}
+        moved = moves[on_disk(first_of(tree))]
+    elif is_latest:
+        moves, moved = {name: place}, place
     else:
-        place.unlink(missing_ok=True)
-    shutil.move(path, place)
-    return place
+        below = (on_disk(file.path) for file in tree.files)
+        moves, moved = {f"{name}/{path}": place / path for path in below}, place
+    if not is_latest and all(each.is_file() and not why_half(each) for each in moves.values()):
+        return moved
+    for path, target in moves.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+        shutil.move(copies / path, target)
+    return moved
+
+
+LATEST_NAME = "latest"
+"""DeepSpeed's file with the name of its newest checkpoint, by which it finds that again."""
+
+
+def note_latest(place: Path, layout: str) -> None:
+    """Have DeepSpeed find the checkpoint that was put back at ``place``, where its own note is
+    missing or names another one that is not there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    note = place.with_name(LATEST_NAME)
+    if layout != "deepspeed" or note.is_symlink():
+        return
+    named = note.read_text(errors="replace")[:400].strip() if note.is_file() else ""
+    if not named or not is_inside(named) or not (note.parent / named).is_dir():
+        note.write_text(place.name)
 
 
 # The packages of ``--pip``, installed into a virtual environment of the run before the command
