@@ -6,7 +6,7 @@ a generation that is put on record, and then not made. When the next one is due 
 record alone, so that whichever process looks next, this one, one after a restart or the guard,
 comes to the same instant.
 
-A provider is asked every seven minutes, give or take a fifth, whatever the number of candidates
+A provider is asked every eight minutes, give or take a fifth, whatever the number of candidates
 there; their first ones are tried at once. One that says that it is asked too often is asked half
 as often each time it says so, and never before the time that it names.
 """

@@ -13,7 +13,7 @@ from trmcloud.core.catalog.providers import find_traits
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate
 
-ASK_EVERY_S = 420.0
+ASK_EVERY_S = 480.0
 """So often, give or take a fifth, a run that waits for a machine asks a provider for one."""
 LEAST_BOOTS = 3
 """So many boots may fail, at the dearest candidate's price, where a run waits for a machine."""
