@@ -464,7 +464,7 @@ class SimBucket:
             FolderGet(f"/sim/{stored.manifest.sha256}", (), needed=False)
             for stored, _ in request.go_on_from
         )
-        return Grants(request.pod_name, until, phases, {}, gets)
+        return Grants(request.pod_name, until, phases, {}, gets, standby=request.standby)
 
     def checkpoints(
         self, run_id: str, file_bytes: Mapping[str, int] = _ANY_SIZE
