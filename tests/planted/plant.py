@@ -38,7 +38,7 @@ import json, signal, sys
 from trmcloud.wiring_plans import simulate_providers
 from trmcloud.sim.faults.table import MARKET, MOVES, NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import draw, with_balance, with_moves
+from trmcloud.sim.scenario import draw, with_balance, with_moves, with_time_to_spare
 simulate_providers()
 kept, beyond, first = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 broken = set(json.loads(sys.argv[4]))
@@ -57,6 +57,8 @@ def drawn(seed, faults, among, elsewhere, kind):
     names = ("96",) if kind == "boards" else NAMES[:faults]
     market = tuple(MARKET) if kind == "market" else ()
     made = draw(seed, names, among=among, elsewhere=elsewhere, market=market)
+    if kind == "boards" and not faults:
+        made = with_time_to_spare(made)
     return with_moves(made, tuple(MOVES), tuple(MARKET)) if kind == "moves" else made
 fresh = [list(worlds(seed)) for seed in range(beyond)]
 early, late = [sum(part, []) for part in (fresh[:first], fresh[first:])]

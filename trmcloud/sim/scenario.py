@@ -317,7 +317,7 @@ def with_moves(
         replace(wish, plan=_that_moves(rng, wish.plan), detached=False) if moves_on else wish
         for wish, moves_on in zip(scenario.wishes, able, strict=True)
     )
-    strikes = tuple(rng.sample(moves, rng.choice((0, 1, 1, 2, 3))))
+    strikes = tuple(rng.sample(moves, min(len(moves), rng.choice((0, 1, 1, 2, 3)))))
     strikes += tuple(rng.sample(market, min(len(market), rng.choice((0, 0, 1, 2)))))
     seeds = tuple(rng.getrandbits(32) for _ in strikes)
     cap = scenario.account_cap
@@ -333,6 +333,32 @@ def with_moves(
         faults=(*scenario.faults, *strikes),
         fault_seeds=(*scenario.fault_seeds, *seeds),
     )
+
+
+def with_time_to_spare(scenario: Scenario) -> Scenario:
+    """The same scenario with plans whose money lasts for more than twice their work: then a slower
+    machine does it in time, too."""
+    wishes = tuple(replace(wish, plan=_with_time(wish.plan)) for wish in scenario.wishes)
+    return replace(scenario, wishes=wishes, account_cap=None)
+
+
+def _with_time(plan: Plan) -> Plan:
+    candidates = []
+    for made in plan.candidates:
+        more_s = 1.5 * made.hard_stop_s
+        candidates.append(
+            replace(
+                made,
+                soft_stop_s=made.soft_stop_s + more_s,
+                hard_stop_s=made.hard_stop_s + more_s,
+                worst_case=made.worst_case
+                + cost(made.reserved_rate + made.disk_rate + made.volume_rate, more_s),
+                within_budget=True,
+            )
+        )
+    reservation = max(c.worst_case for c in candidates)
+    cap = max(plan.cap or reservation, reservation)
+    return replace(plan, candidates=tuple(candidates), reservation=reservation, cap=cap)
 
 
 def _that_moves(rng: random.Random, plan: Plan) -> Plan:

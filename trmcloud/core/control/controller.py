@@ -166,6 +166,9 @@ def _is_listed(generation: Generation, pods: Maybe[tuple[PodSeen, ...]]) -> bool
 _RESTAGE_S, _LOST_S = 30.0, 150.0
 """The least age of files when the agent says that it lacks them, for its report to count: by the
 pod's clock, which may be hours behind; or by our own clock."""
+_TAKEN_S = 45.0
+"""An end that a provider has taken is not asked for again within that, of a machine for which
+another one stands by."""
 _STRANGER_S = 60.0
 """An address may lead to its last tenant for a moment; for longer, it is not the pod's."""
 _ANYWHERE = ("", "any")
@@ -504,7 +507,11 @@ def _why_terminate(
         since = run.result_at if run.result_at is not None else run.updated_at
         # An end that was begun, for whatever reason, is gone on with.
         if run.move is not None and has_landed_for_move(run, generation):
-            return moving_reason(run)
+            # At once, and once: where a second one is taken, the list must lack it for longer.
+            last = last_try(run, TERMINATE)[1]
+            taken_at = last.ended_at if last is not None and last.taken else None
+            is_taken = taken_at is not None and 0 <= now - taken_at < _TAKEN_S
+            return None if is_taken else moving_reason(run)
         if now >= since + traits.end_grace_s or last_try(run, TERMINATE)[1] is not None:
             return make_reason(ReasonKind.WORK_DONE)
     if run.state is State.BOOTING:

@@ -40,6 +40,8 @@ class FaultSettings:
     silent_boots: int = 0
     """So many pods made from now on are billed and never start, and nothing says so."""
     sold_out_until: float = 0.0
+    most_machines: int = 0
+    """So many machines are there in all for runs that wait for one; 0: any number."""
     price_now: float = 1.0
     """Of the quoted rate, what a machine costs to who waits for one, or moves to it."""
     creates_throttled_until: float = 0.0

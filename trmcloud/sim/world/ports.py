@@ -122,6 +122,8 @@ class SimCompute(Compute):
         if now < knobs.creates_throttled_until:
             world.observed("105")
             raise Throttled("429 to a create", retry_s=knobs.retry_after_s)
+        if 0 < knobs.most_machines <= len(world.living()):
+            raise NoCapacity(SOLD_OUT)
         if now < knobs.sold_out_until:
             world.observed("101")
             world.observed("102")
