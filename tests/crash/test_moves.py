@@ -13,6 +13,7 @@ from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.account import Process
 from trmcloud.sim.world.controllers import ProcessKilled
+from trmcloud.sim.world.facts import Trap
 from trmcloud.sim.world.world import SimWorld
 
 
@@ -49,7 +50,7 @@ class KilledAtStep:
         return run.move is not None or (taken and run.state is State.RUNNING and not run.trains)
 
 
-class AlwaysArmed(list):  # type: ignore[type-arg]
+class AlwaysArmed(list[Trap]):
     def __bool__(self) -> bool:
         return True
 

@@ -92,9 +92,7 @@ BUGS: tuple[Bug, ...] = (
     # -- moving to another machine ------------------------------------------------------------
     Bug("a move to a machine that saves nothing", MOVING, "rate = min(most, plan.spec.max_rate or candidate.reserved_rate)", "rate = plan.spec.max_rate or candidate.reserved_rate"),
     Bug("nothing is reserved for a machine that stands by", MOVING,
-        "amount += storage_beside_disks(candidate)", "amount = ZERO + storage_beside_disks(candidate)"),
-    Bug("what a machine that stands by may cost is not held against the budget", MOVING,
-        "room = run.cap - run.settled - run.reserved - storage_beside_disks(candidate)", "room = run.cap"),
+        "amount += storage_beside_disks(candidate)", "amount = storage_beside_disks(candidate)"),
     Bug("the budgets are not asked for a machine that stands by", BOOKS,
         "_require_money(ledger, run, run.reserved + event.amount, at)", "pass"),
     Bug("what stood by in vain stays reserved", RUN,

@@ -83,13 +83,22 @@ def test_a_move_saves_what_was_asked_and_trains_every_step_once() -> None:
     assert moved >= 5, "too few of these worlds have a run that moves"
 
 
+class Kept:
+    """Keeps the world that is played."""
+
+    world: SimWorld
+
+    def __call__(self, world: SimWorld, scenario: Scenario) -> None:
+        self.world = world
+
+
 def test_the_next_machine_begins_where_the_one_before_has_landed() -> None:
     judged = 0
     for scenario in itertools.islice(healthy(), 60):
-        worlds: list[SimWorld] = []
-        played = play(scenario, lambda world, _, worlds=worlds: worlds.append(world))
+        kept = Kept()
+        played = play(scenario, kept)
         assert not played.violation, played.detail
-        records = [record.event for record in worlds[0].ledger.records()]
+        records = [record.event for record in kept.world.ledger.records()]
         ended = [e for e in records if isinstance(e, ev.PhaseEnded)]
         landed = [(e.phase, e.step) for e in ended if e.outcome == "landed_signal"]
         begun = starts(played)

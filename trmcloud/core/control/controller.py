@@ -166,7 +166,7 @@ def _is_listed(generation: Generation, pods: Maybe[tuple[PodSeen, ...]]) -> bool
 _RESTAGE_S, _LOST_S = 30.0, 150.0
 """The least age of files when the agent says that it lacks them, for its report to count: by the
 pod's clock, which may be hours behind; or by our own clock."""
-_TAKEN_S = 45.0
+_TAKEN_S = 30.0
 """An end that a provider has taken is not asked for again within that, of a machine for which
 another one stands by."""
 _STRANGER_S = 60.0

@@ -316,9 +316,23 @@ class RunState:
     @property
     def open_generations(self) -> tuple[Generation, ...]:
         """Those whose pods may exist: that of its machine, and that of one that stands by."""
+        return tuple(g for g in self._present if g.open)
+
+    @property
+    def unsettled(self) -> tuple[Generation, ...]:
+        """Likewise, those that cost something which is not settled yet."""
+        return tuple(g for g in self._present if g.not_made is None and g.settled is None)
+
+    @property
+    def _present(self) -> tuple[Generation, ...]:
         move, mine = self.move, self.generation
         standing = self.generations[move.number - 1] if move is not None and move.number else None
-        return tuple(g for g in (mine, standing) if g is not None and g.open)
+        return tuple(g for g in (mine, standing) if g is not None)
+
+    def held_for(self, generation: Generation) -> Usd:
+        """Of what is reserved, the share of one of its present machines."""
+        mine = self.held_for_move
+        return mine if generation.stands_by else self.reserved - mine
 
     def tries(
         self, generation: Generation, verb: str = "", item: str | None = None

@@ -25,7 +25,6 @@ from trmcloud.sim.oracle.agent_oracle import AgentOracle, BootJudge
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, STOPPED, Exposure
 from trmcloud.sim.oracle.ledger_oracle import LedgerOracle
 from trmcloud.sim.oracle.money import MoneyJudge, OrphanJudge, VolumeJudge
-from trmcloud.sim.oracle.moves import held_for
 from trmcloud.sim.oracle.uploads import OversizeJudge
 from trmcloud.sim.world.account import Process, RentedMachine, World
 from trmcloud.sim.world.facts import Violation
@@ -57,6 +56,7 @@ class Invariants:
         self.truth = LedgerOracle(world, self.fail)
         self.duties = AgentOracle(world, self.fail)
         self.money = MoneyJudge(world, self.fail)
+        self.truth.moves.judge_reservation = self.money.judge_reservation
         self.strays = OrphanJudge(world, self.fail)
         self.volumes = VolumeJudge(world, self.fail)
         self.oversize = OversizeJudge(world, self.fail)
@@ -221,7 +221,7 @@ class Invariants:
         if generation is not None:
             hourly = generation.rate.micros + rented.disk_rate.micros
             need = (rented.due_at - rented.created_at) * hourly / 3600
-            held = held_for(run, generation)
+            held = run.held_for(generation)
             if held.micros + 2 < need - hourly / 3600:
                 self.fail("I1", f"{run_id} reserved {held}, its pod may cost {need / 1e6}")
 

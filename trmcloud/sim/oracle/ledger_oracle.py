@@ -28,7 +28,7 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
-from trmcloud.sim.oracle.moves import MoveJudge, held_for
+from trmcloud.sim.oracle.moves import MoveJudge
 from trmcloud.sim.oracle.waits import WaitJudge
 from trmcloud.sim.world.account import Process, RentedMachine, World
 
@@ -113,7 +113,7 @@ class LedgerOracle:
             return  # nothing will be asked for: its soft stop has passed
         lasts_s += traits_of(event.provider).kill_latency_s - _SECOND_S
         rate = event.rate + candidate.disk_rate
-        held = held_for(run, made)
+        held = run.held_for(made)
         if held < cost(rate, lasts_s) + storage_beside_disks(candidate):
             self.fail("I1", f"{run.run_id} holds {held}, too little to kill its pod")
 

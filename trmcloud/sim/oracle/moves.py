@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
 from trmcloud.sim.world.account import Pod, RentedMachine, World
@@ -18,13 +18,6 @@ MOST_ASKS_PER_HOUR = 6
 _HOUR_S = 3600.0
 
 
-def held_for(run: RunState, generation: Generation) -> Usd:
-    """Return what the run holds for one of its open machines."""
-    if generation.stands_by:
-        return run.held_for_move
-    return run.reserved - run.held_for_move
-
-
 class MoveJudge:
     """``fail`` takes an invariant's name and what is wrong."""
 
@@ -33,6 +26,7 @@ class MoveJudge:
     ) -> None:
         self.world, self.undecidable, self.fail = world, undecidable, fail
         self.begun = self.up = self.handed_over = self.finished = 0
+        self.judge_reservation: Callable[[str], None] = lambda run_id: None
         self.amounts: dict[str, Usd] = {}
         """By the pod's name: what was held for a machine that stands by."""
         self._asked: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -67,6 +61,8 @@ class MoveJudge:
             self.fail("wasteful", f"{run.run_id} moves for {event.saves} of {event.stays}")
         if run.settled + run.reserved > run.cap:
             self.fail("I1", f"{run.run_id} holds {run.reserved} to move, of {run.cap}")
+        if not self.undecidable.is_time_odd:
+            self.judge_reservation(run.run_id)
         times = self._asked[(run.run_id, asked.provider)]
         times.append(now)
         recent = [at for at in times if now - at < _HOUR_S]
@@ -87,7 +83,8 @@ class MoveJudge:
             for r in account.pods.values()
             if there and r.name == there.pod_name
         ]
-        if not any(pod.uploader.fetched for pod in pods):
+        now, wiped = self.world.queue.now, "36" in self.world.fired
+        if not wiped and not any(pod.uploader.brought(now) for pod in pods):
             self.fail("I3", f"{run.run_id} lands, and no other machine holds a checkpoint")
         if not any(pod.staged for pod in pods) and not self.world.knobs.restart_wipes:
             self.fail("I3", f"{run.run_id} lands for a machine that has no files")
