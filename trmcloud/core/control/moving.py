@@ -126,7 +126,7 @@ def move_events(
         amount += storage_beside_disks(candidate)
         hourly = rate + candidate.disk_rate
         started = ev.MoveStarted(candidate.id, rate, amount, saving.stays, saving.at(hourly))
-        hoped = saving.at(min(quote, rate) + candidate.disk_rate)
+        hoped = saving.at(quote + candidate.disk_rate)
         found.append((hoped, candidate, started, lasts_s))
     if not found:
         return ()
