@@ -219,7 +219,7 @@ def check_spot(spec: RunSpec) -> None:
 def check_move(spec: RunSpec) -> None:
     """
     Raises:
-        UsageError: a run is to move that cannot, or of which nobody can say what its rest costs.
+        UsageError: a run is to move that cannot, or the rest of whose work has no known length.
     """
     if not spec.move_if:
         return
