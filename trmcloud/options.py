@@ -139,6 +139,24 @@ def checked(holds: Callable[[Any], bool], words: str, next_step: str = "") -> Pa
     return parse
 
 
+def parse_share(flag: str, text: str) -> float:
+    """A share of ``25%`` or ``25``, between 0 and 1.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        percent = 0.0
+    if not 0.0 < percent < 100.0:
+        raise UsageError(
+            f"{flag} takes a percentage between 0 and 100, not {text!r:.40}",
+            next_step=f"{flag} 25%",
+        )
+    return percent / 100.0
+
+
 def _one_of(*choices: str) -> Parser:
     return checked(
         choices.__contains__, f"{{flag}} is one of {', '.join(choices)}, not {{value!r}}"
@@ -402,6 +420,12 @@ class LaunchRequest:
     max_price: str | None = option(
         "--max-price", None, "Rent for no more than this an hour, all GPUs together.",
         _RENTED + " resume", _RENTING, metavar="USD", place="max_rate", parse=parse_money,
+    )
+    move_if: str = option(
+        "--move-if", "",
+        "Move to another machine while it trains, where that saves so much of what the rest "
+        "costs: 25%. With --bucket.",
+        "plan launch", _RENTING, metavar="PERCENT", parse=parse_share,
     )
     detach: bool = option(
         "-d --detach", False, "Leave once training has begun.", _LAUNCHED + " resume", _LEAVING,

@@ -36,9 +36,9 @@ _SEED_S = 3.0
 _LOOK = """
 import json, signal, sys
 from trmcloud.wiring_plans import simulate_providers
-from trmcloud.sim.faults.table import NAMES, arm_all
+from trmcloud.sim.faults.table import MARKET, MOVES, NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import draw, with_balance
+from trmcloud.sim.scenario import draw, with_balance, with_moves, with_time_to_spare
 simulate_providers()
 kept, beyond, first = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 broken = set(json.loads(sys.argv[4]))
@@ -47,14 +47,28 @@ class Stuck(BaseException):
 def stuck(*what):
     raise Stuck
 signal.signal(signal.SIGVTALRM, stuck)
-fresh = [(seed, len(NAMES), None, None, False) for seed in range(beyond)]
-for seed, faults, among, elsewhere, balance in [*fresh[:first], *kept, *fresh[first:]]:
-    if seed in broken:
+def worlds(seed):
+    yield seed, len(NAMES), None, None, False, ""
+    # Beside it the same world in which machines are rare, or runs move, or a host has other GPUs.
+    more, kind = seed // 4 % 2, ("", "boards", "moves", "market")[seed % 4]
+    if kind:
+        yield seed, len(NAMES) if more else 0, None, None, False, kind
+def drawn(seed, faults, among, elsewhere, kind):
+    names = ("96",) if kind == "boards" else NAMES[:faults]
+    market = tuple(MARKET) if kind == "market" else ()
+    made = draw(seed, names, among=among, elsewhere=elsewhere, market=market)
+    if kind == "boards" and not faults:
+        made = with_time_to_spare(made)
+    return with_moves(made, tuple(MOVES), tuple(MARKET)) if kind == "moves" else made
+fresh = [list(worlds(seed)) for seed in range(beyond)]
+early, late = [sum(part, []) for part in (fresh[:first], fresh[first:])]
+for seed, faults, among, elsewhere, balance, kind in [*early, *kept, *late]:
+    world = drawn(seed, faults, among, elsewhere, kind)
+    if seed in broken or world is None:
         continue
     signal.setitimer(signal.ITIMER_VIRTUAL, 20.0)
     try:
-        drawn = draw(seed, NAMES[:faults], among=among, elsewhere=elsewhere)
-        played = play(with_balance(drawn) if balance else drawn, arm_all)
+        played = play(with_balance(world) if balance else world, arm_all)
     except Stuck:
         print(json.dumps([seed, "hangs"]))
         break
@@ -109,7 +123,8 @@ def _play(bug: Bug | None, seeds: int, broken: Sequence[int]) -> tuple[int | Non
             for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
                 compiled.unlink()
             path.write_text(planted(bug, path.read_text(encoding="utf-8")), encoding="utf-8")
-        kept = json.dumps([(k.seed, k.faults, k.providers, k.elsewhere, k.balance) for k in KEPT])
+        rows = [(k.seed, k.faults, k.providers, k.elsewhere, k.balance, "") for k in KEPT]
+        kept = json.dumps(rows)
         given = (kept, str(seeds), str(_FIRST), json.dumps(list(broken)))
         try:
             done = subprocess.run(

@@ -5,7 +5,7 @@ It holds no state that matters: whoever runs it next, from whatever point, comes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ from trmcloud.app.stock import note_outcomes
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
-from trmcloud.core.contract.pod_contract import KeptCheckpoint
+from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint
 from trmcloud.core.contract.records import dump
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
@@ -35,10 +35,17 @@ from trmcloud.core.control.actions import (
 )
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import govern, require_whole
-from trmcloud.core.control.controller import decide
+from trmcloud.core.control.controller import decide, decide_standby
 from trmcloud.core.control.events import ActionKey, FailureKind
+from trmcloud.core.control.moving import may_move, move_events
 from trmcloud.core.control.observation import Observation
-from trmcloud.core.control.pod_facts import LAST_REPORTS_S, late_report, orders_for, unreported
+from trmcloud.core.control.pod_facts import (
+    LAST_REPORTS_S,
+    late_report,
+    orders_for,
+    own_report,
+    unreported,
+)
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.renting import NOT_MADE
 from trmcloud.core.control.run_state import (
@@ -77,6 +84,8 @@ _IDLE_BEAT_EVERY_S, _IDLE_SWEEP_EVERY_S, _IDLE_LOOK_S = 30.0, 900.0, 5.0
 rarely. A wish to stop is still seen within seconds."""
 _IDLE_LIST_AGE_S = 60.0
 """The age of a list that serves a question for a machine; the create reads one of its own."""
+_MOVES_EVERY_S = 60.0
+"""So often a driver thinks of moving; how often a provider is asked is in ``control.moving``."""
 _MOST_EVENTS_AT_ONCE = 50
 _LONGEST_UNLISTED_S = 1800.0
 _LONGEST_RETRY_S, _END_AGAIN_S, _LIST_EVERY_S = 30.0, 10.0, 10.0
@@ -120,11 +129,16 @@ class RunDriver:
     _unlisted: int = 0
     """So many questions for a machine in a row were put off, since no list was to be had."""
     _asks_again_at: float = 0.0
+    _moves_again_at: float = 0.0
+    """When a move is thought of again, where a budget refused the last one, or none would pay."""
     _watch: Watcher = lambda run: None
     _observer: Observer = field(init=False)
+    _beside: Observer = field(init=False)
+    """Of the machine that stands by."""
 
     def __post_init__(self) -> None:
         self._observer = Observer(self.context, self.list_age_s)
+        self._beside = Observer(self.context, self.list_age_s)
 
     def run(self) -> RunState:
         """The run as the ledger has it now: the fold of its events, which the ledger keeps."""
@@ -202,7 +216,8 @@ class RunDriver:
         if run is None or run.generation is None:
             return False
         at_once = run.stop is not None and run.stop.at_once
-        return at_once or self.context.wall() >= run.generation.hard_stop_at
+        stops = [each.hard_stop_at for each in run.open_generations]
+        return at_once or self.context.wall() >= min(stops, default=run.generation.hard_stop_at)
 
     def _require_current(self) -> None:
         """
@@ -221,9 +236,14 @@ class RunDriver:
             return
         self._ended_at = self.context.wall()
         self.context.workers.cancel()
-        with suppress(TrmcloudError):
-            pod = generation.pod_id or generation.pod_name
-            self.context.computes[generation.provider].terminate(pod)
+        run = self._known
+        at_once = run is not None and run.stop is not None and run.stop.at_once
+        for each in run.open_generations if run is not None else (generation,):
+            if not at_once and self.context.wall() < each.hard_stop_at:
+                continue
+            with suppress(TrmcloudError):
+                pod = each.pod_id or each.pod_name
+                self.context.computes[each.provider].terminate(pod)
 
     def _has_gone(self, generation: Generation) -> bool:
         """Whether lists have been without its pod for as long as proves that."""
@@ -296,15 +316,63 @@ class RunDriver:
                 why = make_reason(ReasonKind.BUDGET_REFUSED, text=str(error))
                 wish_to_stop(self.context, self.run_id, by="budget", reason=why)
             run = self.run()
-        for action in decision.actions:
+        self._carry_out(run, decision.actions)
+        if decision.actions:
+            run = self.run()
+        run = self._step_beside(run, seen)
+        if _is_due(self._beaten_at, _BEAT_EVERY_S, now):
+            self._beaten_at = now
+            self.context.ledger.beat(self.run_id, self.epoch, now)
+        return run
+
+    def _carry_out(self, run: RunState, actions: Sequence[Action]) -> None:
+        for action in actions:
             if action.verb not in LONG:
                 self._act(run, action)
             elif self.errands:
                 self._hand_over(run, action)
-        if _is_due(self._beaten_at, _BEAT_EVERY_S, now):
-            self._beaten_at = now
-            self.context.ledger.beat(self.run_id, self.epoch, now)
+
+    def _step_beside(self, run: RunState, seen: Observation) -> RunState:
+        """Once around for the machine that stands by; ask for one, where it is time to."""
+        report = own_report(seen, run.generation) if run.generation is not None else None
+        if self.errands and report is not None and may_move(run, run.plan):
+            run = self._begin_move(run, report)
+        for _ in range(_MOST_EVENTS_AT_ONCE):
+            standby = run.standby
+            if standby is None or standby.generation is None:
+                return run
+            beside = self._beside.look(standby, run.plan)
+            decision = decide_standby(
+                run,
+                run.plan,
+                traits_of(standby.generation.provider),
+                beside,
+                report,
+                self.context.wall(),
+                attended=self.errands,
+            )
+            if not decision.events:
+                break
+            self._append(*decision.events)
+            run = self.run()
+        self._carry_out(run, decision.actions)
         return self.run() if decision.actions else run
+
+    def _begin_move(self, run: RunState, report: AgentReport) -> RunState:
+        """Reserve a machine to move to and put on record that it is asked for, both at once: what
+        is reserved for it is never held without it."""
+        now = self.context.wall()
+        if 0.0 < self._moves_again_at - now <= _MOVES_EVERY_S:
+            return run
+        self._moves_again_at = now + _MOVES_EVERY_S
+        events = move_events(run, run.plan, self.context.ledger.ledger_id, report, now)
+        if not events:
+            return run
+        try:
+            self._append(*events)
+        except BudgetRefused:
+            return run  # the run stays where it is
+        return self.run()
 
     def idle_s(self, run: RunState) -> float:
         """Seconds for which nothing is to be done for a run that waits for a machine; 0: now, or it
@@ -428,6 +496,7 @@ class RunDriver:
 
     def _hand_over(self, run: RunState, action: Action) -> None:
         """Let a worker carry what takes long; ``_collect`` hears how it went."""
+        run = _with_machine_of(run, action)
         generation, context = run.generation, self.context
         if generation is None or generation.number != action.generation:
             return
@@ -442,19 +511,15 @@ class RunDriver:
             )
             return
         if action.verb == GRANT:
+            if generation.adopted_at is not None and not self._tell_finished(run, action):
+                return
             context.workers.start(
                 action.key, lambda progress: give_grants(context, run, plan, generation, progress)
             )
             return
 
-        try:
-            # Before the files, which it waits for; and not by a worker, which might write over an
-            # order to land that was given meanwhile.
-            orders = orders_for(run, generation, self.epoch)
-            if orders.finished or orders.save:
-                link.send_orders(pod_name, orders)
-        except TrmcloudError as error:
-            self._fail(action, FailureKind.ERROR, str(error))
+        # Before the files, which it waits for.
+        if not self._tell_finished(run, action):
             return
 
         def stage(progress: Progress) -> None:
@@ -464,6 +529,22 @@ class RunDriver:
             link.stage(pod_name, context.stage_items(run), progress)
 
         context.workers.start(action.key, stage)
+
+    def _tell_finished(self, run: RunState, action: Action) -> bool:
+        """Tell a pod, before it may train, what need not be trained there; whether it was told. Not
+        by a worker, which might write over an order to land that was given meanwhile."""
+        generation = run.generation
+        if generation is None:
+            return False
+        try:
+            orders = orders_for(run, generation, self.epoch)
+            if orders.finished or orders.save:
+                link = self.context.links[generation.provider]
+                link.send_orders(generation.pod_name, orders)
+        except TrmcloudError as error:
+            self._fail(action, FailureKind.ERROR, str(error))
+            return False
+        return True
 
     def _collect(self, run: RunState) -> RunState:
         """Put on record what workers have done."""
@@ -491,6 +572,8 @@ class RunDriver:
         return self.run()
 
     def _perform(self, run: RunState, action: Action, decided: Instant) -> ev.ActionFinished:
+        beside = run.move is not None and action.generation == run.move.number
+        run = _with_machine_of(run, action)
         generation, done = run.generation, ev.ActionFinished(action.id, action.verb)
         if generation is None or generation.number != action.generation:
             return replace(done, detail="overtaken")
@@ -506,7 +589,8 @@ class RunDriver:
             self.context.links[generation.provider].send_orders(generation.pod_name, orders)
         elif action.verb == TERMINATE:
             self._require_timely(decided)
-            self.context.workers.cancel()
+            if not beside:  # the other machine's transfers go on
+                self.context.workers.cancel()
             taken = compute.terminate(action.pod_id or generation.pod_name)
             done = replace(done, taken=taken)
         return replace(done, reason=action.reason)
@@ -535,6 +619,13 @@ class RunDriver:
     def _append(self, *events: ev.RunEvent) -> None:
         append_events(self.context, self.run_id, self.epoch, *events)
         note_outcomes(self.context, self._known, events, self.context.wall())
+
+
+def _with_machine_of(run: RunState, action: Action) -> RunState:
+    """``run``, or as it would be with the machine that stands by, where the action is for that."""
+    standby = run.standby
+    mine = run.move is not None and action.generation == run.move.number
+    return standby if mine and standby is not None else run
 
 
 def append_events(context: Context, run_id: str, epoch: int, *events: ev.RunEvent) -> None:

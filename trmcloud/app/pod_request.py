@@ -20,6 +20,7 @@ from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
 from trmcloud.core.control.actions import is_held
 from trmcloud.core.control.boards import slower_boards
 from trmcloud.core.control.continuing import trained_s
+from trmcloud.core.control.moving import stands_by_s
 from trmcloud.core.control.renting import HOUR_S, make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.control.waiting import allows_waiting
@@ -180,6 +181,7 @@ def pod_request(
         last_rungs=plan.spec.last_rungs,
         command=plan.spec.command,
         most_s=_most_s(run, plan),
+        stands_by_s=stands_by_s(plan) if generation.stands_by else 0.0,
         # One without phases is rented to be looked at: it stays until its hard stop.
         hold=is_held(run, plan, generation) or not candidate.phases,
         uploads=plan.spec.pod_uploads and bool(candidate.phases) and run.errand is None,
@@ -201,7 +203,7 @@ def pod_request(
         spot=candidate.spot,
         given=command_variables(plan.spec.command),
         image=plan.spec.command.image if plan.spec.command is not None else "",
-        is_waited_for=allows_waiting(run),
+        is_waited_for=allows_waiting(run) or generation.stands_by,
     )
 
 
@@ -230,8 +232,8 @@ def _require_wanted(
     late_s = context.clock.now().since(decided) - SEND_WITHIN_S
     if late_s > 0:
         raise ProviderRefused(f"the request for it came {late_s:.0f} s too late to be sent")
-    now = context.ledger.read().runs[run_id].generation
-    if now is None or now.number != generation.number or not now.open:
+    awaited = context.ledger.read().runs[run_id].open_generations
+    if all(each.number != generation.number for each in awaited):
         raise ProviderRefused("another one has given it up: nothing was sent")
 
 

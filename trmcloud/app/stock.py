@@ -51,13 +51,15 @@ def note_outcomes(
     context: Context, run: RunState | None, happened: Iterable[ev.RunEvent], now: float
 ) -> None:
     """Write a line for each event that says what came of a create. ``run`` is as it was before."""
-    if run is None or run.generation is None or context.notes is not None:
+    if run is None or context.notes is not None:
         return
+    by_number = {each.number: each for each in run.generations}
     for event in happened:
-        outcome = _outcome(run.generation, event)
-        candidate = run.candidate(run.generation.candidate_id) if outcome else None
-        if candidate is not None and candidate.provider != LOCAL:
-            took_s = max(0.0, now - run.generation.intended_at)
+        generation = by_number.get(getattr(event, "generation", 0), run.generation)
+        outcome = _outcome(generation, event) if generation is not None else ""
+        candidate = run.candidate(generation.candidate_id) if generation and outcome else None
+        if generation is not None and candidate is not None and candidate.provider != LOCAL:
+            took_s = max(0.0, now - generation.intended_at)
             _append(context.home / STOCK_NAME, _line(candidate, now, outcome, took_s))
 
 

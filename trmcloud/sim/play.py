@@ -45,6 +45,9 @@ class PlayResult:
     saved: tuple[int, ...]
     """The last step of which each run has a whole checkpoint."""
     timeline: tuple[TimelineEntry, ...]
+    moves: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Moves to another machine that were begun (a machine was asked for), whose machine came up,
+    for which the working machine was told to land, and that were completed."""
 
 
 def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = None) -> PlayResult:
@@ -115,6 +118,7 @@ def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResul
         ended_by=tuple(ended),
         saved=tuple(saved),
         timeline=tuple(world.timeline),
+        moves=check.truth.moves.counts,
     )
 
 

@@ -303,6 +303,93 @@ def with_balance(scenario: Scenario) -> Scenario:
     return replace(scenario, wishes=wishes, paid_in=paid_in, foreign=True)
 
 
+def with_moves(
+    scenario: Scenario, moves: tuple[str, ...], market: tuple[str, ...] = ()
+) -> Scenario | None:
+    """The same scenario with runs that move where that saves enough, under some of the faults
+    ``moves`` and ``market``; None where none of its runs keeps its checkpoints in a bucket on a
+    rented machine. Drawn apart: all else of the world is as it was without."""
+    rng = random.Random(f"moves {scenario.seed}")
+    able = [w.plan.spec.bucket and w.plan.candidates[0].provider != LOCAL for w in scenario.wishes]
+    if not any(able) or "controller" in scenario.off:
+        return None
+    wishes = tuple(
+        replace(wish, plan=_that_moves(rng, wish.plan), detached=False) if moves_on else wish
+        for wish, moves_on in zip(scenario.wishes, able, strict=True)
+    )
+    strikes = tuple(rng.sample(moves, min(len(moves), rng.choice((0, 1, 1, 2, 3)))))
+    strikes += tuple(rng.sample(market, min(len(market), rng.choice((0, 0, 1, 2)))))
+    seeds = tuple(rng.getrandbits(32) for _ in strikes)
+    cap = scenario.account_cap
+    if cap is not None:
+        held = [
+            sum((w.plan.cap or ZERO).micros for w in each) for each in (scenario.wishes, wishes)
+        ]
+        cap = Usd.from_micros(int(cap.micros * held[1] / max(1, held[0])) + 1)
+    return replace(
+        scenario,
+        wishes=wishes,
+        account_cap=cap,
+        faults=(*scenario.faults, *strikes),
+        fault_seeds=(*scenario.fault_seeds, *seeds),
+    )
+
+
+def with_time_to_spare(scenario: Scenario) -> Scenario:
+    """The same scenario with plans whose money lasts for ten times their work: then even the
+    slowest board does it in time."""
+    wishes = tuple(replace(wish, plan=_with_time(wish.plan)) for wish in scenario.wishes)
+    return replace(scenario, wishes=wishes, account_cap=None)
+
+
+def _with_time(plan: Plan) -> Plan:
+    candidates = []
+    for made in plan.candidates:
+        more_s = 9.0 * made.hard_stop_s
+        candidates.append(
+            replace(
+                made,
+                soft_stop_s=made.soft_stop_s + more_s,
+                hard_stop_s=made.hard_stop_s + more_s,
+                worst_case=made.worst_case
+                + cost(made.reserved_rate + made.disk_rate + made.volume_rate, more_s),
+                within_budget=True,
+            )
+        )
+    reservation = max(c.worst_case for c in candidates)
+    cap = max(plan.cap or reservation, reservation)
+    return replace(plan, candidates=tuple(candidates), reservation=reservation, cap=cap)
+
+
+def _that_moves(rng: random.Random, plan: Plan) -> Plan:
+    """``plan`` with a dear machine first, and others that cost less."""
+    dear = rng.uniform(1.2, 4.0)
+    candidates = [
+        _at_rate(candidate, Usd.from_micros(int(candidate.rate.micros * dear)))
+        if candidate.id == "c0"
+        else candidate
+        for candidate in plan.candidates
+    ]
+    reservation = max(c.worst_case for c in candidates)
+    share = rng.choice((0.05, 0.1, 0.25, 0.25, 0.5))
+    room = rng.uniform(1.2, 3.5)
+    return replace(
+        plan,
+        spec=replace(plan.spec, move_if=share),
+        candidates=tuple(candidates),
+        launchable=("c0", *(name for name in plan.launchable if name != "c0")),
+        recommended_id="c0",
+        reservation=reservation,
+        cap=Usd.from_micros(int(reservation.micros * room) + 1),
+    )
+
+
+def _at_rate(candidate: Candidate, rate: Usd) -> Candidate:
+    billed_s = candidate.hard_stop_s + traits_of(candidate.provider).kill_latency_s
+    worst = candidate.worst_case - cost(candidate.rate, billed_s) + cost(rate, billed_s)
+    return replace(candidate, rate=rate, planned_rate=rate, most_rate=rate, worst_case=worst)
+
+
 def without(scenario: Scenario, index: int) -> Scenario:
     """The same world with one fault fewer."""
     keep = [i for i in range(len(scenario.faults)) if i != index]

@@ -275,8 +275,11 @@ class UserActions:
             if run is None or run.outcome is None:
                 continue
             if len(run.generations) > 1:
-                if not wish.resume_after_s:
+                alone = [g for g in run.generations if not g.stands_by and g.adopted_at is None]
+                if len(alone) > 1 and not wish.resume_after_s:
                     check.fail("wasteful", f"{run.run_id} was healthy and rented twice")
+                if run.outcome in _NOT_OF_A_MOVE and not (wish.stop_after_s or wish.resume_after_s):
+                    check.fail("wasteful", f"{run.run_id} moved, and is {run.outcome.value}")
                 continue
             if wish.stop_after_s:
                 generation = run.generation
@@ -338,6 +341,13 @@ class UserActions:
             self.world.check.fail(
                 "wasteful", f"{run.run_id} had {left_s:.0f} s and went no further"
             )
+
+
+_NOT_OF_A_MOVE = (
+    *(Outcome.LOST, Outcome.UNREPORTED, Outcome.FAILED, Outcome.KILLED, Outcome.UNFIT),
+    *(Outcome.STOPPED, Outcome.NOT_STARTED, Outcome.NO_MACHINE),
+)
+"""No run ends so since it has moved, or tried to, where nothing else went wrong."""
 
 
 def _to_go_on_from(manifests: Sequence[CheckpointManifest], phase: str) -> set[int]:

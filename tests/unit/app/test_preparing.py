@@ -329,7 +329,13 @@ def asked_for(
         home=Path("/home"),
         clock=clock,
         ledger=SimpleNamespace(
-            read=lambda: SimpleNamespace(runs={RUN.run_id: SimpleNamespace(generation=recorded)})
+            read=lambda: SimpleNamespace(
+                runs={
+                    RUN.run_id: SimpleNamespace(
+                        open_generations=tuple(g for g in (recorded,) if g is not None and g.open)
+                    )
+                }
+            )
         ),
         notes={"r-1": note},
         files=files or Files(),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from tests.unit.core.manifests import manifest
 from trmcloud.app.checkpoints.bucket_grants import latest_resumable
@@ -17,12 +19,14 @@ from trmcloud.core.contract.manifest import (
 )
 
 
-def saved(step: int, bpb: float | None = None, **extra: str) -> CheckpointManifest:
-    return manifest(step, bpb, created_at=float(step), recipe=RECIPE, extra=extra)
+def saved(
+    step: int, bpb: float | None = None, extra: Mapping[str, str] = MappingProxyType({})
+) -> CheckpointManifest:
+    return manifest(step, bpb, created_at=float(step), recipe=RECIPE, extra=dict(extra))
 
 
 def best(step: int, bpb: float | None = None) -> CheckpointManifest:
-    return saved(step, bpb, **{NAMED_BEST: "out/best.pt"})
+    return saved(step, bpb, extra={NAMED_BEST: "out/best.pt"})
 
 
 def test_the_latest_comes_first_and_the_scripts_own_best_after_it() -> None:
@@ -39,11 +43,11 @@ def test_a_best_that_is_the_latest_has_the_last_beside_it() -> None:
 
 
 def test_a_model_alone_is_resumed_from_only_where_there_is_nothing_else() -> None:
-    alone = saved(9, **{LAYOUT: "transformers-model"})
-    whole = saved(6, **{LAYOUT: "transformers-model-and-optimizer"})
+    alone = saved(9, extra={LAYOUT: "transformers-model"})
+    whole = saved(6, extra={LAYOUT: "transformers-model-and-optimizer"})
     assert checkpoints_to_put_back([whole, alone]) == [whole, alone]
     assert checkpoints_to_put_back([alone]) == [alone]
-    archive = replace(saved(10, **{LAYOUT: OUTPUTS}), created_at=OUTPUTS_AT)
+    archive = replace(saved(10, extra={LAYOUT: OUTPUTS}), created_at=OUTPUTS_AT)
     assert checkpoints_to_put_back([archive]) == []
 
 

@@ -83,6 +83,9 @@ def sample(kind: type[Any], generation: int = 1) -> Any:
         ev.PlanRevised: ev.PlanRevised("c2", quoted("the first is out of stock")),
         ev.BoardFound: ev.BoardFound(generation, quoted("another board")),
         ev.WaitStarted: ev.WaitStarted(9e9, Usd("0.5"), Usd("3.2")),
+        ev.MoveStarted: ev.MoveStarted("c2", Usd(1), Usd(3), Usd(9), Usd(4)),
+        ev.HandedOver: ev.HandedOver(generation),
+        ev.Moved: ev.Moved(generation),
         ev.Pulled: ev.Pulled(generation, "fast", 9, "ab" * 32),
         ev.Fetched: ev.Fetched("fast", 9, "ab" * 32, "/home/ada/best"),
         ev.Billed: ev.Billed(generation, Usd("0.5")),
@@ -131,8 +134,9 @@ def test_the_table_says_all(state: State, kind: type[Any]) -> None:
     number = len(run.generations) + (kind is ev.PodIntended)
     record = ev.Record(99, "r1", 2, AT + 99, sample(kind, number))
     before = copy.deepcopy(run)
-    if kind in (ev.Billed, ev.LateReport):
-        with pytest.raises(IllegalTransition):  # no estimate was settled, no errand is run
+    if kind in (ev.Billed, ev.LateReport, ev.HandedOver, ev.Moved):
+        # No estimate was settled, no errand is run, and no machine stands by.
+        with pytest.raises(IllegalTransition):
             apply_event(run, record)
     elif (state, kind) in TRANSITIONS or state in STAYING.get(kind, ()):
         after = apply_event(run, record)

@@ -53,7 +53,8 @@ VERSION = 8
                reopened may name another policy for that; a missed pod has the date of its
                agent's last report; a pod may be ended because its provider has stopped it; a
                machine may be refused for its board, or train on another one than was planned; a
-               run may wait for a machine, and a provider may say when it is to be asked again
+               run may wait for a machine, and a provider may say when it is to be asked again;
+               another machine may stand by while one works, and the run move to it
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);

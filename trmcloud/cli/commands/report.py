@@ -23,6 +23,7 @@ from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.metrics import marked_words, score_cell, target_lines, verdict_of
 from trmcloud.cli.views.month import month_lines, month_page
+from trmcloud.cli.views.moves import moved_words
 from trmcloud.cli.views.reasons import failure_lines, trouble_code
 from trmcloud.cli.views.status import volume_lines, volumes_json
 from trmcloud.cli.views.streams import as_is
@@ -192,6 +193,9 @@ def _show(reports: list[RunReport], *, verbose: bool) -> None:
     for r in reports:
         if told := _data_line(r, verbose=verbose):
             print(f"{r.run_id}: {told}")
+    for r in reports:
+        for move in r.moves:
+            print(f"{r.run_id}: moved {moved_words(move)}")
     known = [r for r in reports if r.billed is not None]
     unknown = len(reports) - len(known)
     billed = total(r.billed for r in known if r.billed is not None)

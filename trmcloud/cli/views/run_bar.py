@@ -37,6 +37,7 @@ from trmcloud.cli.views.metrics import (
     next_buys,
     steps_words,
 )
+from trmcloud.cli.views.moves import moving_words
 from trmcloud.cli.views.reasons import FOLLOWS, low_balance, sentence
 from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader, paint, wrap
 from trmcloud.cli.views.text import duration
@@ -211,6 +212,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._speed = Speed()
         self._refused = 0
         self._board_of = 0
+        self._move_told = ""
         self._pulled: set[tuple[str, int]] | None = None
         self._trouble_at: float | None = None
         self._trouble_said = ""
@@ -242,6 +244,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         stage = stage_of(run, beat, report, self._stage, pulls=bool(pulling))
         self._tell_refused(run)
         self._tell_board(run)
+        self._tell_move(run)
         if stage and stage != self._stage:
             self._end_stage(run, now)
             self._stage, self._stage_at, self._stage_words = stage, now, ""
@@ -310,8 +313,21 @@ class RunBar(AbstractContextManager["RunBar"]):
                 self._refused = generation.number
                 line = f"  generation {generation.number}: {why}"
                 # One that waits is told the same for hours.
-                kind = f"refused by {generation.provider}" if allows_waiting(run) else str(line)
+                often = allows_waiting(run) or generation.stands_by
+                kind = f"refused by {generation.provider}" if often else str(line)
                 self._tell_once(kind, why, line)
+
+    def _tell_move(self, run: RunState) -> None:
+        """Each stage of a move once: another machine is up, training lands for it, or has moved."""
+        move, told = run.move, ""
+        if move is not None and move.state in (State.BOOTING, State.RUNNING):
+            told = f"  generation {move.number}: {moving_words(run)}"
+        elif run.moves and run.generation is not None and run.generation.adopted_at is not None:
+            number, provider = run.generation.number, run.generation.provider
+            told = f"  generation {number}: training has moved there, to {provider}"
+        if told and told != self._move_told:
+            self._print(told)
+        self._move_told = told or self._move_told
 
     def _tell_board(self, run: RunState) -> None:
         """How the machine's board differs from the planned one, once."""

@@ -175,8 +175,8 @@ def outlook_of(
     own = total(
         (generation.billed_rate or generation.rate) + run.disk_rate(generation)
         for run in runs
-        for generation in run.generations[-1:]
-        if run.live and generation.open and generation.provider == provider
+        for generation in run.open_generations
+        if run.live and generation.provider == provider
     )
     spending = max(own, account.spending or ZERO)
     left_s = math.inf

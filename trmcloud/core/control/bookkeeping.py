@@ -73,8 +73,8 @@ def make_charges(
     known = {g.pod_id for run in ledger.runs.values() for g in run.generations}
     if all(pod.pod_id in known for pod in pods):
         return ()
-    latest = (run.generation for run in ledger.runs.values() if run.live)
-    awaited = {g.pod_name for g in latest if g is not None and g.open and g.pod_id is None}
+    latest = (g for run in ledger.runs.values() if run.live for g in run.open_generations)
+    awaited = {g.pod_name for g in latest if g.pod_id is None}
     made = []
     for pod in pods:
         if pod.pod_id in known or (pod.name in awaited and pod.pod_id not in ending):
@@ -229,9 +229,8 @@ class Governance:
             return ()
         owned: dict[str, Generation] = {}
         for run in self.ledger.runs.values():
-            generation = run.generation
-            if run.live and generation is not None and generation.open:
-                owned[generation.pod_name] = generation
+            if run.live:
+                owned |= {each.pod_name: each for each in run.open_generations}
         kept = {run_id.replace("-", "") for run_id in self.ledger.quarantined}
         orphans = []
         for pod in self.pods.value:
@@ -321,6 +320,8 @@ def add_events(
         moved = with_run_event(ledger, record)
         if isinstance(event, ev.Reserved):
             _require_money(ledger, run, event.amount, at)
+        elif isinstance(event, ev.MoveStarted):
+            _require_money(ledger, run, run.reserved + event.amount, at)
         ledger, run = moved, moved.runs[run_id]
         records.append(record)
     return ledger, tuple(records)

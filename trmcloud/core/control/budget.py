@@ -360,8 +360,9 @@ def _of_a_run(
     """A pod that a run comes to own is no stray any more: its run settles it."""
     run = apply_event(runs.get(record.run_id) or RunState(record.run_id), record)
     runs[record.run_id] = run
-    if isinstance(record.event, ev.PodUp) and run.generation is not None:
-        strays.pop((run.generation.provider, record.event.pod_id), None)
+    if isinstance(record.event, ev.PodUp):
+        owner = run.generations[record.event.generation - 1]
+        strays.pop((owner.provider, record.event.pod_id), None)
 
 
 def is_owned(runs: Mapping[str, RunState], pod_id: str) -> bool:

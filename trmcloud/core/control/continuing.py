@@ -22,8 +22,10 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Candidate, Plan
 
+_LANDED = (None, Outcome.STOPPED.value, Outcome.LANDED.value)
 MOST_FRUITLESS = 3
 """So many machines in a row that were lost sooner than one takes to start end the run: something
 else than chance ends them."""
@@ -32,19 +34,35 @@ else than chance ends them."""
 def lost_machines(run: RunState, plan: Plan) -> tuple[Generation, ...]:
     """Those of the run's machines, since it was opened or reopened, that trained and were lost."""
     recent = run.generations[run.first_generation - 1 :]
-    return tuple(g for g in recent if _was_lost(run, g)) if _keeps_uploads(run, plan) else ()
+    return tuple(g for g in recent if _was_lost(run, g)) if keeps_uploads(run, plan) else ()
+
+
+def left_machines(run: RunState, plan: Plan) -> tuple[Generation, ...]:
+    """Those of the run's machines, since it was opened or reopened, that trained and were lost, or
+    landed for another one."""
+    recent = run.generations[run.first_generation - 1 :]
+    mine = (g for g in recent if g.ended_at is not None and (g.hands_over or _was_lost(run, g)))
+    return tuple(mine) if keeps_uploads(run, plan) else ()
 
 
 def continues(run: RunState, plan: Plan) -> bool:
-    """Whether the run's present machine was lost, and another is worth renting."""
-    lost = lost_machines(run, plan)
-    if run.stop is not None or run.result is not None or not lost or lost[-1] != run.generation:
+    """Whether the run's present machine was lost, or has landed for another one, and work is left
+    that another is worth renting for."""
+    lost, generation = lost_machines(run, plan), run.generation
+    landed = generation is not None and has_landed_for_move(run, generation)
+    is_lost = run.result is None and bool(lost) and lost[-1] == generation
+    if run.stop is not None or generation is None or not (landed or is_lost):
         return False
     done = {name for name, account in run.phases.items() if account.outcome in DONE}
-    if all(phase.name in done for phase in plan.candidate(lost[-1].candidate_id).phases):
+    if all(phase.name in done for phase in plan.candidate(generation.candidate_id).phases):
         return False
     newest = lost[-MOST_FRUITLESS:]
     return len(newest) < MOST_FRUITLESS or not all(_was_fruitless(plan, g) for g in newest)
+
+
+def has_landed_for_move(run: RunState, generation: Generation) -> bool:
+    """Whether the machine has ended its work since another one stands by, or stood by."""
+    return generation.hands_over and run.result in _LANDED
 
 
 def cheapest_first(
@@ -64,7 +82,7 @@ def limit_s(
     """Seconds from ``now`` until the hard stop that the deadline and the limit on hours leave to a
     machine that follows a lost one, and the deadline to one that was waited for; infinite where
     neither binds."""
-    lost = bool(lost_machines(run, plan))
+    lost = bool(left_machines(run, plan))
     left_s = inf
     if plan.spec.deadline_at is not None and (lost or run.wait is not None):
         left_s = plan.spec.deadline_at - now - kill_latency_s
@@ -74,8 +92,8 @@ def limit_s(
 
 
 def trained_s(run: RunState, plan: Plan) -> float:
-    """Seconds that lost machines have trained: of a limit on hours they are used up."""
-    lost = lost_machines(run, plan)
+    """Seconds that earlier machines have trained: of a limit on hours they are used up."""
+    lost = left_machines(run, plan)
     return sum((g.ended_at or 0.0) - (g.agent_at or 0.0) for g in lost)
 
 
@@ -88,7 +106,7 @@ def revision(run: RunState, plan: Plan, candidate: Candidate) -> tuple[ev.PlanRe
     return (ev.PlanRevised(candidate.id, why),)
 
 
-def _keeps_uploads(run: RunState, plan: Plan) -> bool:
+def keeps_uploads(run: RunState, plan: Plan) -> bool:
     """Whether another machine has something to continue from."""
     if run.errand is not None or not plan.spec.pod_uploads:
         return False
@@ -98,6 +116,8 @@ def _keeps_uploads(run: RunState, plan: Plan) -> bool:
 def _was_lost(run: RunState, generation: Generation) -> bool:
     if generation.provider == LOCAL or generation.agent_at is None or generation.unfit is not None:
         return False
+    if generation.stands_by or generation.hands_over:
+        return False  # it trained nothing, or was told to land
     if generation.ended_at is None or generation.ended_at >= generation.hard_stop_at - 1:
         return False
     tried = run.tries(generation, TERMINATE)

@@ -31,8 +31,14 @@ from trmcloud.core.control.actions import (
 )
 from trmcloud.core.control.billing import has_failed_to_boot, settle, settle_unbilled
 from trmcloud.core.control.boards import board_events, wrong_board
-from trmcloud.core.control.continuing import continues, revision
+from trmcloud.core.control.continuing import continues, has_landed_for_move, revision
 from trmcloud.core.control.events import FailureKind
+from trmcloud.core.control.moving import (
+    handover,
+    lacks_final_grants,
+    moved,
+    why_end_standby,
+)
 from trmcloud.core.control.observation import Observation, PodSeen, PodStatus
 from trmcloud.core.control.pod_facts import (
     absence_needed_s,
@@ -40,6 +46,7 @@ from trmcloud.core.control.pod_facts import (
     find_pod,
     has_reported_since,
     last_word,
+    moving_reason,
     note_absence,
     own_report,
     phases_ended,
@@ -159,6 +166,9 @@ def _is_listed(generation: Generation, pods: Maybe[tuple[PodSeen, ...]]) -> bool
 _RESTAGE_S, _LOST_S = 30.0, 150.0
 """The least age of files when the agent says that it lacks them, for its report to count: by the
 pod's clock, which may be hours behind; or by our own clock."""
+_TAKEN_S = 30.0
+"""An end that a provider has taken is not asked for again within that, of a machine for which
+another one stands by."""
 _STRANGER_S = 60.0
 """An address may lead to its last tenant for a moment; for longer, it is not the pod's."""
 _ANYWHERE = ("", "any")
@@ -198,9 +208,12 @@ def decide(
             return Decision()
         storage, volume = _storage(plan, generation, traits)
         disks = plan.candidate(generation.candidate_id).disk_rate
-        rent = max(run.reserved - volume, ZERO)
+        rent = max(run.reserved - run.held_for_move - volume, ZERO)
         known = (generation, rent, seen.bill, traits.kill_latency_s, storage)
         settled = settle(*known, now, disks)
+        if settled is None and run.move is not None:
+            # Another machine stands by, and is paid for until this one's money is counted.
+            settled = settle_unbilled(*known, disks)
         if settled is None and has_failed_to_boot(run, generation):
             # Only where that rents the next one sooner: else the bill, which is exact, has its time
             settled = settle_unbilled(*known, disks)
@@ -209,6 +222,8 @@ def decide(
         if settled is not None and settled.billed is None and not _is_unlisted(seen, generation):
             return Decision()  # what is listed again is no estimate's matter: it is swept first
         return Decision(events=(settled,) if settled is not None else ())
+    if run.state is State.SETTLED and run.move is not None:
+        return Decision()  # what stands by takes over or ends: see ``decide_standby``
     if run.state is State.SETTLED:
         again = try_next(run, plan, traits, attended=attended)
         following = next_candidate(run, plan)
@@ -252,7 +267,9 @@ def foreseen_end(run: RunState, plan: Plan, traits: ProviderTraits) -> ev.Closed
 
     None where it is elsewhere in its life, or another candidate may be tried once the bill is in.
     """
-    if run.state is not State.SETTLING or try_next(run, plan, traits) is not None:
+    if run.state is not State.SETTLING or run.move is not None:
+        return None
+    if try_next(run, plan, traits) is not None:
         return None
     return _closing(run, plan, run.updated_at)
 
@@ -309,12 +326,101 @@ def _watch(
     if reason is not None:
         action = next_attempt(run, TERMINATE, generation, pod_id, reason, now)
         return Decision(actions=(action,) if action else ())
-    if run.stop is not None and run.state in (State.BOOTING, State.RUNNING):
-        action = next_attempt(run, LAND, generation, pod_id, run.stop.reason, now, once=True)
+    lands = run.stop.reason if run.stop is not None else None
+    if generation.hands_over and lands is None:
+        lands = moving_reason(run)
+    if lands is not None and run.state in (State.BOOTING, State.RUNNING):
+        action = next_attempt(run, LAND, generation, pod_id, lands, now, once=True)
         return Decision(actions=tuple(a for a in (action, errand) if a))
     save = _save(run, generation, report, pod_id, now)
     actions = tuple(a for a in (save, errand) if a)
     return Decision(actions=actions) if actions else NOTHING
+
+
+def decide_standby(
+    run: RunState,
+    plan: Plan,
+    traits: ProviderTraits,
+    seen: Observation,
+    mine: AgentReport | None,
+    now: float,
+    *,
+    attended: bool = True,
+) -> Decision:
+    """Return the events and the actions for the machine that stands by while another one works.
+
+    ``seen`` is of that machine, ``traits`` are of its provider; ``mine`` is the report of the
+    working machine's agent. Otherwise as ``decide``.
+    """
+    standby = run.standby
+    if standby is None:
+        return Decision()
+    generation = current_generation(standby)
+    theirs = own_report(seen, generation)
+    over = why_end_standby(run, plan, mine, theirs, now, attended=attended)
+    if over is not None:
+        standby = replace(standby, stop=ev.StopRequested("move", over), stop_at=now)
+    if standby.state is State.RENTING:
+        return await_pod(standby, traits, seen, now)
+    if standby.state is State.SETTLING:
+        storage, _ = _storage(plan, generation, traits)
+        disks = plan.candidate(generation.candidate_id).disk_rate
+        known = (generation, standby.reserved, seen.bill, traits.kill_latency_s, storage)
+        settled = settle(*known, now, disks)
+        if settled is not None and settled.billed is None and not _is_unlisted(seen, generation):
+            return Decision()
+        return Decision(events=(settled,) if settled is not None else ())
+    if theirs is not None and standby.state is State.BOOTING:
+        return Decision(events=(ev.AgentUp(generation.number),))
+    if standby.state is State.BOOTING and (late := failed_late(standby, seen, generation)):
+        return Decision(events=late)
+    gone = proven_end(standby, seen, generation, traits)
+    listed = find_pod(seen, generation) is not None
+    if gone is not None and not listed and has_reported_since(seen, generation):
+        return Decision(events=(ev.PodFound(generation.number),))
+    if gone is not None:
+        return Decision(events=(ev.PodGone(generation.number, gone),))
+    noted = note_absence(seen, generation, traits)
+    if noted.events:
+        return noted
+    pod_id = generation.pod_id or ""
+    reason = over or _why_unfit_to_stand_by(standby, plan, generation, traits, seen, theirs, now)
+    if reason is not None or last_try(standby, TERMINATE)[1] is not None:
+        reason = reason or make_reason(ReasonKind.MOVE_CALLED_OFF)
+        action = next_attempt(standby, TERMINATE, generation, pod_id, reason, now)
+        return Decision(actions=(action,) if action else ())
+    if ready := moved(run, plan, theirs) or handover(run, plan, mine, theirs):
+        return Decision(events=ready)
+    errand = None
+    if theirs is not None:
+        errand = _errand(standby, plan, generation, theirs, seen, now, ())
+    return Decision(actions=(errand,)) if errand is not None else NOTHING
+
+
+def _why_unfit_to_stand_by(
+    standby: RunState,
+    plan: Plan,
+    generation: Generation,
+    traits: ProviderTraits,
+    seen: Observation,
+    report: AgentReport | None,
+    now: float,
+) -> Reason | None:
+    """Return why a machine that stands by is ended: for what ends any machine, or since its own
+    agent has refused it, or it has a slower board than the one whose price was compared."""
+    candidate = plan.candidate(generation.candidate_id)
+    if report is not None and report.result is not None:
+        known = result_of(standby, report.result, report.message).reason
+        return wrong_board(plan, generation, report, known) or make_reason(ReasonKind.REFUSED)
+    if report is not None:
+        phases = phases_to_run(standby, candidate)
+        for event in board_events(standby, plan, generation, phases, report):
+            found = event.reason if isinstance(event, ev.BoardFound | ev.ResultKnown) else None
+            if found is not None and found.kind is not ReasonKind.OTHER_BOARD:
+                return found
+    return _why_terminate(
+        standby, generation, candidate, traits, seen, report, now, held=False, owed=False
+    )
 
 
 def _save(
@@ -359,6 +465,8 @@ def _lacks_grants(run: RunState, generation: Generation, report: AgentReport, no
     """Whether the agent waits for the right to upload, or will soon have none."""
     if report.result is not None:
         return False
+    if lacks_final_grants(run, generation):
+        return run.stop is None  # until then it stands by
     _, last = last_try(run, GRANT)
     sent_at = last.ended_at if last is not None and last.finished else None
     if sent_at is not None and not _has_lost(report, sent_at, now):
@@ -398,6 +506,12 @@ def _why_terminate(
         # Not since the last event: each attempt to end it is one, and would put off the next.
         since = run.result_at if run.result_at is not None else run.updated_at
         # An end that was begun, for whatever reason, is gone on with.
+        if run.move is not None and has_landed_for_move(run, generation):
+            # At once, and once: where a second one is taken, the list must lack it for longer.
+            last = last_try(run, TERMINATE)[1]
+            taken_at = last.ended_at if last is not None and last.taken else None
+            is_taken = taken_at is not None and 0 <= now - taken_at < _TAKEN_S
+            return None if is_taken else moving_reason(run)
         if now >= since + traits.end_grace_s or last_try(run, TERMINATE)[1] is not None:
             return make_reason(ReasonKind.WORK_DONE)
     if run.state is State.BOOTING:
@@ -412,7 +526,8 @@ def _why_terminate(
             return make_reason(ReasonKind.BOOT_FAILED, text=seen.boot_trouble.text)
         if report is None and seen.stranger_s >= _STRANGER_S:
             return make_reason(ReasonKind.STRANGER_ANSWERS)
-    stopping = run.stop is not None and run.state is not State.ENDING
+    lands = run.stop is not None or generation.hands_over
+    stopping = lands and run.state is not State.ENDING
     uploads = report is not None and report.uploading
     told = run.actions.get(action_key(run, LAND, 1))
     if stopping and told is not None and not uploads:

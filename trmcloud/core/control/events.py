@@ -144,6 +144,35 @@ class PodIntended(RunEvent):
 
 
 @dataclass(frozen=True)
+class MoveStarted(RunEvent):
+    """``amount`` is held, beside what the working machine holds, for one of ``candidate_id`` that
+    stands by until the run moves there. The rest of the work costs ``stays`` USD where it is, and
+    ``saves`` USD less by moving, where the new machine is billed at ``rate`` USD/h or less."""
+
+    candidate_id: str
+    rate: Usd
+    amount: Usd
+    stays: Usd
+    saves: Usd
+
+
+@dataclass(frozen=True)
+class HandedOver(RunEvent):
+    """The machine that stands by is checked and holds a checkpoint: that of ``generation``, which
+    works, lands for it."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Moved(RunEvent):
+    """The machine before is gone and settled: that of ``generation``, which stood by, is the run's
+    machine from now on."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
 class ActionStarted(RunEvent):
     action_id: str
     verb: str

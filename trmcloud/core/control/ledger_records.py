@@ -279,7 +279,7 @@ def _quarantine(
     project, reserved_at = None, 0.0
     for record in records:
         event = record.event
-        if isinstance(event, ev.Reserved):
+        if isinstance(event, (ev.Reserved, ev.MoveStarted)):
             held.append(event.amount)
             reserved_at = record.at
         elif isinstance(event, (ev.RunPlanned, ev.Reopened)):
@@ -289,10 +289,10 @@ def _quarantine(
             settled.append(event.amount)
     kinds = {each.kind for each in lost}
     most: Usd | None = max(total(held), total(settled))
-    if kinds & {"Reserved", "BucketSwept", ""}:
+    if kinds & {"Reserved", "MoveStarted", "BucketSwept", ""}:
         capped = bool(caps) and not kinds & {"RunPlanned", "Reopened", ""}
         most = max(most or ZERO, *caps) if capped else None
-    when_known = reserved_at > 0 and not kinds & {"Reserved", ""}
+    when_known = reserved_at > 0 and not kinds & {"Reserved", "MoveStarted", ""}
     return Quarantine(
         run_id=run_id,
         read=len(records),

@@ -22,7 +22,7 @@ from trmcloud.core.control.actions import (
 from trmcloud.core.control.billing import has_failed_to_boot
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation, PodSeen
-from trmcloud.core.control.reason import ReasonKind, make_reason, quoted_reason
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Plan
@@ -220,12 +220,13 @@ def phases_ended(
 
 
 def finished_on(run: RunState, generation: Generation) -> tuple[str, ...]:
-    """Phases that were finished on the generation's pod and need not be trained there again. One
-    whose gate failed is not among them: what follows from that its agent has still to say."""
+    """Phases that were finished on the generation's pod, or elsewhere while it stood by, and need
+    not be trained there again. One whose gate failed is not among them: what follows from that its
+    agent has still to say."""
     return tuple(
         account.phase
         for account in run.phase_accounts
-        if account.generation == generation.number
+        if (account.generation == generation.number or generation.adopted_at is not None)
         and account.outcome in DONE
         and not _gate_failed(run, account)
     )
@@ -238,7 +239,7 @@ def orders_for(run: RunState, generation: Generation, epoch: int) -> Orders:
     """
     return Orders(
         epoch=epoch,
-        land=run.stop is not None,
+        land=run.stop is not None or generation.hands_over,
         finished=finished_on(run, generation),
         save=generation.saves_asked,
     )
@@ -257,12 +258,24 @@ def result_of(run: RunState, name: str, message: str) -> ev.ResultKnown:
     if name not in known:
         why = make_reason(ReasonKind.UNKNOWN_RESULT, told, result=ascii(name[:80])[1:-1])
         return ev.ResultKnown(Outcome.FAILED.value, why)
+    if name == Outcome.STOPPED.value and run.stop is None and _hands_over(run):
+        return ev.ResultKnown(name, moving_reason(run, told))
     if name == Outcome.STOPPED.value and run.stop is not None:
         why = run.stop.reason
         # An earlier version told it the reason, which it says back.
         echoed = message == why.facts.get("text")
         return ev.ResultKnown(name, why if echoed else replace(why, more=told))
     return ev.ResultKnown(name, told)
+
+
+def _hands_over(run: RunState) -> bool:
+    return run.generation is not None and run.generation.hands_over
+
+
+def moving_reason(run: RunState, more: Reason | None = None) -> Reason:
+    """Why the working machine lands: another one stands by, or stood by."""
+    after = run.generations[-1]
+    return make_reason(ReasonKind.MOVING, more, provider=after.provider)
 
 
 def last_word(

@@ -92,6 +92,11 @@ class ReasonKind(str, Enum):
     # What follows a machine that was lost.
     MACHINE_LOST = "machine_lost"
     NO_OTHER_MACHINE = "no_other_machine"
+    # Why a run moves, and why a machine that stands by is ended.
+    MOVING = "moving"
+    MOVE_CALLED_OFF = "move_called_off"
+    MOVE_SAVES_TOO_LITTLE = "move_saves_too_little"
+    NOT_READY_IN_TIME = "not_ready_in_time"
     # How a machine differs from the planned one that trains all the same.
     SLOWER_BOARD = "slower_board"
     OTHER_BOARD = "other_board"
@@ -140,6 +145,8 @@ FACTS: Mapping[ReasonKind, Mapping[str, type[Fact]]] = {
     _Kind.UNKNOWN_RESULT: {"result": str},
     _Kind.IN_BUCKET: {"bucket": str},
     _Kind.MACHINE_LOST: {"provider": str},
+    _Kind.MOVING: {"provider": str},
+    _Kind.NOT_READY_IN_TIME: {"within_s": float},
     _Kind.AWAITS_LIST_TO_RENT: {"provider": str},
     _Kind.AWAITS_LIST_TO_STOP: {"provider": str},
     _Kind.AWAITS_LIST_OF_POD: {"provider": str},

@@ -70,6 +70,7 @@ def make_lease(
     last_rungs: Collection[str] = (),
     command: Command | None = None,
     most_s: float = 0.0,
+    stands_by_s: float = 0.0,
 ) -> Lease:
     """Make the lease of a generation's agent: its permissions and their end.
 
@@ -78,7 +79,8 @@ def make_lease(
     the time as the Plan's P50 divide it. ``hold`` and ``uploads``: see ``Lease``;
     ``stop``: when a phase no longer pays; ``set_by_hand`` and ``last_rungs``: see ``recoverable``;
     ``command``: what is run in place of a recipe's trainer, for at most ``most_s`` seconds from its
-    start; 0: as long as the lease lasts.
+    start; 0: as long as the lease lasts. ``stands_by_s``: for so long it may wait, once it is
+    ready, for the machine before it to be gone.
     """
     rented = candidate.provider != LOCAL
     # A clock set back since the intent must not grant more time than was reserved.
@@ -131,9 +133,14 @@ def make_lease(
         hang_after_s=hang_after_s,
         hold=hold,
         uploads=uploads,
-        ready_within_s=max(_LEAST_READY_S, 3 * candidate.startup_s.p90) if rented else 0.0,
+        ready_within_s=ready_within_s(candidate) + stands_by_s if rented else 0.0,
         max_restarts=max_restarts,
     )
+
+
+def ready_within_s(candidate: Candidate) -> float:
+    """Seconds from its agent's start within which a rented machine must be ready to train."""
+    return max(_LEAST_READY_S, 3 * candidate.startup_s.p90)
 
 
 def _trained_s(phase: PhasePlan) -> float:
@@ -226,7 +233,7 @@ def _untried_candidate(run: RunState, plan: Plan) -> Candidate | None:
     """
     lost = lost_machines(run, plan)
     since = lost[-1].number if lost else run.first_generation - 1
-    recent = run.generations[since:]
+    recent = tuple(g for g in run.generations[since:] if not g.stands_by)
     tried = {g.candidate_id for g in recent if g.not_made is not None or came_to_nothing(g)}
     refused = {g.provider for g in recent if _is_refused_for_good(run, g)}
     left = (plan.candidate(name) for name in plan.launchable if name not in tried)

@@ -13,6 +13,7 @@ from trmcloud.core.contract.manifest import (
     pick_latest,
 )
 from trmcloud.core.control.actions import PULL
+from trmcloud.core.control.billing import spent_at
 from trmcloud.core.control.budget import LedgerState, Line, month_of
 from trmcloud.core.control.ledger_facts import StrayPod, holds
 from trmcloud.core.control.observation import POD, ReportedValue
@@ -75,6 +76,8 @@ class RunReport:
     """The script's own best of a command; the best, where no metric judges any."""
     here: bool = False
     """It trained on this machine alone."""
+    moves: tuple[MoveAccount, ...] = ()
+    """Its moves to another machine that were completed."""
 
     @property
     def best_told(self) -> ReportedValue[CheckpointManifest] | None:
@@ -147,12 +150,59 @@ class RunReport:
             },
             "bucket": self.bucket,
             "on_volume": self.on_volume,
+            "moves": [move.to_json() for move in self.moves],
             "usd_per_centibpb": self.usd_per_centibpb,
         }
 
 
 _AS_IS = ("hardware", "recipe", "state", "outcome", "created_at")
 _AMOUNTS = ("budget", "planned", "accrued", "at_most", "billed", "reserved")
+
+
+@dataclass(frozen=True)
+class MoveAccount:
+    """A move to another machine that was completed. ``stays`` is what the rest of the work would
+    have cost where it was, as was reckoned when it began; ``since`` what all machines have cost
+    since then, the one that was left included. ``ended``: whether nothing more is added to that.
+    """
+
+    at: float
+    generation: int
+    provider: str
+    stays: Usd
+    since: Usd
+    ended: bool
+
+    @property
+    def saved(self) -> Usd:
+        """Below zero where it did not pay."""
+        return self.stays - self.since
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "at": self.at,
+            "generation": self.generation,
+            "provider": self.provider,
+            "stays_usd": float(self.stays),
+            "since_usd": float(self.since),
+            "saved_usd": float(self.saved) if self.ended else None,
+        }
+
+
+def move_accounts(run: RunState, now: float) -> tuple[MoveAccount, ...]:
+    """Return the accounts of the run's completed moves, the first one first."""
+    whole = spent_at(run, now)
+    return tuple(
+        MoveAccount(
+            at=move.at,
+            generation=move.number,
+            provider=run.generations[move.number - 1].provider,
+            stays=move.started.stays,
+            since=whole - spent_at(run, move.at),
+            ended=not run.live,
+        )
+        for move in run.moves
+    )
 
 
 def report_on(
@@ -222,6 +272,7 @@ def report_on(
         planned_tokens_per_s=tokens_per_s[0] if tokens_per_s else None,
         tokens_per_s=tokens_per_s[1] if tokens_per_s else None,
         here=run.trained_here,
+        moves=move_accounts(run, now),
     )
 
 
@@ -258,11 +309,12 @@ def _open_at_most(run: RunState, now: float) -> Usd:
     A pod that no list shows any more may live on unseen, but not beyond its hard stop, where its
     own guard ends it: what is counted ends at the later of the two.
     """
-    generation = run.generation
-    if generation is None or generation.settled is not None or generation.not_made is not None:
-        return ZERO
+    return total(_at_most(run, generation, now) for generation in run.unsettled)
+
+
+def _at_most(run: RunState, generation: Generation, now: float) -> Usd:
     if generation.ended_at is not None:
-        return run.reserved
+        return run.held_for(generation)
     rate = max(generation.rate, generation.billed_rate or generation.rate)
     if generation.missed_at is not None:
         now = min(now, max(generation.missed_at, generation.hard_stop_at))
@@ -295,12 +347,11 @@ def _last_contact(run: RunState, generation: Generation) -> float:
 
 
 def spent_so_far(run: RunState, now: float) -> Usd:
-    """Settled, and what the open generation has accrued by our clock."""
-    generation = run.generation
-    if generation is None or generation.settled is not None or generation.not_made is not None:
-        return run.settled
-    rate = generation.rate + run.disk_rate(generation)
-    return run.settled + cost(rate, _paid_seconds(generation, now))
+    """Settled, and what the open generations have accrued by our clock."""
+    return run.settled + total(
+        cost(generation.rate + run.disk_rate(generation), _paid_seconds(generation, now))
+        for generation in run.unsettled
+    )
 
 
 def _paid_seconds(generation: Generation, now: float) -> float:

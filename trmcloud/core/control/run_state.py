@@ -53,6 +53,7 @@ TRANSITIONS: Mapping[tuple[State, type[Any]], State] = {
     (State.ENDING, ev.PodGone): State.SETTLING,
     (State.SETTLING, ev.Settled): State.SETTLED,
     (State.SETTLED, ev.Reserved): State.RESERVED,
+    (State.SETTLED, ev.Moved): State.RUNNING,
     (State.SETTLED, ev.Closed): State.CLOSED,
     (State.CLOSED, ev.Reopened): State.SETTLED,
 }
@@ -66,6 +67,7 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
     ev.SaveRequested: frozenset({State.RUNNING}),
     ev.PlanRevised: frozenset({State.RESERVED}),
     ev.BoardFound: frozenset({State.RUNNING}),
+    **dict.fromkeys((ev.MoveStarted, ev.HandedOver), frozenset({State.RUNNING})),
     ev.WaitStarted: frozenset({State.RESERVED}),
     **dict.fromkeys((ev.PodMissed, ev.PodFound), _WITH_POD),
     **dict.fromkeys((ev.PhaseEnded, ev.GateJudged, ev.Pulled, ev.LateReport), _REPORTED),
@@ -147,11 +149,29 @@ class Generation:
     not_made: Reason | None = None
     settled: Usd | None = None
     billed: Usd | None = None
+    stands_by: bool = False
+    """Whether it was asked for while another machine worked, and the run has not moved to it."""
+    hands_over: bool = False
+    """Whether it was told to land since another machine stands by."""
+    adopted_at: float | None = None
+    """When the run moved to it."""
 
     @property
     def open(self) -> bool:
         """Whether a pod of it may exist and cost money."""
         return self.not_made is None and self.ended_at is None
+
+
+@dataclass(frozen=True)
+class Move:
+    """A machine that stands by, or the request for it. It goes through the same states as a run's
+    own machine, by the same table, until the run moves to it or it has ended."""
+
+    started: ev.MoveStarted
+    at: float
+    number: int = 0
+    """Its generation; 0 before its intent."""
+    state: State = State.RESERVED
 
 
 @dataclass(frozen=True)
@@ -180,6 +200,13 @@ class RunState:
     wait_at: float = 0.0
     settled: Usd = ZERO
     generations: tuple[Generation, ...] = ()
+    working: int | None = None
+    """The number of its machine, where a later one stands by, or stood by in vain; None: the
+    latest."""
+    move: Move | None = None
+    """While another machine stands by, or is asked for. What that holds is part of ``reserved``."""
+    moves: tuple[Move, ...] = ()
+    """Those that were completed."""
     actions: Mapping[ActionKey, ActionState] = field(default_factory=dict)
     candidate_id: str | None = None
     stop: ev.StopRequested | None = None
@@ -255,7 +282,57 @@ class RunState:
 
     @property
     def generation(self) -> Generation | None:
-        return self.generations[-1] if self.generations else None
+        """Its machine; while another one stands by, the one that works."""
+        if not self.generations:
+            return None
+        return self.generations[-1 if self.working is None else self.working - 1]
+
+    @property
+    def held_for_move(self) -> Usd:
+        """Of what is reserved, the share of the machine that stands by."""
+        return self.move.started.amount if self.move is not None else ZERO
+
+    @property
+    def standby(self) -> RunState | None:
+        """The run as it would be with the machine that stands by as its own: what is decided for a
+        run's machine is decided for that one by the same functions."""
+        move = self.move
+        if move is None or not move.number:
+            return None
+        return replace(
+            self,
+            state=move.state,
+            working=move.number,
+            reserved=move.started.amount,
+            reservation=move.started.amount,
+            result=None,
+            result_at=None,
+            reason=None,
+            stop=None,
+            stop_at=None,
+            wait=None,
+        )
+
+    @property
+    def open_generations(self) -> tuple[Generation, ...]:
+        """Those whose pods may exist: that of its machine, and that of one that stands by."""
+        return tuple(g for g in self._present if g.open)
+
+    @property
+    def unsettled(self) -> tuple[Generation, ...]:
+        """Likewise, those that cost something which is not settled yet."""
+        return tuple(g for g in self._present if g.not_made is None and g.settled is None)
+
+    @property
+    def _present(self) -> tuple[Generation, ...]:
+        move, mine = self.move, self.generation
+        standing = self.generations[move.number - 1] if move is not None and move.number else None
+        return tuple(g for g in (mine, standing) if g is not None)
+
+    def held_for(self, generation: Generation) -> Usd:
+        """Of what is reserved, the share of one of its present machines."""
+        mine = self.held_for_move
+        return mine if generation.stands_by else self.reserved - mine
 
     def tries(
         self, generation: Generation, verb: str = "", item: str | None = None
@@ -294,8 +371,9 @@ class RunState:
         generation = self.generation
         if self.state is not State.RUNNING or generation is None:
             return False
+        since = generation.adopted_at or 0.0  # what it was granted before was for standing by
         if self.spec.pod_uploads and not any(
-            grant.finished for grant in self.tries(generation, GRANT)
+            grant.finished and grant.started_at >= since for grant in self.tries(generation, GRANT)
         ):
             return False
         return generation.staged_at is not None or generation.provider == LOCAL
@@ -330,6 +408,8 @@ def apply_event(run: RunState, record: ev.Record) -> RunState:
     """
     event = record.event
     kind = type(event)
+    if run.move is not None and _is_of_standby(run.move, event):
+        return _with_standby_event(run, run.move, record)
     target = TRANSITIONS.get((run.state, kind))
     if target is None:
         if run.state not in STAYING.get(kind, frozenset()):
@@ -337,6 +417,84 @@ def apply_event(run: RunState, record: ev.Record) -> RunState:
         target = run.state
     moved = replace(run, state=target, updated_at=record.at, epoch=record.epoch)
     return _CHANGES[kind](moved, event, record.at) if kind in _CHANGES else moved
+
+
+_OF_A_POD = (
+    *(ev.PodUp, ev.PodNotMade, ev.PodMissed, ev.PodFound),
+    *(ev.AgentUp, ev.PodGone, ev.Settled),
+)
+
+
+def _is_of_standby(move: Move, event: ev.Event) -> bool:
+    if isinstance(event, ev.PodIntended):
+        return True
+    return isinstance(event, _OF_A_POD) and event.generation == move.number
+
+
+def _with_standby_event(run: RunState, move: Move, record: ev.Record) -> RunState:
+    """Add an event of the machine that stands by: it moves that one's state alone."""
+    event, at = record.event, record.at
+    kind = type(event)
+    target = TRANSITIONS.get((move.state, kind))
+    if target is None:
+        if move.state not in STAYING.get(kind, frozenset()):
+            why = f"{kind.__name__} of a machine that is {move.state.value} and stands by"
+            raise IllegalTransition(f"{why} for {run.run_id}")
+        target = move.state
+    moved = replace(run, updated_at=at, epoch=record.epoch)
+    if isinstance(event, ev.PodIntended):
+        made = replace(_made(run, event, at), stands_by=True)
+        moved = replace(moved, generations=(*run.generations, made))
+        return replace(moved, move=replace(move, number=event.generation, state=target))
+    if isinstance(event, ev.Settled):
+        moved = _on_generation(moved, move.number, settled=event.amount, billed=event.billed)
+        moved = replace(moved, settled=run.settled + event.amount)
+    else:
+        moved = _CHANGES[kind](moved, event, at)
+    if target in (State.RESERVED, State.SETTLED):
+        # It has come to nothing: what was held for it is free again.
+        return replace(moved, move=None, reserved=run.reserved - move.started.amount)
+    return replace(moved, move=replace(move, state=target))
+
+
+def _move_started(run: RunState, event: ev.MoveStarted, at: float) -> RunState:
+    if run.move is not None or run.generation is None:
+        raise IllegalTransition(f"{run.run_id} moves already, or has no machine to move from")
+    return replace(
+        run,
+        move=Move(event, at),
+        working=run.generation.number,
+        reserved=run.reserved + event.amount,
+        reserved_at=at,
+    )
+
+
+def _handed_over(run: RunState, event: ev.HandedOver, at: float) -> RunState:
+    if run.move is None or run.generation is None or event.generation != run.generation.number:
+        raise IllegalTransition(f"no machine stands by for {run.run_id}")
+    return _on_generation(run, event.generation, hands_over=True)
+
+
+def _moved(run: RunState, event: ev.Moved, at: float) -> RunState:
+    move, left = run.move, run.generation
+    if move is None or left is None or move.number != event.generation:
+        raise IllegalTransition(f"no machine stands by for {run.run_id}")
+    if move.state is not State.RUNNING:
+        raise IllegalTransition(f"the machine that stands by for {run.run_id} is not up")
+    taken = _on_generation(run, move.number, stands_by=False, adopted_at=at)
+    return replace(
+        taken,
+        move=None,
+        moves=(*run.moves, move),
+        working=None,
+        candidate_id=move.started.candidate_id,
+        reserved=move.started.amount,
+        # What the machine before has left of its own may pay for one after this.
+        reservation=max(run.reservation - (left.settled or ZERO), ZERO) + move.started.amount,
+        result=None,
+        result_at=None,
+        reason=None,
+    )
 
 
 def fold(run_id: str, records: Iterable[ev.Record]) -> RunState:
@@ -365,9 +523,19 @@ def _reserved(run: RunState, event: ev.Reserved, at: float) -> RunState:
 
 
 def _intended(run: RunState, event: ev.PodIntended, at: float) -> RunState:
+    made = _made(run, event, at)
+    return replace(
+        run,
+        generations=(*run.generations, made),
+        candidate_id=event.candidate_id,
+        working=None,
+    )
+
+
+def _made(run: RunState, event: ev.PodIntended, at: float) -> Generation:
     if event.generation != len(run.generations) + 1:
         raise IllegalTransition(f"generation {event.generation} of {run.run_id} is not the next")
-    made = Generation(
+    return Generation(
         number=event.generation,
         pod_name=event.pod_name,
         provider=event.provider,
@@ -379,14 +547,14 @@ def _intended(run: RunState, event: ev.PodIntended, at: float) -> RunState:
         boot=event.boot,
         boot_id=event.boot_id,
     )
-    return replace(run, generations=(*run.generations, made), candidate_id=event.candidate_id)
 
 
 def _action_finished(run: RunState, event: ev.ActionFinished, at: float) -> RunState:
     done = _with_action(run, event, at, ended_at=at, taken=event.taken, reason=event.reason)
-    generation = done.generation
-    if event.verb == STAGE and generation is not None and generation.open:
-        return _on_generation(done, generation.number, staged_at=at)
+    if event.verb == STAGE:
+        number = ActionKey.parse(event.action_id).generation
+        if any(g.number == number for g in done.open_generations):
+            return _on_generation(done, number, staged_at=at)
     return done
 
 
@@ -424,9 +592,9 @@ def _pod_missed(run: RunState, event: ev.PodMissed, at: float) -> RunState:
 
 
 def _pod_gone(run: RunState, event: ev.PodGone, at: float) -> RunState:
-    lived_s = None
-    if run.generation is not None and event.boot_id and event.boot_id == run.generation.boot_id:
-        lived_s = event.boot - run.generation.boot
+    lived_s, gone = None, run.generations[event.generation - 1 : event.generation]
+    if gone and event.boot_id and event.boot_id == gone[0].boot_id:
+        lived_s = event.boot - gone[0].boot
     return _on_generation(
         run, event.generation, ended_at=event.ended_at, gone_at=at, lived_s=lived_s
     )
@@ -434,7 +602,8 @@ def _pod_gone(run: RunState, event: ev.PodGone, at: float) -> RunState:
 
 def _settled(run: RunState, event: ev.Settled, at: float) -> RunState:
     changed = _on_generation(run, event.generation, settled=event.amount, billed=event.billed)
-    return replace(changed, settled=run.settled + event.amount, reserved=ZERO)
+    left = run.held_for_move
+    return replace(changed, settled=run.settled + event.amount, reserved=left)
 
 
 def _billed(run: RunState, event: ev.Billed, at: float) -> RunState:
@@ -461,9 +630,15 @@ def _bucket_swept(run: RunState, event: ev.BucketSwept, at: float) -> RunState:
 
 
 def _on_generation(run: RunState, number: int, **changes: Any) -> RunState:
-    if run.generation is None or run.generation.number != number:
+    mine = {run.generation.number} if run.generation is not None else set()
+    if run.move is not None:
+        mine.add(run.move.number)
+    if number not in mine or not number:
         raise IllegalTransition(f"generation {number} of {run.run_id} is not the current one")
-    return replace(run, generations=(*run.generations[:-1], replace(run.generation, **changes)))
+    changed = replace(run.generations[number - 1], **changes)
+    return replace(
+        run, generations=(*run.generations[: number - 1], changed, *run.generations[number:])
+    )
 
 
 def _phase_ended(run: RunState, event: ev.PhaseEnded, at: float) -> RunState:
@@ -499,6 +674,8 @@ def _late_report(run: RunState, event: ev.LateReport, at: float) -> RunState:
 
 
 def _closed(run: RunState, event: ev.Closed, at: float) -> RunState:
+    if run.move is not None:
+        raise IllegalTransition(f"a machine stands by for {run.run_id}: that ends first")
     reason = event.reason or run.reason
     outcome = _outcome(run, event.outcome)
     if run.errand is not None:
@@ -546,6 +723,9 @@ _CHANGES: Mapping[type[Any], Callable[[RunState, Any, float], RunState]] = {
     ev.Reserved: _reserved,
     ev.WaitStarted: lambda run, e, at: replace(run, wait=e, wait_at=at),
     ev.PodIntended: _intended,
+    ev.MoveStarted: _move_started,
+    ev.HandedOver: _handed_over,
+    ev.Moved: _moved,
     ev.ActionStarted: _with_action,
     ev.ActionFinished: _action_finished,
     ev.ActionFailed: _action_failed,

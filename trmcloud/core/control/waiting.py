@@ -74,7 +74,7 @@ def candidates_left(run: RunState, plan: Plan) -> tuple[Candidate, ...]:
     wait, asked = run.wait, asks(run)
     if wait is None:
         return ()
-    refused = {g.provider for g in asked if _failure(run, g) is FailureKind.FINAL}
+    refused = {g.provider for g in asked if create_failure(run, g) is FailureKind.FINAL}
     left = wait.boot_usd - spent_on_boots(run)
     found = [
         candidate
@@ -101,8 +101,9 @@ def idle_s(run: RunState, plan: Plan, now: float) -> float:
 
 
 def asks(run: RunState) -> tuple[Generation, ...]:
-    """Its generations since it was opened, or reopened."""
-    return run.generations[run.first_generation - 1 :]
+    """Its generations since it was opened, or reopened, but for those that stood by in vain."""
+    recent = run.generations[run.first_generation - 1 :]
+    return tuple(g for g in recent if not g.stands_by)
 
 
 def failed_boots(run: RunState) -> tuple[Generation, ...]:
@@ -148,7 +149,8 @@ def _last_refusal(run: RunState) -> Reason | None:
     return next(said, None)
 
 
-def _failure(run: RunState, generation: Generation) -> FailureKind | None:
+def create_failure(run: RunState, generation: Generation) -> FailureKind | None:
+    """How the request for a generation's pod failed; None where it did not, or is not known."""
     create = _create(run, generation)
     return create.failed_kind if create is not None else None
 
@@ -167,12 +169,19 @@ def _pause_left_s(run: RunState, candidate: Candidate, now: float) -> float:
     there = [g for g in asks(run) if g.provider == candidate.provider]
     if not there or there[-1].not_made is None:
         return 0.0  # what boots and fails is followed at once: the boot budget bounds that
-    last, create = there[-1], _create(run, there[-1])
-    throttled = sum(1 for _ in _throttled(run, there))
+    throttled = any(_throttled(run, there))
     first_round = len(there) < AT_ONCE and candidate.id not in {g.candidate_id for g in there}
     if first_round and not throttled:
         return 0.0
-    pause_s = ASK_EVERY_S * (1 - _JITTER + 2 * _JITTER * _fraction(run, last))
+    return pause_left_s(run, there, now, ASK_EVERY_S)
+
+
+def pause_left_s(run: RunState, there: Sequence[Generation], now: float, every_s: float) -> float:
+    """Seconds for which a provider is still left alone that was asked for the machines ``there``,
+    the last of which it did not give: ``every_s`` and jitter, longer where it asks for that."""
+    last, create = there[-1], _create(run, there[-1])
+    throttled = sum(1 for _ in _throttled(run, there))
+    pause_s = every_s * (1 - _JITTER + 2 * _JITTER * _fraction(run, last))
     pause_s = min(pause_s * 2**throttled, max(_LONGEST_PAUSE_S, pause_s))
     if create is not None:
         pause_s = max(pause_s, min(create.retry_s, _LONGEST_TOLD_S))
@@ -185,7 +194,7 @@ def _pause_left_s(run: RunState, candidate: Candidate, now: float) -> float:
 def _throttled(run: RunState, there: Sequence[Generation]) -> Iterator[Generation]:
     """The newest of the questions to a provider that it answered by asking for time, in a row."""
     for generation in reversed(there):
-        if _failure(run, generation) is not FailureKind.THROTTLED:
+        if create_failure(run, generation) is not FailureKind.THROTTLED:
             return
         yield generation
 

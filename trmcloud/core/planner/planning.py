@@ -51,7 +51,7 @@ from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
 from trmcloud.core.planner.ranking import PlanningInputs, nearest_offer, rank
 from trmcloud.core.planner.roofline import MeasuredSpeed, needs_float8, refuse_float8
 from trmcloud.core.planner.speed import is_trained, why_untrained
-from trmcloud.core.spec.boots import ASK_EVERY_S, boot_budget, boot_limit_s
+from trmcloud.core.spec.boots import ASK_EVERY_S, boot_budget, boot_cost, boot_limit_s
 from trmcloud.core.spec.overrides import check_last_rungs
 from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
@@ -121,6 +121,8 @@ def make_plan(
     usable = _usable(spec, kept, made)
     trained = [c for c in usable if all(is_trained(phase.settings) for phase in c.phases)]
     reservation = max((c.worst_case for c in trained), default=ZERO)
+    cap = spec.budget or reservation + (reservation if spec.move_if else ZERO)
+    _require_room_to_move(spec, trained, cap, reservation)
     first = next(iter((*trained, *usable, *made)), None)
     if first is not None:
         check_rules(spec, first)
@@ -137,14 +139,15 @@ def make_plan(
         created_at=now,
         expires_at=min(now + PLAN_LIFETIME_S, spec.deadline_at or math.inf),
         spec=spec,
-        cap=(spec.budget or reservation) if trained else None,
+        cap=cap if trained else None,
         candidates=tuple(made),
         launchable=tuple(c.id for c in trained),
         recommended_id=first.id if usable and first is not None else None,
         reservation=reservation,
         survives=_survives(spec, first),
-        limits=_limits(spec, first, spec.budget or reservation, now)
+        limits=_limits(spec, first, cap, now)
         | _capacity_limits(spec, chosen_from, trained, reservation)
+        | _move_limits(spec, cap - reservation)
         | ({TRAINER: untold} if untold else {}),
         offers_total=len(chosen_from),
     )
@@ -161,6 +164,7 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
             next_step="leave out --volume, or --bucket",
         )
     check_spot(spec)
+    check_move(spec)
     if spec.bucket_relayed and spec.hardware == LOCAL:
         raise UsageError(
             "this bucket takes no presigned requests, and on this machine nothing has to be pulled",
@@ -179,6 +183,7 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
     has_length = spec.steps or spec.tokens or spec.hours or spec.fills or spec.equal_work
     if recipe.hours and not has_length:
         spec = dataclasses.replace(spec, hours=recipe.hours)
+        check_move(spec)
     if spec.phases == PHASES and not set(PHASES) & set(recipe.phases):
         spec = dataclasses.replace(spec, phases=tuple(recipe.phases))
     if spec.nodes > 1 and len(spec.phases) > 1:
@@ -207,6 +212,33 @@ def check_spot(spec: RunSpec) -> None:
             "a spot machine may be taken back at any time, and this command does not say how it"
             " continues from a checkpoint: it would start again from nothing",
             next_step=f"--resume with the words that continue it; or {without}",
+        )
+
+
+def check_move(spec: RunSpec) -> None:
+    """
+    Raises:
+        UsageError: a run is to move that cannot, or the rest of whose work has no known length.
+    """
+    if not spec.move_if:
+        return
+    if spec.hardware == LOCAL or spec.nodes > 1:
+        raise UsageError("--move-if is about one rented machine", next_step="leave out --move-if")
+    if not spec.bucket:
+        raise UsageError(
+            "a run moves by its bucket: the next machine continues from what is there",
+            next_step="--bucket s3://BUCKET/PREFIX",
+        )
+    if not spec.pod_uploads:
+        raise UsageError(
+            "this bucket takes no presigned requests: the next machine could not read it",
+            where=spec.bucket,
+            next_step="leave out --move-if",
+        )
+    if spec.fills or spec.hours or spec.command is not None:
+        raise UsageError(
+            "--move-if compares what the rest of the work costs: its steps must be known",
+            next_step="leave out --move-if, or --fill and --hours",
         )
 
 
@@ -363,7 +395,7 @@ def _usable(
         return []
     alike = [c for c in usable if c.hardware == usable[0].hardware]
     tried = alike[:FALLBACKS]
-    if spec.wait_s:
+    if spec.wait_s or spec.move_if:
         # Whoever waits asks each provider, and has time for several of its offers.
         names = dict.fromkeys(c.provider for c in alike)
         first = [[c for c in alike if c.provider == name][:FALLBACKS] for name in names]
@@ -479,6 +511,33 @@ def _capacity_limits(
             " never come up"
         )
     return limits
+
+
+def _require_room_to_move(
+    spec: RunSpec, tried: Sequence[Candidate], cap: Usd, reservation: Usd
+) -> None:
+    """
+    Raises:
+        UsageError: the budget leaves too little beside the run's own machine for another's boot.
+    """
+    if not spec.move_if or not tried or cap - reservation > max(map(boot_cost, tried)):
+        return
+    both = math.ceil(2 * reservation.micros / 1_000_000)
+    raise UsageError(
+        f"--move-if: of {cap} the run's own machine may take {reservation}, which leaves too little"
+        " to rent another one beside it",
+        next_step=f"--budget {both}, or leave out --move-if",
+    )
+
+
+def _move_limits(spec: RunSpec, left: Usd) -> dict[str, str]:
+    """The limit of a move, and the money that it may hold beside the run's own machine."""
+    if not spec.move_if:
+        return {"moves": "off"}
+    return {
+        "moves": f"where {spec.move_if:.0%} of what the rest costs is saved, while a command stays;"
+        f" up to {left} reserved beside its machine, for all that another one may cost"
+    }
 
 
 def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) -> dict[str, str]:

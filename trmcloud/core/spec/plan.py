@@ -31,7 +31,7 @@ PLAN_VERSION = 8
 6  2026-11-23  settings say how blocks are made again and when the clock saves; or a command is run
 7  2026-11-24  each candidate says its disks' size and price
 8  2026-11-26  what follows where a provider's balance will not last; for how long a run waits for a
-               machine, and at what price at most
+               machine, and at what price at most; for which saving it moves to another one
 """
 
 TRAINER = "trainer"

@@ -251,6 +251,9 @@ class RunSpec:
     max_rate: Usd | None = field(default=None, metadata=codec.kept_as("max_rate_usd_per_hour"))
     """The most USD/h that a rented machine may be billed at, all its GPUs together; None: what is
     planned."""
+    move_if: float = 0.0
+    """The share of what the rest of the work costs that a move to another machine must save, for
+    the run to move while it trains; 0: it stays where it is."""
 
     @property
     def pod_uploads(self) -> bool:

@@ -328,7 +328,7 @@ class AgentLoop:
             waiting="" if self._began else self.report.waiting,
             refusal=self._refusal,
             age_s=self._noted.age_s(now),
-            unstored=self.lease.uploads and self._unstored(),
+            unstored=self._uploads.fetched and self._unstored(),
             upload_idle_s=self._upload_idle_s(now),
         )
 

@@ -438,9 +438,9 @@ class Uploader:
             beside.add(place)
         if self._tokens is not None:
             self._tokens.bring(self._progressed)
-        self._fetched, self._trouble = True, ""
+        self._fetched, self._trouble = not self._grants.standby, ""
         self._write(force=True)
-        return True
+        return self._fetched
 
     def _progressed(self) -> None:
         self._sender.moved = self._now()

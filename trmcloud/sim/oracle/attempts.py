@@ -76,6 +76,7 @@ class AttemptJudge:
     def on_spawn(self, pod: Pod, trainer: SimTrainer) -> None:
         now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
         self._not_finished(pod, phase)
+        self.world.check.truth.moves.on_spawn(pod, trainer)
         tries = self._tries.setdefault((pod, phase), PhaseTries())
         if phase in pod.written.finished:
             self.fail("wasteful", f"{phase} is trained again, and had finished")

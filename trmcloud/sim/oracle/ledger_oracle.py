@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.catalog.hardware import GPUS, LOCAL, on_other_board, slowdown
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.contract.boards import NVL, PCIE, classify, is_worse
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE
-from trmcloud.core.control.events import FailureKind
+from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState, State
@@ -27,6 +28,7 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
+from trmcloud.sim.oracle.moves import MoveJudge
 from trmcloud.sim.oracle.waits import WaitJudge
 from trmcloud.sim.world.account import Process, RentedMachine, World
 
@@ -40,11 +42,14 @@ class LedgerOracle:
         self.world, self.fail = world, fail
         self.undecidable = Uncertainty(world)
         self._held: dict[str, int] = {}
+        self._held_apart_by_move: dict[str, int] = {}
+        """By run: of that, what is held for a machine that stands by."""
         self._stop_at: dict[str, float] = {}
         self._ends: dict[tuple[str, int], tuple[Process, float]] = {}
         self._refused: dict[str, tuple[Process, float]] = {}
         self.calls = CallJudge(world, self.undecidable, fail)
         self.waits = WaitJudge(world, fail)
+        self.moves = MoveJudge(world, self.undecidable, fail)
 
     # -- events -------------------------------------------------------------------------------
 
@@ -61,6 +66,25 @@ class LedgerOracle:
 
     def _reserved(self, process: Process, run: RunState, event: ev.Reserved) -> None:
         self._held[run.run_id] = event.amount.micros
+
+    def _move_started(self, process: Process, run: RunState, event: ev.MoveStarted) -> None:
+        self._held[run.run_id] += event.amount.micros
+        self._held_apart_by_move[run.run_id] = event.amount.micros
+        self.moves.on_started(run, event)
+
+    def _handed_over(self, process: Process, run: RunState, event: ev.HandedOver) -> None:
+        self.moves.on_handed_over(run, event)
+
+    def _moved(self, process: Process, run: RunState, event: ev.Moved) -> None:
+        self._held_apart_by_move[run.run_id] = 0
+        self.moves.on_moved(run, event)
+
+    def _move_over(self, run: RunState, number: int) -> bool:
+        """Whether the generation stood by: what was held for it is free then."""
+        if not run.generations[number - 1].stands_by:
+            return False
+        self._held[run.run_id] -= self._held_apart_by_move.pop(run.run_id, 0)
+        return True
 
     def _reopened(self, process: Process, run: RunState, event: ev.Reopened) -> None:
         self._stop_at.pop(run.run_id, None)
@@ -82,18 +106,20 @@ class LedgerOracle:
         if name is None or name.hard_stop_at != int(event.hard_stop_at):
             self.fail("I5", f"{event.pod_name} does not say when it must be gone")
         candidate = self.world.truths[run.run_id].plan.candidate(event.candidate_id)
-        assert run.generation is not None
+        made = run.generations[event.generation - 1]
         # By the clock of the decision: a process that was stopped there may wake to another one.
-        lasts_s = event.hard_stop_at - run.generation.intended_at
+        lasts_s = event.hard_stop_at - made.intended_at
         if lasts_s <= _SECOND_S:
             return  # nothing will be asked for: its soft stop has passed
         lasts_s += traits_of(event.provider).kill_latency_s - _SECOND_S
         rate = event.rate + candidate.disk_rate
-        if run.reserved < cost(rate, lasts_s) + storage_beside_disks(candidate):
-            self.fail("I1", f"{run.run_id} holds {run.reserved}, too little to kill its pod")
+        held = run.held_for(made)
+        if held < cost(rate, lasts_s) + storage_beside_disks(candidate):
+            self.fail("I1", f"{run.run_id} holds {held}, too little to kill its pod")
 
     def _started(self, process: Process, run: RunState, event: ev.ActionStarted) -> None:
-        generation = run.generation
+        number = ActionKey.parse(event.action_id).generation
+        generation = run.generations[number - 1] if number <= len(run.generations) else None
         if generation is None:
             return
         self.calls.may_end[process] = run.run_id if event.verb == TERMINATE else ""
@@ -102,7 +128,7 @@ class LedgerOracle:
         landing = run.tries(generation, LAND) if event.verb == LAND else ()
         if any(action.finished for action in landing):
             self.fail("wasteful", f"{run.run_id} was told to land, and is told again")
-        if event.verb == TERMINATE:
+        if event.verb == TERMINATE and not generation.stands_by:
             self._end_started(process, run, generation)
 
     def _end_started(self, process: Process, run: RunState, generation: Generation) -> None:
@@ -141,11 +167,12 @@ class LedgerOracle:
         if any(event.pod_id in account.sought for account in self.world.accounts.values()):
             return
         rented = self._find(event.pod_id)
-        if rented is None or run.generation is None or rented.name != run.generation.pod_name:
+        if rented is None or rented.name != run.generations[event.generation - 1].pod_name:
             self.fail("I5", f"{run.run_id} has a pod {event.pod_id} that was never made for it")
 
     def _not_made(self, process: Process, run: RunState, event: ev.PodNotMade) -> None:
         generation = run.generations[event.generation - 1]
+        self._move_over(run, event.generation)
         before, at = self._refused.pop(run.run_id, (None, 0.0))
         late_s = self.world.queue.now - at
         same = before is process and process.driver is not None
@@ -166,7 +193,8 @@ class LedgerOracle:
                     self.fail("I5", f"{rented.pod_id} was made, and counts as never made")
 
     def _agent_up(self, process: Process, run: RunState, event: ev.AgentUp) -> None:
-        rented = self._pod_of(run.generation)
+        rented = self._pod_of(run.generations[event.generation - 1])
+        self.moves.up += run.generations[event.generation - 1].stands_by
         if rented is not None and not any(t.pod.had_agent for t in self._namesakes(rented)):
             self.fail("I4", f"{rented.pod_id} has no agent that could have spoken")
 
@@ -196,8 +224,23 @@ class LedgerOracle:
         elif not any(event.result in t.pod.said.results for t in self._namesakes(rented)):
             self.fail("I4", f"{rented.pod_id} never said that it {event.result}")
 
+    def _board_found(self, process: Process, run: RunState, event: ev.BoardFound) -> None:
+        """A slower board is called that, by the truth, and no other is."""
+        generation = run.generations[event.generation - 1]
+        rented = self._pod_of(generation)
+        plan = self.world.truths[run.run_id].plan
+        planned = GPUS.get(plan.candidate(generation.candidate_id).sku)
+        if rented is None or planned is None:
+            return
+        boards = [classify(twin.board) for twin in self._namesakes(rented) if twin.board]
+        if not boards:
+            self.fail("I4", f"{rented.pod_id} has the board that was rented")
+        is_slower = any(is_worse(board.form, planned.form) for board in boards)
+        if is_slower is not (event.reason.kind is ReasonKind.SLOWER_BOARD):
+            self.fail("I4", f"{rented.pod_id}'s board counts as {event.reason.kind.value}")
+
     def _gone(self, process: Process, run: RunState, event: ev.PodGone) -> None:
-        rented = self._pod_of(run.generation)
+        rented = self._pod_of(run.generations[event.generation - 1])
         if rented is None or self.undecidable.absence(rented):
             return
         if rented.ended_at is None:
@@ -207,9 +250,11 @@ class LedgerOracle:
             self.fail("I4", f"{rented.pod_id} ended {early_s:.0f} s later than it is said to have")
 
     def _settled(self, process: Process, run: RunState, event: ev.Settled) -> None:
-        self._held[run.run_id] = 0
-        self._heard_out(process, run)
-        rented = self._pod_of(run.generation)
+        settled = run.generations[event.generation - 1]
+        if not self._move_over(run, event.generation):
+            self._held[run.run_id] = self._held_apart_by_move.get(run.run_id, 0)
+            self._heard_out(process, run, event.generation)
+        rented = self._pod_of(settled)
         if rented is None or rented.ended_at is None:
             return
         bill = rented.micros(self.world.queue.now)
@@ -217,13 +262,13 @@ class LedgerOracle:
         quantum = 2 * rented.hourly_micros / 3600 + 2
         if event.billed is not None and abs(over) > quantum:
             self.fail("I4", f"{rented.pod_id} settled {event.amount}, billed {bill / 1e6:.6f}")
-        if event.billed is None and self._short(rented, run, event.amount):
+        if event.billed is None and self._short(rented, run, event.amount, settled):
             self.fail("I4", f"{rented.pod_id} settled {event.amount}, cost {bill / 1e6:.6f}")
 
-    def _heard_out(self, process: Process, run: RunState) -> None:
+    def _heard_out(self, process: Process, run: RunState, number: int) -> None:
         """Judge that an agent's word in a bucket that answers was heard before its run is settled:
         it is settled once, and then closed."""
-        word = self.world.files.words.get((run.run_id, len(run.generations)))
+        word = self.world.files.words.get((run.run_id, number))
         if word is None or word.result is None or run.result is not None:
             return
         refused_at, now = process.bucket_refused_at, self.world.queue.now
@@ -231,13 +276,18 @@ class LedgerOracle:
             return
         self.fail("I4", f"{run.run_id} is settled, and its {word.result} in the bucket not heard")
 
-    def _short(self, rented: RentedMachine, run: RunState, amount: Usd) -> bool:
+    def _short(
+        self, rented: RentedMachine, run: RunState, amount: Usd, settled: Generation
+    ) -> bool:
         """Whether an estimate lacks what the pod has cost for certain: the storage that is billed
         later, and what went beyond its reservation, are only known from its bill."""
         if "30" in self.world.fired:
             return False  # a price that rose meanwhile is known from the bill alone
         quantum = 2 * rented.hourly_micros / 3600 + 2
-        most = run.reservation.micros - self._held_apart(rented, run).micros
+        reservation = run.reservation
+        if settled.stands_by:
+            reservation = self.moves.amounts.get(settled.pod_name, ZERO)
+        most = reservation.micros - self._held_apart(rented, run).micros
         known = min(rented.micros(self.world.queue.now), most)
         return amount.micros < known - quantum and not self.undecidable.clocks_moved
 
@@ -262,7 +312,7 @@ class LedgerOracle:
         self.waits.on_closed(process, run, event, is_time_odd=self.undecidable.is_time_odd)
         if event.outcome == Outcome.NOT_STARTED.value and run.stop is None:
             recent = run.generations[run.first_generation - 1 :]
-            tried = {g.candidate_id for g in recent}
+            tried = {g.candidate_id for g in recent if not g.stands_by}
             if tried != set(self.world.truths[run.run_id].plan.launchable):
                 self.fail("wasteful", f"{run.run_id} gave up with a candidate untried")
         if event.outcome == Outcome.STOPPED.value and run.stop is None and run.result is None:
@@ -345,10 +395,14 @@ _JUDGES: Mapping[type[Any], Callable[[LedgerOracle, Process, RunState, Any], Non
     ev.PhaseEnded: LedgerOracle._phase_ended,
     ev.GateJudged: LedgerOracle._gate,
     ev.ResultKnown: LedgerOracle._result,
+    ev.BoardFound: LedgerOracle._board_found,
     ev.PodGone: LedgerOracle._gone,
     ev.Settled: LedgerOracle._settled,
     ev.Billed: LedgerOracle._late_bill,
     ev.Closed: LedgerOracle._closed,
+    ev.MoveStarted: LedgerOracle._move_started,
+    ev.HandedOver: LedgerOracle._handed_over,
+    ev.Moved: LedgerOracle._moved,
 }
 
 
@@ -409,6 +463,7 @@ class CallJudge:
         finished = {n for n, account in run.phases.items() if account.outcome in DONE}
         if finished & {phase.name for phase in lease.phases}:
             self.fail("wasteful", f"{request.name} shall train again what {run_id} has finished")
+        self._judge_boards(request, run, named[0])
         if len(lease.phases) < 2 or lease.fits_budget:
             return
         lasts_s = lease.soft_stop_at - lease.granted_at
@@ -418,14 +473,36 @@ class CallJudge:
         if allowed_s > share_s + 60.0 or (lasts_s > 2 * TOO_FEW_S and allowed_s < share_s / 3):
             self.fail("wasteful", f"of {lasts_s:.0f} s the first phase gets {allowed_s:.0f}")
 
+    def _judge_boards(self, request: PodRequest, run: RunState, made: Generation) -> None:
+        """The pod is to accept just those slower boards on which P90 of the work, by the worst
+        ratio of the two, ends before its soft stop."""
+        plan, lease = self.world.truths[run.run_id].plan, request.lease
+        candidate = plan.candidate(made.candidate_id)
+        planned = GPUS.get(candidate.sku)
+        if planned is None or plan.spec.command is not None or plan.spec.fills or not lease.phases:
+            return
+        names = {phase.name for phase in lease.phases}
+        p90_s = sum(p.seconds.p90 for p in candidate.phases if p.name in names)
+        available_s = made.soft_stop_at - made.intended_at - candidate.startup_s.p90
+        for form in (PCIE, NVL):
+            other = on_other_board(candidate.sku, form)
+            if other is None or not is_worse(form, planned.form):
+                continue
+            needed_s = p90_s * slowdown(planned, other, candidate.gpus)
+            accepted = form in request.check.get("slower_boards", ())
+            if accepted and needed_s > available_s + _SECOND_S:
+                self.fail("wasteful", f"{request.name} may be {form}, and would not end in time")
+            fits = candidate.within_budget and needed_s < available_s - _SECOND_S
+            if fits and not accepted and request.check.get("board"):
+                self.fail("wasteful", f"{request.name} may not be {form}, and would end in time")
+
     def on_create_sent(self, request: PodRequest) -> None:
         """A create goes out: a process that slept since its decision sends it no more, since
         its run may be closed by now and its money free."""
         run = self.world.ledger.read().runs.get(request.lease.run_id)
-        generation = run.generation if run is not None else None
-        if self.world.check.forgotten or self.undecidable.clocks_moved or generation is None:
+        if self.world.check.forgotten or self.undecidable.clocks_moved or run is None:
             return
-        if generation.pod_name != request.name or not generation.open:
+        if all(each.pod_name != request.name for each in run.open_generations):
             self.fail("I5", f"{request.name} is asked for, and was given up long ago")
 
     def on_end_call(

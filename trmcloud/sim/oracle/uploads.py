@@ -52,6 +52,8 @@ class UploadJudge:
         if pod.uploader.grants is None:
             self.fail("I3", f"{pod.rented.pod_id} trains {phase} and may not upload")
             return
+        if pod.uploader.grants.standby:
+            self.fail("I5", f"{pod.rented.pod_id} trains {phase}, and was to stand by")
         if from_step < pod.uploader.furthest.get(phase, 0):
             self.fail("wasteful", f"{pod.rented.pod_id} trains {phase} again from {from_step}")
         if pod.uploader.withheld and "50" not in self.world.fired:
@@ -150,8 +152,9 @@ class UploadJudge:
             action.verb == TERMINATE for action in run.actions.values()
         )  # fmt: skip
         # One that came too late has no owner: it is to be ended, not supplied.
-        here = run.generation if run is not None else None
-        superseded = here is not None and here.pod_name != pod.name
+        here = (run.generation, *run.open_generations) if run is not None else ()
+        names = {each.pod_name for each in here if each is not None}
+        superseded = bool(names) and pod.name not in names
         # A link leads to a name: of two that bear it the other one may be spoken to.
         twins = len(pod.rented.account.named(pod.name))
         if deaf or ended or superseded or twins > 1:

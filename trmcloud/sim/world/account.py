@@ -184,7 +184,7 @@ class Account:
         if world.knobs.price_at_boot != 1.0:
             rate = int(rate * world.knobs.price_at_boot)
             world.observed("30")
-        if world.knobs.price_now and request.is_waited_for:
+        if request.is_waited_for:
             rate = min(rate, int(world.quoted_micros(request) * world.knobs.price_now))
         rented = RentedMachine(self, pod_id, request, rate, now)
         rented.agreed_micros = request.rate.micros
@@ -431,6 +431,7 @@ class Uploader(Protocol):
 
     def uploads(self, now: float) -> tuple[float | None, Uploads]: ...
     def give(self, grants: Grants) -> None: ...
+    def brought(self, now: float) -> tuple[contract.KeptCheckpoint, ...]: ...
     def stop(self, now: float) -> None: ...
     def report_written(self, report: contract.AgentReport) -> None: ...
 
@@ -620,7 +621,13 @@ class Uncertainty(Protocol):
     def woken(self) -> bool: ...
 
 
+class MoveJudge(Protocol):
+    def on_spawn(self, pod: Pod, trainer: SimTrainer) -> None: ...
+
+
 class LedgerJudge(Protocol):
+    @property
+    def moves(self) -> MoveJudge: ...
     @property
     def calls(self) -> CallJudge: ...
     @property

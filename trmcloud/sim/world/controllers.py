@@ -274,7 +274,7 @@ class Process:
             return _SLOW_S if since < _HELD_LONG_S else _HELD_LONG_S
         if run.state in (State.RENTING, State.BOOTING, State.ENDING) or run.stop is not None:
             return _SLOW_S
-        if self.sim.unsettled() or self._is_waited_for(run):
+        if self.sim.unsettled() or self._is_waited_for(run) or run.move is not None:
             return _SLOW_S
         if any(account.paid_in is not None for account in self.sim.accounts.values()):
             return LOOK_EVERY_S / 2
@@ -286,8 +286,8 @@ class Process:
 
     def _is_waited_for(self, run: RunState) -> bool:
         """Whether its pod's agent waits for what is to be sent: again, where it has lost that."""
-        pod_id = run.generation.pod_id if run.generation is not None else None
-        rented = [r for r in self.sim.living() if r.pod_id == pod_id]
+        mine = {g.pod_id for g in run.open_generations}
+        rented = [r for r in self.sim.living() if r.pod_id in mine]
         return any(r.pod.agent is not None and bool(r.pod.agent.report.waiting) for r in rented)
 
     def _is_held(self, run: RunState) -> bool:

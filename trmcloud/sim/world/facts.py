@@ -40,8 +40,10 @@ class FaultSettings:
     silent_boots: int = 0
     """So many pods made from now on are billed and never start, and nothing says so."""
     sold_out_until: float = 0.0
-    price_now: float = 0.0
-    """Of the quoted rate, what a machine costs to who waits for one; 0: as it was quoted."""
+    most_machines: int = 0
+    """So many machines are there in all for runs that wait for one; 0: any number."""
+    price_now: float = 1.0
+    """Of the quoted rate, what a machine costs to who waits for one, or moves to it."""
     creates_throttled_until: float = 0.0
     retry_after_s: float = 0.0
     list_omits_s: float = 0.0

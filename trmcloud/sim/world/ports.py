@@ -122,6 +122,8 @@ class SimCompute(Compute):
         if now < knobs.creates_throttled_until:
             world.observed("105")
             raise Throttled("429 to a create", retry_s=knobs.retry_after_s)
+        if 0 < knobs.most_machines <= len(world.living()):
+            raise NoCapacity(SOLD_OUT)
         if now < knobs.sold_out_until:
             world.observed("101")
             world.observed("102")
@@ -464,7 +466,7 @@ class SimBucket:
             FolderGet(f"/sim/{stored.manifest.sha256}", (), needed=False)
             for stored, _ in request.go_on_from
         )
-        return Grants(request.pod_name, until, phases, {}, gets)
+        return Grants(request.pod_name, until, phases, {}, gets, standby=request.standby)
 
     def checkpoints(
         self, run_id: str, file_bytes: Mapping[str, int] = _ANY_SIZE

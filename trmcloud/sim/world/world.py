@@ -190,9 +190,10 @@ class SimWorld:
     def quoted_micros(self, request: PodRequest) -> int:
         """Return what its plan says that the machine costs, in micro-dollars an hour."""
         run = self.ledger.read().runs.get(request.lease.run_id)
-        generation = run.generation if run is not None else None
-        if generation is None:
+        named = [g for g in run.generations if g.pod_name == request.name] if run else []
+        if not named:
             return request.rate.micros
+        generation = named[0]
         plan = self.truths[request.lease.run_id].plan
         return plan.candidate(generation.candidate_id).rate.micros
 
