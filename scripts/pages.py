@@ -33,6 +33,7 @@ COMMANDS = ROOT / "docs" / "commands.md"
 CONTRACT = ROOT / "docs" / "contract.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PLANNER = ROOT / "docs" / "design" / "planner.md"
+_CHOICES_SHOWN = 2
 PICTURE = ROOT / "docs" / "screens" / "demo.svg"
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -231,7 +232,8 @@ def transcript(log: str) -> str:
 
 
 def plan_of(shown: str) -> str:
-    return "\n".join(_commands(shown)["plan"])
+    lines = _commands(shown)["plan"]
+    return "\n".join([*lines[: 3 + 2 * _CHOICES_SHOWN], "…", *lines[-3:]])
 
 
 def picture_of(shown: str) -> str:
