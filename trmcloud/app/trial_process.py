@@ -180,6 +180,9 @@ class Trial:
         # A final model has no state to train on with.
         whole = [a for a in artifacts if a.kind not in MODELS_ALONE]
         newest = max(whole or artifacts, key=lambda artifact: artifact.saved_at)
+        last = [a for a in whole or artifacts if not names_best(a.source)]
+        if last and names_best(newest.source):  # as a run does: a best may hold no state
+            newest = max(last, key=lambda artifact: artifact.saved_at)
         copy = self._folder / RESUMED_DIR
         try:
             unpack(Path(self._job.code_dir), copy)

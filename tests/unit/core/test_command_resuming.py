@@ -34,8 +34,12 @@ def test_the_latest_comes_first_and_the_scripts_own_best_after_it() -> None:
     assert checkpoints_to_put_back([]) == []
 
 
-def test_a_best_that_is_the_latest_has_the_last_beside_it() -> None:
-    assert checkpoints_to_put_back([saved(3), best(4)]) == [best(4), saved(3)]
+def test_the_last_that_was_saved_beside_a_best_is_resumed_from() -> None:
+    assert checkpoints_to_put_back([saved(3), best(4)]) == [saved(3), best(4)]
+    assert checkpoints_to_put_back([saved(3), best(303)]) == [best(303), saved(3)]
+    assert checkpoints_to_put_back([best(4)]) == [best(4)]
+    alone = saved(5, **{LAYOUT: "transformers-model"})
+    assert checkpoints_to_put_back([saved(3), best(4), alone])[0] == saved(3)
 
 
 def test_a_model_alone_is_resumed_from_only_where_there_is_nothing_else() -> None:
