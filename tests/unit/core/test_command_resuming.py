@@ -17,12 +17,13 @@ from trmcloud.core.contract.manifest import (
 )
 
 
-def saved(step: int, bpb: float | None = None, **extra: str) -> CheckpointManifest:
-    return manifest(step, bpb, created_at=float(step), recipe=RECIPE, extra=extra)
+def saved(step: int, bpb: float | None = None, layout: str = "pt") -> CheckpointManifest:
+    return manifest(step, bpb, created_at=float(step), recipe=RECIPE, extra={LAYOUT: layout})
 
 
 def best(step: int, bpb: float | None = None) -> CheckpointManifest:
-    return saved(step, bpb, **{NAMED_BEST: "out/best.pt"})
+    made = saved(step, bpb)
+    return replace(made, extra={**made.extra, NAMED_BEST: "out/best.pt"})
 
 
 def test_the_latest_comes_first_and_the_scripts_own_best_after_it() -> None:
@@ -38,16 +39,16 @@ def test_the_last_that_was_saved_beside_a_best_is_resumed_from() -> None:
     assert checkpoints_to_put_back([saved(3), best(4)]) == [saved(3), best(4)]
     assert checkpoints_to_put_back([saved(3), best(303)]) == [best(303), saved(3)]
     assert checkpoints_to_put_back([best(4)]) == [best(4)]
-    alone = saved(5, **{LAYOUT: "transformers-model"})
+    alone = saved(5, layout="transformers-model")
     assert checkpoints_to_put_back([saved(3), best(4), alone])[0] == saved(3)
 
 
 def test_a_model_alone_is_resumed_from_only_where_there_is_nothing_else() -> None:
-    alone = saved(9, **{LAYOUT: "transformers-model"})
-    whole = saved(6, **{LAYOUT: "transformers-model-and-optimizer"})
+    alone = saved(9, layout="transformers-model")
+    whole = saved(6, layout="transformers-model-and-optimizer")
     assert checkpoints_to_put_back([whole, alone]) == [whole, alone]
     assert checkpoints_to_put_back([alone]) == [alone]
-    archive = replace(saved(10, **{LAYOUT: OUTPUTS}), created_at=OUTPUTS_AT)
+    archive = replace(saved(10, layout=OUTPUTS), created_at=OUTPUTS_AT)
     assert checkpoints_to_put_back([archive]) == []
 
 
