@@ -49,6 +49,8 @@ class SeenKey:
     """The ``--metric`` that reads it; empty: its name does."""
     changes: bool = True
     """Its values differ, or there is only one."""
+    held_out: bool = False
+    """Each line that has it is of a test or a validation, by its words."""
 
 
 @dataclass(frozen=True)
@@ -649,6 +651,7 @@ _OF_A_LIBRARY = re.compile(r"\[?[IWEF][0-9]{4} [0-9:.]+ ")
 _PLACE = re.compile(r".*\.(py|pyx|c|cc|cpp|cu|h|rs|go|js)|https?|file", re.I)
 """Names that stand before the number of a line or a port."""
 _HELD_OUT = re.compile(r"val|eval|test|dev|held", re.I)
+_OF_HELD_OUT = re.compile(r"\b(?:val|valid|validation|eval|evaluation|test|dev)\b", re.I)
 _OWN_BEST_BY = ("metrics/mAP50-95", "metrics/accuracy_top1")
 """The names by which a framework (Ultralytics) chooses the checkpoint that it calls best."""
 _LOWER = re.compile(
@@ -691,6 +694,11 @@ def numbers_in(text: str) -> tuple[NamedNumber, ...]:
     return tuple(found.values())
 
 
+def is_of_held_out(text: str) -> bool:
+    """Whether a line is of a test or a validation: ``Test set: Average loss: 0.0265``."""
+    return _OF_HELD_OUT.search(text) is not None
+
+
 def _pattern(typed: str, between: str, number: str) -> str:
     """``val_loss=([0-9.]+)``: what finds the number by the text before it."""
     digits = "[0-9.]+" if re.fullmatch(r"[0-9.]+", number) else "[-+0-9.,a-zA-Z]+"
@@ -714,7 +722,7 @@ def best_key(keys: Sequence[SeenKey]) -> SeenKey | None:
     def rank(key: SeenKey) -> tuple[bool, bool, bool, int]:
         return (
             key.name not in _OWN_BEST_BY,
-            _HELD_OUT.search(key.name) is None,
+            not (key.held_out or _HELD_OUT.search(key.name)),
             not _says(_LOWER, key.name),
             len(key.name),
         )

@@ -36,6 +36,7 @@ from trmcloud.app.trial_checks import (
     SeenKey,
     SeenPath,
     SeenSave,
+    is_of_held_out,
     numbers_in,
 )
 from trmcloud.core.contract.command import NO_SIGNAL, Command, is_inside
@@ -179,6 +180,9 @@ class Trial:
         # A final model has no state to train on with.
         whole = [a for a in artifacts if a.kind not in MODELS_ALONE]
         newest = max(whole or artifacts, key=lambda artifact: artifact.saved_at)
+        last = [a for a in whole or artifacts if not names_best(a.source)]
+        if last and names_best(newest.source):  # as a run does: a best may hold no state
+            newest = max(last, key=lambda artifact: artifact.saved_at)
         copy = self._folder / RESUMED_DIR
         try:
             unpack(Path(self._job.code_dir), copy)
@@ -465,8 +469,11 @@ class _Attempt:
             known = reading.metrics if reading is not None else {}
             for number in numbers_in(text[:MOST_LINE_CHARS]):
                 if number.name not in known:
+                    held_out = is_of_held_out(text)
                     pattern = "" if _is_read_by_name(number, text) else number.pattern
-                    self._note(Reading(None, {number.name: number.value}), line_s, pattern)
+                    self._note(
+                        Reading(None, {number.name: number.value}), line_s, pattern, held_out
+                    )
         with contextlib.suppress(OSError, ContractError), open(self._reports, "rb") as file:
             file.seek(self._reports_read)
             whole = file.read(1 << 20)
@@ -480,7 +487,9 @@ class _Attempt:
         for reading in itertools.chain.from_iterable(files.take(now) for files in logs):
             self._note(reading, at_s, None)
 
-    def _note(self, reading: Reading, at_s: float, pattern: str | None) -> None:
+    def _note(
+        self, reading: Reading, at_s: float, pattern: str | None, held_out: bool = False
+    ) -> None:
         if reading.step is not None and (not self._steps or reading.step > self._steps[-1][1]):
             self._steps.append((at_s, reading.step))
         for name, value in reading.metrics.items():
@@ -496,7 +505,8 @@ class _Attempt:
             count = before.count + 1 if before is not None else 1
             kept = pattern or "" if before is None else before.pattern
             changes = before is None or finite != before.last or (count > 2 and before.changes)
-            self._keys[name] = SeenKey(name[:120], count, finite, kept[:400], changes)
+            every = held_out and (before is None or before.held_out)
+            self._keys[name] = SeenKey(name[:120], count, finite, kept[:400], changes, every)
 
     def _step_s(self) -> float | None:
         """Seconds a step, without what came before the second time that steps were told."""

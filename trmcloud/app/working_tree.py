@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING
 
 from trmcloud.app.staging import CODE_DIR
 from trmcloud.core.contract.command import CODE_NAME, is_inside
+from trmcloud.core.contract.command_terms import TREE_NAME
+from trmcloud.core.contract.manifest import MANIFEST_NAME
 from trmcloud.core.errors import DataError
 from trmcloud.core.values import dataclass
 
@@ -90,6 +92,8 @@ class WorkingTree:
     keys: tuple[str, ...] = ()
     """Left out, since they look like keys."""
     links: tuple[str, ...] = ()
+    fetched: tuple[str, ...] = ()
+    """Folders that ``fetch-best`` has filled: left out."""
     by_git: bool = False
     folder: str = ""
     """The folder below ``root`` that the command is started in; empty: ``root`` itself."""
@@ -121,9 +125,13 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
     listed = _by_git(root)
     ignored = _IgnoreRules(root)
     names, keys, links, sizes = [], [], [], {}
-    for name in sorted(set(listed if listed is not None else _walked(root))):
+    every = sorted(set(listed if listed is not None else _walked(root)))
+    fetched = _fetched(every)
+    for name in every:
         out = any(name == folder or name.startswith(f"{folder}/") for folder in also_out)
         if out or not is_inside(name) or ignored.leaves_out(name):
+            continue
+        if name.startswith(fetched) and not ignored.sends(name):
             continue
         try:
             about = os.lstat(root / name)
@@ -156,12 +164,21 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
         size_bytes=whole,
         keys=tuple(keys),
         links=tuple(links),
+        fetched=fetched,
         by_git=by_git,
         folder=folder,
         above=os.fsdecode(above or b"").strip().rstrip("/"),
         git_commit=os.fsdecode(commit or b"").strip(),
         is_dirty=bool(commit and _git(root, "status", "--porcelain", "--", ".")),
     )
+
+
+def _fetched(names: Sequence[str]) -> tuple[str, ...]:
+    """The folders, each with a slash, that hold a command's checkpoint as it is brought home: a
+    model of another run, and often larger than all of the code."""
+    there = set(names)
+    folders = (name.removesuffix(TREE_NAME) for name in names if name.endswith(f"/{TREE_NAME}"))
+    return tuple(folder for folder in folders if f"{folder}{MANIFEST_NAME}" in there)
 
 
 def why_left_out(tree: WorkingTree, name: str) -> str:
@@ -172,6 +189,8 @@ def why_left_out(tree: WorkingTree, name: str) -> str:
         return ""
     if name in tree.keys:
         return "it looks like a key"
+    if name.startswith(tree.fetched):
+        return "fetch-best brought it"
     if name in tree.links or path.is_symlink():
         return "it is a link"
     if _IgnoreRules(tree.root).leaves_out(name):

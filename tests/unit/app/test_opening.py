@@ -239,6 +239,9 @@ def test_links_and_what_is_no_file_are_not_known(tmp_path: Path) -> None:
 
 
 def test_weights_of_torch_are_no_program_by_their_name(tmp_path: Path) -> None:
+    state = tmp_path / "state.msgpack"
+    state.write_bytes(b"\x83\xa4step\xc7\x0e\x01\x93\x90\xa5int32\xc4\x04\xa0\x0f\0\0")
+    assert opening_of(state).effect is Effect.UNKNOWN, "Flax's: its first byte is a pickle's EXT2"
     path = tmp_path / "netG_epoch_0.pth"
     for content, means in (
         (b"\x80\x04K\x01.", "a pickle"),

@@ -19,7 +19,7 @@ from trmcloud.app import working_tree
 from trmcloud.app.home import bundle_root
 from trmcloud.app.packing import LATER, PACKAGE, own_sources, pack, strip_source, trainers_share
 from trmcloud.app.staging import code_item, content_key, hashes_of, remote_folder
-from trmcloud.app.working_tree import look_at
+from trmcloud.app.working_tree import look_at, why_left_out
 from trmcloud.app.working_tree import pack as pack_tree
 from trmcloud.cli.views.launch import tree_lines
 from trmcloud.core.contract.pod_contract import POD_ROOT
@@ -410,6 +410,21 @@ def test_without_git_all_that_is_not_hidden(root: Path) -> None:
     tree = look_at(root)
     assert not tree.by_git
     assert tree.names == ("a/b.py", "train.py")
+
+
+@pytest.mark.parametrize("by_git", [True, False], ids=["git", "no-git"])
+def test_a_fetched_checkpoint_is_not_sent_with_the_code(root: Path, by_git: bool) -> None:
+    for name in ("manifest.json", "tree.json", "file-0001.bin", "own/step-3.pt"):
+        put(root, f"best/{name}")
+    put(root, "mine/tree.json")
+    if by_git:
+        git(root, "init", "-q")
+    tree = look_at(root)
+    assert set(tree.names) == {"mine/tree.json", "train.py"}
+    assert "  · left out, as fetched checkpoints: best/" in tree_lines(tree)
+    assert why_left_out(tree, "best/own/step-3.pt") == "fetch-best brought it"
+    (root / ".trmcloudignore").write_text("!best/own/step-3.pt\n")
+    assert "best/own/step-3.pt" in look_at(root).names
 
 
 @pytest.mark.parametrize(

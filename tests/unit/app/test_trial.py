@@ -24,6 +24,7 @@ from trmcloud.app.trial_checks import (
     best_key,
     checkpoints_place,
     failed,
+    is_of_held_out,
     judge,
     numbers_in,
     requirement_names,
@@ -285,6 +286,10 @@ def test_the_best_key_is_a_held_out_loss() -> None:
     assert best_key(keys).name == "eval/loss"  # type: ignore[union-attr]
     assert best_key(keys[:3]).name == "val_acc"  # type: ignore[union-attr]
     assert best_key(keys[:1]) is None
+    average = SeenKey("Average_loss", 1, held_out=True)
+    assert best_key([SeenKey("loss", 9), average, SeenKey("Accuracy", 1, held_out=True)]) == average
+    assert is_of_held_out("Test set: Average loss: 0.0265, Accuracy: 9913/10000 (99%)")
+    assert not is_of_held_out("device cuda, latest loss: 1.0")
     assert best_key([SeenKey("gradient_accumulation_steps", 1)]) is None
     accuracy = facts(Attempt(keys=(SeenKey("val_acc", 3, 0.5),)))
     assert "--metric val_acc --best max" in run_line(accuracy, RequestedMachine())

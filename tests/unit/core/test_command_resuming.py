@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from tests.unit.core.manifests import manifest
 from trmcloud.app.checkpoints.bucket_grants import latest_resumable
@@ -19,14 +17,13 @@ from trmcloud.core.contract.manifest import (
 )
 
 
-def saved(
-    step: int, bpb: float | None = None, extra: Mapping[str, str] = MappingProxyType({})
-) -> CheckpointManifest:
-    return manifest(step, bpb, created_at=float(step), recipe=RECIPE, extra=dict(extra))
+def saved(step: int, bpb: float | None = None, layout: str = "pt") -> CheckpointManifest:
+    return manifest(step, bpb, created_at=float(step), recipe=RECIPE, extra={LAYOUT: layout})
 
 
 def best(step: int, bpb: float | None = None) -> CheckpointManifest:
-    return saved(step, bpb, extra={NAMED_BEST: "out/best.pt"})
+    made = saved(step, bpb)
+    return replace(made, extra={**made.extra, NAMED_BEST: "out/best.pt"})
 
 
 def test_the_latest_comes_first_and_the_scripts_own_best_after_it() -> None:
@@ -38,16 +35,20 @@ def test_the_latest_comes_first_and_the_scripts_own_best_after_it() -> None:
     assert checkpoints_to_put_back([]) == []
 
 
-def test_a_best_that_is_the_latest_has_the_last_beside_it() -> None:
-    assert checkpoints_to_put_back([saved(3), best(4)]) == [best(4), saved(3)]
+def test_the_last_that_was_saved_beside_a_best_is_resumed_from() -> None:
+    assert checkpoints_to_put_back([saved(3), best(4)]) == [saved(3), best(4)]
+    assert checkpoints_to_put_back([saved(3), best(303)]) == [best(303), saved(3)]
+    assert checkpoints_to_put_back([best(4)]) == [best(4)]
+    alone = saved(5, layout="transformers-model")
+    assert checkpoints_to_put_back([saved(3), best(4), alone])[0] == saved(3)
 
 
 def test_a_model_alone_is_resumed_from_only_where_there_is_nothing_else() -> None:
-    alone = saved(9, extra={LAYOUT: "transformers-model"})
-    whole = saved(6, extra={LAYOUT: "transformers-model-and-optimizer"})
+    alone = saved(9, layout="transformers-model")
+    whole = saved(6, layout="transformers-model-and-optimizer")
     assert checkpoints_to_put_back([whole, alone]) == [whole, alone]
     assert checkpoints_to_put_back([alone]) == [alone]
-    archive = replace(saved(10, extra={LAYOUT: OUTPUTS}), created_at=OUTPUTS_AT)
+    archive = replace(saved(10, layout=OUTPUTS), created_at=OUTPUTS_AT)
     assert checkpoints_to_put_back([archive]) == []
 
 

@@ -376,6 +376,24 @@ def test_files_of_a_pattern_that_belong_together_are_one_checkpoint(tmp_path: Pa
     assert odd.source == "odd.weights", "of no layout, and named"
 
 
+def test_a_small_file_that_is_overwritten_again_and_again_is_taken_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """As a script's state.msgpack every 2 s: a version never stands still for long."""
+    watcher, taken = Watcher(tmp_path, "out"), list[float]()
+    for number in range(20):
+        now = number / 2
+        if number % 4 == 0:
+            lay(tmp_path, "out/state.msgpack", content=f"version {number:02d}".encode())
+            os.utime(tmp_path / "out" / "state.msgpack", ns=(number + 1, number + 1))
+        for found in watcher.settled(now, 2.0):
+            assert isinstance(found, Artifact)
+            watcher.done(found)
+            taken.append(now)
+    assert taken == [4.5, 6.5, 8.5], "the third version on, half a second after each write"
+    assert watcher.overwritten == 2
+
+
 def test_a_scripts_own_best_is_not_pruned_for_a_newer_last(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     ticks = iter(range(1, 100))

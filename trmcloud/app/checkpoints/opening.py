@@ -194,7 +194,8 @@ def _walk(reader: _Reader, budget: _Budget) -> Opening | None:
             return _PICKLE if marked and stopped else None
         stopped |= opcode.name == "STOP"
         if opcode.name in _IMPORTS:
-            return _PICKLE if read >= 2 or opcode.name != "STACK_GLOBAL" else None
+            # Alone at the beginning each finds an empty stack or registry: it is another format.
+            return _PICKLE if read >= 2 else None
         if opcode.name in ("GLOBAL", "INST"):
             return _PICKLE if window.is_name() and window.is_name() else None
         if opcode.arg is None:

@@ -246,6 +246,8 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
         told = f"only the folder {one_line(tree.root.name)} of its repository is sent"
         lines.append(f"  · {told}; --root {tree.above} sends the whole")
     lines += _package_lines(tree, verbose=verbose)
+    if tree.fetched:
+        lines.append(f"  · left out, as fetched checkpoints: {_some(tree.fetched)}")
     if tree.keys:
         lines.append(f"  · left out, as keys: {_some(tree.keys)}")
         lines.append(

@@ -54,6 +54,8 @@ class Watcher:
         """Folders of distributed checkpoints, as of the last look."""
         self.changes = 0
         """Counts what was seen to have changed: a sign that the command makes progress."""
+        self._lost: dict[str, int] = {}
+        """By name, the versions that were gone before they could be taken."""
         self.overwritten = 0
         """Versions that were gone before they could be taken."""
         self.last_overwritten = ""
@@ -79,7 +81,8 @@ class Watcher:
     def settled(self, now: float, after_s: float) -> Iterator[Artifact | tuple[str, str]]:
         """Checkpoints that have not changed for ``after_s`` seconds until ``now``, and (name, why)
         of what is refused. One that is ``done`` with comes again only once its weights changed.
-        One whose format shows that it is whole waits a quarter as long."""
+        One whose format shows that it is whole waits a quarter as long, and so does a small one
+        that was overwritten twice before it had settled: else none of its versions ever were."""
         there = set()
         for artifact in self._look():
             if not isinstance(artifact, Artifact):
@@ -97,7 +100,7 @@ class Watcher:
                 self.changes += 1
                 if after_s > 0:
                     continue
-            elif now - before[1] < (after_s / 4 if _shows_whole(artifact) else after_s):
+            elif now - before[1] < (after_s / 4 if self._is_quick(artifact) else after_s):
                 continue
             yield artifact
         for gone in set(self._since) - there:
@@ -206,13 +209,21 @@ class Watcher:
         if artifact is not None and artifact.kind != UNFINISHED:
             yield artifact
 
+    def _is_quick(self, artifact: Artifact) -> bool:
+        is_hasty = self._lost.get(artifact.name, 0) >= _HASTY
+        return (is_hasty and artifact.size_bytes <= _HASTY_BYTES) or _shows_whole(artifact)
+
     def _count_overwritten(self, artifact: Artifact, before: Artifact) -> None:
         """One of the same size as the next was whole, most likely; a smaller one was being
         written."""
         is_lost = self._done.get(before.name) != before.weights != artifact.weights
         if is_lost and before.size_bytes == artifact.size_bytes:
             self.overwritten += 1
+            self._lost[artifact.name] = self._lost.get(artifact.name, 0) + 1
             self.last_overwritten = before.name
+
+
+_HASTY, _HASTY_BYTES = 2, 64 << 20
 
 
 class _Place(NamedTuple):
