@@ -312,6 +312,36 @@ def test_a_folder_is_fetched_verified_and_put_in_place(root: Path, store: Any) -
     assert (Path(folder) / "train.bin").read_bytes() == data
 
 
+def a_folder(root: Path, store: Any, name: str) -> bk.FolderGet:
+    """One that lies in the bucket, to be brought."""
+    data = hashlib.shake_128(name.encode()).digest(5000)
+    key = PLACE.key("data", name, "train.bin")
+    store.put_object(Bucket=BUCKET, Key=key, Body=data)
+    url = store.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": key})
+    file = bk.FileGet("train.bin", len(data), hashlib.sha256(data).hexdigest(), (url,))
+    return bk.FolderGet(str(root / "data" / name), (file,))
+
+
+def test_a_machine_that_stands_by_brings_what_there_is_and_waits_for_the_rest(
+    root: Path, store: Any
+) -> None:
+    first = a_folder(root, store, "one")
+    grant(store, root, gets=(first,), standby=True)
+    made = uploader(root)
+    settle(made)
+    assert Path(first.folder).is_dir()
+    assert not account(root).fetched, "it may not train yet"
+    assert not made.once(), "nothing is to be done, at every look"
+    second = a_folder(root, store, "two")
+    grant(store, root, gets=(first, second))
+    settle(made)
+    assert account(root).fetched
+    assert Path(second.folder).is_dir()
+    later = uploader(root)
+    settle(later)
+    assert account(root).fetched, "one that is started anew knows it too"
+
+
 def test_where_the_furthest_is_damaged_the_one_before_is_taken(root: Path, store: Any) -> None:
     """And is left where it is, where the furthest came: but not what is to lie beside that."""
     data = hashlib.shake_128(b"weights").digest(5000)

@@ -99,8 +99,6 @@ BUGS: tuple[Bug, ...] = (
         "return replace(moved, move=None, reserved=run.reserved - move.started.amount)", "return replace(moved, move=None)"),
     Bug("the working machine lands before the other holds a checkpoint", MOVING,
         "return granted and any(kept.phase in stored for kept in theirs.kept)", "return True", timing=True),
-    Bug("the working machine lands before the other is up", MOVING,
-        'if theirs is None or theirs.result is not None or theirs.waiting != "data":', "if theirs is None:", timing=True),
     Bug("a machine that stands by may train", GRANTS, "standby=generation.stands_by,", "standby=False,", timing=True),
     Bug("the run moves before its machine is gone", MOVING,
         "if run.state is not State.SETTLED or standby is None or standby.generation is None:", "if standby is None or standby.generation is None:", timing=True),

@@ -84,6 +84,8 @@ _IDLE_BEAT_EVERY_S, _IDLE_SWEEP_EVERY_S, _IDLE_LOOK_S = 30.0, 900.0, 5.0
 rarely. A wish to stop is still seen within seconds."""
 _IDLE_LIST_AGE_S = 60.0
 """The age of a list that serves a question for a machine; the create reads one of its own."""
+_BESIDE_LIST_AGE_S = 2.0
+"""The list that was read for the working machine serves for the one that stands by."""
 _MOVES_EVERY_S = 60.0
 """So often a driver thinks of moving; how often a provider is asked is in ``control.moving``."""
 _MOST_EVENTS_AT_ONCE = 50
@@ -341,7 +343,7 @@ class RunDriver:
             standby = run.standby
             if standby is None or standby.generation is None:
                 return run
-            beside = self._beside.look(standby, run.plan)
+            beside = self._beside.look(standby, run.plan, _BESIDE_LIST_AGE_S)
             decision = decide_standby(
                 run,
                 run.plan,

@@ -138,8 +138,8 @@ def end_run(context: Context, run_id: str) -> NamedPodEnds:
     ending = _Ending(context)
     if recorded and run is not None:
         run = _with_its_pod(context, run)
-    generation = run.generation if run is not None and run.live else None
-    if generation is not None and generation.open:
+    mine = run.open_generations if run is not None and run.live else ()
+    for generation in mine:
         # What is known needs no list: it is asked for first.
         ending.end(generation.provider, generation.pod_name, generation.pod_id)
     if recorded:
@@ -150,7 +150,7 @@ def end_run(context: Context, run_id: str) -> NamedPodEnds:
     _charge(context, listed.pods)
     for each in listed.pods:
         done = (each.provider, each.pod.name) in ending.asked
-        same = generation is not None and each.pod.pod_id in (generation.pod_id, each.pod.name)
+        same = any(each.pod.pod_id in (known.pod_id, each.pod.name) for known in mine)
         if not (done and same):
             ending.end(each.provider, each.pod.name, each.pod.pod_id)
     if not recorded:

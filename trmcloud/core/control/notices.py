@@ -24,6 +24,7 @@ from trmcloud.core.contract.notices import (
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, month_of
+from trmcloud.core.control.continuing import continues
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.observation import POD
 from trmcloud.core.control.reason import ReasonKind
@@ -134,9 +135,11 @@ def _of_event(
 
     if before.errand is not None:
         return  # a machine that only brings checkpoints home
-    if isinstance(event, ev.PodUp) and generation is not None and event.rate > generation.rate:
-        rates = {"planned_usd_per_hour": generation.rate, "billed_usd_per_hour": event.rate}
-        yield made(NoticeKind.PRICE, "price", **rates)
+    if isinstance(event, ev.PodUp):
+        planned = after.generations[event.generation - 1].rate
+        if event.rate > planned:
+            rates = {"planned_usd_per_hour": planned, "billed_usd_per_hour": event.rate}
+            yield made(NoticeKind.PRICE, "price", **rates)
     elif isinstance(event, ev.PlanRevised):
         earlier, later = before.chosen, after.chosen
         if event.reason.kind is ReasonKind.MACHINE_LOST and later is not None:
@@ -154,6 +157,8 @@ def _of_event(
         told: dict[str, Fact] = {"phase": event.phase, "passed": event.passed}
         yield made(NoticeKind.GATE, f"gate/{event.phase}", **told, **_by_pod(after))
     elif isinstance(event, ev.ResultKnown):
+        if after.move is not None and generation is not None and continues(after, after.plan):
+            return  # it has landed for another machine: the run has not ended
         if event.result == Outcome.UNFIT.value:
             yield made(NoticeKind.TROUBLE, UNFIT, what=UNFIT, mended=False, **_by_pod(after))
         else:

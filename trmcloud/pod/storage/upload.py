@@ -267,6 +267,8 @@ class Uploader:
         self._slots: dict[str, dict[str, KeptCheckpoint | None]] = {}
         self._doing: CurrentUpload | None = None
         self._fetched = False
+        self._brought: Grants | None = None
+        """The grants by which it has brought all that there is: if it stands by, others follow."""
         self._tokens: TokenCache | None = None
         self._passed_over: set[str] = set()
         self._tries: Counter[str] = Counter()
@@ -290,7 +292,7 @@ class Uploader:
         if self._grants is None:
             return False
         if not self._fetched:
-            return self._fetch()
+            return self._brought is not self._grants and self._fetch()
         found = self._next()
         if found is None:
             self._write()
@@ -438,7 +440,8 @@ class Uploader:
             beside.add(place)
         if self._tokens is not None:
             self._tokens.bring(self._progressed)
-        self._fetched, self._trouble = not self._grants.standby, ""
+        self._brought, self._trouble = self._grants, ""
+        self._fetched = not self._grants.standby
         self._write(force=True)
         return self._fetched
 

@@ -95,6 +95,7 @@ class LedgerOracle:
             if "14" in self.world.fired and run.stop_at is not None:
                 at = min(at, run.stop_at)  # stopped between its look at the clock and this record
             self._stop_at[run.run_id] = at
+        self.moves.on_stop(run)
         rented = self._pod_of(run.generation)
         if rented is not None and not rented.ended:
             patience_s = rented.landing_s + traits_of(rented.account.habits.provider).end_grace_s

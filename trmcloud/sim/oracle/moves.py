@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
@@ -16,6 +18,8 @@ from trmcloud.sim.world.trainer import SimTrainer
 MOST_ASKS_PER_HOUR = 6
 """Creates of one run at one provider for a machine to move to: one in twelve minutes at most."""
 _HOUR_S = 3600.0
+_ENDED_WITHIN_S = 90.0
+"""After a wish to stop, for the end of what stands by to be asked for."""
 
 
 class MoveJudge:
@@ -83,7 +87,8 @@ class MoveJudge:
             for r in account.pods.values()
             if there and r.name == there.pod_name
         ]
-        now, wiped = self.world.queue.now, "36" in self.world.fired
+        # One that lost its disk since it said so, or lies, is taken by its word.
+        now, wiped = self.world.queue.now, "36" in self.world.fired or bool(self.world.knobs.lies)
         if not wiped and not any(pod.uploader.brought(now) for pod in pods):
             self.fail("I3", f"{run.run_id} lands, and no other machine holds a checkpoint")
         if not any(pod.staged for pod in pods) and not self.world.knobs.restart_wipes:
@@ -95,6 +100,25 @@ class MoveJudge:
         for before in run.generations[: event.generation - 1]:
             if before.not_made is None and before.settled is None:
                 self.fail("I4", f"{run.run_id} moves, and {before.pod_name} is not settled")
+
+    def on_stop(self, run: RunState) -> None:
+        """A run is told to stop: what stands by for it is not needed any more."""
+        if run.move is not None and run.move.number:
+            look = partial(self._still_there, run.run_id, run.move.number, self.world.queue.now)
+            self.world.queue.after(_ENDED_WITHIN_S, look)
+
+    def _still_there(self, run_id: str, number: int, since: float) -> None:
+        run = self.world.ledger.read().runs.get(run_id)
+        able_since = self.world.check.exposure.able.get(run_id)
+        if run is None or run.move is None or run.move.number != number:
+            return
+        generation = run.generations[number - 1]
+        away = able_since is None or able_since > since or self.undecidable.is_time_odd
+        unseen = generation.up_at is None or generation.up_at > since
+        if away or unseen or generation.missed_at is not None or self.world.check.forgotten:
+            return
+        if not run.tries(generation, TERMINATE):
+            self.fail("wasteful", f"{generation.pod_name} stands by for a run that is to stop")
 
     # -- pods ---------------------------------------------------------------------------------
 
