@@ -106,8 +106,6 @@ BUGS: tuple[Bug, ...] = (
         "return run.stop is None  # until then it stands by", "return False", timing=True),
     Bug("a machine that stands by is nobody's", BOOKS, "owned |= {each.pod_name: each for each in run.open_generations}",
         "owned |= {each.pod_name: each for each in run.open_generations if not each.stands_by}", timing=True),
-    Bug("a run that is told to stop keeps its machine that stands by", MOVING, "if run.stop is not None or not attended:", "if not attended:", timing=True),
-    Bug("a look leaves a machine that stands by", MOVING, "if run.stop is not None or not attended:", "if run.stop is not None:", timing=True),
     Bug("a provider is asked for a machine to move to at every look", MOVING,
         "return pause_left_s(run, there, now, ASK_EVERY_S) <= 0.0", "return True"),
     Bug("a machine that stood by trains finished phases again", ACCOUNTS,
