@@ -157,6 +157,11 @@ class Invariants:
         self.truth.calls.on_idle_pod(rented)
         able_since = self.exposure.able.get(rented.run_id)
         knobs = self.world.knobs
+        if rented.is_stopped and knobs.statuses_unknown and not rented.heard:
+            # No status says that it is stopped, and its agent says nothing: it looks like one that
+            # still boots.
+            boot_s = traits_of(rented.account.habits.provider).boot_deadline_s
+            rented.land_by = max(rented.land_by, rented.created_at + boot_s)
         # What is over by now may have ended long after the last event.
         deaf_until = max(knobs.link_down_until, rented.undeletable_until)
         rented.land_by = max(rented.land_by, min(now, deaf_until))
