@@ -57,7 +57,7 @@ def test_a_host_of_vast_that_lies_about_its_gpu_is_given_back(at_vast: VastUser)
     at_vast.vast.world.knobs.shown = "NVIDIA H100 PCIe"
     launch = ("launch", "1xH100", *VAST_LAUNCH[2:])
     plan_id = at_vast.plan_to_bind(
-        "--budget", "0.30", hard_stop_s=240.0, landing_s=6.0, launch=launch
+        "--budget", "0.80", hard_stop_s=240.0, landing_s=6.0, launch=launch
     )
     started = at_vast.start("launch", plan_id, "-y", *ACCEPT)
     at_vast.see_out(started, code=Outcome.UNFIT.exit_code)

@@ -432,6 +432,7 @@ def _refuse_hopeless(
     what = (
         f"{spec.budget} does not buy one useful step on {request.text}: boot, environment and"
         f" compile alone cost about {overhead} (p90)"
+        + (f", storage and traffic {row.storage.after}" if row.storage.traffic else "")
     )
     anywhere = dataclasses.replace(spec, hardware="", objective="cheapest", fill=False)
     other = make_plan(anywhere, recipe, offers, given.now, "").recommended if offers else None
