@@ -42,6 +42,9 @@ CHIEF = (
     *("core.contract.supervisor", "core.contract.phase_account"),
 )
 
+_OTHER_MACHINES = ("test_moving.py", "test_waiting.py", "test_continuing.py", "test_boards.py")
+"""Of a machine after another one, or beside it."""
+
 CONTROL = {
     "core.control.budget": Target(
         (
@@ -56,11 +59,16 @@ CONTROL = {
         )
     ),
     "core.control.controller": Target(
-        ("test_controller*.py", "test_strays.py", "test_run_state.py")
+        (
+            *("test_controller*.py", "test_strays.py", "test_run_state.py"),
+            *_OTHER_MACHINES,
+        )
     ),
-    "core.control.renting": Target(("test_controller*.py", "test_lease*.py")),
+    "core.control.renting": Target(("test_controller*.py", "test_lease*.py", *_OTHER_MACHINES)),
     "core.control.actions": Target(("test_actions.py", "test_controller*.py")),
-    "core.control.pod_facts": Target(("test_controller*.py", "test_bookkeeping.py")),
+    "core.control.pod_facts": Target(
+        ("test_controller*.py", "test_bookkeeping.py", *_OTHER_MACHINES)
+    ),
     "core.contract.supervisor": Target(("test_supervisor*.py", "test_recovery.py")),
     "core.contract.phase_account": Target(
         ("test_phase_account*.py", "test_supervisor*.py", "test_recovery.py")
