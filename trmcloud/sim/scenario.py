@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.offers import DAY_S
@@ -197,10 +197,22 @@ def _in_a_market(scenario: Scenario, names: tuple[str, ...]) -> Scenario:
     rng = random.Random(f"market {scenario.seed}")
     wishes = tuple(replace(w, plan=_that_waits(rng, w.plan)) for w in scenario.wishes)
     strikes = tuple(rng.sample(names, rng.randint(1, len(names))))
+    return _with_wishes(rng, scenario, wishes, strikes, lambda plan: plan.reservation)
+
+
+def _with_wishes(
+    rng: random.Random,
+    scenario: Scenario,
+    wishes: tuple[SimRun, ...],
+    strikes: tuple[str, ...],
+    money: Callable[[Plan], Usd],
+) -> Scenario:
+    """The scenario with other wishes and more faults; the account's cap grows as their ``money``
+    does."""
     seeds = tuple(rng.getrandbits(32) for _ in strikes)
     cap = scenario.account_cap
     if cap is not None:
-        held = [sum(w.plan.reservation.micros for w in each) for each in (scenario.wishes, wishes)]
+        held = [sum(money(w.plan).micros for w in each) for each in (scenario.wishes, wishes)]
         cap = Usd.from_micros(int(cap.micros * held[1] / max(1, held[0])) + 1)
     return replace(
         scenario,
@@ -319,20 +331,7 @@ def with_moves(
     )
     strikes = tuple(rng.sample(moves, min(len(moves), rng.choice((0, 1, 1, 2, 3)))))
     strikes += tuple(rng.sample(market, min(len(market), rng.choice((0, 0, 1, 2)))))
-    seeds = tuple(rng.getrandbits(32) for _ in strikes)
-    cap = scenario.account_cap
-    if cap is not None:
-        held = [
-            sum((w.plan.cap or ZERO).micros for w in each) for each in (scenario.wishes, wishes)
-        ]
-        cap = Usd.from_micros(int(cap.micros * held[1] / max(1, held[0])) + 1)
-    return replace(
-        scenario,
-        wishes=wishes,
-        account_cap=cap,
-        faults=(*scenario.faults, *strikes),
-        fault_seeds=(*scenario.fault_seeds, *seeds),
-    )
+    return _with_wishes(rng, scenario, wishes, strikes, lambda plan: plan.cap or ZERO)
 
 
 def with_time_to_spare(scenario: Scenario) -> Scenario:

@@ -300,8 +300,7 @@ def _watch(
     if run.state is State.BOOTING and (late := failed_late(run, seen, generation)):
         return Decision(events=late)
     gone = proven_end(run, seen, generation, traits)
-    listed = find_pod(seen, generation) is not None
-    if gone is not None and not listed and has_reported_since(seen, generation):
+    if gone is not None and _lives_unlisted(seen, generation):
         return Decision(events=(ev.PodFound(generation.number),))
     if gone is not None and report is not None:
         accounts = phases_ended(run, plan, generation, report, final=True)
@@ -335,6 +334,11 @@ def _watch(
     save = _save(run, generation, report, pod_id, now)
     actions = tuple(a for a in (save, errand) if a)
     return Decision(actions=actions) if actions else NOTHING
+
+
+def _lives_unlisted(seen: Observation, generation: Generation) -> bool:
+    """Whether a pod that no list has still reports."""
+    return find_pod(seen, generation) is None and has_reported_since(seen, generation)
 
 
 def decide_standby(
@@ -375,8 +379,7 @@ def decide_standby(
     if standby.state is State.BOOTING and (late := failed_late(standby, seen, generation)):
         return Decision(events=late)
     gone = proven_end(standby, seen, generation, traits)
-    listed = find_pod(seen, generation) is not None
-    if gone is not None and not listed and has_reported_since(seen, generation):
+    if gone is not None and _lives_unlisted(seen, generation):
         return Decision(events=(ev.PodFound(generation.number),))
     if gone is not None:
         return Decision(events=(ev.PodGone(generation.number, gone),))

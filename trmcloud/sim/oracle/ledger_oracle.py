@@ -244,6 +244,8 @@ class LedgerOracle:
         rented = self._pod_of(run.generations[event.generation - 1])
         if rented is None or self.undecidable.absence(rented):
             return
+        if rented.hidden_for_long and self.world.queue.now >= rented.due_at:
+            return  # beyond its hard stop no report counts: see ``has_reported_since``
         if rented.ended_at is None:
             self.fail("I2", f"{rented.pod_id} lives, and counts as gone")
         elif event.ended_at < min(rented.ended_at, rented.shown_at) - CLOCK_OFF_S:
