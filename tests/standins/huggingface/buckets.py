@@ -119,7 +119,7 @@ class _Entrance(_Through):
 
 
 class _Cache(_Through):
-    """Gives an object to a client that has its address. A signature of the store's is not for it."""
+    """Gives an object to a client that has its address; refuses a signature that is the store's."""
 
     def do_GET(self) -> None:
         path = self.gateway.redirects.get(self.path.rpartition("/")[2])
