@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from model.data.batch import RowSelection
 from model.families import layers
@@ -116,7 +117,12 @@ _PRODUCTS = [
     _aten._scaled_dot_product_flash_attention_for_cpu.default,
 ]
 """The operations that cost most to compute again, for their memory."""
-_keeping_products = partial(create_selective_checkpoint_contexts, _PRODUCTS)
+
+
+def _keep_products() -> tuple[Any, Any]:
+    return create_selective_checkpoint_contexts(_PRODUCTS)
+
+
 GATE_INPUTS = 32
 """Of a token's state that decide how much of its value embedding is let in."""
 
@@ -131,6 +137,11 @@ class Block(nn.Module):
 
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
+        self.checkpointing = shape.activation_checkpointing
+        kept: dict[str, Any] = (
+            {"context_fn": _keep_products} if shape.selective_checkpointing else {}
+        )
+        self._checkpointed: Callable[..., Tensor] = partial(checkpoint, use_reentrant=False, **kept)
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
         self.mlp, self.qk_norm = shape.mlp, shape.qk_norm
         self.dropout = self.attention_dropout = shape.dropout
@@ -172,6 +183,20 @@ class Block(nn.Module):
                 are.
             values: (B, T, kv_heads · head_dim) to be let into the values.
         """
+        if self.checkpointing and slot is None and torch.is_grad_enabled():
+            # Within what is compiled: around it, Inductor's own names of the products would be none
+            # of those that are kept, and all would be computed again.
+            return self._checkpointed(self._forward, h, turn, mask, values)
+        return self._forward(h, turn, mask, values, slot)
+
+    def _forward(
+        self,
+        h: Tensor,
+        turn: Turn | None,
+        mask: Mask = None,
+        values: Tensor | None = None,
+        slot: Slot | None = None,
+    ) -> Tensor:
         h = h + self._drop(self._attend(self.norm(h), turn, mask, values, slot))
         return h + self._drop(self._think(self.norm(h)))
 
@@ -285,20 +310,6 @@ class Transformer(LanguageModel):
             if dropping:
                 self.train()
 
-    def _through(
-        self, layer: int, h: Tensor, turn: Turn | None, mask: Mask, values: Tensor | None = None
-    ) -> Tensor:
-        """One block, without a cache."""
-        block = self.blocks[layer]
-        if self.shape.activation_checkpointing and torch.is_grad_enabled():
-            keeping = _keeping_products if self.shape.selective_checkpointing else noop_context_fn
-            made: Tensor = checkpoint(
-                *(block, h, turn, mask, values), use_reentrant=False, context_fn=keeping
-            )
-        else:
-            made = block(h, turn, mask, values)
-        return made
-
     def _std(self, name: str, weight: Tensor) -> float:
         if name in ("embedding.weight", "positions.weight"):
             tied = (math.log(self.shape.vocab_size) - 1.0) / self.shape.width
@@ -400,7 +411,7 @@ class Dense(Transformer):
             if shape.has_value_embedding(layer):
                 values = self.values[str(layer)](ids)
             if cache is None:
-                h = self._through(layer, h, turn, mask, values)
+                h = block(h, turn, mask, values)
             else:
                 h = block(h, turn, mask, values, cache.slot(layer))
         return h

@@ -333,8 +333,8 @@ class MaskedDiffusion(Transformer):
         turn = self._turn(at, noisy.device)
         mask = self._mask(seen)
         h = self._embedded(torch.cat((noisy, clean), dim=1))
-        for layer in range(len(self.blocks)):
-            h = self._through(layer, h, turn, mask)
+        for block in self.blocks:
+            h = block(h, turn, mask)
         return h[:, : noisy.shape[1]]
 
     def _embedded(self, ids: Tensor) -> Tensor:

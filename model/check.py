@@ -1,0 +1,243 @@
+"""Steps of the trainer timed on this machine: ``python -m model.check RECIPE [--set KEY=VALUE]``.
+
+A step is the trainer's own (``Stepper``): micro-batches forward and backward, clipping, the
+optimizer's update. It is timed with one micro-batch and with several, which gives a micro-batch
+and what comes once a step. Ids are made up, since what a step costs does not depend on them; one
+batch is repeated, so that its loss must fall.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from model.command import run_command
+from trmcloud.adapters.files import load_recipe
+from trmcloud.core.catalog.hardware import gpu_of
+from trmcloud.core.errors import UsageError
+from trmcloud.core.planner.memory import predict_memory
+from trmcloud.core.planner.speed import rented_machine, step_seconds
+from trmcloud.core.spec.settings import FLOAT8, PhaseRecipe, parse_setting
+
+if TYPE_CHECKING:
+    from model.data.batch import Batch
+
+SEVERAL = 4
+"""Micro-batches of the longer step."""
+_WARM = 3
+
+
+@dataclass(frozen=True)
+class StepMeasure:
+    """What steps of one process took: seconds, bytes and FLOPs are of the device's own counters."""
+
+    device: str
+    torch: str
+    dtype: str
+    batch: int
+    compile_s: float
+    """Building, compiling and the first passes."""
+    micro_s: float
+    """A micro-batch forward and backward."""
+    once_s: float
+    """Once a step: clipping and the optimizer's update."""
+    tokens_per_s: float
+    """Of a step with the recipe's micro-batches."""
+    mfu: float | None
+    peak_gb: float | None
+    """Largest sum of tensors; None where the device does not count them."""
+    reserved_gb: float | None
+    """Largest sum of what the allocator took for them."""
+    first_loss: float
+    last_loss: float
+    graphs: int
+    predicted_tokens_per_s: float | None = None
+    """The planner's."""
+    predicted_gb: float | None = None
+
+    @property
+    def learns(self) -> bool:
+        return math.isfinite(self.last_loss) and self.last_loss < self.first_loss
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    parser.add_argument("--steps", type=int, default=10, help="timed steps of each kind")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: cuda")
+    chosen = parser.parse_args(arguments)
+
+    def command() -> None:
+        settings = _settings(chosen)
+        import torch
+
+        if chosen.device == "cuda" and not torch.cuda.is_available():
+            raise UsageError("no GPU is to be seen", next_step="--device cpu")
+        device = torch.device("cuda", 0) if chosen.device == "cuda" else torch.device("cpu")
+        print(json.dumps(asdict(measure(settings, device, steps=chosen.steps))), flush=True)
+
+    return run_command(command)
+
+
+def chosen_settings(arguments: Sequence[str]) -> PhaseRecipe:
+    """The settings that the command's arguments name, for one process.
+
+    Raises:
+        UsageError: no such recipe, phase or setting.
+    """
+    return _settings(_parser().parse_args(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m model.check", description=__doc__)
+    parser.add_argument("recipe", help="a recipe's name or path")
+    parser.add_argument("--phase", default="", help="default: the recipe's last")
+    parser.add_argument("--hardware", default="", help="whose row of the recipe; default: its own")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="chosen")
+    return parser
+
+
+def _settings(chosen: argparse.Namespace) -> PhaseRecipe:
+    recipe = load_recipe(chosen.recipe)
+    return recipe.resolve(
+        chosen.phase or list(recipe.phases)[-1],
+        hardware=chosen.hardware or recipe.reference_hardware,
+        gpus=1,
+        overrides=dict(parse_setting(each) for each in chosen.chosen),
+    )
+
+
+def measure(
+    settings: PhaseRecipe,
+    device: Any,
+    *,
+    steps: int = 10,
+    monotonic: Callable[[], float] = time.monotonic,
+    watch: Callable[[Callable[[], object]], None] | None = None,
+) -> StepMeasure:
+    """Times ``steps`` steps of one process with ``settings`` on ``device``.
+
+    Args:
+        watch: is given one more step, of one micro-batch, to be taken under a profiler.
+
+    Raises:
+        UsageError: settings that this machine has not, or that cannot be compiled.
+        torch.OutOfMemoryError: they do not fit.
+    """
+    import torch
+
+    from model.families import registry
+    from model.machine.distributed import World
+    from model.machine.precision import LossScale
+    from model.training.float8 import convert_layers
+    from model.training.number_format import NumberFormat
+    from model.training.optim import Optimizer, Rules
+    from model.training.soundness import Soundness
+    from model.training.stepping import Stepper, compiled_graphs, warm_up
+
+    began = monotonic()
+    world = World(0, 1, device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    chosen = NumberFormat(settings, world)
+    backend = chosen.descent.float8
+    plain = replace(chosen.settings, accumulation=1, grad_clip=settings.grad_clip or 1.0)
+    model = registry.build(plain, device)
+    model.initialise(plain.seed)
+    optimizer = Optimizer(model, Rules.of(plain))
+    if plain.compile:
+        model.compile_parts()
+    model.settle_attention()
+    if settings.dtype == FLOAT8 and backend:
+        convert_layers(model, backend)
+    warm_up(model, model, plain, world)
+    optimizer.zero_grad()
+    batch = _made_up(plain, device)
+    stepped = iter(range(1 << 30))
+    losses: list[float] = []
+
+    def stepper_of(accumulation: int) -> Callable[[], None]:
+        with_micros = replace(plain, accumulation=accumulation)
+        scale = LossScale.of(plain.dtype)
+        stepper = Stepper(with_micros, world, model, optimizer, scale, Soundness(), monotonic)
+
+        def step() -> None:
+            number = next(stepped)
+            losses.append(stepper.step(number + 1, number, 0.1, lambda: batch).loss)
+
+        return step
+
+    def timed(accumulation: int) -> float:
+        step, times = stepper_of(accumulation), []
+        for at in range(_WARM + steps):
+            begun = _now(device, monotonic)
+            step()
+            if at >= _WARM:
+                times.append(_now(device, monotonic) - begun)
+        return statistics.median(times)
+
+    compile_s = _now(device, monotonic) - began
+    first, several = timed(1), timed(SEVERAL)
+    if watch is not None:
+        watch(stepper_of(1))
+    micro_s = (several - first) / (SEVERAL - 1)
+    once_s = max(0.0, first - micro_s)
+    whole_s = settings.accumulation * micro_s + once_s
+    tokens = settings.accumulation * plain.batch * plain.sequence
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this processor"
+    gpu = gpu_of(name) if device.type == "cuda" else None
+    took = FLOAT8 if settings.dtype == FLOAT8 and backend else plain.dtype
+    peak = gpu.peak_flops("bfloat16") if gpu is not None else None
+    flops = settings.work().train_flops * tokens
+    on_gpu = device.type == "cuda"
+    planned = replace(settings, dtype=took)
+    planned_rate = None
+    if gpu is not None:
+        planned_rate = tokens / step_seconds(planned, rented_machine(gpu.sku, 1))
+    return StepMeasure(
+        device=name,
+        torch=torch.__version__,
+        dtype=f"{took} ({backend})" if took == FLOAT8 else took,
+        batch=plain.batch,
+        compile_s=compile_s,
+        micro_s=micro_s,
+        once_s=once_s,
+        tokens_per_s=tokens / whole_s,
+        mfu=flops / whole_s / peak if peak else None,
+        peak_gb=torch.cuda.max_memory_allocated(device) / 1e9 if on_gpu else None,
+        reserved_gb=torch.cuda.max_memory_reserved(device) / 1e9 if on_gpu else None,
+        first_loss=losses[0],
+        last_loss=losses[-1],
+        graphs=compiled_graphs() if plain.compile else 0,
+        predicted_tokens_per_s=planned_rate,
+        predicted_gb=predict_memory(planned, 1).total if on_gpu else None,
+    )
+
+
+def _now(device: Any, monotonic: Callable[[], float]) -> float:
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+    return monotonic()
+
+
+def _made_up(settings: PhaseRecipe, device: Any) -> Batch:
+    import torch
+
+    from model.data.batch import Batch, RowSelection
+
+    generator = torch.Generator().manual_seed(0)
+    shape = (settings.batch, settings.sequence + 1)
+    rows = torch.randint(0, settings.text_ids, shape, generator=generator).to(device)
+    draws = RowSelection.alone(settings.batch)
+    return Batch(rows[:, :-1].contiguous(), rows[:, 1:].contiguous(), draws)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
