@@ -118,11 +118,13 @@ def measure(
     *,
     steps: int = 10,
     monotonic: Callable[[], float] = time.monotonic,
+    compiled: Callable[[], None] = lambda: None,
     watch: Callable[[Callable[[], object]], None] | None = None,
 ) -> StepMeasure:
     """Times ``steps`` steps of one process with ``settings`` on ``device``.
 
     Args:
+        compiled: is called before the first timed step.
         watch: is given one more step, of one micro-batch, to be taken under a profiler.
 
     Raises:
@@ -182,6 +184,7 @@ def measure(
         return statistics.median(times)
 
     compile_s = _now(device, monotonic) - began
+    compiled()
     first, several = timed(1), timed(SEVERAL)
     if watch is not None:
         watch(stepper_of(1))

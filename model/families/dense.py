@@ -19,7 +19,7 @@ from model.families import layers
 from model.families.attention import Mask, attend, slower_sdpa
 from model.families.cache import Cache, Slot, causal_mask
 from model.families.drawing import generate
-from model.families.layers import Turn, in_pieces, relu_squared, rotate, turns
+from model.families.layers import Turn, in_pieces, mean_in_pieces, relu_squared, rotate, turns
 from model.families.protocol import (
     EMBEDDING,
     HEAD,
@@ -370,7 +370,9 @@ class Dense(Transformer):
         return list(self.blocks)
 
     def loss(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Objective:
-        nats = self._nats_of(self._state(ids), targets).mean()
+        flat = self._state(ids).flatten(0, 1), targets.flatten()
+        head = self.embedding.weight if self.head is None else self.head.weight
+        nats = mean_in_pieces(self._token_losses, *flat, head, self.shape.vocab_size)
         return Objective(nats, torch.stack((nats,)), {})
 
     def evaluate(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Tensor:

@@ -146,9 +146,72 @@ def _turned(h: Tensor, cosines: Tensor, sines: Tensor, way: float) -> Tensor:
 # From a model's last state to the nats of its targets.
 
 #: The most logits (tokens × vocabulary) alive at once: 2²⁷ floats are half a GiB. Beyond it the
-#: head runs in pieces that the backward pass computes again; N steps of 32 × 1024 tokens at 65,536
-#: ids would otherwise hold 34 GB for their logits alone.
+#: head runs in pieces; N steps of 32 × 1024 tokens at 65,536 ids would otherwise hold 34 GB for
+#: their logits alone.
 MAX_LOGITS = 1 << 27
+
+
+def mean_in_pieces(
+    token_losses: Callable[[Tensor, Tensor], Tensor],
+    states: Tensor,
+    targets: Tensor,
+    head: Tensor,
+    vocab_size: int,
+) -> Tensor:
+    """The mean of ``token_losses`` of ``states`` (n, D) and ``targets`` (n,), scalar, with no more
+    than MAX_LOGITS logits at a time.
+
+    A mean's gradient is known but for one factor before anything follows it. So each piece is
+    differentiated right after it, and its logits need be neither kept nor computed again.
+
+    Args:
+        head: the parameter that ``token_losses`` multiplies states by; it depends on no other.
+    """
+    rows = _rows_of_a_piece(len(states), vocab_size)
+    # float16 needs the loss's scale in every gradient, or the small ones are lost.
+    if rows >= len(states) or states.dtype == torch.float16 or not torch.is_grad_enabled():
+        return in_pieces(token_losses, states, targets, vocab_size).mean()
+    mean: Tensor = _MeanInPieces.apply(states, head, targets, token_losses, rows)
+    return mean
+
+
+class _MeanInPieces(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,
+        states: Tensor,
+        head: Tensor,
+        targets: Tensor,
+        token_losses: Callable[[Tensor, Tensor], Tensor],
+        rows: int,
+    ) -> Tensor:
+        sums, of_states = [], torch.empty_like(states)
+        of_head = torch.zeros_like(head, dtype=torch.float32)
+        for start in range(0, len(states), rows):
+            here = slice(start, start + rows)
+            piece = states[here].detach().requires_grad_()
+            with torch.enable_grad():
+                total = token_losses(piece, targets[here]).sum()
+            with torch.autocast(states.device.type, enabled=False):
+                of_states[here], part = torch.autograd.grad(total, (piece, head))
+            of_head += part
+            sums.append(total.detach())
+        context.save_for_backward(of_states, of_head.to(head.dtype))
+        return torch.stack(sums).sum() / len(states)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        of_states, of_head = context.saved_tensors
+        each = gradient / len(of_states)
+        return of_states * each, of_head * each, None, None, None
+
+
+def _rows_of_a_piece(rows: int, vocab_size: int) -> int:
+    most = max(1, MAX_LOGITS // vocab_size)
+    # All alike where that is to be had: of another length the last would be compiled for itself.
+    least = math.ceil(rows / most)
+    pieces = next((n for n in range(least, 2 * least) if rows % n == 0), least)
+    return math.ceil(rows / pieces)
 
 
 def in_pieces(
@@ -158,18 +221,14 @@ def in_pieces(
     vocab_size: int,
 ) -> Tensor:
     """``token_losses`` of ``states`` (n, D) and ``targets`` (n,), with no more than MAX_LOGITS
-    logits at a time.
+    logits at a time, which the backward pass computes again.
 
     Returns:
         (n,) nats.
     """
-    most = max(1, MAX_LOGITS // vocab_size)
-    if len(states) <= most:
+    rows = _rows_of_a_piece(len(states), vocab_size)
+    if rows >= len(states):
         return token_losses(states, targets)
-    # All alike where that is to be had: of another length the last would be compiled for itself.
-    least = math.ceil(len(states) / most)
-    pieces = next((n for n in range(least, 2 * least) if len(states) % n == 0), least)
-    rows = math.ceil(len(states) / pieces)
     return torch.cat(
         [
             checkpoint(

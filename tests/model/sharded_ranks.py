@@ -20,6 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.data.batch import Batch, RowSelection
+from model.families import layers
 from model.families.registry import provide_families
 from model.machine.distributed import World, join_world, parallel
 from model.machine.precision import LossScale
@@ -43,6 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
     "kept": {"activation_checkpointing": True, "selective_checkpointing": True},
     "values": {"value_embeddings": True, "depth": 4, "ema": True},
     "clipped": {"grad_clip": 0.05},
+    "pieces": {},
 }
 
 
@@ -133,11 +135,14 @@ def counted(step: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
 
 def main() -> None:
     world = join_world(os.environ)
-    cases = {
-        f"{case} {how}": train(settings_of(case, world.size, how), world)
-        for case in CASES
-        for how in ("ddp", "fsdp")
-    }
+    whole = layers.MAX_LOGITS
+
+    def trained(case: str, how: str) -> dict[str, Any]:
+        settings = settings_of(case, world.size, how)
+        layers.MAX_LOGITS = 24 * settings.vocab_size if case == "pieces" else whole
+        return train(settings, world)
+
+    cases = {f"{case} {how}": trained(case, how) for case in CASES for how in ("ddp", "fsdp")}
     if world.is_main:
         Path(os.environ["RESULT"]).write_text(json.dumps(cases))
     world.part()

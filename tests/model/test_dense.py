@@ -337,11 +337,34 @@ def test_recomputed_blocks_give_the_same_gradients() -> None:
     assert held[2] < held[0]
 
 
-def test_a_head_run_in_pieces_gives_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_head_run_in_pieces_gives_the_same_loss_and_gradients(
+    monkeypatch: pytest.MonkeyPatch, tied: bool
+) -> None:
+    results, products = [], []
+    for limit in (layers.MAX_LOGITS, 7 * SHAPE.vocab_size):
+        monkeypatch.setattr(layers, "MAX_LOGITS", limit)
+        model = make({"tied": tied})
+        with Products() as counted:
+            loss = model(*batch()).loss
+            (loss * 0.5).backward()
+        results.append([loss.detach(), *(each.grad for each in model.parameters())])
+        products.append(counted.count)
+    for whole, pieces in zip(*results, strict=True):
+        torch.testing.assert_close(whole, pieces)
+    # Of no more than 7 tokens each, and all alike: 8 pieces of 4.
+    assert batch()[0].numel() == 32
+    assert products[1] - products[0] == 3 * (8 - 1), "none is computed again"
+
+
+def test_a_head_in_pieces_judges_as_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make({})
-    whole = model(*batch()).loss.item()
+    ids, targets = batch()
     monkeypatch.setattr(layers, "MAX_LOGITS", 7 * SHAPE.vocab_size)
-    assert model(*batch()).loss.item() == pytest.approx(whole, rel=1e-6)
+    with torch.no_grad():
+        judged = model.evaluate(ids, targets).mean().item()
+        assert model(ids, targets).loss.item() == pytest.approx(judged, rel=1e-6)
+    assert model(ids, targets).loss.item() == pytest.approx(judged, rel=1e-6)
 
 
 @pytest.mark.parametrize(

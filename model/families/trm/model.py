@@ -15,7 +15,7 @@ from model.data.batch import RowSelection
 from model.families.attention import slower_sdpa
 from model.families.cache import Cache, Slot
 from model.families.drawing import generate
-from model.families.layers import Turn, in_pieces, rms, rotate, turns
+from model.families.layers import Turn, in_pieces, mean_in_pieces, rms, rotate, turns
 from model.families.protocol import (
     EMBEDDING,
     HEAD,
@@ -344,8 +344,10 @@ class TRM(LanguageModel):
 
     def _loss(self, y: Tensor, targets: Tensor, per_token: bool) -> Tensor:
         flat, wanted = y.flatten(0, 1), targets.flatten()
-        losses = in_pieces(self._token_losses, flat, wanted, self.shape.vocab_size)
-        return losses.view(targets.shape) if per_token else losses.mean()
+        vocabulary = self.shape.vocab_size
+        if per_token:
+            return in_pieces(self._token_losses, flat, wanted, vocabulary).view(targets.shape)
+        return mean_in_pieces(self._token_losses, flat, wanted, self.head.weight, vocabulary)
 
     def _token_losses(self, y: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(self._logits(y), targets, reduction="none")
