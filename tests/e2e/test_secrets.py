@@ -17,17 +17,24 @@ KEYS = (
 def test_canary_keys_reach_no_pod_no_argv_no_file(user: User) -> None:
     for number, key in enumerate(KEYS):
         user.environment[key] = f"{CANARY}-{number}"
+    # More steps than it will take: it is looked at while it trains, and then told to land.
     process = user.start(
-        "launch", "local", *SMALL, "--phase", "fast", "--steps", "150", "--budget", "1", "-y"
+        "launch", "local", *SMALL, "--phase", "fast", "--steps", "100000", "--budget", "1", "-y"
     )
-    until(lambda: bool(user.pids("model.train")))
+
+    def trains() -> bool:
+        assert process.poll() is None, process.communicate()
+        return bool(user.pids("model.train"))
+
+    until(trains)
     (pod,) = user.live_pods()
     for pid in [*processes.of_pod(pod.name), process.pid]:
         assert CANARY.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
     for pid in processes.of_pod(pod.name):
         assert CANARY.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+    user.run("stop")
     out, err = process.communicate(timeout=90)
-    assert process.returncode == 0, err
+    assert process.returncode == 21, err  # stopped on request, and saved
     assert CANARY not in out + err
     user.run("fetch-best", "--into", str(user.folder / "best"))
     for path in user.folder.rglob("*"):

@@ -134,7 +134,7 @@ def _play(bug: Bug | None, seeds: int, broken: Sequence[int]) -> tuple[int | Non
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=60.0 + seeds * _SEED_S,
+                timeout=60.0 + (seeds + len(KEPT)) * _SEED_S,
             )
         except subprocess.TimeoutExpired:
             return 0, "hangs"
