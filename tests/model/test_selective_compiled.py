@@ -1,0 +1,90 @@
+"""Selective checkpointing within what is compiled: the backward pass computes no product again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from model.families import registry
+from model.families.dense import Dense
+from model.machine.distributed import World
+from model.training import sharding
+from tests import settings as made
+from trmcloud.core.spec.settings import PhaseRecipe
+
+PRODUCTS = ("aten::mm", "aten::addmm", "mkldnn::_linear_pointwise", "aten::_scaled_dot_product")
+MODES = {"none": {}, "selective": {"selective_checkpointing": True}, "full": {}}
+
+
+def settings_of(mode: str) -> PhaseRecipe:
+    made_of: PhaseRecipe = made.settings_of(
+        *("nanochat", "train"),
+        **{"depth": 1, "width": 64, "head_dim": 16, "vocab_size": 64, "sequence": 16},
+        **{"mlp": "relu2", "batch": 2, "dtype": "float32", "sharding": "fsdp"},
+        **MODES[mode],
+        activation_checkpointing=mode != "none",
+    )
+    return made_of
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[None]:
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def products_of_backward(model: Dense) -> tuple[int, list[Tensor]]:
+    """Matrix products and attentions of a compiled model's second backward pass; its gradients."""
+    model.initialise(0)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "mix" in name or "down" in name or "head" in name:
+                weight.normal_(std=0.1)
+    model.compile_parts()
+    ids = torch.arange(32).view(2, 16) % 64
+    for _ in range(2):
+        model.zero_grad()
+        loss = model(ids, ids.flip(1)).loss
+        with profile(activities=[ProfilerActivity.CPU]) as taken:
+            loss.backward()
+    names = [event.name for event in taken.events()]
+    count = sum(name in PRODUCTS or name.startswith(PRODUCTS[-1]) for name in names)
+    return count, [each.grad for each in model.parameters() if each.grad is not None]
+
+
+@pytest.mark.slow
+def test_compiled_it_computes_no_product_again() -> None:
+    counts, gradients = {}, {}
+    for mode in MODES:
+        torch._dynamo.reset()
+        model = sharding.build(settings_of(mode), World(0, 1, torch.device("cpu")))
+        assert isinstance(model, Dense)
+        counts[mode], gradients[mode] = products_of_backward(model)
+    assert counts["none"] == counts["selective"] < counts["full"], counts
+    for mode in ("selective", "full"):
+        for here, there in zip(gradients[mode], gradients["none"], strict=True):
+            torch.testing.assert_close(here, there)
+
+
+@pytest.mark.slow
+def test_with_weights_that_are_shared_out_it_computes_none_again(one_rank: None) -> None:
+    counts = {}
+    for mode in ("none", "selective"):
+        torch._dynamo.reset()
+        settings, world = settings_of(mode), World(0, 1, torch.device("cpu"))
+        with torch.device("meta"):
+            model = registry.build(settings, torch.device("meta"))
+        assert isinstance(model, Dense)
+        sharding._shard(model, model.shardable(), settings, world)
+        model.to_empty(device=world.device)
+        counts[mode], _ = products_of_backward(model)
+    assert counts["none"] == counts["selective"] > 0, counts
