@@ -15,9 +15,10 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Mapping, Sequence
+from typing import Mapping, MutableMapping, Sequence
 
 from model.command import error_json, run_command
+from model.machine.compile_cache import CompileCache
 from model.machine.signals import SignalFlag
 from model.machine.telemetry import (
     Clock,
@@ -42,8 +43,9 @@ from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, Trmcl
 from trmcloud.core.spec.overrides import apply_overrides
 from trmcloud.core.spec.settings import AUTO, PhaseRecipe
 
-COMPILED_DIR = "compiled"
-_COMPILED = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+"""Segments that grow: a training that climbs to a larger micro-batch leaves no holes behind. What
+the user set stays."""
 _DATA_POLL_S = 0.5
 _NEXT = ". Next: "
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def command() -> None:
         nonlocal outcome
         job, settings, attempt = _read(os.environ)
-        _keep_compiled(Path(job.out_dir), settings)
+        os.environ.setdefault(_ALLOCATOR, "expandable_segments:True")
         outcome = run_attempt(job, settings, attempt, flag, os.environ, Clock())
 
     code = run_command(command)
@@ -74,20 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os._exit(0 if outcome in CLEAN else code or 1)
 
 
-def _keep_compiled(out_dir: Path, settings: PhaseRecipe) -> None:
-    """Keep the output of torch.compile with the run, for its next attempt, or another pod with the
-    same volume; to be called before torch is imported. What the user set stays."""
-    if settings.compile:
-        for name, folder in _COMPILED.items():
-            os.environ.setdefault(name, str(out_dir / COMPILED_DIR / folder))
-
-
 def run_attempt(
     job: PhaseJob,
     settings: PhaseRecipe,
     attempt: int,
     flag: SignalFlag,
-    environment: Mapping[str, str],
+    environment: MutableMapping[str, str],
     clock: Clock,
 ) -> str:
     """Trains one attempt on this rank, and sees to it that its end is told.
@@ -133,7 +127,7 @@ def _train(
     settings: PhaseRecipe,
     attempt: int,
     flag: SignalFlag,
-    environment: Mapping[str, str],
+    environment: MutableMapping[str, str],
     clock: Clock,
     pulse: HeartbeatWriter,
     metrics: Metrics,
@@ -141,6 +135,10 @@ def _train(
     from model.training.landing import Landing, Limits
 
     limits = Limits.from_environment(environment)
+    cache = CompileCache(Path(job.out_dir), environment) if settings.compile else None
+    if cache is not None:
+        local_rank = int(environment.get("LOCAL_RANK", "0"))
+        cache.fetch(attempt, local_rank, clock.sleep, clock.monotonic)
 
     import torch
 
@@ -154,7 +152,7 @@ def _train(
     from model.training.number_format import Decision, NumberFormat
     from model.training.optim import Optimizer, Rules
     from model.training.reporting import Reporter, say
-    from model.training.stepping import compiled_graphs, needs_warm_up, warm_up
+    from model.training.stepping import compiled_graphs, lift_graph_limit, needs_warm_up, warm_up
 
     def pause() -> bool:
         if pulse.now.state != "waiting":
@@ -174,6 +172,7 @@ def _train(
     model.initialise(settings.seed)
     optimizer = Optimizer(model, Rules.of(settings))
     if settings.compile:
+        lift_graph_limit()
         model.compile_parts()
     attention = model.settle_attention()
     together = parallel(model, world)
@@ -184,6 +183,8 @@ def _train(
             pulse.enter("compiling")
             warm_up(model, together, settings, world)
             optimizer.zero_grad()
+            if cache is not None and world.is_main:
+                cache.keep()
 
     def settle_format() -> Decision:
         nonlocal settings, optimizer
@@ -257,7 +258,11 @@ def _train(
     outlets = TrainingOutputs(checkpoints, reporter, pulse, clock)
     trainer = Trainer(job, settings, world, data, trained, together, landing, outlets)
     outcome = trainer.run()
+    if cache is not None and world.is_main:
+        cache.keep()  # a larger micro-batch was compiled later
     world.part()
+    if cache is not None and world.local_rank == 0:
+        cache.drop()
     return outcome
 
 

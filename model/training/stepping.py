@@ -92,6 +92,17 @@ def compiled_graphs() -> int:
     return int(counters["stats"]["unique_graphs"])
 
 
+GRAPHS = 64
+"""Of one function. torch stops at 8 and then runs what is new uncompiled, without a word: a block
+has one for training and one for evaluation, with and without a value embedding, and each again for
+every number format that is tried and every micro-batch that is climbed to."""
+
+
+def lift_graph_limit() -> None:
+    """Let torch.compile make as many graphs as a training needs."""
+    torch._dynamo.config.recompile_limit = max(GRAPHS, torch._dynamo.config.recompile_limit)
+
+
 def make_dummy_batch(settings: PhaseRecipe, device: torch.device) -> Batch:
     """A micro-batch of no text: the data may still be on its way."""
     shape = (settings.batch, settings.sequence + 1)

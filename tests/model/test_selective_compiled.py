@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,24 +20,28 @@ from tests import settings as made
 from trmcloud.core.spec.settings import PhaseRecipe
 
 PRODUCTS = ("aten::mm", "aten::addmm", "mkldnn::_linear_pointwise", "aten::_scaled_dot_product")
-MODES = {"none": {}, "selective": {"selective_checkpointing": True}, "full": {}}
+MODES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "selective": {"selective_checkpointing": True},
+    "full": {},
+}
 
 
 def settings_of(mode: str) -> PhaseRecipe:
-    made_of: PhaseRecipe = made.settings_of(
-        *("nanochat", "train"),
+    settings: dict[str, Any] = {
         **{"depth": 1, "width": 64, "head_dim": 16, "vocab_size": 64, "sequence": 16},
         **{"mlp": "relu2", "batch": 2, "dtype": "float32", "sharding": "fsdp"},
         **MODES[mode],
-        activation_checkpointing=mode != "none",
+    }
+    made_of: PhaseRecipe = made.settings_of(
+        "nanochat", "train", activation_checkpointing=mode != "none", **settings
     )
     return made_of
 
 
 @pytest.fixture
 def one_rank(tmp_path: Path) -> Iterator[None]:
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
