@@ -150,7 +150,7 @@ def _train(
     from model.training.checkpoint import CheckpointFolder
     from model.training.loop import Trainer, TrainingOutputs
     from model.training.number_format import Decision, NumberFormat
-    from model.training.optim import Optimizer, Rules
+    from model.training.optim import Optimizer, Ranks, Rules
     from model.training.reporting import Reporter, say
     from model.training.stepping import compiled_graphs, lift_graph_limit, needs_warm_up, warm_up
 
@@ -170,7 +170,7 @@ def _train(
     torch.manual_seed(settings.seed + world.rank)
     model = sharding.build(settings, world)
     model.initialise(settings.seed)
-    optimizer = Optimizer(model, Rules.of(settings))
+    optimizer = Optimizer(model, Rules.of(settings), Ranks.of(world))
     if settings.compile:
         lift_graph_limit()
         model.compile_parts()
@@ -199,7 +199,7 @@ def _train(
         if is_tried:  # what its steps drew and averaged is none of the training's
             torch.manual_seed(settings.seed + world.rank)
             model.initialise(settings.seed)
-            optimizer = Optimizer(model, Rules.of(settings))
+            optimizer = Optimizer(model, Rules.of(settings), Ranks.of(world))
         return decision
 
     folder = Path(job.data_dir)

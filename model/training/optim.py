@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from model.families.protocol import EMBEDDING, MATRIX, Group, LanguageModel
+from model.machine.distributed import World
 from model.machine.tensors import (
     Piece,
     SavedTensor,
@@ -175,6 +177,43 @@ def _exchange(
     dist.all_to_all_single(into, out.contiguous(), rows_in, rows_out, group=peers.group)
 
 
+# Muon where every rank holds every matrix: each works on some of them, and all get the results.
+#
+# What travels is what the products are taken in, so nothing is rounded on the way.
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks that deal matrices out among themselves."""
+
+    rank: int
+    size: int
+    group: Any = None
+    """None: all there are."""
+
+    @classmethod
+    def of(cls, world: World) -> Ranks | None:
+        """Those of one machine; between machines sending takes longer than working alone."""
+        if world.size == 1 or world.saving is not None:
+            return None
+        return cls(world.rank, world.size)
+
+
+def deal_out(matrices: Tensor, ranks: Ranks, update: Update) -> Tensor:
+    """``update`` of a stack (count, rows, columns) that is alike on all ranks, of which each works
+    on its share. A collective call."""
+    count, *shape = matrices.shape
+    share = math.ceil(count / ranks.size)
+    mine = matrices[ranks.rank * share : (ranks.rank + 1) * share]
+    dtype = torch.bfloat16 if matrices.is_cuda else matrices.dtype
+    given = matrices.new_zeros(share, *shape, dtype=dtype)
+    if len(mine):
+        given[: len(mine)] = update(mine)
+    every = given.new_empty(share * ranks.size, *shape)
+    dist.all_gather_into_tensor(every, given, group=ranks.group)
+    return every[:count].to(matrices.dtype)
+
+
 # An exponential moving average of the weights (Polyak and Juditsky 1992).
 #
 # Where a recipe asks for it, the average is evaluated, and is what a checkpoint's weights are;
@@ -306,11 +345,16 @@ class Optimizer:
     """One update rule for the whole model; ``step`` multiplies every rate by the schedule's
     factor."""
 
-    def __init__(self, model: LanguageModel, rules: Rules) -> None:
+    def __init__(self, model: LanguageModel, rules: Rules, ranks: Ranks | None = None) -> None:
+        """
+        Args:
+            ranks: that hold the same whole model and share Muon's work; None: this one does it all.
+        """
         named, groups = dict(model.named_parameters()), model.parameter_groups()
         by_muon = [n for n in named if rules.optimizer == "muon" and groups[n].kind == MATRIX]
         self._rules = rules
         self._peers = peers_of(named.values())
+        self._ranks = ranks if self._peers is None else None
         self._matrices = {name: named[name] for name in by_muon}
         self._others = {name: p for name, p in named.items() if name not in self._matrices}
         self._momenta = {name: torch.zeros_like(local(p)) for name, p in self._matrices.items()}
@@ -460,15 +504,20 @@ class Optimizer:
         mine = [moved[part.name][self._rows_here(part)] for part in parts]
         if not self._rules.normuon:
             if self._peers is None:
-                return orthogonalise(torch.stack(mine))
+                return self._orthogonal(torch.stack(mine))
             return share_updates(parts, mine, self._peers, orthogonalise)
         there = [self._variances[part.name][self._rows_here(part)] for part in parts]
         if self._peers is not None:
             return self._evened_rows(parts, mine, there)
         variance = torch.stack(there)
-        updates = even_rows(orthogonalise(torch.stack(mine)), variance)
+        updates = even_rows(self._orthogonal(torch.stack(mine)), variance)
         torch._foreach_copy_(there, list(variance))
         return updates
+
+    def _orthogonal(self, matrices: Tensor) -> Tensor:
+        if self._ranks is None:
+            return orthogonalise(matrices)
+        return deal_out(matrices, self._ranks, orthogonalise)
 
     def _evened_rows(
         self, parts: list[Matrix], mine: list[Tensor], there: list[Tensor]

@@ -25,8 +25,8 @@ from model.families.registry import provide_families
 from model.machine.distributed import World, join_world, parallel
 from model.machine.precision import LossScale
 from model.machine.tensors import local
-from model.training import sharding
-from model.training.optim import Average, Optimizer, Rules
+from model.training import optim, sharding
+from model.training.optim import Average, Optimizer, Ranks, Rules, orthogonalise
 from model.training.soundness import Soundness
 from model.training.stepping import Stepper
 from tests import settings as made
@@ -74,9 +74,17 @@ def settings_of(case: str, ranks: int, how: str) -> PhaseRecipe:
 
 def train(settings: PhaseRecipe, world: World) -> dict[str, Any]:
     """Steps from one seed on one fixed text, the same for DDP and FSDP."""
+    worked = 0
+
+    def counting(matrices: torch.Tensor) -> torch.Tensor:
+        nonlocal worked
+        worked += len(matrices)
+        return orthogonalise(matrices)
+
+    optim.orthogonalise = counting
     model = sharding.build(settings, world)
     model.initialise(7)
-    optimizer = Optimizer(model, Rules.of(settings))
+    optimizer = Optimizer(model, Rules.of(settings), Ranks.of(world))
     together = parallel(model, world)
     average = Average(model, 0.9) if settings.ema else None
     stepper = Stepper(
@@ -110,7 +118,14 @@ def train(settings: PhaseRecipe, world: World) -> dict[str, Any]:
             judged = float(model.evaluate(probe, probe).mean())
             sharding.free_gathered_rows(model)
     every = sum(each.numel() for each in model.parameters())
-    return {"course": course, "calls": calls, "held": held, "every": every, "judged": judged}
+    return {
+        "course": course,
+        "calls": calls,
+        "held": held,
+        "every": every,
+        "judged": judged,
+        "worked": worked,
+    }
 
 
 class Calls(TorchDispatchMode):

@@ -17,7 +17,7 @@ from model.machine.distributed import World
 from model.machine.tensors import Span, span_among
 from model.training.optim import Matrix
 from model.training.sharding import Peers
-from tests.model.sharded_ranks import CASES, settings_of, train
+from tests.model.sharded_ranks import CASES, STEPS, settings_of, train
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("keep_generator")
@@ -89,6 +89,18 @@ def test_each_rank_holds_its_share_alone(trained: dict[str, Any], ranks: int) ->
         there = trained[f"{case} fsdp"]
         assert there["held"] < there["every"] / ranks * 1.02
         assert trained[f"{case} ddp"]["held"] == there["every"]
+
+
+def test_ranks_that_hold_all_deal_the_matrices_out(trained: dict[str, Any], ranks: int) -> None:
+    """Of 3 blocks: q, k, v and mix, which are of one shape, and two others."""
+    shapes = {"qkv and mix": 12, "up": 3, "down": 3}
+    settings = settings_of("muon", 1, "ddp")
+    assert settings.depth == 3
+    alone = train(settings, World(0, 1, torch.device("cpu")))
+    assert alone["worked"] == STEPS * sum(shapes.values())
+    shared = trained["muon ddp"]
+    assert shared["worked"] == STEPS * sum(math.ceil(each / ranks) for each in shapes.values())
+    assert sum(n for name, n in shared["calls"].items() if "gather" in name) == len(shapes)
 
 
 def test_one_process_of_a_sharded_run_holds_everything() -> None:
