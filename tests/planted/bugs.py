@@ -80,6 +80,8 @@ BUGS: tuple[Bug, ...] = (
         "return most if most is not None else candidate.reserved_rate", "return candidate.reserved_rate + candidate.rate"),
     Bug("boots that fail are not held against their budget", WAITING,
         "left = wait.boot_usd - spent_on_boots(run)", "left = wait.boot_usd"),
+    Bug("runs that wait together do not share their pace", DRIVE,
+        "        if not is_waiting(run):\n            return NO_OTHERS\n", "        return NO_OTHERS\n", timing=True),
     Bug("a wish to stop does not end a wait", WAITING,
         "return run.wait is not None and run.stop is None and run.errand is None", "return run.wait is not None and run.errand is None"),
     # -- the board that was planned -----------------------------------------------------------
@@ -317,7 +319,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("no list means an empty list", WORLD, "seen = UnknownSince(at, str(error))", "seen = DatedFact((), at)", timing=True),
     Bug("an end is asked for by whoever slept since it was decided on", DRIVE,
         "            self._require_timely(decided)\n", "", timing=True),
-    Bug("a driver sweeps no orphans", DRIVE, "elif _is_due(self._swept_at, _IDLE_SWEEP_EVERY_S if waiting else _SWEEP_EVERY_S, now):", "elif False:", timing=True),
+    Bug("a driver sweeps no orphans", DRIVE, "elif _is_due(self._swept_at, self._idle_every_s() if waiting else _SWEEP_EVERY_S, now):", "elif False:", timing=True),
     Bug("budgets are looked at once only", DRIVE,
         "if _is_due(self._governed_at, _GOVERN_EVERY_S, now):", "if self._governed_at == 0.0:", timing=True),
     Bug("the bill is asked for only when settling", OBSERVE,

@@ -65,6 +65,8 @@ from trmcloud.core.control.renting import (
 )
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.control.waiting import (
+    NO_OTHERS,
+    OtherWaits,
     allows_waiting,
     asks,
     came_to_nothing,
@@ -183,16 +185,19 @@ def decide(
     now: float,
     *,
     attended: bool = True,
+    others: OtherWaits = NO_OTHERS,
 ) -> Decision:
     """Return the events of one run, and the actions that they need.
 
     The caller appends ``events`` and asks again until none are left, then carries out
-    ``actions``. ``now`` is epoch seconds; ``attended``: whether the caller stays with the run.
+    ``actions``. ``now`` is epoch seconds; ``attended``: whether the caller stays with the run;
+    ``others``: the other runs that wait for a machine.
     """
     if run.state is State.RESERVED:
         if run.generations and _previous_pod_may_exist(run, ledger_id, seen):
             return Decision()
-        return intend(run, plan, ledger_id, traits, now, seen.clock, attended=attended)
+        known = (run, plan, ledger_id, traits, now, seen.clock)
+        return intend(*known, attended=attended, others=others)
     if run.state is State.RENTING:
         return await_pod(run, traits, seen, now)
     if run.state in (State.BOOTING, State.RUNNING, State.ENDING):

@@ -26,6 +26,8 @@ from trmcloud.core.control.pod_facts import failed_late, find_pod, is_absent, no
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.control.waiting import (
+    NO_OTHERS,
+    OtherWaits,
     allows_waiting,
     ask_rate,
     came_to_nothing,
@@ -167,16 +169,17 @@ def intend(
     clock: Instant | None = None,
     *,
     attended: bool = True,
+    others: OtherWaits = NO_OTHERS,
 ) -> Decision:
-    """Decide on a run without a machine. ``attended``: see ``decide``; one that waits is rented for
-    by whoever stays with it."""
+    """Decide on a run without a machine. ``attended`` and ``others``: see ``decide``; only a
+    process that stays rents for one that waits."""
     lost = lost_machines(run, plan)
     if run.stop is not None:
         kind = ReasonKind.STOPPED_UNREPORTED if lost else ReasonKind.STOPPED_UNRENTED
         return Decision(events=(ev.Closed(Outcome.STOPPED.value, make_reason(kind)),))
     waits, over = allows_waiting(run), is_over(run, now, clock)
     if waits and not over and candidates_left(run, plan):
-        candidate = due_candidate(run, plan, now) if attended else None
+        candidate = due_candidate(run, plan, now, others) if attended else None
         if candidate is None:
             return Decision()
     elif waits and (over or failed_boots(run)) and not lost:
