@@ -208,6 +208,8 @@ BUGS: tuple[Bug, ...] = (
         "if pod is not None and pod.status is PodStatus.STOPPED and report is None:", "if False:"),
     Bug("an agent that reports from a missed pod does not show that it lives", ABSENCE,
         "return report.at > since + LAST_REPORTS_S", "return False", timing=True),
+    Bug("a pod that reports beyond its hard stop is given up before its end was asked for", ABSENCE,
+        "return not answered and _is_heard_though_missed(seen, generation)", "return False", timing=True),
     Bug("a list that nobody gave proves that a pod is gone", ABSENCE,
         "if not isinstance(seen.pods, DatedFact):\n        return None\n    pod = find_pod",
         "if not isinstance(seen.pods, DatedFact):\n        return seen.pods.since\n    pod = find_pod", timing=True),

@@ -245,7 +245,14 @@ class LedgerOracle:
         if rented is None or self.undecidable.absence(rented):
             return
         if rented.hidden_for_long and self.world.queue.now >= rented.due_at:
-            return  # beyond its hard stop no report counts: see ``has_reported_since``
+            # Beyond its hard stop no report counts (``has_reported_since``), once it was asked to
+            # end: which a provider that answers to that cannot be kept from.
+            asked = run.tries(run.generations[event.generation - 1], TERMINATE)
+            if rented.ended_at is None and not asked and not self.undecidable.is_time_odd:
+                self.fail(
+                    "I2", f"{rented.pod_id} lives, and is given up before its end was asked for"
+                )
+            return
         if rented.ended_at is None:
             self.fail("I2", f"{rented.pod_id} lives, and counts as gone")
         elif event.ended_at < min(rented.ended_at, rented.shown_at) - CLOCK_OFF_S:
