@@ -197,8 +197,8 @@ def decide(
     if run.state is State.RESERVED:
         if run.generations and _previous_pod_may_exist(run, ledger_id, seen):
             return Decision()
-        known = (run, plan, ledger_id, traits, now, seen.clock)
-        return intend(*known, attended=attended, others=others)
+        clock = seen.clock
+        return intend(run, plan, ledger_id, traits, now, clock, attended=attended, others=others)
     if run.state is State.RENTING:
         return await_pod(run, traits, seen, now)
     if run.state in (State.BOOTING, State.RUNNING, State.ENDING):
