@@ -1,18 +1,22 @@
-"""Requests to a provider and processor time of a run that waits, while the guard visits its home
-too.
+"""Requests to a provider and processor time of a run that waits, and of several in one home, while
+the guard visits that too.
 
 Both are the same in every hour but the first, so that a few hours stand for a day.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.contract import huggingface_rig, vast_rig
 from tests.contract.huggingface_rig import hub_rig
 from tests.contract.runpod_rig import Clocked, Rig, build
 from tests.contract.vast_rig import vast
@@ -36,6 +40,7 @@ from trmcloud.wiring_plans import build_planner
 
 HOUR_S = 3600.0
 GUARD_EVERY_S = 300.0
+LOOK_S = 5.0
 WAITED_H = 2
 WAITED = f"{WAITED_H}h"
 MOST_PER_HOUR = 60
@@ -54,10 +59,18 @@ class Seller:
     compute: Compute
     clock: GivenClock
     requests: Sequence[Any]
+    another: Callable[[], Compute]
+    """Makes the adapter of one more process of the same home."""
 
 
-def runpod(rig: Rig) -> Seller:
-    return Seller("runpod", "1xA100", rig.compute, rig.clock, rig.standin.requests)
+def runpod(clocked: Clocked, folder: Path) -> tuple[Rig, Seller]:
+    def made() -> Rig:
+        paths = (folder / "sightings", folder / "requests" / "r.json")
+        return build(clocked, notes=paths[0], requests=paths[1])
+
+    rig = made()
+    requests = rig.standin.requests
+    return rig, Seller("runpod", "1xA100", rig.compute, rig.clock, requests, lambda: made().compute)
 
 
 class HandClock(Clock):
@@ -89,17 +102,20 @@ class Nothing:
         return ()
 
 
-def context_of(seller: Seller, home: Path, who: str) -> Context:
+def context_of(
+    seller: Seller, home: Path, who: str, compute: Compute | None = None, number: int = 1
+) -> Context:
+    """``compute``: the process's own adapter; None: the seller's."""
     home.mkdir(exist_ok=True)
     nothing: Any = Nothing()
     return Context(
         home=home,
         clock=HandClock(seller),
         ledger=SqliteLedger(home / "ledger.db"),
-        computes={seller.provider: seller.compute},
+        computes={seller.provider: compute or seller.compute},
         links={seller.provider: nothing},
         files=SimFiles(),
-        who=ControllerId("here", 1 if who == "command" else 2, who),
+        who=ControllerId("here", number if who == "command" else 1_000, who),
         is_alive=lambda controller: True,
         project="p",
         workers=nothing,
@@ -146,6 +162,44 @@ def wait_for_hours(
     return run, asked, time.thread_time() - began
 
 
+def wait_together(seller: Seller, home: Path, number: int) -> tuple[list[RunState], Counter[int]]:
+    """``number`` commands that wait side by side; (their runs, requests by hour, but for those of
+    the launches themselves)."""
+    plan, asked, began_at = a_plan(seller, home), Counter[int](), seller.clock()
+    visited_at = began_at
+    drivers = []
+    for n in range(1, number + 1):
+        context = context_of(seller, home, "command", seller.another(), n)
+        name = f"r-0da7{n:02x}"
+        drivers.append(launching.start(context, plan, data=LaunchData("/data"), run_id=name))
+    guards = seller.another()
+    seen = len(seller.requests)
+    runs = [driver.run() for driver in drivers]
+    while any(run.live for run in runs):
+        runs = [
+            driver.step() if run.live else run for driver, run in zip(drivers, runs, strict=True)
+        ]
+        if seller.clock() - visited_at >= GUARD_EVERY_S:
+            visited_at = seller.clock()
+            guard = context_of(seller, home, "guard", guards)
+            reap.end(guard, reap.look(guard))
+            reconcile(guard)
+            continue_waits(guard)
+        asked[int((seller.clock() - began_at) / HOUR_S)] += len(seller.requests) - seen
+        seen = len(seller.requests)
+        seller.clock.advance(LOOK_S)
+    return runs, asked
+
+
+def check_waiting_together(seller: Seller, home: Path, number: int) -> None:
+    runs, asked = wait_together(seller, home, number)
+    questions = [len(run.generations) for run in runs]
+    print(f"{seller.provider}, {number} runs: {dict(asked)} requests by hour, asked {questions}")
+    assert {(run.outcome, run.reserved) for run in runs} == {(Outcome.NO_MACHINE, ZERO)}
+    assert 0 < max(asked.values()) <= MOST_PER_HOUR
+    assert max(questions) <= 2 * min(questions) + 1, "each of them has its turn"
+
+
 def check_waiting(seller: Seller, home: Path, most: int = MOST_PER_HOUR) -> None:
     run, asked, took_s = wait_for_hours(seller, home)
     assert (run.outcome, run.settled, run.reserved) == (Outcome.NO_MACHINE, ZERO, ZERO)
@@ -156,26 +210,32 @@ def check_waiting(seller: Seller, home: Path, most: int = MOST_PER_HOUR) -> None
 
 
 def test_an_hour_of_waiting_is_polite_and_cheap(runpod_and_clock: Clocked, tmp_path: Path) -> None:
-    rig = build(
-        runpod_and_clock, notes=tmp_path / "sightings", requests=tmp_path / "requests" / "r.json"
-    )
+    rig, seller = runpod(runpod_and_clock, tmp_path)
     rig.standin.control.set(no_capacity=["*"])
-    check_waiting(runpod(rig), tmp_path / "home")
+    check_waiting(seller, tmp_path / "home")
+    assert rig.standin.control.truth()["pods"] == []
+
+
+@pytest.mark.parametrize("number", [2, 5])
+def test_runs_that_wait_together_ask_no_more_often_than_one(
+    runpod_and_clock: Clocked, tmp_path: Path, number: int
+) -> None:
+    rig, seller = runpod(runpod_and_clock, tmp_path)
+    rig.standin.control.set(no_capacity=["*"])
+    check_waiting_together(seller, tmp_path / "home", number)
     assert rig.standin.control.truth()["pods"] == []
 
 
 def test_an_hour_of_429_to_everything_is_asked_ever_more_rarely(
     runpod_and_clock: Clocked, tmp_path: Path
 ) -> None:
-    rig = build(
-        runpod_and_clock, notes=tmp_path / "sightings", requests=tmp_path / "requests" / "r.json"
-    )
+    rig, seller = runpod(runpod_and_clock, tmp_path)
     until = rig.clock() + WAITED_H * HOUR_S
 
     def refuse_everything() -> None:
         rig.standin.control.set(throttled_until=until, graphql_throttled=True)
 
-    run, asked, took_s = wait_for_hours(runpod(rig), tmp_path / "home", refuse_everything)
+    run, asked, took_s = wait_for_hours(seller, tmp_path / "home", refuse_everything)
     assert (run.outcome, run.settled, run.reserved) == (Outcome.NO_MACHINE, ZERO, ZERO)
     share = took_s / (WAITED_H * HOUR_S)
     print(f"{dict(asked)} requests by hour, {share:.4%} of a core")
@@ -184,18 +244,41 @@ def test_an_hour_of_429_to_everything_is_asked_ever_more_rarely(
     assert rig.standin.control.truth()["pods"] == []
 
 
+@contextlib.contextmanager
+def at_vast(folder: Path) -> Iterator[Seller]:
+    with vast(folder) as rig:
+        rig.standin.world.hosts.clear()
+        requests = rig.standin.requests
+
+        def another() -> Compute:
+            return vast_rig.build(rig.standin, rig.clock).compute
+
+        yield Seller("vast", "1xRTX4090", rig.compute, rig.clock, requests, another)
+        assert rig.standin.live() == []
+
+
+@contextlib.contextmanager
+def at_hugging_face() -> Iterator[Seller]:
+    with hub_rig() as rig:
+        rig.hub.knobs.no_capacity = True
+        requests = rig.standin.requests
+
+        def another() -> Compute:
+            return huggingface_rig.another(rig.standin, rig.clock).compute
+
+        yield Seller("huggingface", "1xA100", rig.compute, rig.clock, requests, another)
+        assert rig.hub.live() == []
+
+
 def test_nor_are_vast_and_hugging_face_asked_more_often(tmp_path: Path) -> None:
-    with vast(tmp_path / "vast") as at_vast:
-        at_vast.standin.world.hosts.clear()
-        seller = Seller(
-            "vast", "1xRTX4090", at_vast.compute, at_vast.clock, at_vast.standin.requests
-        )
+    with at_vast(tmp_path / "vast") as seller:
         check_waiting(seller, tmp_path / "home-v")
-        assert at_vast.standin.live() == []
-    with hub_rig() as at_hub:
-        at_hub.hub.knobs.no_capacity = True
-        jobs = at_hub.standin.requests
-        check_waiting(
-            Seller("huggingface", "1xA100", at_hub.compute, at_hub.clock, jobs), tmp_path / "home-h"
-        )
-        assert at_hub.hub.live() == []
+    with at_hugging_face() as seller:
+        check_waiting(seller, tmp_path / "home-h")
+
+
+def test_nor_are_they_by_two_runs(tmp_path: Path) -> None:
+    with at_vast(tmp_path / "vast") as seller:
+        check_waiting_together(seller, tmp_path / "home-v", 2)
+    with at_hugging_face() as seller:
+        check_waiting_together(seller, tmp_path / "home-h", 2)

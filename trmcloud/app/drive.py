@@ -55,7 +55,15 @@ from trmcloud.core.control.run_state import (
     RunState,
     State,
 )
-from trmcloud.core.control.waiting import allows_waiting, idle_s, is_over, is_waiting
+from trmcloud.core.control.waiting import (
+    NO_OTHERS,
+    OtherWaits,
+    allows_waiting,
+    idle_s,
+    is_over,
+    is_waiting,
+    other_waits,
+)
 from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
@@ -280,7 +288,7 @@ class RunDriver:
         waiting = self._known is not None and _has_no_pod(self._known)
         if self._swept_at is None:
             self._swept_at = now
-        elif _is_due(self._swept_at, _IDLE_SWEEP_EVERY_S if waiting else _SWEEP_EVERY_S, now):
+        elif _is_due(self._swept_at, self._idle_every_s() if waiting else _SWEEP_EVERY_S, now):
             # A pod that came late, or came twice, is nobody's: whoever is up ends it.
             self._swept_at = now
             reap.sweep(self.context)
@@ -308,6 +316,7 @@ class RunDriver:
                 seen,
                 self.context.wall(),
                 attended=self.errands,
+                others=self._others(run),
             )
             if not decision.events:
                 break
@@ -386,7 +395,22 @@ class RunDriver:
         held_s = later_s if self._unlisted and 0.0 < later_s <= _LONGEST_UNLISTED_S else 0.0
         if not is_waiting(run) or is_over(run, now, self.context.clock.now()):
             return held_s
-        return max(held_s, idle_s(run, run.plan, now))
+        return max(held_s, idle_s(run, run.plan, now, self._others(run)))
+
+    def _others(self, run: RunState) -> OtherWaits:
+        """The other runs of this home that wait for a machine, if this one does."""
+        if not is_waiting(run):
+            return NO_OTHERS
+        return other_waits(
+            self.context.ledger.read().runs.values(), run.run_id, self.context.wall()
+        )
+
+    def _idle_every_s(self) -> float:
+        """Return the pause between two sweeps while nothing is rented; the runs that wait share
+        them: each sweep asks for all providers of the home."""
+        runs = self.context.ledger.read().runs.values()
+        others = other_waits(runs, self.run_id, self.context.wall())
+        return (1 + others.count) * _IDLE_SWEEP_EVERY_S
 
     def _note_list(self, run: RunState, seen: Observation) -> None:
         """Ask less and less often for a list that cannot be had, while a machine is waited for."""
@@ -404,7 +428,7 @@ class RunDriver:
         if not awaiting_bill(run):
             return run
         now = self.context.wall()
-        every_s = _IDLE_SWEEP_EVERY_S if is_waiting(run) else _BILLS_EVERY_S
+        every_s = self._idle_every_s() if is_waiting(run) else _BILLS_EVERY_S
         if not _is_due(self._billed_at, every_s, now):
             return run
         self._billed_at = now

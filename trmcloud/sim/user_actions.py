@@ -308,6 +308,8 @@ class UserActions:
         fine = (
             Outcome.FINISHED, Outcome.LANDED, Outcome.GATE_FAILED, Outcome.NEXT_PHASE_REFUSED,
         )  # fmt: skip
+        if run.outcome is Outcome.FAILED and self._came_too_late(run):
+            return
         if run.outcome not in fine:
             check.fail("wasteful", f"{run.run_id} was healthy and {run.outcome.value}")  # type: ignore[union-attr]
         shapes = wish.shapes
@@ -332,6 +334,19 @@ class UserActions:
             if lived < promised - 60.0:
                 check.fail("wasteful", f"{run.run_id} landed {promised - lived:.0f} s early")
 
+    def _came_too_late(self, run: RunState) -> bool:
+        """Whether its machine booted for so long that too little of its time was left to train."""
+        if self._has_trained(run.run_id) or run.result_at is None:
+            return False
+        made = [
+            rented.pod.lease
+            for account in self.world.accounts.values()
+            for rented in account.pods.values()
+            if rented.run_id == run.run_id
+        ]
+        least_s = max((lease.min_useful_s for lease in made), default=0.0) + _NOTICED_S
+        return bool(made) and run.generations[-1].soft_stop_at - run.result_at <= least_s
+
     def _judge_refusal(self, wish: SimRun, run: RunState) -> None:
         """A next phase is refused where it would not fit, and only there."""
         generation, last = run.generations[-1], list(wish.shapes.values())[-1]
@@ -343,6 +358,8 @@ class UserActions:
             )
 
 
+_NOTICED_S = 5.0
+"""Until the controller has read what an agent says of its end."""
 _NOT_OF_A_MOVE = (
     *(Outcome.LOST, Outcome.UNREPORTED, Outcome.FAILED, Outcome.KILLED, Outcome.UNFIT),
     *(Outcome.STOPPED, Outcome.NOT_STARTED, Outcome.NO_MACHINE),

@@ -17,6 +17,7 @@ from trmcloud.core.control.controller import decide
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.observation import Bill, BootTrouble, Observation, PodSeen, PodStatus
 from trmcloud.core.control.run_state import RunState, State, apply_event
+from trmcloud.core.control.waiting import NO_OTHERS, OtherWaits
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Interval, Plan
 
@@ -128,6 +129,7 @@ def ask(
     plan: StubPlan = PLAN,
     traits: ProviderTraits = TRAITS,
     attended: bool = True,
+    others: OtherWaits = NO_OTHERS,
 ) -> Decision:
     seen = Observation(
         pods=pods if isinstance(pods, DatedFact | UnknownSince) else DatedFact(tuple(pods), now),
@@ -143,7 +145,8 @@ def ask(
         clock=clock,
     )
     planned = cast(Plan, plan)
-    return decide(run, planned, "abcd1234", traits, seen, now, attended=attended)
+    known = (run, planned, "abcd1234", traits, seen, now)
+    return decide(*known, attended=attended, others=others)
 
 
 def follow(run: RunState, now: float, **seen: Any) -> tuple[RunState, tuple[Action, ...]]:

@@ -720,7 +720,27 @@ def test_beyond_the_hard_stop_a_report_does_not_keep_a_missed_pod() -> None:
     run = apply(running(), ev.PodMissed(1, heard_at=AT + 95), at=AT + 100)
     assert run.generation is not None
     late = run.generation.hard_stop_at + 1
-    gone = ask(run, late, absent_lists=9, traits=LAGGING, report=a_report(run, at=late))
+    lives = a_report(run, at=late)
+    owed = ask(run, late, absent_lists=9, traits=LAGGING, report=lives)
+    assert owed.events == ()
+    (action,) = owed.actions
+    assert (action.verb, sentence(action.reason)) == (TERMINATE, "hard stop")
+    run = apply(run, ev.ActionStarted(action.id, TERMINATE), at=late)
+    failed = ev.ActionFailed(action.id, TERMINATE, FailureKind.ERROR, "busy")
+    refused = apply(run, failed, at=late)
+    (again,) = ask(refused, late + 120, absent_lists=9, traits=LAGGING, report=lives).actions
+    assert again.verb == TERMINATE, "no answer is no reason to give it up"
+    run = apply(run, ev.ActionFinished(action.id, TERMINATE), at=late)
+    gone = ask(run, late + 5, absent_lists=9, traits=LAGGING, report=lives)
+    assert gone.events == (ev.PodGone(1, late + 5),), "it was billed until then at the most"
+
+
+def test_one_that_was_silent_beyond_its_hard_stop_is_owed_nothing() -> None:
+    run = apply(running(), ev.PodMissed(1, heard_at=AT + 95), at=AT + 100)
+    assert run.generation is not None
+    late = run.generation.hard_stop_at + 1
+    last = a_report(run, at=AT + 95)
+    gone = ask(run, late, absent_lists=9, traits=LAGGING, report=last)
     assert gone.events == (ev.PodGone(1, AT + 100),)
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -37,6 +38,7 @@ from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import (
+    NO_OTHERS,
     ask_rate,
     asks,
     end_of_wait,
@@ -44,6 +46,7 @@ from trmcloud.core.control.waiting import (
     idle_s,
     is_over,
     is_waiting,
+    other_waits,
     spent_on_boots,
 )
 from trmcloud.core.errors import Outcome
@@ -80,7 +83,7 @@ def waiting(
 def refused(run: RunState, at: float, kind: str = "no_capacity", retry_s: float = 0.0) -> RunState:
     """Its create was answered so, and is put on record."""
     assert run.state is State.RENTING
-    name = f"r1/g{len(run.generations)}/create/1"
+    name = f"{run.run_id}/g{len(run.generations)}/create/1"
     answer = ev.ActionFailed(name, CREATE, FailureKind(kind), f"it said {kind}", retry_s)
     run = apply(run, ev.ActionStarted(name, CREATE), at=at)
     return apply(run, answer, at=at)
@@ -100,6 +103,26 @@ def play(
             continue
         now += max(1.0, idle_s(run, of(plan), now)) if run.live else 0.0
     return run, asked
+
+
+def planned(run: RunState, plan: StubPlan, run_id: str = "r2") -> RunState:
+    recorded: Any = SimpleNamespace(plan=plan, spec=plan.spec)
+    return replace(run, run_id=run_id, recorded_plan=recorded)
+
+
+def play_together(runs: list[RunState], plan: StubPlan, until: float) -> list[tuple[float, str]]:
+    """Everything is refused to runs that wait side by side; (when which of them asked)."""
+    now, asked = AT, []
+    while now < until:
+        for at, run in enumerate(runs):
+            others = other_waits(runs, run.run_id, now)
+            run, actions = follow(run, now, plan=plan, traits=RUNPOD, others=others)
+            if actions:
+                asked.append((now, run.run_id))
+                run, _ = follow(refused(run, now), now, plan=plan, traits=RUNPOD, others=others)
+            runs[at] = run
+        now += 30.0
+    return asked
 
 
 def never_boots(run: RunState, plan: StubPlan, at: float) -> tuple[RunState, float]:
@@ -148,6 +171,31 @@ def test_a_run_that_does_not_wait_tries_each_candidate_once() -> None:
     run, asked = play(reserved(RICH), PLAN, AT + HOUR_S)
     assert [name for _, name in asked] == ["here", "here-too", "there"]
     assert run.outcome is Outcome.NOT_STARTED
+
+
+@pytest.mark.parametrize("number", [2, 3, 7])
+def test_runs_that_wait_at_one_provider_share_its_pace(number: int) -> None:
+    runs = [planned(waiting(), ALONE, f"r{n}") for n in range(1, number + 1)]
+    asked = play_together(runs, ALONE, AT + 5 * HOUR_S)
+    gaps = [after - before for (before, _), (after, _) in itertools.pairwise(asked)]
+    assert min(gaps) >= 0.8 * ASK_EVERY_S
+    counts = Counter(who for _, who in asked)
+    assert set(counts) == {run.run_id for run in runs}
+    assert max(counts.values()) <= 2 * min(counts.values()) + 1
+    assert len(asked) >= 5 * HOUR_S / ASK_EVERY_S / 2, "as often as one would"
+
+
+def test_runs_that_wait_elsewhere_or_have_ended_share_nothing() -> None:
+    mine, there = waiting(), StubPlan((THERE,))
+    elsewhere, _ = play(planned(waiting(), there), there, AT + 60)
+    others = other_waits([elsewhere], "r1", AT + 60)
+    assert (others.count, dict(others.at)) == (1, {"vast": 1})
+    assert idle_s(mine, of(ALONE), AT + 60, others) == 0.0
+    here, _ = play(planned(waiting(HOUR_S), ALONE), ALONE, AT + 60)
+    assert idle_s(mine, of(ALONE), AT + 60, other_waits([here], "r1", AT + 60)) > 0.0
+    for ended in (stopped(here, AT + 60), replace(running(), run_id="r2"), mine):
+        assert other_waits([ended], "r1", AT + 60) == NO_OTHERS
+    assert other_waits([here], "r1", AT + 2 * HOUR_S) == NO_OTHERS
 
 
 def test_it_is_asked_for_by_whoever_stays_alone() -> None:

@@ -451,6 +451,27 @@ def test_d64_fits_by_sharding_and_what_is_set_by_hand_stays() -> None:
         plan_for(recipe, table, **wish, overrides=(("sharding", "ddp"),))
 
 
+def test_a_filled_run_has_the_steps_of_a_fast_machine_and_the_time_of_a_likely_one() -> None:
+    recipe = load_recipe("speedrun")
+    table = [Offer("H100-SXM", 8, "runpod", "any", "i", Usd(16), False, NOW, "test")]
+    wish: dict[str, Any] = {"phases": ("train",), "hardware": "8xH100-SXM"}
+    [made] = plan_for(recipe, table, **wish, budget=Usd(1000), fill=True).candidates
+    [phase] = made.phases
+    likely = phase.parts_s["training"] / phase.step_s.p50
+    assert phase.settings.steps >= likely / 0.75
+    per_step = phase.settings.tokens_per_step(8)
+    assert phase.tokens == phase.settings.steps * per_step, "data for all of them"
+    assert made.hours.p10 == made.hours.p50 == made.hours.p90 <= made.hard_stop_s / 3600
+    assert phase.seconds.p10 == phase.seconds.p90
+    assert Usd(970) < made.cost_p50 <= made.worst_case <= Usd(1000)
+    told = next(reason.text for reason in made.reasons if "ended by the clock" in reason.text)
+    least, most = (int(n.replace(",", "")) for n in re.findall(r"[\d,]{4,}", told))
+    assert least < likely < most <= phase.settings.steps
+    by_time = plan_for(recipe, table, **wish, deadline_at=NOW + 36_000.0, fill=True)
+    [made] = by_time.candidates
+    assert 9.5 < made.hours.p50 < 10.0
+
+
 @pytest.mark.parametrize(
     ("name", "hardware"),
     [

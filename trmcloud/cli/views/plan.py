@@ -340,7 +340,8 @@ def _headline(plan: Plan) -> str:
     spec = plan.spec
     first = plan.recommended or next(iter(plan.candidates), None)
     tokens = sum(phase.tokens for phase in first.phases) if first is not None else 0
-    parts = [spec.recipe, " + ".join(spec.phases), f"{count(tokens)} tokens"]
+    most = "at most " if spec.fills else ""
+    parts = [spec.recipe, " + ".join(spec.phases), f"{most}{count(tokens)} tokens"]
     parts.append(f"budget {spec.budget}" if spec.budget is not None else "no budget")
     if spec.fills:
         parts.append("filled")

@@ -233,9 +233,12 @@ def why_land(
 
 
 def is_watched(run: RunState) -> bool:
-    """Whether the balance of the provider of a run's machine is to be read while it is rented."""
+    """Whether the balance of the provider of a run's machine is to be read while it is rented: not
+    while it is asked for, which a run that waits does many times in vain."""
     generation = run.generation
-    return run.live and generation is not None and generation.open and run.balance_policy != IGNORE
+    if generation is None or generation.up_at is None or not generation.open:
+        return False
+    return run.live and run.balance_policy != IGNORE
 
 
 def look_every_s(share: float) -> float:

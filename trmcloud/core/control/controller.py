@@ -45,6 +45,7 @@ from trmcloud.core.control.pod_facts import (
     failed_late,
     find_pod,
     has_reported_since,
+    is_owed_an_end,
     last_word,
     moving_reason,
     note_absence,
@@ -65,6 +66,8 @@ from trmcloud.core.control.renting import (
 )
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.control.waiting import (
+    NO_OTHERS,
+    OtherWaits,
     allows_waiting,
     asks,
     came_to_nothing,
@@ -183,16 +186,19 @@ def decide(
     now: float,
     *,
     attended: bool = True,
+    others: OtherWaits = NO_OTHERS,
 ) -> Decision:
     """Return the events of one run, and the actions that they need.
 
     The caller appends ``events`` and asks again until none are left, then carries out
-    ``actions``. ``now`` is epoch seconds; ``attended``: whether the caller stays with the run.
+    ``actions``. ``now`` is epoch seconds; ``attended``: whether the caller stays with the run;
+    ``others``: the other runs that wait for a machine.
     """
     if run.state is State.RESERVED:
         if run.generations and _previous_pod_may_exist(run, ledger_id, seen):
             return Decision()
-        return intend(run, plan, ledger_id, traits, now, seen.clock, attended=attended)
+        clock = seen.clock
+        return intend(run, plan, ledger_id, traits, now, clock, attended=attended, others=others)
     if run.state is State.RENTING:
         return await_pod(run, traits, seen, now)
     if run.state in (State.BOOTING, State.RUNNING, State.ENDING):
@@ -299,7 +305,7 @@ def _watch(
         return Decision(events=left)
     if run.state is State.BOOTING and (late := failed_late(run, seen, generation)):
         return Decision(events=late)
-    gone = proven_end(run, seen, generation, traits)
+    gone = _proven_end(run, seen, generation, traits)
     if gone is not None and _lives_unlisted(seen, generation):
         return Decision(events=(ev.PodFound(generation.number),))
     if gone is not None and report is not None:
@@ -334,6 +340,15 @@ def _watch(
     save = _save(run, generation, report, pod_id, now)
     actions = tuple(a for a in (save, errand) if a)
     return Decision(actions=actions) if actions else NOTHING
+
+
+def _proven_end(
+    run: RunState, seen: Observation, generation: Generation, traits: ProviderTraits
+) -> float | None:
+    """When the pod ended; None while that is not proven, or its end has yet to be asked for."""
+    gone = proven_end(run, seen, generation, traits)
+    unlisted = gone is not None and find_pod(seen, generation) is None
+    return None if unlisted and is_owed_an_end(run, seen, generation) else gone
 
 
 def _lives_unlisted(seen: Observation, generation: Generation) -> bool:
@@ -378,7 +393,7 @@ def decide_standby(
         return Decision(events=(ev.AgentUp(generation.number),))
     if standby.state is State.BOOTING and (late := failed_late(standby, seen, generation)):
         return Decision(events=late)
-    gone = proven_end(standby, seen, generation, traits)
+    gone = _proven_end(standby, seen, generation, traits)
     if gone is not None and _lives_unlisted(seen, generation):
         return Decision(events=(ev.PodFound(generation.number),))
     if gone is not None:

@@ -51,7 +51,9 @@ def proven_end(
         return None
     if not is_absent(run, seen, generation, traits):
         return None
-    return seen.pods.at if generation.missed_at is None else generation.missed_at
+    if generation.missed_at is None or _is_heard_though_missed(seen, generation):
+        return seen.pods.at  # beyond its hard stop, one that has lived on is billed until now
+    return generation.missed_at
 
 
 def is_absent(
@@ -133,14 +135,29 @@ def has_reported_since(seen: Observation, generation: Generation) -> bool:
     """Whether the agent of a missed pod has reported since, so that the pod lives and its absence
     from the lists begins anew.
 
-    Both dates are by the pod's clock, which need not agree with ours: the last report of a pod that
-    is gone stays where it was. Beyond the hard stop a report proves nothing: a hostile host could
-    send them for ever.
+    Beyond the hard stop a report proves nothing: a hostile host could send them for ever. See
+    ``is_owed_an_end``.
     """
-    report = own_report(seen, generation)
-    if report is None or generation.missed_at is None or not isinstance(seen.pods, DatedFact):
+    if not isinstance(seen.pods, DatedFact) or seen.pods.at >= generation.hard_stop_at:
         return False
-    if seen.pods.at >= generation.hard_stop_at:
+    return _is_heard_though_missed(seen, generation)
+
+
+def is_owed_an_end(run: RunState, seen: Observation, generation: Generation) -> bool:
+    """Whether a missed pod that reports beyond its hard stop was not yet asked to end with an
+    answer of its provider: such a pod may run on unlisted, and is not given up before that. What
+    its host sends can put this off no further."""
+    if not isinstance(seen.pods, DatedFact) or seen.pods.at < generation.hard_stop_at:
+        return False
+    answered = any(tried.finished for tried in run.tries(generation, TERMINATE))
+    return not answered and _is_heard_though_missed(seen, generation)
+
+
+def _is_heard_though_missed(seen: Observation, generation: Generation) -> bool:
+    """Both dates are by the pod's clock, which need not agree with ours: the last report of a pod
+    that is gone stays where it was."""
+    report = own_report(seen, generation)
+    if report is None or generation.missed_at is None:
         return False
     since = generation.missed_heard_at or generation.missed_at
     return report.at > since + LAST_REPORTS_S

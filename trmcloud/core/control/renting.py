@@ -26,6 +26,8 @@ from trmcloud.core.control.pod_facts import failed_late, find_pod, is_absent, no
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.control.waiting import (
+    NO_OTHERS,
+    OtherWaits,
     allows_waiting,
     ask_rate,
     came_to_nothing,
@@ -76,7 +78,10 @@ def make_lease(
 
     Where two phases share the time, the first may take 1.5 × its P90, or what is left beside the
     second's P90 if that is more; where the budget ends before the recipe, each gets its share of
-    the time as the Plan's P50 divide it. ``hold`` and ``uploads``: see ``Lease``;
+    the time as the Plan's P50 divide it. Where the last phase fills the time, those before it get
+    1.5 × their P90, as far as that leaves the others half of theirs.
+
+    ``hold`` and ``uploads``: see ``Lease``;
     ``stop``: when a phase no longer pays; ``set_by_hand`` and ``last_rungs``: see ``recoverable``;
     ``command``: what is run in place of a recipe's trainer, for at most ``most_s`` seconds from its
     start; 0: as long as the lease lasts. ``stands_by_s``: for so long it may wait, once it is
@@ -94,11 +99,12 @@ def make_lease(
         allowed_s = most_s if command is not None else 0.0
         if index + 1 < len(phases):
             rest_s = sum(p.seconds.p90 for p in phases[index + 1 :])
-            allowed_s = (
-                max(_FIRST_PHASE_SLACK * phase.seconds.p90, available_s - rest_s)
-                if fits
-                else available_s * phase.seconds.p50 / expected_s
-            )
+            slack_s = _FIRST_PHASE_SLACK * phase.seconds.p90
+            share_s = available_s * phase.seconds.p50 / expected_s
+            allowed_s = max(slack_s, available_s - rest_s) if fits else share_s
+            if not fits and run.recorded_plan is not None and run.spec.fills:
+                least_s = sum(p.seconds.p50 for p in phases[index + 1 :]) / 2
+                allowed_s = max(share_s, min(slack_s, available_s - least_s))
         shares.append(
             PhaseLease(
                 *(phase.name, allowed_s, _trained_s(phase), phase.flops),
@@ -167,16 +173,17 @@ def intend(
     clock: Instant | None = None,
     *,
     attended: bool = True,
+    others: OtherWaits = NO_OTHERS,
 ) -> Decision:
-    """Decide on a run without a machine. ``attended``: see ``decide``; one that waits is rented for
-    by whoever stays with it."""
+    """Decide on a run without a machine. ``attended`` and ``others``: see ``decide``; only a
+    process that stays rents for one that waits."""
     lost = lost_machines(run, plan)
     if run.stop is not None:
         kind = ReasonKind.STOPPED_UNREPORTED if lost else ReasonKind.STOPPED_UNRENTED
         return Decision(events=(ev.Closed(Outcome.STOPPED.value, make_reason(kind)),))
     waits, over = allows_waiting(run), is_over(run, now, clock)
     if waits and not over and candidates_left(run, plan):
-        candidate = due_candidate(run, plan, now) if attended else None
+        candidate = due_candidate(run, plan, now, others) if attended else None
         if candidate is None:
             return Decision()
     elif waits and (over or failed_boots(run)) and not lost:

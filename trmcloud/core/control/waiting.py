@@ -9,12 +9,18 @@ comes to the same instant.
 A provider is asked every eight minutes, give or take a fifth, whatever the number of candidates
 there; their first ones are tried at once. One that says that it is asked too often is asked half
 as often each time it says so, and never before the time that it names.
+
+Runs of one home that wait at the same provider share this pace, whatever their number: one of N
+asks N times as rarely, and none within eight minutes of another one's question.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
 
 from trmcloud.core.clock import Instant
 from trmcloud.core.control.actions import CREATE
@@ -25,6 +31,7 @@ from trmcloud.core.control.run_state import ActionState, Generation, RunState, S
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.spec.boots import ASK_EVERY_S, boot_cost
 from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.values import dataclass
 
 _JITTER = 0.2
 _LONGEST_PAUSE_S = 1800.0
@@ -33,6 +40,20 @@ _LONGEST_TOLD_S = 6 * 3600.0
 """No longer pause that a provider asks for is kept."""
 AT_ONCE = 3
 """So many candidates of a provider are tried one after the other when the wait begins."""
+
+
+@dataclass(frozen=True)
+class OtherWaits:
+    """The other runs of a home that wait for a machine. ``count``: their number; ``at``: how many
+    of them wait at each provider; ``until``: by provider, when their questions of before allow the
+    next one (epoch s)."""
+
+    count: int = 0
+    at: Mapping[str, int] = field(default_factory=dict)
+    until: Mapping[str, float] = field(default_factory=dict)
+
+
+NO_OTHERS = OtherWaits()
 
 
 def is_waiting(run: RunState) -> bool:
@@ -87,16 +108,38 @@ def candidates_left(run: RunState, plan: Plan) -> tuple[Candidate, ...]:
     return tuple(sorted(ordered, key=lambda c: (failed.count(c.id), tried.count(c.id))))
 
 
-def due_candidate(run: RunState, plan: Plan, now: float) -> Candidate | None:
+def other_waits(runs: Iterable[RunState], run_id: str, now: float) -> OtherWaits:
+    """Return the runs among ``runs``, but for ``run_id``, that share its pace at ``now``."""
+    count, at, until = 0, Counter[str](), dict[str, float]()
+    for run in runs:
+        states = (State.RESERVED, State.RENTING)
+        if run.run_id == run_id or run.state not in states or not allows_waiting(run):
+            continue
+        if is_over(run, now):
+            continue
+        count += 1
+        with suppress(ValueError, KeyError, TypeError):  # a plan that this version cannot read
+            at.update({candidate.provider for candidate in candidates_left(run, run.plan)})
+        last = {asked.provider: asked for asked in asks(run)}
+        for asked in last.values():
+            pause_s = _jittered(run, asked, ASK_EVERY_S)
+            left_s = _left_s(run, asked, pause_s, now)
+            until[asked.provider] = max(until.get(asked.provider, 0.0), now + left_s)
+    return OtherWaits(count, at, until)
+
+
+def due_candidate(
+    run: RunState, plan: Plan, now: float, others: OtherWaits = NO_OTHERS
+) -> Candidate | None:
     """The candidate to ask for now; None while each provider is left alone."""
-    due = (c for c in candidates_left(run, plan) if _is_due(run, c, now))
+    due = (c for c in candidates_left(run, plan) if _pause_left_s(run, c, now, others) <= 0.0)
     return next(due, None)
 
 
-def idle_s(run: RunState, plan: Plan, now: float) -> float:
+def idle_s(run: RunState, plan: Plan, now: float, others: OtherWaits = NO_OTHERS) -> float:
     """Seconds until a waiting run asks next, or its time has passed; 0: now."""
     until = run.wait.until_at - now if run.wait is not None else 0.0
-    pauses = [_pause_left_s(run, c, now) for c in candidates_left(run, plan)]
+    pauses = [_pause_left_s(run, c, now, others) for c in candidates_left(run, plan)]
     return max(0.0, min([until, *pauses])) if pauses else 0.0
 
 
@@ -160,20 +203,21 @@ def _create(run: RunState, generation: Generation) -> ActionState | None:
     return tries[-1] if tries else None
 
 
-def _is_due(run: RunState, candidate: Candidate, now: float) -> bool:
-    return _pause_left_s(run, candidate, now) <= 0.0
-
-
-def _pause_left_s(run: RunState, candidate: Candidate, now: float) -> float:
+def _pause_left_s(run: RunState, candidate: Candidate, now: float, others: OtherWaits) -> float:
     """Seconds for which the candidate's provider is still left alone."""
-    there = [g for g in asks(run) if g.provider == candidate.provider]
-    if not there or there[-1].not_made is None:
+    provider = candidate.provider
+    there = [g for g in asks(run) if g.provider == provider]
+    if there and there[-1].not_made is None:
         return 0.0  # what boots and fails is followed at once: the boot budget bounds that
+    others_s = max(0.0, others.until.get(provider, 0.0) - now)
+    number = others.at.get(provider, 0)
+    if not there:
+        return others_s
     throttled = any(_throttled(run, there))
     first_round = len(there) < AT_ONCE and candidate.id not in {g.candidate_id for g in there}
-    if first_round and not throttled:
-        return 0.0
-    return pause_left_s(run, there, now, ASK_EVERY_S)
+    if first_round and not throttled and not number:
+        return others_s
+    return max(others_s, pause_left_s(run, there, now, (1 + number) * ASK_EVERY_S))
 
 
 def pause_left_s(run: RunState, there: Sequence[Generation], now: float, every_s: float) -> float:
@@ -181,12 +225,18 @@ def pause_left_s(run: RunState, there: Sequence[Generation], now: float, every_s
     the last of which it did not give: ``every_s`` and jitter, longer where it asks for that."""
     last, create = there[-1], _create(run, there[-1])
     throttled = sum(1 for _ in _throttled(run, there))
-    pause_s = every_s * (1 - _JITTER + 2 * _JITTER * _fraction(run, last))
+    pause_s = _jittered(run, last, every_s)
     pause_s = min(pause_s * 2**throttled, max(_LONGEST_PAUSE_S, pause_s))
     if create is not None:
         pause_s = max(pause_s, min(create.retry_s, _LONGEST_TOLD_S))
+    return _left_s(run, last, pause_s, now)
+
+
+def _left_s(run: RunState, asked: Generation, pause_s: float, now: float) -> float:
+    """Seconds that are left at ``now`` of a pause that began with the answer to a question."""
+    create = _create(run, asked)
     ended_at = create.ended_at if create is not None else None
-    passed_s = now - (ended_at if ended_at is not None else last.intended_at)
+    passed_s = now - (ended_at if ended_at is not None else asked.intended_at)
     # A clock that was set back must not put off the next question until it has caught up.
     return pause_s - passed_s if -pause_s < passed_s else 0.0
 
@@ -197,6 +247,10 @@ def _throttled(run: RunState, there: Sequence[Generation]) -> Iterator[Generatio
         if create_failure(run, generation) is not FailureKind.THROTTLED:
             return
         yield generation
+
+
+def _jittered(run: RunState, asked: Generation, every_s: float) -> float:
+    return every_s * (1 - _JITTER + 2 * _JITTER * _fraction(run, asked))
 
 
 def _fraction(run: RunState, generation: Generation) -> float:

@@ -17,6 +17,7 @@ from trmcloud.core.planner.estimates import (
     HORIZON_S,
     HOUR_S,
     Estimates,
+    fill_steps,
     is_too_long,
     landing_point,
 )
@@ -252,7 +253,9 @@ def _reasons(
     if offer.spot:
         add(RemarkTopic.PLACE, f"interruptions: {rate_words(interruptions_of(offer.provider))}")
     filled = spec.fills and row.useful
-    add(RemarkTopic.SETTINGS if filled else RemarkTopic.NEED, *_limits_met(row, spec, soft_s, now))
+    if filled:
+        add(RemarkTopic.PRICE, *_of_filling(row, spec, now))
+    add(RemarkTopic.NEED, *_limits_met(row, spec, soft_s, now))
     if outlook.kept_gb >= 100:
         price = row.storage.cost(outlook.seconds.p50)
         kept = f"checkpoints kept take {outlook.kept_gb:,.0f} GB: {price} with a week after the run"
@@ -316,6 +319,20 @@ def _of_a_command(row: RankedOffer, spec: RunSpec) -> list[str]:
     return [f"{per_dollar:,.2f} hours a dollar; told to stop when {until}, unless it ends before"]
 
 
+def _of_filling(row: RankedOffer, spec: RunSpec, now: float) -> list[str]:
+    """Return the steps that a run makes whose end is the clock's."""
+    outlook, allowed_s = row.outlook, seconds_allowed(row, spec, now)
+    if math.isinf(allowed_s):
+        return []
+    last, steps = outlook.phases[-1], fill_steps(outlook, allowed_s)
+    per_hour = HOUR_S / outlook.times[-1].pace_s
+    tokens = outlook.tokens - round(last.tokens * (1 - steps.likely / last.settings.steps))
+    return [
+        f"{last.name}: {steps.least:,} to {steps.most:,} steps (P90 to P10), ended by the clock",
+        f"likely {steps.likely:,}, {per_hour:,.0f} per hour, {tokens:,} tokens in all",
+    ]
+
+
 def _limits_met(row: RankedOffer, spec: RunSpec, soft_s: float, now: float) -> list[str]:
     """Return the limits that budget, deadline and hours set to the run."""
     outlook = row.outlook
@@ -327,12 +344,7 @@ def _limits_met(row: RankedOffer, spec: RunSpec, soft_s: float, now: float) -> l
         return _of_a_command(row, spec)
     early = landing_point(outlook, soft_s)
     if spec.fills:
-        last = outlook.phases[-1]
-        per_hour = HOUR_S / outlook.times[-1].pace_s
-        return [
-            f"filled: {last.settings.steps:,} steps of {last.name} at {per_hour:,.0f} per hour,"
-            f" {outlook.tokens:,} tokens in all"
-        ]
+        return []
     lines = []
     p90_s = outlook.seconds.p90 + outlook.landing_s
     need = cost(row.most, p90_s) + row.storage.cost(p90_s)

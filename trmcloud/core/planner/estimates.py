@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from trmcloud.core.catalog.datasets import DataSet
@@ -467,6 +467,59 @@ def last_phase_steps(outlook: Estimates, seconds: float) -> int:
     left = seconds - outlook.startup.p50 - outlook.landing_s - _before_training_s(last)
     left -= sum(phase.seconds.p50 for phase in outlook.phases[:-1])
     return max(0, math.floor(left / last.pace_s))
+
+
+FASTER = 0.75
+"""A filled phase is planned for steps that take no more than this share of their P50: what follows
+from the tables alone was off by more than its own P10 in rows of new sources."""
+
+
+class FillSteps(NamedTuple):
+    """Steps of the last phase that fit into its money and time: at P90, at P50, at P10, and the
+    number that is planned, which no machine is expected to reach before the clock ends it."""
+
+    least: int
+    likely: int
+    most: int
+    planned: int
+
+
+def fill_steps(outlook: Estimates, seconds: float) -> FillSteps:
+    """Return the steps of the last phase where ``seconds`` since the pod's start end it, with the
+    landing reserve kept; at least one each."""
+    last = outlook.times[-1]
+    likely = max(1, last_phase_steps(outlook, seconds))
+
+    def fit(part: Callable[[Interval], float]) -> int:
+        left = seconds - part(outlook.startup) - outlook.landing_s
+        left -= part(last.start) + part(last.data) + part(last.compile)
+        left -= sum(part(phase.seconds) for phase in outlook.phases[:-1])
+        return max(1, math.floor(left / (last.pace_s * part(last.step) / last.step.p50)))
+
+    least, most = fit(lambda each: each.p90), fit(lambda each: each.p10)
+    return FillSteps(least, likely, most, max(most, math.ceil(likely / FASTER)))
+
+
+def filled_outlook(likely: Estimates, planned: Estimates) -> Estimates:
+    """Return the outlook of a run whose last phase the clock ends: the time and price of
+    ``likely``, whose steps are those at P50, with the settings and the data of ``planned``, which
+    has more. It takes as long however fast the machine is."""
+    last, more = likely.phases[-1], planned.phases[-1]
+    takes = last.seconds.p50
+    timed = replace(
+        last,
+        settings=more.settings,
+        tokens=more.tokens,
+        flops=more.flops,
+        seconds=Interval(takes, takes, takes),
+    )
+    whole = likely.seconds.p50
+    return likely._replace(
+        phases=(*likely.phases[:-1], timed),
+        seconds=Interval(whole, whole, whole),
+        data=planned.data,
+        kept_gb=planned.kept_gb,
+    )
 
 
 def _before_training_s(time: PhaseTime) -> float:

@@ -47,7 +47,7 @@ from trmcloud.core.planner.candidates import (
     with_break_even,
 )
 from trmcloud.core.planner.command_outlook import CommandProbe, command_outlook
-from trmcloud.core.planner.estimates import HOUR_S, last_phase_steps, outlook_on
+from trmcloud.core.planner.estimates import HOUR_S, fill_steps, filled_outlook, outlook_on
 from trmcloud.core.planner.ranking import PlanningInputs, nearest_offer, rank
 from trmcloud.core.planner.roofline import MeasuredSpeed, needs_float8, refuse_float8
 from trmcloud.core.planner.speed import is_trained, why_untrained
@@ -351,18 +351,22 @@ def _own_offer(spec: RunSpec, local: LocalMachine, now: float) -> Offer:
 
 
 def _filled(row: RankedOffer, given: PlanningInputs) -> RankedOffer:
-    """``row`` with the last phase as long as its money and time."""
+    """``row`` with the last phase as long as its money and time. The clock ends it: it is planned
+    with more steps than a machine at P50 makes, so that a faster one does not end early."""
     allowed_s = seconds_allowed(row, given.spec, given.now)
     if not row.useful or math.isinf(allowed_s):
         return row
-    steps = max(1, last_phase_steps(row.outlook, allowed_s))
-    outlook = outlook_on(
-        given.recipe, given.spec, row.outlook.machine,
-        fitted=row.outlook.fitted, tokens_available=given.tokens_available, source=given.source,
-        interruptions=interruptions_of(row.offer.provider) if row.offer.spot else None,
-        last_steps=steps,
+    steps = fill_steps(row.outlook, allowed_s)
+    likely, planned = (
+        outlook_on(
+            given.recipe, given.spec, row.outlook.machine,
+            fitted=row.outlook.fitted, tokens_available=given.tokens_available,
+            source=given.source, last_steps=count,
+            interruptions=interruptions_of(row.offer.provider) if row.offer.spot else None,
+        )
+        for count in (steps.likely, steps.planned)
     )  # fmt: skip
-    return row.with_outlook(outlook)
+    return row.with_outlook(filled_outlook(likely, planned))
 
 
 def _lasting(row: RankedOffer, given: PlanningInputs) -> RankedOffer:

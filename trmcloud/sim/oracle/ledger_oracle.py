@@ -245,7 +245,14 @@ class LedgerOracle:
         if rented is None or self.undecidable.absence(rented):
             return
         if rented.hidden_for_long and self.world.queue.now >= rented.due_at:
-            return  # beyond its hard stop no report counts: see ``has_reported_since``
+            # Beyond its hard stop no report counts (``has_reported_since``), once it was asked to
+            # end: which a provider that answers to that cannot be kept from.
+            asked = run.tries(run.generations[event.generation - 1], TERMINATE)
+            if rented.ended_at is None and not asked and not self.undecidable.is_time_odd:
+                self.fail(
+                    "I2", f"{rented.pod_id} lives, and is given up before its end was asked for"
+                )
+            return
         if rented.ended_at is None:
             self.fail("I2", f"{rented.pod_id} lives, and counts as gone")
         elif event.ended_at < min(rented.ended_at, rented.shown_at) - CLOCK_OFF_S:
@@ -472,8 +479,10 @@ class CallJudge:
         lasts_s = lease.soft_stop_at - lease.granted_at
         whole_s = sum(phase.expected_s for phase in lease.phases)
         share_s = lasts_s * lease.phases[0].expected_s / whole_s
-        allowed_s = lease.phases[0].allowed_s
-        if allowed_s > share_s + 60.0 or (lasts_s > 2 * TOO_FEW_S and allowed_s < share_s / 3):
+        allowed_s, most_s = lease.phases[0].allowed_s, share_s
+        if run.spec.fills:  # what fills the time keeps half of what it was planned with
+            most_s = max(share_s, lasts_s - (whole_s - lease.phases[0].expected_s) / 2)
+        if allowed_s > most_s + 60.0 or (lasts_s > 2 * TOO_FEW_S and allowed_s < share_s / 3):
             self.fail("wasteful", f"of {lasts_s:.0f} s the first phase gets {allowed_s:.0f}")
 
     def _judge_boards(self, request: PodRequest, run: RunState, made: Generation) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.actions import TERMINATE
-from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.actions import LAND, TERMINATE
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
 from trmcloud.sim.world.account import Pod, RentedMachine, World
@@ -19,7 +19,8 @@ MOST_ASKS_PER_HOUR = 6
 """Creates of one run at one provider for a machine to move to: one in twelve minutes at most."""
 _HOUR_S = 3600.0
 _ENDED_WITHIN_S = 90.0
-"""After a wish to stop, for the end of what stands by to be asked for."""
+"""After a wish to stop, for the end of what stands by to be asked for; after the handover, for the
+working machine to be told to land."""
 
 
 class MoveJudge:
@@ -93,6 +94,19 @@ class MoveJudge:
             self.fail("I3", f"{run.run_id} lands, and no other machine holds a checkpoint")
         if not any(pod.staged for pod in pods) and not self.world.knobs.restart_wipes:
             self.fail("I3", f"{run.run_id} lands for a machine that has no files")
+        look = partial(self._still_untold, run.run_id, event.generation, now)
+        self.world.queue.after(_ENDED_WITHIN_S, look)
+
+    def _still_untold(self, run_id: str, number: int, since: float) -> None:
+        """The working machine costs money beside the other one until it has landed."""
+        run = self.world.ledger.read().runs.get(run_id)
+        if run is None or run.generation is None or run.generation.number != number:
+            return
+        if run.state is not State.RUNNING or self._is_away(run_id, since):
+            return
+        generation = run.generation
+        if generation.missed_at is None and not run.tries(generation, LAND):
+            self.fail("wasteful", f"{generation.pod_name} is not told to land for the other one")
 
     def on_moved(self, run: RunState, event: ev.Moved) -> None:
         """The machine before must be gone, and counted."""
@@ -109,16 +123,21 @@ class MoveJudge:
 
     def _still_there(self, run_id: str, number: int, since: float) -> None:
         run = self.world.ledger.read().runs.get(run_id)
-        able_since = self.world.check.exposure.able.get(run_id)
         if run is None or run.move is None or run.move.number != number:
             return
         generation = run.generations[number - 1]
-        away = able_since is None or able_since > since or self.undecidable.is_time_odd
         unseen = generation.up_at is None or generation.up_at > since
-        if away or unseen or generation.missed_at is not None or self.world.check.forgotten:
+        if unseen or generation.missed_at is not None or self._is_away(run_id, since):
             return
         if not run.tries(generation, TERMINATE):
             self.fail("wasteful", f"{generation.pod_name} stands by for a run that is to stop")
+
+    def _is_away(self, run_id: str, since: float) -> bool:
+        """Whether no controller could see to the run all the time since then."""
+        able_since = self.world.check.exposure.able.get(run_id)
+        if able_since is None or able_since > since:
+            return True
+        return self.undecidable.is_time_odd or bool(self.world.check.forgotten)
 
     # -- pods ---------------------------------------------------------------------------------
 

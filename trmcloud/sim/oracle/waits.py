@@ -17,6 +17,9 @@ from trmcloud.sim.world.account import Process, RentedMachine, World
 
 MOST_ASKS_PER_HOUR = 19
 """Creates of one run at one provider: three at once, then one in four minutes at most."""
+MOST_TOGETHER, MOST_AT_ONCE = 13, 3
+"""Creates of all runs at one provider: those of one run, and the first ones of each further run,
+which may have begun to wait once the others had ended."""
 _HOUR_S = 3600.0
 
 
@@ -26,6 +29,7 @@ class WaitJudge:
     def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
         self.world, self.fail = world, fail
         self._asked: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._together: dict[str, list[tuple[float, str]]] = defaultdict(list)
 
     def on_intent(self, run: RunState, event: ev.PodIntended, *, is_time_odd: bool) -> None:
         """``run`` is as it is with the intent."""
@@ -53,6 +57,15 @@ class WaitJudge:
         made = sum(1 for g in earlier if g.not_made is None)
         if len(recent) > MOST_ASKS_PER_HOUR + made and not is_time_odd:
             self.fail("impolite", f"{run.run_id} asks {event.provider} {len(recent)} times an hour")
+        follows_boot = bool(earlier) and earlier[-1].not_made is None
+        if not follows_boot:
+            self._together[event.provider].append((now, run.run_id))
+        together = [who for at, who in self._together[event.provider] if now - at < _HOUR_S]
+        most = MOST_TOGETHER + MOST_AT_ONCE * (len(set(together)) - 1)
+        if len(together) > most and not is_time_odd:
+            self.fail(
+                "impolite", f"runs together ask {event.provider} {len(together)} times an hour"
+            )
 
     def on_made(self, rented: RentedMachine, run: RunState | None) -> None:
         most = run.wait.most_rate if run is not None and run.wait is not None else None
