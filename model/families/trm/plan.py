@@ -55,6 +55,10 @@ class Settings(PhaseRecipe):
     supervision_weight_base: float = 5.0
     improvement_reward_scale: float = 1.0
 
+    may_be_slower: ClassVar[tuple[float, str]] = (
+        1.3,
+        "no published training applies its blocks again and again",
+    )
     why_not_sharded: ClassVar[str] = (
         "its blocks are applied again and again, and would be gathered each time"
     )

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 _IN_STOPS = ("lands at", "hard stop", "landing reserve")
 """Told by the row "stops", or by a plan's last lines, with and without -v."""
 _NOT_CHOSEN = ("off", "any", "the recipe's")
-_ALWAYS_TOLD = (RemarkTopic.NEED, RemarkTopic.PRICE, RemarkTopic.PLACE, RemarkTopic.WARNING)
+_ALWAYS_TOLD = (
+    *(RemarkTopic.NEED, RemarkTopic.PRICE, RemarkTopic.PLACE),
+    *(RemarkTopic.WARNING, RemarkTopic.RANGE),
+)
 
 
 def limit_rows(plan: Plan, *, verbose: bool) -> list[tuple[str, str]]:

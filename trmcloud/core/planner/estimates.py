@@ -344,6 +344,9 @@ def outlook_on(
             f" {_probed(chosen[0], machine):.2f} × what is modelled"
         )
         reasons.append(Remark(RemarkTopic.SETTINGS, text))
+    slower, why = chosen[0].may_be_slower
+    if why and machine.measured is None and machine.gpu is not None:
+        reasons.append(Remark(RemarkTopic.RANGE, f"may take {slower:.2g} × as long: {why}"))
     tokens = [each.steps * each.tokens_per_step(machine.processes) for each in chosen]
     data = None
     if source is not None:

@@ -196,7 +196,10 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
     if machine.nodes > 1:
         doubt = math.hypot(doubt, SEVERAL_NODES_SIGMA)
     wide = math.exp(P90_SIGMAS * doubt)  # of a log-normal
-    spread = Interval(1 / wide, 1.0, wide)
+    slow = wide
+    if not probed and machine.gpu is not None:
+        slow = math.exp(math.hypot(P90_SIGMAS * doubt, math.log(settings.may_be_slower[0])))
+    spread = Interval(1 / wide, 1.0, slow)
     step = spread.scaled(step_p50 * factor)
     per_token = step_p50 * factor / settings.tokens_per_step(machine.processes)
     forward = per_token * work.forward_flops / work.train_flops

@@ -77,6 +77,8 @@ class RemarkTopic(str, Enum):
     WARNING = "warning"
     """It would train, and teach little."""
     SETTINGS = "settings"
+    RANGE = "range"
+    """Why its range is wider than another's."""
     DATA = "data"
     PRICE = "price"
     PLACE = "place"
