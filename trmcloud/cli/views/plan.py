@@ -15,6 +15,7 @@ from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.planner.estimates import HORIZON_S, HOUR_S
+from trmcloud.core.planner.memory import USABLE_SHARE
 from trmcloud.core.spec.plan import (
     LIVE_PRICES,
     TRAINER,
@@ -332,11 +333,14 @@ def cost_text(candidate: Candidate) -> str:
 
 
 def fits_text(candidate: Candidate) -> str:
+    """The range of what it needs, of what there is; a question mark where it may not fit."""
     need, have = candidate.memory_need_gb, candidate.memory_gb
+    least, most = candidate.memory_least_gb or need, candidate.memory_most_gb or need
     if not candidate.fits_memory:
-        return f"no: {need:,.0f} > {have:,.0f} GB"
+        return f"no: {least:,.0f}–{most:,.0f} > {have:,.0f} GB"
     digits = 1 if need < 10 else 0
-    return f"{need:,.{digits}f}/{have:,.0f} GB"
+    span = f"{least:,.{digits}f}–{most:,.{digits}f}" if most > least else f"{need:,.{digits}f}"
+    return f"{span}/{have:,.0f} GB{' ?' if most > have * USABLE_SHARE else ''}"
 
 
 def _headline(plan: Plan) -> str:
@@ -452,7 +456,10 @@ def _plain(plan: Plan, rows: Sequence[Candidate], labels: Mapping[str, str]) -> 
         old = f" ({days} old{f', +{dearer}' if dearer else ''})" if age else ""
         lines.append(f"{mark} {hardware:<13}{hours} h · {dollars} · ${rate}/h{old}")
         label = labels.get(row.id, "")
-        where = where if len(where) <= _PLACE_COLUMNS else f"{where[: _PLACE_COLUMNS - 1]}…"
+        others = [label, f"{sku}, ", fits, _extras_text(row)]
+        used = 4 + sum(len(text) + 3 for text in others if text) - 3
+        room = min(_PLACE_COLUMNS, max(1, PIPE_COLUMNS - used))
+        where = where if len(where) <= room else f"{where[: room - 1]}…"
         about = " · ".join(filter(None, (label, f"{sku}, {where}", fits, _extras_text(row))))
         lines.append(f"    {about}")
     return lines

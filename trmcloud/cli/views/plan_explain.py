@@ -225,7 +225,8 @@ def _memory(c: Candidate) -> list[str]:
         for name, gb in memory._asdict().items()
         if gb or name != "snapshot"
     ]
-    return [*lines, _line("sum", f"of {c.memory_gb:,.0f} GB", f"{memory.total:,.1f} GB")]
+    span = f"of {c.memory_gb:,.0f} GB; {memory.least:,.1f} to {memory.most:,.1f} by published peaks"
+    return [*lines, _line("sum", span, f"{memory.total:,.1f} GB")]
 
 
 def _claims(c: Candidate) -> list[str]:

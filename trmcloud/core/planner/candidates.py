@@ -180,6 +180,8 @@ def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Ca
         cost_p50=cost(rate, seconds.p50) + storage.cost(seconds.p50),
         cost_p90=cost(rate, seconds.p90) + storage.cost(seconds.p90),
         memory_need_gb=outlook.memory.total,
+        memory_least_gb=outlook.memory.least,
+        memory_most_gb=outlook.memory.most,
         memory_gb=outlook.machine.memory_gb,
         fits_memory=outlook.fits,
         within_budget=row.within,

@@ -140,11 +140,11 @@ def _typed(spec: RunSpec, offer: Offer, nodes: int) -> str:
 
 KEPT_CANDIDATES = 40
 
-#: class (16: cannot be used, 8: this machine, for longer than it is recommended, 4: P90 over a
-#: limit, 2: its hours of training end before the recipe, 1: cannot be reached), the objective's two
-#: keys, position
+#: class (32: cannot be used, 16: this machine, for longer than it is recommended, 8: P90 over a
+#: limit, 4: its hours of training end before the recipe, 2: may not fit at any micro-batch, 1:
+#: cannot be reached), the objective's two keys, position
 _Order = tuple[int, float, float, int]
-_UNUSABLE, _TOO_LONG, _OVER, _UNFINISHED, _UNREACHABLE = 16, 8, 4, 2, 1
+_UNUSABLE, _TOO_LONG, _OVER, _UNFINISHED, _UNSURE, _UNREACHABLE = 32, 16, 8, 4, 2, 1
 _LEAST_SHARE = 1e-9
 """Of the recipe, that a run counts as training: dollars and hours of the whole stay finite."""
 
@@ -166,8 +166,9 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
     """The offers worth keeping, best first: of every hardware the best, then second ones, …
 
     Usable ones come before unusable ones, those within budget and deadline before the others, those
-    that finish the recipe before those whose hours of training end earlier, and those that can be
-    launched on before those that cannot; then the objective decides. It compares equal work: a run
+    that finish the recipe before those whose hours of training end earlier, those that fit at some
+    micro-batch before those that may not, and those that can be launched on before those that
+    cannot; then the objective decides. It compares equal work: a run
     that is ended earlier counts with the dollars and hours of the whole. It counts what an offer is
     planned at, an old quote with its surcharge; limits, the most it may be billed at. This machine
     comes last of what is usable where it takes longer than ``HORIZON_S``.
@@ -220,7 +221,7 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
             orders.append((place, a + hourly * b, c + hourly * d, position))
             continue
         tokens = fill.tokens(most) if most < math.inf else 0.0
-        place &= _UNREACHABLE + _TOO_LONG
+        place &= _UNREACHABLE + _UNSURE + _TOO_LONG
         place += 0 if tokens and most <= useful_most else _UNUSABLE
         orders.append((place, -tokens, hourly, position))
     orders.sort()
@@ -310,7 +311,9 @@ def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Grou
         d / share,
         _Fill(outlook, room, until_s, latency_s) if spec.fills else None,
         (outlook.hardware, outlook.machine.local is not None),
-        (_TOO_LONG if is_too_long(outlook, spec) else 0) + (_UNFINISHED if share < 1.0 else 0),
+        (_TOO_LONG if is_too_long(outlook, spec) else 0)
+        + (_UNFINISHED if share < 1.0 else 0)
+        + (_UNSURE if outlook.is_unsure else 0),
     )
 
 
