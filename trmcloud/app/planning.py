@@ -28,7 +28,7 @@ from trmcloud.core.catalog.providers import (
 from trmcloud.core.errors import ConflictError, DataError, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.command_outlook import recipe_of
-from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.planner.planning import make_plan, rented_offers
 from trmcloud.core.spec.plan import (
     FITTED,
     LIVE_PRICES,
@@ -362,6 +362,11 @@ class Planner:
         self._live: dict[tuple[str, ...], tuple[Sequence[Offer], str]] = {}
         self._offers: dict[tuple[str, ...], list[Offer]] = {}
 
+    @property
+    def home(self) -> Path:
+        """The folder of the plans, probes and records that it reads."""
+        return self._home
+
     def recipe(self, name: str) -> Recipe:
         if name not in self._recipes:
             self._recipes[name] = self.inputs.recipe(name)
@@ -479,6 +484,15 @@ class Planner:
         """
         save_plan(self._home, plan)
         return plan
+
+    def offers_for(self, spec: RunSpec) -> tuple[list[Offer], float]:
+        """(the offers of other machines that ``spec`` leaves to choose from, epoch s as of now)
+
+        Raises:
+            NotFoundError: there is none. UsageError: unknown hardware, or this machine.
+        """
+        now = self._clock()
+        return rented_offers(spec, self._known_offers(spec, now)[0], now), now
 
     def _known_offers(self, spec: RunSpec, now: float) -> tuple[Sequence[Offer], str]:
         """(what may be rented, what is to be said of live prices)"""

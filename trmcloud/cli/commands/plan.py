@@ -19,6 +19,25 @@ if TYPE_CHECKING:
 @options.with_options("plan")
 def plan(
     request: LaunchRequest,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND]", help="Your own training, from what its probe measured."
+        ),
+    ] = None,
+    hf: Annotated[
+        str,
+        typer.Option("--hf", metavar="CONFIG", help="A Hugging Face model's config.json."),
+    ] = "",
+    method: Annotated[str, typer.Option(help="With --hf: full, lora or grpo.")] = "lora",
+    hf_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hf-set",
+            metavar="KEY=N",
+            help="With --hf: sequence, batch, rank, bits=4, completion; repeatable.",
+        ),
+    ] = None,
     explain: Annotated[
         str | None, typer.Option(help="The arithmetic of one hardware.", metavar="HARDWARE")
     ] = None,
@@ -47,7 +66,24 @@ def plan(
     from trmcloud.wiring_plans import build_planner
 
     planner = build_planner(funds=_funds)
-    spec = planner.spec(request)
+    if words and hf:
+        from trmcloud.core.errors import UsageError
+
+        raise UsageError("--hf plans a model, -- COMMAND a command", next_step="leave one out")
+    if hf:
+        from trmcloud.app.finetune_plans import finetune_plan
+        from trmcloud.cli.views import finetuning
+
+        config = Path(hf).expanduser()
+        made = finetune_plan(planner, planner.spec(request), config, method, hf_set or ())
+        finetuning.show(made, as_json=as_json)
+        return
+    if words:
+        from trmcloud.app.command_plans import plan_command
+
+        spec, rests_on = plan_command(planner, request, words, Path.cwd())
+    else:
+        spec, rests_on = planner.spec(request), []
     if probe:
         _probe(planner, spec, probe)
     plan = planner.save(planner.plan(spec))
@@ -72,6 +108,8 @@ def plan(
     told = plan_view.balance_json(plan, funds, unread)
     more_json: dict[str, Any] = {} if told is None else {"balance": told}
     shown: dict[str, Any] = {"balance": plan_view.balance_text(plan, funds, unread)}
+    if rests_on:
+        shown["more"] = rests_on
     if own or kwh is not None:
         from trmcloud.cli.views.plan import own_lines
 

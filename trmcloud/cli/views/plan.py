@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -188,6 +189,8 @@ _TOLD = (TRAINER, "objective", "fill", "storage")
 SHOWN_ROWS = 10
 _PLACE_COLUMNS = 20
 """Of 80, for provider and region."""
+_COMMAND_COLUMNS = 30
+"""Of 80, for a command's words."""
 
 
 def show(
@@ -347,7 +350,11 @@ def _headline(plan: Plan) -> str:
     spec = plan.spec
     first = plan.recommended or next(iter(plan.candidates), None)
     tokens = sum(phase.tokens for phase in first.phases) if first is not None else 0
-    parts = [spec.recipe, " + ".join(spec.phases), f"{count(tokens)} tokens"]
+    if spec.command is not None:
+        steps = f"{spec.steps:,} steps" if spec.steps else "as long as it may"
+        parts = [one_line(" ".join(spec.command.words))[:_COMMAND_COLUMNS], steps]
+    else:
+        parts = [spec.recipe, " + ".join(spec.phases), f"{count(tokens)} tokens"]
     parts.append(f"budget {spec.budget}" if spec.budget is not None else "no budget")
     if spec.fills:
         parts.append("filled")
@@ -513,9 +520,23 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
         f"  lands {_clock(chosen.soft_stop_s)} after start, hard stop {_clock(chosen.hard_stop_s)},"
         f" at most {chosen.worst_case}"
     )
-    if plan.launchable:
+    if plan.launchable and plan.spec.command is not None:
+        lines.append(f"Run it: {_run_line(plan, chosen)}")
+    elif plan.launchable:
         lines.append(f"Launch it: trmcloud launch {plan.id}")
     return lines
+
+
+def _run_line(plan: Plan, chosen: Candidate) -> str:
+    """The command that runs a command of the user's own as it is planned."""
+    spec = plan.spec
+    assert spec.command is not None
+    words = ["trmcloud", "run", chosen.hardware]
+    for flag, value in (("--steps", spec.steps), ("--hours", spec.hours)):
+        words += [flag, f"{value:g}"] if value else []
+    if spec.budget is not None:
+        words += ["--budget", spec.budget.plain()]
+    return shlex.join([*words, "--", *spec.command.words])
 
 
 def _clock(seconds: float) -> str:

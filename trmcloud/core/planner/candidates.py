@@ -314,7 +314,9 @@ def _of_a_command(row: RankedOffer, spec: RunSpec) -> list[str]:
     per_dollar = 1 / float(hourly)
     until = "its hours end" if spec.hours is not None else "the budget ends"
     if spec.budget is None and spec.hours is None:
-        until = "its deadline comes"
+        until = (
+            "its deadline comes" if spec.deadline_at is not None else "P90 of its steps has passed"
+        )
     return [f"{per_dollar:,.2f} hours a dollar; told to stop when {until}, unless it ends before"]
 
 

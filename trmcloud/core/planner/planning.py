@@ -106,7 +106,7 @@ def make_plan(
     spec = _checked(spec, recipe, now)
     request = parse_hardware(spec.hardware) if spec.hardware else None
     given = PlanningInputs(spec, recipe, now, local, tokens_available, measured, source, probed)
-    chosen_from = _within_price(_matching(request, offers, given), spec, now)
+    chosen_from = _within_price(_matching(request, offers, spec, now, local, probed), spec, now)
     ranked = rank(chosen_from, given)
     if request is not None:
         _refuse_hopeless(request, ranked, offers, given)
@@ -242,14 +242,29 @@ def check_move(spec: RunSpec) -> None:
         )
 
 
+def rented_offers(spec: RunSpec, offers: Sequence[Offer], now: float) -> list[Offer]:
+    """The offers of other machines that ``spec`` leaves to choose from, by any of its limits but
+    those of money.
+
+    Raises:
+        NotFoundError: there is none. UsageError: unknown hardware, or this machine.
+    """
+    request = parse_hardware(spec.hardware) if spec.hardware else None
+    return _within_price(_matching(request, offers, spec, now), spec, now)
+
+
 def _matching(
-    request: HardwareRequest | None, offers: Sequence[Offer], given: PlanningInputs
+    request: HardwareRequest | None,
+    offers: Sequence[Offer],
+    spec: RunSpec,
+    now: float,
+    local: LocalMachine | None = None,
+    probed: CommandProbe | None = None,
 ) -> list[Offer]:
     """Offers that hardware, provider, region, number of GPUs, their memory and spot leave over.
 
     Where any hardware will do, that must hold what the command's probe saw in use.
     """
-    spec, local, now = given.spec, given.local, given.now
     refuse_float8(spec, request, local)
     if request is not None and request.is_local:
         if local is None:
@@ -272,7 +287,7 @@ def _matching(
         and (not needs_float8(spec) or GPUS[offer.sku].fp8_tflops)
     ]
     if request is None and spec.command is not None:
-        found = _with_memory(found, spec, given.probed)
+        found = _with_memory(found, spec, probed)
     if (
         request is None
         and local is not None

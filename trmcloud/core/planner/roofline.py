@@ -13,7 +13,7 @@ from trmcloud.core.catalog.torch_builds import POD_BUILD, POD_RELEASE
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import AUTO, FLOAT8, PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
-from trmcloud.core.spec.work import CAUSAL_SHARE, Work, muon_flops
+from trmcloud.core.spec.work import BACKWARD_FACTOR, CAUSAL_SHARE, Work, muon_flops
 
 # Which number format a plan counts with, where the machine is to find that out. Pure.
 
@@ -260,6 +260,8 @@ class Step(NamedTuple):
     """Compiled, or written by hand."""
     checkpointing: str = "none"
     """One of ``CHECKPOINTING``."""
+    is_frozen: bool = False
+    """The matrices learn nothing (LoRA): their gradients are not computed."""
     head_again: bool = False
     """The head runs in pieces that the backward pass computes again."""
     is_sharded: bool = False
@@ -359,8 +361,14 @@ def token_seconds(step: Step, gpu: Gpu, parameters: Parameters, share: float) ->
     )
     if not step.is_fused:
         traffic *= parameters.eager_traffic
-    ideal = 3 * (blocks + head) + attention + traffic
-    return TokenTime(3 * (blocks + head), attention, traffic, ideal / share - ideal)
+    matmul = _passes(step) * (blocks + head)
+    ideal = matmul + attention + traffic
+    return TokenTime(matmul, attention, traffic, ideal / share - ideal)
+
+
+def _passes(step: Step) -> float:
+    """Forward and backward products, in forward ones."""
+    return BACKWARD_FACTOR - 1.0 if step.is_frozen else BACKWARD_FACTOR
 
 
 def kernel_share(kernel: str, gpu: Gpu) -> float:
@@ -394,7 +402,7 @@ def _again_seconds(step: Step, token: TokenTime, parameters: Parameters, share: 
     """Seconds per token of what the backward pass computes again."""
     again = CHECKPOINTING[step.checkpointing]
     blocks = step.work.matmul_flops / (step.work.matmul_flops + step.work.head_flops)
-    forward = token.matmul / 3
+    forward = token.matmul / _passes(step)
     seconds = forward * blocks * again.products
     if step.head_again:
         seconds += forward * (1 - blocks)
