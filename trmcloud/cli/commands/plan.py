@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from trmcloud.core.spec.spec import RunSpec
 
 
+OTHERS = ("speedrun", "gpt350m", "shakespeare", "d24", "bd3lm", "hdp")
+"""Recipes that a plan names beside its own, those whose outcome is known first."""
+_OTHERS_SHOWN = 3
+
+
 @options.with_options("plan")
 def plan(
     request: LaunchRequest,
@@ -38,6 +43,9 @@ def plan(
             help="With --hf: sequence, batch, rank, bits=4, completion; repeatable.",
         ),
     ] = None,
+    all_recipes: Annotated[
+        bool, typer.Option("--recipes", help="What the budget buys of every recipe.")
+    ] = False,
     explain: Annotated[
         str | None, typer.Option(help="The arithmetic of one hardware.", metavar="HARDWARE")
     ] = None,
@@ -78,6 +86,9 @@ def plan(
         made = finetune_plan(planner, planner.spec(request), config, method, hf_set or ())
         finetuning.show(made, as_json=as_json)
         return
+    if all_recipes:
+        _show_recipes(planner, planner.spec(request), as_json=as_json)
+        return
     if words:
         from trmcloud.app.command_plans import plan_command
 
@@ -110,6 +121,9 @@ def plan(
     shown: dict[str, Any] = {"balance": plan_view.balance_text(plan, funds, unread)}
     if rests_on:
         shown["more"] = rests_on
+    elif spec.budget is not None and not as_json and _leaves_recipe_open(request):
+        others = planner.others(spec, OTHERS, most=_OTHERS_SHOWN, quick=True)
+        shown["others"] = plan_view.other_lines(others, spec.budget)
     if own or kwh is not None:
         from trmcloud.cli.views.plan import own_lines
 
@@ -118,6 +132,34 @@ def plan(
         more_json["own"] = compared.to_json()
     shown["more_json"] = more_json
     plan_view.show(plan, as_json=as_json, everything=everything, verbose=verbose, **shown)
+    _leave_if_nothing_fits(plan)
+
+
+def _leave_if_nothing_fits(plan: "Plan") -> None:
+    """End with the code of the error that a launch of ``plan`` would be."""
+    from trmcloud.core.errors import BudgetRefused, DoesNotFit
+
+    if plan.recommended is None:
+        fits = any(candidate.fits_memory for candidate in plan.candidates)
+        raise typer.Exit((BudgetRefused if fits else DoesNotFit).exit_code)
+
+
+def _leaves_recipe_open(request: LaunchRequest) -> bool:
+    """Whether nothing that was typed is of one recipe, or of one machine."""
+    own = ("recipe", "phase", "data", "setting", "precision", "hardware", "tokens", "steps")
+    return not any(name in request.typed for name in own)
+
+
+def _show_recipes(planner: "Planner", spec: "RunSpec", *, as_json: bool) -> None:
+    from trmcloud.cli.views import plan as plan_view
+    from trmcloud.core.errors import BudgetRefused
+    from trmcloud.wiring_plans import recipes
+
+    names = [recipe.name for recipe in recipes() if not recipe.name.endswith("-tiny")]
+    found = planner.others(spec, names)
+    plan_view.show_recipes(found, len(names), as_json=as_json)
+    if not found:
+        raise typer.Exit(BudgetRefused.exit_code)
 
 
 def _funds(provider: str) -> "tuple[Funds | None, str]":

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from trmcloud.app.planning import OwnHardware
+from trmcloud.app.planning import Bought, OwnHardware
 from trmcloud.cli.views.streams import columns as columns_here
 from trmcloud.cli.views.text import count, print_json
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
@@ -200,16 +200,20 @@ def show(
     everything: bool = False,
     verbose: bool = False,
     balance: str = "",
+    others: Sequence[str] = (),
     more: Sequence[str] = (),
     more_json: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """``balance``: what is told of the provider's; ``more``: lines below it; ``more_json``: the
-    same beside a plan's own keys."""
+    """``balance``: what is told of the provider's; ``others``: what else the budget buys; ``more``:
+    lines below the plan; ``more_json``: more beside a plan's own keys."""
     if as_json:
         print_json({**plan_to_json(plan), **more_json})
         return
     columns = columns_here() if sys.stdout.isatty() else PIPE_COLUMNS
-    lines = render(plan, columns=columns, everything=everything, verbose=verbose, balance=balance)
+    lines = render(
+        plan, columns=columns, everything=everything, verbose=verbose, balance=balance,
+        others=others,
+    )  # fmt: skip
     print("\n".join([*lines, *more]))
 
 
@@ -220,10 +224,11 @@ def render(
     everything: bool = False,
     verbose: bool = False,
     balance: str = "",
+    others: Sequence[str] = (),
 ) -> list[str]:
     """The lines a user reads: what fits a terminal of 24 rows. With ``everything`` each candidate;
     with ``verbose`` one of each hardware, phases, chart, reasons and defaults, too."""
-    labels = choices(plan)
+    labels = choices(plan, MOST_CHOICES - bool(others))
     rows = [candidate for candidate in plan.candidates if candidate.id in labels]
     if everything:
         rows = list(plan.candidates)
@@ -248,6 +253,7 @@ def render(
         lines.append(f"balance: {balance}")
     if chart := terminal_chart(plan, rows, columns) if len(rows) > 2 and verbose else []:
         lines += ["", *chart]
+    lines += ["", *others] if others else []
     lines += ["", *_advice(plan, verbose)]
     return lines
 
@@ -257,7 +263,7 @@ LEAST_GAIN = 1.15
 """Choices differ by this factor in hours: less is within what a prediction knows."""
 
 
-def choices(plan: Plan) -> dict[str, str]:
+def choices(plan: Plan, most: int = MOST_CHOICES) -> dict[str, str]:
     """The candidates worth a choice, by id, and what speaks for each: the recommended, the
     cheapest, the soonest, and the best trade-offs between. Empty where nothing is recommended.
     They train as much as the recommended one: what is ended earlier is no bargain."""
@@ -285,7 +291,7 @@ def choices(plan: Plan) -> dict[str, str]:
     for candidate in found:
         hours = candidate.hours.p50
         is_new = all(max(hours, c.hours.p50) >= LEAST_GAIN * min(hours, c.hours.p50) for c in shown)
-        if candidate.id in front and is_new and len(shown) < MOST_CHOICES:
+        if candidate.id in front and is_new and len(shown) < most:
             shown.append(candidate)
             dearer = hours < chosen.hours.p50
             labels[candidate.id] = "sooner" if dearer else "cheaper"
@@ -557,6 +563,44 @@ def _dollars(amount: Usd) -> str:
     if amount >= Usd(100):
         return f"${float(amount):,.0f}"
     return f"${float(amount):.{2 if amount >= Usd('0.1') else 3}f}"
+
+
+def other_lines(others: Sequence[Bought], budget: Usd) -> list[str]:
+    """Lines: what else ``budget`` buys."""
+    if not others:
+        return []
+    return [f"{budget} also buys (all: --recipes):", *map(_other_line, others)]
+
+
+def _other_line(other: Bought) -> str:
+    candidate = other.candidate
+    hardware = LOCAL if candidate.provider == LOCAL else candidate.hardware
+    dollars = "$0" if not candidate.rate else _dollars(candidate.cost_p50)
+    hours = f"{_short(candidate.hours.p50)} h"
+    return f"  {other.recipe:<12}{hardware:<11}{hours:>7} {dollars:>7}  {other.reached}"
+
+
+def show_recipes(found: Sequence[Bought], number: int, *, as_json: bool) -> None:
+    """A line for each of ``number`` recipes that the limits pay for: hardware, hours, dollars, and
+    the quality that it reached."""
+    if as_json:
+        print_json(
+            [
+                {
+                    "recipe": each.recipe,
+                    "hardware": each.candidate.hardware,
+                    "hours": each.candidate.hours.to_json(),
+                    "cost_p50_usd": float(each.candidate.cost_p50),
+                    "cost_p90_usd": float(each.candidate.cost_p90),
+                    "reached": each.reached,
+                }
+                for each in found
+            ]
+        )
+        return
+    print("  recipe      hardware     hours       $  what it reached")
+    print("\n".join(map(_other_line, found)))
+    print(f"{len(found)} of {number} recipes; one of them: trmcloud plan --recipe NAME")
 
 
 def own_lines(own: OwnHardware) -> list[str]:

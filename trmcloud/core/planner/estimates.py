@@ -348,6 +348,8 @@ def outlook_on(
             f" {_probed(chosen[0], machine):.2f} × what is modelled"
         )
         reasons.append(Remark(RemarkTopic.SETTINGS, text))
+    if lost := chosen[0].beaten_by.get(recipe.name):
+        reasons.append(Remark(RemarkTopic.WARNING, lost))
     slower, why = chosen[0].may_be_slower
     if why and machine.measured is None and machine.gpu is not None:
         reasons.append(Remark(RemarkTopic.RANGE, f"may take {slower:.2g} × as long: {why}"))

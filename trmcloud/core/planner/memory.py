@@ -86,7 +86,9 @@ def predict_memory(settings: PhaseRecipe, processes: int, *, on_gpu: bool = True
     FSDP divides all of these by ``processes``, and gathers two blocks at a time. A save copies what
     a process writes, for DDP the first one everything.
     """
-    settings = replace(settings, dtype=assumed_format(settings, None, on_gpu=on_gpu).dtype)
+    dtype = assumed_format(settings, None, on_gpu=on_gpu).dtype
+    if dtype != settings.dtype:
+        settings = replace(settings, dtype=dtype)
     work = settings.work()
     compute = BYTES[settings.dtype]
     cast = 0 if settings.dtype == "float32" else compute

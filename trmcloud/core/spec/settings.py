@@ -266,6 +266,10 @@ class PhaseRecipe(UpdateKeys):
     """Of its own keys, those with another value of which the weights may not fit."""
     flops_formula: ClassVar[str] = ""
     """FLOPs per token, as ``plan --explain`` shows them; empty: the sum of its matmuls."""
+    reached: ClassVar[Mapping[str, str]] = {}
+    """The quality that a recipe's source or our own runs reached, by recipe, in a few words."""
+    beaten_by: ClassVar[Mapping[str, str]] = {}
+    """By recipe: the outcome of a comparison that the recipe lost to its own control."""
     guides: ClassVar[Mapping[str, Guide]] = {}
     """What is claimed of its recipes, by recipe."""
 
