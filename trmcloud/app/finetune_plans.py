@@ -143,7 +143,9 @@ def _how(method: str, settings: Sequence[str]) -> tuple[Finetuning, int]:
         raise UsageError("--hf-set bits=4 is for --method lora", next_step="leave it out")
     if chosen.get("completion", 1) > chosen.get("sequence", 2048):
         raise UsageError("a completion is within its sequence", next_step="--hf-set sequence=4096")
-    return Finetuning(method, **chosen), chosen.get("batch", 0)
+    default = Finetuning(method)
+    how = default._replace(**{key: chosen.get(key, getattr(default, key)) for key in _LIMITS})
+    return how, chosen.get("batch", 0)
 
 
 def _is_within(row: FinetuneRow, spec: RunSpec, now: float) -> bool:

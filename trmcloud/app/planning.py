@@ -354,6 +354,9 @@ USUAL_HARDWARE = frozenset(
     ]
 )
 """(GPUs, SKU) that other recipes are planned on where a line has to do."""
+OTHERS = ("speedrun", "gpt350m", "shakespeare", "d24", "bd3lm", "hdp")
+"""Recipes that a plan names beside its own, those whose outcome is known first."""
+OTHERS_SHOWN = 3
 NOT_KNOWN = "not known"
 
 

@@ -17,6 +17,7 @@ from trmcloud.app import measurements
 from trmcloud.app.finetune_plans import read_model
 from trmcloud.cli.commands import plan as plan_command
 from trmcloud.core.contract.command_terms import MeasuredSteps
+from trmcloud.core.contract.records import finite
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.planner.command_outlook import CommandProbe
 from trmcloud.core.planner.finetuning import (
@@ -217,7 +218,7 @@ def keep_probe(home: Path, **changed: Any) -> None:
     probed = CommandProbe("r-1", "A100-80GB-SXM", 1, False, MEASURED, 0.9, 30.0)
     kept = measurements.KeptProbe(PYTHON, 1.0, replace(probed, **changed))
     home.mkdir(exist_ok=True)
-    rows = measurements.finite([kept])
+    rows = finite([kept])
     write_atomic(home / measurements.KEPT_NAME, json.dumps(rows))
 
 

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from trmcloud.core.spec.spec import RunSpec
 
 
-OTHERS = ("speedrun", "gpt350m", "shakespeare", "d24", "bd3lm", "hdp")
-"""Recipes that a plan names beside its own, those whose outcome is known first."""
-_OTHERS_SHOWN = 3
-
-
 @options.with_options("plan")
 def plan(
     request: LaunchRequest,
@@ -83,8 +78,8 @@ def plan(
         from trmcloud.cli.views import finetuning
 
         config = Path(hf).expanduser()
-        made = finetune_plan(planner, planner.spec(request), config, method, hf_set or ())
-        finetuning.show(made, as_json=as_json)
+        tuned = finetune_plan(planner, planner.spec(request), config, method, hf_set or ())
+        finetuning.show(tuned, as_json=as_json)
         return
     if all_recipes:
         _show_recipes(planner, planner.spec(request), as_json=as_json)
@@ -122,7 +117,9 @@ def plan(
     if rests_on:
         shown["more"] = rests_on
     elif spec.budget is not None and not as_json and _leaves_recipe_open(request):
-        others = planner.others(spec, OTHERS, most=_OTHERS_SHOWN, quick=True)
+        from trmcloud.app.planning import OTHERS, OTHERS_SHOWN
+
+        others = planner.others(spec, OTHERS, most=OTHERS_SHOWN, quick=True)
         shown["others"] = plan_view.other_lines(others, spec.budget)
     if own or kwh is not None:
         from trmcloud.cli.views.plan import own_lines

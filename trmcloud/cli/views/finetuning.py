@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from trmcloud.app.finetune_plans import FinetunePlan
 from trmcloud.cli.views.plan import LEAST_GAIN, MOST_CHOICES, hours_text
 from trmcloud.cli.views.text import count, print_json
@@ -10,6 +12,9 @@ from trmcloud.core.planner.finetuning import SIGMAS, FinetuneRow
 from trmcloud.core.planner.roofline import P90_SIGMAS
 
 _PLACE_COLUMNS = 20
+_SCRIPT = ("python", "train.py")
+_LEAST_SAVED = Decimal("1.05")
+"""Choices differ by this factor in dollars, too."""
 
 
 def show(plan: FinetunePlan, *, as_json: bool) -> None:
@@ -30,6 +35,8 @@ def render(plan: FinetunePlan) -> list[str]:
     if how.bits == 4:
         method += " on 4 bits"
     limit = f"budget {plan.spec.budget}" if plan.spec.budget is not None else "no budget"
+    if plan.spec.deadline_at is not None:
+        limit += f" · {(plan.spec.deadline_at - plan.created_at) / 3600:.0f} h"
     lines = [
         f"{size} · {limit}",
         f"{method} · {count(plan.tokens)} tokens in rows of {how.sequence:,}"
@@ -56,8 +63,9 @@ def render(plan: FinetunePlan) -> list[str]:
         lines.append("  it may not fit: fewer rows, or a shorter sequence, where it does not")
     lines.append("Measure yours, then plan again with what it took:")
     cap = max(1, round(float(chosen.rate) * 0.4 + 0.5))
-    lines.append(f"  trmcloud run {chosen.hardware} --probe 30 --budget {cap} -- python train.py")
-    lines.append("  trmcloud plan --steps 1000 -- python train.py")
+    probe = ("run", chosen.hardware, "--probe", "30", "--budget", str(cap))
+    for words in (probe, ("plan", "--steps", "1000")):
+        lines.append("  " + " ".join(("trmcloud", *words, "--", *_SCRIPT)))
     return lines
 
 
@@ -78,7 +86,11 @@ def choices(plan: FinetunePlan) -> list[tuple[FinetuneRow, str]]:
             if other is not row
         )  # fmt: skip
         hours = row.hours.p50
-        is_new = all(max(hours, s.hours.p50) >= LEAST_GAIN * min(hours, s.hours.p50) for s in shown)
+        is_new = all(
+            max(hours, s.hours.p50) >= LEAST_GAIN * min(hours, s.hours.p50)
+            and max(row.cost_p50, s.cost_p50) >= min(row.cost_p50, s.cost_p50) * _LEAST_SAVED
+            for s in shown
+        )
         if is_better and is_new and len(shown) < MOST_CHOICES:
             shown.append(row)
             labels[id(row)] = "sooner" if hours < chosen.hours.p50 else "cheaper"

@@ -272,8 +272,7 @@ def choices(plan: Plan, most: int = MOST_CHOICES) -> dict[str, str]:
         return {}
     best: dict[str, Candidate] = {chosen.hardware: chosen}
     for candidate in plan.candidates:
-        whole = candidate.within_budget and not _is_ended_early(candidate)
-        if candidate.fits_memory and (whole or _is_ended_early(chosen)):
+        if candidate.fits_memory and candidate.within_budget and _trains_as_much(candidate, chosen):
             best.setdefault(candidate.hardware, candidate)
     found = list(best.values())
     labels = {chosen.id: ""}
@@ -298,9 +297,26 @@ def choices(plan: Plan, most: int = MOST_CHOICES) -> dict[str, str]:
     return labels
 
 
-def _is_ended_early(candidate: Candidate) -> bool:
-    """Whether a limit ends it before its recipe."""
-    return any(about is RemarkTopic.NEED for about, _ in candidate.reasons)
+AS_MUCH = 0.9
+"""Of the recommended one's tokens, what counts as the same work."""
+
+
+def _trains_as_much(candidate: Candidate, chosen: Candidate) -> bool:
+    """Whether it does the work of ``chosen``, P50: what is ended earlier is no bargain."""
+    if not sum(phase.tokens for phase in chosen.phases):
+        return True  # a command's work is its own
+    return _trained(candidate) >= AS_MUCH * _trained(chosen)
+
+
+def _trained(candidate: Candidate) -> float:
+    """The tokens that it trains until a limit ends it, P50."""
+    left = candidate.hours.p50 * HOUR_S - candidate.startup_s.p50
+    done = 0.0
+    for phase in candidate.phases:
+        share = min(1.0, max(0.0, left) / phase.seconds.p50) if phase.seconds.p50 else 1.0
+        done += share * phase.tokens
+        left -= phase.seconds.p50
+    return done
 
 
 def shown_rows(plan: Plan) -> list[Candidate]:
@@ -322,13 +338,24 @@ def shown_rows(plan: Plan) -> list[Candidate]:
 
 
 def nearest(plan: Plan) -> list[Candidate]:
-    """The three candidates that are closest to being feasible, one per hardware."""
+    """The three candidates that are closest to being feasible, one per hardware: by the limit that
+    each misses by most."""
     best: dict[str, Candidate] = {}
     for candidate in plan.candidates:
         if candidate.provider != LOCAL or plan.spec.hardware:
             best.setdefault(candidate.hardware, candidate)
-    order = sorted(best.values(), key=lambda c: (not c.fits_memory, c.cost_p90.micros))
-    return order[:3]
+    return sorted(best.values(), key=lambda c: (not c.fits_memory, _missed_by(plan, c)))[:3]
+
+
+def _missed_by(plan: Plan, candidate: Candidate) -> tuple[float, int]:
+    """(the factor by which P90 exceeds the limit that it exceeds most, P90's dollars)"""
+    spec, over = plan.spec, [0.0]
+    p90_s = candidate.hours.p90 * HOUR_S + candidate.landing_s
+    if spec.budget:
+        over.append(candidate.cost_p90.micros / spec.budget.micros)
+    if spec.deadline_at is not None:
+        over.append(p90_s / max(1.0, spec.deadline_at - plan.created_at))
+    return max(over), candidate.cost_p90.micros
 
 
 def hours_text(interval: Interval) -> str:
