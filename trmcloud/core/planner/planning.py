@@ -25,6 +25,7 @@ from trmcloud.core.catalog.offers import (
     ANYWHERE,
     DAY_S,
     Offer,
+    is_community,
     local_offer,
     with_newer_quotes,
 )
@@ -275,17 +276,21 @@ def _matching(
     of_a_kind = [
         offer
         for offer in offers
-        if (spec.spot or not offer.spot) and (spec.community or not offer.is_community)
+        if (spec.spot or not offer.spot) and (spec.community or not is_community(offer.note))
     ]
-    found = [
-        offer.on_machines(nodes)
-        for offer in _in_regions(with_newer_quotes(of_a_kind, now), spec.regions)
-        if (request is None or request.accepts(offer.sku, offer.gpus))
-        and (not spec.gpus or offer.gpus == spec.gpus)
-        and (not spec.providers or offer.provider in spec.providers)
-        and max_nodes(offer.provider) >= nodes
-        and (not needs_float8(spec) or GPUS[offer.sku].fp8_tflops)
-    ]
+    found = _in_regions(with_newer_quotes(of_a_kind, now), spec.regions)
+    if request is not None or spec.gpus or spec.providers:
+        found = [
+            offer
+            for offer in found
+            if (request is None or request.accepts(offer.sku, offer.gpus))
+            and (not spec.gpus or offer.gpus == spec.gpus)
+            and (not spec.providers or offer.provider in spec.providers)
+        ]
+    if nodes > 1:
+        found = [o.on_machines(nodes) for o in found if max_nodes(o.provider) >= nodes]
+    if needs_float8(spec):
+        found = [offer for offer in found if GPUS[offer.sku].fp8_tflops]
     if request is None and spec.command is not None:
         found = _with_memory(found, spec, probed)
     if (
