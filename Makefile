@@ -233,7 +233,7 @@ bench-reach: $(READY)
 	PEER_PATH="$(PEER_PATH)" TEXT="$(TEXT)" $(BIN)/python -m bench reach
 
 calibrate: $(READY)
-	@$(BIN)/python -m bench calibrate
+	@PAGE="$(PAGE)" $(BIN)/python -m bench calibrate
 
 # The hash of core, app, pod and sim draws the seeds; the page is docs/soak/README.md. Resumable as
 # long as that hash stays.

@@ -13,27 +13,16 @@ many rows they cover is asked of each source with the residuals of the others al
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 from typing import Final, NamedTuple, Sequence
 
 import numpy as np
 
 from bench.published import Published
-from trmcloud.core.catalog.hardware import GPUS, Gpu
-from trmcloud.core.planner.roofline import (
-    ATTENTION_BACKWARD,
-    HIDDEN_SHARE,
-    NEWTON_SCHULZ_SHARE,
-    NVLINK_SHARE,
-    OPTIMIZER_BYTES,
-    PASS_OVERHEAD_S,
-    PCIE_SHARE,
-    SDPA_KERNEL,
-    STEP_OVERHEAD_S,
-    Parameters,
-    token_seconds,
-)
-from trmcloud.core.spec.work import Work, muon_flops
+from trmcloud.core.catalog.hardware import GPUS
+from trmcloud.core.planner.roofline import Parameters, time_step
 
 JUDGED = ("torch-compile", "torchtitan-compile")
 """Trainers like ours."""
@@ -46,7 +35,10 @@ _COMMON: Final = {
     "pass_fill": (1500.0, 0.5),
     "traffic_values": (40.0, 0.4),
     "eager_traffic": (1.5, 0.3),
-    "attention_share": (0.5, 0.3),
+    # FlashAttention 2, forward and backward: up to 335 TFLOP/s on an H100, two thirds of an A100's
+    # peak, and half of it at a few hundred tokens (Dao 2023, figures 5 to 7).
+    "attention_share": (0.87, 0.07),
+    "attention_fill": (450.0, 0.3),
     "masked_cost": (2.0, 0.3),
     "memory_share": (0.85, 0.1),
 }
@@ -55,14 +47,6 @@ _SIGMA_ROW: Final = {1: 0.08, 2: 0.12, 3: 0.20}
 """By the quality that the table gives its source."""
 _FREEDOM = 4.0
 """Degrees of freedom of Student's t: a row far off pulls less."""
-_EAGER: Final = ("composer", "torch-eager")
-_FABRIC_GB_S = 200.0
-"""Between machines of published clusters, whose every GPU has a rail of its own (400 Gbit/s)."""
-_FLASH_1_SHARE = 0.5
-"""Of what FlashAttention 2 reaches, as the paper of that one has it (Dao 2023)."""
-_KEPT_SHARE: Final = {"none": 0.0, "selective": 0.5, "full": 1.0}
-"""Of the forward matmuls that checkpointing computes again."""
-
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
@@ -76,6 +60,16 @@ class Residual(NamedTuple):
     @property
     def log(self) -> float:
         return math.log1p(self.error)
+
+
+class Bias(NamedTuple):
+    """Means of the logarithm of predicted ÷ measured time on one GPU."""
+
+    sources: float
+    """Each source counted once, with the mean of its rows."""
+    rows: float
+    rows_number: int
+    sources_number: int
 
 
 class Calibration(NamedTuple):
@@ -93,17 +87,72 @@ class Calibration(NamedTuple):
     def half_width(self) -> float:
         return half_width([abs(r.log) for r in self.residuals])
 
-    def covered(self) -> tuple[float, float]:
-        """(share of rows in their interval, median P90 ÷ P10), each source's interval being that
-        which the other sources' residuals give."""
-        inside, ratios = 0, []
+    def covered(self, family: str = "") -> tuple[float, float]:
+        """(share of rows in their interval, median P90 ÷ P10), of one family's where it is named;
+        each source's interval is that which the other sources' residuals give."""
+        inside, ratios = [], []
         for residual in self.residuals:
             wide = half_width(
                 [abs(r.log) for r in self.residuals if r.row.group != residual.row.group]
             )
-            inside += abs(residual.log) <= wide
-            ratios.append(math.exp(2 * wide))
-        return inside / len(self.residuals), float(np.median(ratios))
+            if family in ("", residual.row.family):
+                inside.append(abs(residual.log) <= wide)
+                ratios.append(math.exp(2 * wide))
+        return sum(inside) / len(inside), float(np.median(ratios))
+
+    def biases(self) -> dict[str, Bias]:
+        """By GPU: what all its sources are off by in one direction."""
+        found: dict[str, dict[str, list[float]]] = {}
+        for r in self.residuals:
+            found.setdefault(r.row.gpu, {}).setdefault(r.row.group, []).append(r.log)
+        return {
+            gpu: Bias(
+                float(np.mean([np.mean(some) for some in groups.values()])),
+                float(np.mean(list(itertools.chain(*groups.values())))),
+                sum(map(len, groups.values())),
+                len(groups),
+            )
+            for gpu, groups in found.items()
+        }
+
+    def floor(self) -> tuple[float, float]:
+        """(median, P90) of the error that a source not seen has where each of its rows is off by
+        what sources differ by and by what rows of one source do: normal logarithms, whose
+        variances are those of the residuals (one-way analysis of variance)."""
+        groups: dict[str, list[float]] = {}
+        for residual in self.residuals:
+            groups.setdefault(residual.row.group, []).append(residual.log)
+        within, between = _variances(list(groups.values()))
+        sigma = math.sqrt(within + between)
+        return 0.6745 * sigma, 1.6449 * sigma
+
+
+def _variances(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """(within groups, between them), by moments."""
+    rows, many = sum(map(len, groups)), len(groups)
+    mean = sum(map(sum, groups)) / rows
+    means = [sum(group) / len(group) for group in groups]
+    inner = sum((x - m) ** 2 for group, m in zip(groups, means, strict=True) for x in group)
+    within = inner / max(1, rows - many)
+    outer = sum(len(g) * (m - mean) ** 2 for g, m in zip(groups, means, strict=True)) / (many - 1)
+    typical = (rows - sum(len(g) ** 2 for g in groups) / rows) / (many - 1)
+    return within, max(0.0, (outer - within) / typical)
+
+
+def bootstrapped(
+    residuals: Sequence[Residual], quantile: float, draw: random.Random, rounds: int = 1000
+) -> tuple[float, float]:
+    """The 80 % interval of a quantile of the errors, whole sources drawn again."""
+    groups: dict[str, list[float]] = {}
+    for residual in residuals:
+        groups.setdefault(residual.row.group, []).append(abs(residual.error))
+    sources = list(groups.values())
+    found = []
+    for _ in range(rounds):
+        drawn = [error for _ in sources for error in draw.choice(sources)]
+        found.append(float(np.quantile(drawn, quantile)))
+    low, high = np.quantile(found, (0.1, 0.9))
+    return float(low), float(high)
 
 
 def half_width(logs: Sequence[float]) -> float:
@@ -130,68 +179,11 @@ def calibrate(rows: Sequence[Published]) -> Calibration:
 
 
 def row_seconds(row: Published, parameters: Parameters) -> float:
-    """Seconds per token of one GPU, as ``parameters`` have it."""
-    gpu, work = GPUS[row.gpu], row.work
-    token = token_seconds(
-        work,
-        row.width,
-        row.vocab,
-        gpu,
-        parameters,
-        share=parameters.reached(row.gpu, row.family),
-        pass_tokens=row.pass_tokens,
-        precision=row.precision,
-        power_w=row.power_w,
-        memory_gb_s=row.memory_gb_s,
-        fp8_factor=parameters.fp8.get(row.fp8, 1.0),
-        kernel_share=_kernel_share(row.kernel, gpu),
-        is_fused=row.family not in _EAGER,
-    )
-    compute = token.total + _again_seconds(row, token.total, work)
-    states = row.params / (row.gpus if row.is_sharded else 1)
-    step = states * OPTIMIZER_BYTES["adamw"] / (gpu.memory_gb_s * 1e9) + STEP_OVERHEAD_S
-    if row.is_muon:
-        rate = gpu.bf16_tflops * 1e12 * NEWTON_SCHULZ_SHARE
-        step += muon_flops(work) / row.gpus / rate
-    passes = row.step_tokens / row.pass_tokens
-    step += passes * PASS_OVERHEAD_S
-    return compute + (step + _exposed_seconds(row, gpu, compute)) / row.step_tokens
-
-
-def _kernel_share(kernel: str, gpu: Gpu) -> float:
-    """Of the attention rate that a kernel written for ``gpu`` has."""
-    if kernel == "own":
-        return 1.0
-    return SDPA_KERNEL.get(gpu.name, 1.0) * (_FLASH_1_SHARE if kernel == "flash1" else 1.0)
-
-
-def _again_seconds(row: Published, seconds: float, work: Work) -> float:
-    """What checkpointing computes again, of ``seconds`` forward and backward."""
-    blocks = work.matmul_flops / (work.matmul_flops + work.head_flops)
-    attention = work.attention_flops * work.mask_share
-    share = attention / (attention + work.matmul_flops + work.head_flops)
-    again = _KEPT_SHARE[row.checkpointing] * (1 - share) * blocks / 3
-    if row.checkpointing == "full":
-        again += share / (1 + ATTENTION_BACKWARD)
-    return seconds * again
-
-
-def _exposed_seconds(row: Published, gpu: Gpu, token_s: float) -> float:
-    """Communication of a step that nothing hides."""
-    if row.gpus == 1:
-        return 0.0
-    within = min(row.gpus, 8)
-    joined = gpu.nvlink_gb_s and within <= gpu.nvlink_span
-    gb_s = gpu.link_gb_s(within) * (NVLINK_SHARE if joined else PCIE_SHARE)
-    if row.gpus > within:
-        gb_s = min(gb_s, _FABRIC_GB_S)
-    per_parameter = 6 if row.is_sharded or row.exchanges_after else 8
-    links = row.params * per_parameter * (row.gpus - 1) / row.gpus / (gb_s * 1e9)
-    if row.exchanges_after:
-        return links
-    hidden = token_s * row.pass_tokens * HIDDEN_SHARE["fsdp" if row.is_sharded else "ddp"]
-    each = row.step_tokens / row.pass_tokens if row.is_sharded else 1
-    return max(0.0, links - hidden) * each
+    """Seconds per token of one GPU, as ``parameters`` have it: by the function that plans."""
+    gpu, share = GPUS[row.gpu], parameters.reached(row.gpu, row.family)
+    nodes = -(-row.gpus // 8)
+    step = time_step(row.step, gpu, row.gpus, parameters, share, nodes=nodes)
+    return step.total / row.step_tokens
 
 
 class _Fit:

@@ -9,6 +9,7 @@ from typing import Mapping
 
 from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.errors import UsageError
+from trmcloud.core.planner.roofline import FABRIC_GB_S, Step
 from trmcloud.core.spec.work import CAUSAL_SHARE, MASKED_SHARE, Matrix, Work
 from trmcloud.core.values import dataclass
 
@@ -18,6 +19,8 @@ COLUMNS = (
     "step_tokens", "pass_tokens", "checkpointing", "attention", "kernel", "exchange", "sharded",
     "muon", "fp8", "source",
 )  # fmt: skip
+EAGER = ("composer", "torch-eager")
+"""Families whose every operation is a kernel of its own."""
 #: Of attention's square. A window of half the context in three of four layers leaves ¾ of theirs;
 #: as a table's mask it leaves all.
 _MASKS: Mapping[str, float] = {
@@ -33,7 +36,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "kernel": ("own", "sdpa", "flash1"),
     "exchange": ("backward", "after"),
     "sharded": ("yes", "no"),
-    "muon": ("yes", "no"),
+    "muon": ("no", "shared", "whole"),
     "fp8": ("", "tensor", "row", "block", "engine"),
 }
 
@@ -75,7 +78,8 @@ class Published:
     exchanges_after: bool
     """Gradients move when backward is done, not beside it."""
     is_sharded: bool
-    is_muon: bool
+    muon: str
+    """no, shared (its products are shared out over the GPUs) or whole (each does all of them)."""
     fp8: str
     """How its fp8 matmuls are scaled: by tensor, by row, by block (MX), or as an engine of the
     vendor's does; empty in bf16."""
@@ -101,6 +105,31 @@ class Published:
             mlp_matrices=2,
             kv_share=1.0,
             value_layers=0,
+        )
+
+    @cached_property
+    def step(self) -> Step:
+        """What plans are made of, as its source has it."""
+        is_muon = self.muon != "no"
+        return Step(
+            work=self.work,
+            width=self.width,
+            vocab=self.vocab,
+            sequence=self.sequence,
+            pass_tokens=self.pass_tokens,
+            passes=self.step_tokens / self.pass_tokens,
+            precision=self.precision,
+            fp8=self.fp8,
+            kernel=self.kernel,
+            is_fused=self.family not in EAGER,
+            checkpointing=self.checkpointing,
+            is_sharded=self.is_sharded,
+            exchanges_after=self.exchanges_after,
+            optimizer="muon" if is_muon else "adamw",
+            is_muon_shared=self.muon == "shared",
+            node_gb_s=FABRIC_GB_S,
+            power_w=self.power_w,
+            memory_gb_s=self.memory_gb_s,
         )
 
     @property
@@ -173,7 +202,7 @@ def _row(cells: Mapping[str, str], where: str) -> Published:
             kernel=cells["kernel"],
             exchanges_after=cells["exchange"] == "after",
             is_sharded=cells["sharded"] == "yes",
-            is_muon=cells["muon"] == "yes",
+            muon=cells["muon"],
             fp8=cells["fp8"],
             source=cells["source"],
         )

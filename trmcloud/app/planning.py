@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trmcloud.app import measurements
 from trmcloud.app.data import resolve_source
@@ -25,10 +25,18 @@ from trmcloud.core.catalog.providers import (
     require_rented,
     traits_of,
 )
-from trmcloud.core.errors import ConflictError, DataError, DoesNotFit, NotFoundError, UsageError
+from trmcloud.core.errors import (
+    BudgetRefused,
+    ConflictError,
+    DataError,
+    DoesNotFit,
+    NotFoundError,
+    UsageError,
+)
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.planner.candidates import can_be_rented
 from trmcloud.core.planner.command_outlook import recipe_of
-from trmcloud.core.planner.planning import make_plan
+from trmcloud.core.planner.planning import make_plan, rented_offers
 from trmcloud.core.spec.plan import (
     FITTED,
     LIVE_PRICES,
@@ -40,6 +48,7 @@ from trmcloud.core.spec.plan import (
     plan_to_json,
 )
 from trmcloud.core.spec.recipe import Recipe
+from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import IGNORE, DataSource, RunSpec
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
@@ -337,6 +346,29 @@ def no_funds(provider: str) -> tuple[Funds | None, str]:
     return None, ""
 
 
+USUAL_HARDWARE = frozenset(
+    [
+        *((gpus, "H100-SXM") for gpus in (1, 4, 8)),
+        *((gpus, "A100-80GB-SXM") for gpus in (1, 8)),
+        *((1, sku) for sku in ("L4", "L40S", "RTX4090")),
+    ]
+)
+"""(GPUs, SKU) that other recipes are planned on where a line has to do."""
+OTHERS = ("speedrun", "gpt350m", "shakespeare", "d24", "bd3lm", "hdp")
+"""Recipes that a plan names beside its own, those whose outcome is known first."""
+OTHERS_SHOWN = 3
+NOT_KNOWN = "not known"
+
+
+class Bought(NamedTuple):
+    """A recipe that money would buy."""
+
+    recipe: str
+    candidate: Candidate
+    reached: str
+    """The quality that it reached elsewhere, in a few words."""
+
+
 _MOST_FITS = 3
 """A shorter budget may recommend another provider, whose balance is read then."""
 
@@ -361,6 +393,11 @@ class Planner:
         self._machine: LocalMachine | None = None
         self._live: dict[tuple[str, ...], tuple[Sequence[Offer], str]] = {}
         self._offers: dict[tuple[str, ...], list[Offer]] = {}
+
+    @property
+    def home(self) -> Path:
+        """The folder of the plans, probes and records that it reads."""
+        return self._home
 
     def recipe(self, name: str) -> Recipe:
         if name not in self._recipes:
@@ -480,6 +517,47 @@ class Planner:
         save_plan(self._home, plan)
         return plan
 
+    def others(
+        self, spec: RunSpec, names: Sequence[str], *, most: int = 0, quick: bool = False
+    ) -> list[Bought]:
+        """What other recipes would take within the limits of ``spec``: those that it pays for, in
+        the order of ``names``, ``most`` of them (0: all). ``quick``: on ``USUAL_HARDWARE`` alone,
+        each where it is cheapest.
+        """
+        now, found = self._clock(), []
+        offers: Sequence[Offer] = self._known_offers(spec, now)[0]
+        if quick:
+            try:
+                offers = _cheapest(rented_offers(spec, offers, now), now)
+            except NotFoundError:
+                return []
+        for name in names:
+            wish = replace(spec, recipe=name, phases=PHASES, overrides=(), data="")
+            recipe = self.recipe(name)
+            try:
+                plan = make_plan(
+                    wish, recipe, offers, now, "",
+                    local=None if quick else self.machine(), source=self._source(wish, recipe),
+                )  # fmt: skip
+            except (UsageError, NotFoundError, DoesNotFit, BudgetRefused):
+                continue
+            chosen = plan.recommended
+            if chosen is not None and chosen.within_budget:
+                kind = chosen.phases[0].settings
+                found.append(Bought(name, chosen, kind.reached.get(name, NOT_KNOWN)))
+            if len(found) == most > 0:
+                break
+        return found
+
+    def offers_for(self, spec: RunSpec) -> tuple[list[Offer], float]:
+        """(the offers of other machines that ``spec`` leaves to choose from, epoch s as of now)
+
+        Raises:
+            NotFoundError: there is none. UsageError: unknown hardware, or this machine.
+        """
+        now = self._clock()
+        return rented_offers(spec, self._known_offers(spec, now)[0], now), now
+
     def _known_offers(self, spec: RunSpec, now: float) -> tuple[Sequence[Offer], str]:
         """(what may be rented, what is to be said of live prices)"""
         if spec.hardware == LOCAL:
@@ -533,6 +611,18 @@ class Planner:
             if spec.data:
                 return None  # a launch refuses it; a plan may be of text that is elsewhere
             raise
+
+
+def _cheapest(offers: Sequence[Offer], now: float) -> list[Offer]:
+    """The cheapest of each of ``USUAL_HARDWARE``."""
+    best: dict[tuple[int, str], Offer] = {}
+    for offer in offers:
+        key = offer.gpus, offer.sku
+        if key in USUAL_HARDWARE and can_be_rented(offer):
+            kept = best.get(key)
+            if kept is None or offer.planned_micros(now) < kept.planned_micros(now):
+                best[key] = offer
+    return list(best.values())
 
 
 def _tokens_in(spec: RunSpec, recipe: Recipe) -> int | None:

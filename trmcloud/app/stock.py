@@ -13,15 +13,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trmcloud.app.context import Context
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.control import events as ev
-from trmcloud.core.control.reason import ReasonKind
-from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.spec.plan import Candidate, Plan, Remark, RemarkTopic
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
+
+if TYPE_CHECKING:
+    from trmcloud.app.context import Context
+    from trmcloud.core.control import events as ev
+    from trmcloud.core.control.run_state import Generation, RunState
+
+# A plan reads the stock alone: what notes it is imported where it is used.
 
 STOCK_NAME = "stock.jsonl"
 MOST_BYTES = 512 << 10
@@ -111,6 +115,9 @@ def _with_remark(candidate: Candidate, lines: Sequence[StockLine]) -> Candidate:
 
 
 def _outcome(generation: Generation, event: ev.RunEvent) -> str:
+    from trmcloud.core.control import events as ev
+    from trmcloud.core.control.reason import ReasonKind
+
     if isinstance(event, ev.AgentUp):
         return BOOTED
     if isinstance(event, ev.PodGone):

@@ -30,3 +30,4 @@ _GPT350M = Guide(
 @dataclass(frozen=True)
 class Settings(DenseSettings):
     guides: ClassVar[Mapping[str, Guide]] = {"gpt350m": _GPT350M}
+    reached: ClassVar[Mapping[str, str]] = {"shakespeare": "1.57 nats a character (ours)"}

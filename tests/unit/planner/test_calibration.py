@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+import random
 from dataclasses import replace as replace_dataclasses
 from pathlib import Path
 
 import pytest
 
 import bench.calibrate
-from bench.calibration import Calibration, calibrate, half_width, row_seconds
+from bench.calibration import (
+    Calibration,
+    Residual,
+    bootstrapped,
+    calibrate,
+    half_width,
+    row_seconds,
+)
 from bench.published import Published, parse_rows
+from tests.settings import changed
 from trmcloud.adapters.files import load_data_set, load_recipe, source_of
 from trmcloud.app import measurements
 from trmcloud.app.probe_local import probe_local
@@ -44,13 +54,16 @@ from trmcloud.core.planner.roofline import (
     FITTED,
     FITTED_SIGMA,
     P90_SIGMAS,
+    SOFTWARE,
     MeasuredSpeed,
     link_seconds,
     reach_of,
+    step_of,
     step_time,
+    time_step,
 )
 from trmcloud.core.planner.speed import rented_machine, this_machine
-from trmcloud.core.spec.plan import Interval
+from trmcloud.core.spec.plan import Interval, RemarkTopic
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
@@ -79,28 +92,125 @@ def table(**changed: str) -> str:
 
 @pytest.fixture(scope="module")
 def calibration() -> Calibration:
-    return calibrate(parse_rows(TABLE.read_text(), "throughput.csv"))
+    return calibrate(bench.calibrate.tables())
 
 
 def test_sources_not_seen_are_predicted_about_as_well_as_we_say(calibration: Calibration) -> None:
-    """What docs/design/planner.md prints; P90 is not the 24 % that we want."""
-    errors = calibration.errors
-    assert len(errors) == 60
-    assert (errors[29] + errors[30]) / 2 <= 0.10
-    assert errors[53] <= 0.29
-    newest = sorted(abs(r.error) for r in calibration.residuals if r.row.gpu == "B200")
-    assert len(newest) == 8
-    assert (newest[3] + newest[4]) / 2 <= 0.15
+    """What docs/bench/planner.md prints; P90 is not the 24 % that we want."""
+    later = set(bench.calibrate.rows_of(bench.calibrate.LATER))
+    newer = sorted(abs(r.error) for r in calibration.residuals if r.row in later)
+    older = sorted(abs(r.error) for r in calibration.residuals if r.row not in later)
+    assert (len(older), len(newer)) == (60, 16)
+    assert (older[29] + older[30]) / 2 <= 0.10
+    assert older[53] <= 0.26
+    assert (newer[7] + newer[8]) / 2 <= 0.12
+    assert newer[14] <= 0.40
+    median, p90 = calibration.floor()
+    assert 0.08 < median < 0.16
+    assert median < p90 < 3 * median
+
+
+def test_long_sequences_are_planned_no_longer_too_slow(calibration: Calibration) -> None:
+    """Those of 8,192 tokens and more were 11 to 31 % too slow on Hopper."""
+    of = [r.log for r in calibration.residuals if r.row.sequence >= 8192 and r.row.gpu != "B200"]
+    assert len(of) == 9
+    assert abs(sum(of) / len(of)) < 0.08
+
+
+def test_no_gpu_of_several_sources_is_biased(calibration: Calibration) -> None:
+    found = {gpu: bias for gpu, bias in calibration.biases().items() if bias.rows_number >= 4}
+    assert set(found) == {"H100-SXM", "H100-NVL", "H200", "A100-80GB-SXM", "B200", "RTX4090"}
+    assert all(abs(bias.sources) <= 0.11 for bias in found.values()), found
 
 
 def test_four_of_five_rows_lie_in_intervals_of_other_sources(
     calibration: Calibration,
 ) -> None:
-    covered, ratio = calibration.covered()
-    assert 0.72 <= covered <= 0.88
-    assert ratio <= 2
+    for family in ("", "torch-compile"):
+        covered, ratio = calibration.covered(family)
+        assert 0.75 <= covered <= 0.85
+        assert ratio <= 2
     assert half_width([0.1, 0.2, 0.3, 0.4]) == 0.4
     assert half_width([n / 100 for n in range(1, 100)]) == 0.8
+
+
+def test_a_floor_is_what_sources_differ_by() -> None:
+    """Two sources, each of one mind: nothing within them, all between."""
+    row = parse_rows(table(tok_s_per_gpu="1000"), "m.csv")[0]
+    groups = [("a", 0.2), ("a", 0.2), ("b", -0.2), ("b", -0.2)]
+    some = tuple(Residual(replace(row, group=g), 1.0, math.expm1(log)) for g, log in groups)
+    median, p90 = Calibration(FITTED, some).floor()
+    assert median == pytest.approx(0.6745 * math.sqrt(0.08))
+    assert p90 == pytest.approx(1.6449 * math.sqrt(0.08))
+    low, high = bootstrapped(some, 0.5, random.Random(1))
+    assert (low, high) == pytest.approx((math.expm1(-0.2) * -1, math.expm1(0.2)))
+
+
+def test_what_is_judged_is_what_plans() -> None:
+    """A published training and a recipe of the same sizes and settings take the same time, head in
+    pieces apart: each formula stands once."""
+    settings = changed(
+        load_recipe("gpt350m").resolve("train", hardware="8xH100", gpus=8),
+        depth=12, width=768, head_dim=64, vocab_size=50304, sequence=1024, batch=2, accumulation=4,
+        dtype="bfloat16", optimizer="adamw",
+    )  # fmt: skip
+    work = settings.work()
+    row = parse_rows(table(
+        params_m=str((work.matmul_flops + work.head_flops) / 2e6), layers="12", dim="768",
+        ffn=str(round(work.mlp_values * 768 / 2)), vocab="50304", gpus="8", tok_s_per_gpu="1000",
+        step_tokens="8192", pass_tokens="2048",
+    ), "m.csv")[0]  # fmt: skip
+    for checkpointing in (False, True):
+        of = changed(settings, activation_checkpointing=checkpointing)
+        like = replace(row, checkpointing="full" if checkpointing else "none")
+        planned = step_time(of, GPUS["H100-SXM"], 8, FITTED, FITTED.reached("H100-SXM", SOFTWARE))
+        assert not planned.recompute or checkpointing
+        assert row_seconds(like, FITTED) * 8192 == pytest.approx(planned.total, rel=0.03)
+
+
+def test_each_way_of_checkpointing_computes_again_what_it_does_not_keep() -> None:
+    step = step_of(load_recipe("d24").resolve("train", hardware="8xH100", gpus=8), GPUS["H100-SXM"])
+    step = step._replace(head_again=False)
+
+    def again(checkpointing: str) -> float:
+        made = time_step(
+            step._replace(checkpointing=checkpointing), GPUS["H100-SXM"], 1, FITTED, 1.0
+        )
+        return made.recompute / (made.matmul + made.attention + made.traffic)
+
+    ways = [again(way) for way in ("none", "products", "selective", "full")]
+    assert ways == sorted(ways)
+    assert ways[0] == 0
+    assert ways[1] < 0.15
+    assert 0.25 < ways[3] < 1 / 3
+    whole = time_step(step._replace(head_again=True), GPUS["H100-SXM"], 1, FITTED, 1.0)
+    assert whole.recompute > 0
+
+
+def test_newton_schulz_is_shared_out_where_the_optimizer_is() -> None:
+    step = step_of(load_recipe("d24").resolve("train", hardware="8xH100", gpus=8), GPUS["H100-SXM"])
+    assert step.optimizer == "muon"
+    alone, shared = (
+        time_step(step._replace(is_muon_shared=each), GPUS["H100-SXM"], 8, FITTED, 1.0).optimizer
+        for each in (False, True)
+    )
+    assert shared < alone < 8 * shared
+
+
+def test_a_family_without_evidence_has_a_wider_range_and_says_why() -> None:
+    for name, factor in (("bd3lm", 2.6), ("hdp", 2.6), ("trm", 1.3), ("d24", 1.0)):
+        recipe = load_recipe(name)
+        machine = rented_machine("A100-80GB-SXM", 8)
+        phase = next(iter(recipe.phases))
+        found = outlook_on(recipe, RunSpec(name, (phase,), "8xA100"), machine)
+        step = found.times[0].step
+        usual = FITTED_SIGMA * P90_SIGMAS
+        assert step.p50 / step.p10 == pytest.approx(math.exp(usual))
+        slow = math.exp(math.hypot(usual, math.log(factor)))
+        assert step.p90 / step.p50 == pytest.approx(slow)
+        told = [text for about, text in found.reasons if about is RemarkTopic.RANGE]
+        assert bool(told) == (factor > 1), told
+        assert all("publish" in text for text in told)
 
 
 def test_no_row_of_a_source_is_seen_when_it_is_predicted() -> None:
@@ -192,7 +302,7 @@ def test_weights_that_are_applied_again_hide_no_more_than_one_application_does()
     reuse = settings.work().block_applications / settings.work().layers
     assert reuse > 8
     step = step_time(settings, GPUS["L40S"], 8, FITTED, 1.0)
-    hidden = link_seconds(settings, settings.work(), GPUS["L40S"], 8) - step.links
+    hidden = link_seconds(step_of(settings, GPUS["L40S"]), GPUS["L40S"], 8) - step.links
     backward = step.matmul + step.attention + step.traffic + step.lost + step.recompute
     assert 0 < hidden <= backward / reuse
 

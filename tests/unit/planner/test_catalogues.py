@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trmcloud.adapters.prices.tables import DownloadError, _body
+from trmcloud.adapters.prices.downloads import DownloadError, _body
 from trmcloud.providers.skypilot import offers as sky_offers
 from trmcloud.providers.skypilot.offers import (
     BASES,

@@ -7,9 +7,13 @@ from unittest import mock
 
 import pytest
 
+from bench.peaks import memory_of, rows
 from tests.settings import changed
 from trmcloud.adapters.files import load_recipe
+from trmcloud.core.planner.estimates import outlook_on
 from trmcloud.core.planner.memory import (
+    COMPILED_SHARE,
+    USABLE_SHARE,
     batches,
     checkpoint_bytes,
     kept_values,
@@ -17,9 +21,13 @@ from trmcloud.core.planner.memory import (
     state_bytes,
 )
 from trmcloud.core.planner.roofline import MAX_LOGITS
+from trmcloud.core.planner.speed import fit_settings, rented_machine
+from trmcloud.core.spec.plan import RemarkTopic
 from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.spec import RunSpec
 
 D64 = load_recipe("d64").resolve("train", hardware="8xH100-PCIe", gpus=8)
+D24 = load_recipe("d24").resolve("train", hardware="8xH100", gpus=8)
 TRM = load_recipe("trm").resolve("fast", hardware="8xH100", gpus=8)
 
 
@@ -133,3 +141,65 @@ def test_optimizer_states_are_what_the_real_optimizer_holds() -> None:
     work = settings.work()
     assert held == pytest.approx(state_bytes(settings, work), rel=0.01)
     assert kept_values(settings, work) == 27
+
+
+# -- published peaks, and a range -----------------------------------------------------------------
+
+
+def test_published_peaks_are_predicted_and_lie_in_the_range() -> None:
+    """What ``python -m bench peaks`` prints: golf's 17M is the one below."""
+    found = {row["name"]: (memory_of(row), float(row["peak_gb"])) for row in rows()}
+    assert len(found) == 8
+    errors = sorted(abs(memory.total / peak - 1) for memory, peak in found.values())
+    assert errors[4] < 0.10
+    assert errors[-1] < 0.35
+    outside = [n for n, (m, peak) in found.items() if not m.least <= peak <= m.most]
+    assert len(outside) <= 1, outside
+
+
+def test_compiled_blocks_of_a_gpu_keep_less() -> None:
+    compiled, eager = (predict_memory(changed(TRM, compile=each), 8) for each in (True, False))
+    assert compiled.activations == pytest.approx(COMPILED_SHARE * eager.activations)
+    here = [predict_memory(changed(TRM, compile=c), 2, on_gpu=False) for c in (True, False)]
+    assert here[0].activations == here[1].activations, "a CPU's were counted as they are"
+
+
+def test_the_range_is_of_activations_and_logits_alone() -> None:
+    memory = predict_memory(TRM, 8)
+    open_gb = memory.activations + memory.logits
+    assert memory.least == pytest.approx(memory.total - 0.2 * open_gb)
+    assert memory.most == pytest.approx(memory.total + 0.4 * open_gb)
+
+
+def test_a_card_is_refused_only_where_the_low_end_does_not_fit() -> None:
+    """As memory grows: refused, then tried at one sequence, then planned."""
+    asked = changed(D24, batch=1, accumulation=8)
+    need = predict_memory(asked, 1)
+    seen = []
+    for gb in (0.97 * need.least, 1.02 * need.least, 1.02 * need.most):
+        machine = rented_machine("H100-SXM", 1)._replace(memory_gb=gb / USABLE_SHARE)
+        held = {"batch": 1, "accumulation": 8, "activation_checkpointing": False}
+        fitted = fit_settings(asked, machine, held)
+        seen.append((fitted.fits(machine), fitted.may_not_fit(machine)))
+        assert fitted.settings.batch == 1
+    assert seen == [(False, False), (True, True), (True, False)]
+
+
+def test_what_may_not_fit_says_so_and_comes_after_what_does() -> None:
+    """nanochat's d26 runs at a device batch of 16 on 80 GB, which was refused at 111."""
+    d26 = changed(D24, depth=26, width=1664, vocab_size=32_768, sequence=2048, batch=16)
+    memory = predict_memory(d26, 8)
+    assert memory.least < 80 * USABLE_SHARE
+    recipe = load_recipe("d24")
+    spec = RunSpec(
+        "d24", ("train",), "1xH100", overrides=(("batch", 16), ("depth", 26), ("width", 1664))
+    )
+    machine = rented_machine("H100-SXM", 1)
+    found = outlook_on(recipe, spec, machine)
+    worst = found.fitted[0].memory
+    tight = machine._replace(memory_gb=(worst.total + worst.most) / 2 / USABLE_SHARE)
+    told = outlook_on(recipe, spec, tight)
+    assert told.fits
+    assert not told.is_unsure, "there are smaller micro-batches"
+    warnings = [text for about, text in told.reasons if about is RemarkTopic.WARNING]
+    assert any("may not fit" in text and "halves the micro-batch" in text for text in warnings)

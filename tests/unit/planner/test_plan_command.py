@@ -224,7 +224,7 @@ def test_data_gives_epochs_and_a_warning(tmp_path: Path) -> None:
 def test_every_printed_price_carries_its_age() -> None:
     text = run("--budget", "1000").stdout
     priced = [line for line in text.splitlines() if "/h (" in line or "$0.00/h" in line]
-    assert len(priced) == 5
+    assert len(priced) == 4
     plan = a_plan()
     wide = "\n".join(plan_view.render(plan, columns=130))
     assert "age" in wide
@@ -238,3 +238,67 @@ def test_png_without_matplotlib_names_it(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(MissingExtra) as caught:
         run("--budget", "1000", "--plot", str(tmp_path / "plan.png"))
     assert "trmcloud[plot]" in caught.value.next_step
+
+
+# -- what else, what lost, and nothing that fits ---------------------------------------------------
+
+
+def test_a_plan_without_a_recipe_says_what_else_its_budget_buys() -> None:
+    lines = run("--budget", "1000").stdout.splitlines()
+    at = lines.index("$1,000.00 also buys (all: --recipes):")
+    others = [line.split() for line in lines[at + 1 : at + 4]]
+    assert lines[at + 4] == "", "the next command is the last line"
+    assert [each[0] for each in others] == ["speedrun", "gpt350m", "shakespeare"]
+    assert "CORE 0.26 in nanochat's own run" in lines[at + 1]
+    assert lines[at + 2].endswith("not known")
+    for words in (
+        ("--recipe", "d24"), ("--hardware", "8xH100"), ("--set", "batch=8"), ("--phase", "fast"),
+    ):  # fmt: skip
+        assert "also buys" not in run("--budget", "1000", *words).stdout, words
+    assert "also buys" not in run().stdout, "nothing says how much"
+    assert json.loads(run("--budget", "1000", "--json").stdout)["recipe"] == "trm"
+
+
+def test_what_else_costs_what_its_own_plan_on_that_hardware_says() -> None:
+    line = next(x for x in run("--budget", "1000").stdout.splitlines() if "  speedrun" in x)
+    _, hardware, hours, _, dollars = line.split()[:5]
+    own = run("--budget", "1000", "--recipe", "speedrun", "--hardware", hardware).stdout
+    row = next(x for x in own.splitlines() if x.startswith("▸"))
+    assert row.split()[2] == hours
+    assert f"{dollars} (" in row
+
+
+def test_every_recipe_that_a_budget_pays_for_is_listed_with_what_it_reached() -> None:
+    text = run("--recipes", "--budget", "100").stdout
+    rows = text.splitlines()[1:-1]
+    assert [row.split()[0] for row in rows] == [
+        "bd3lm", "d24", "d32", "gpt350m", "hdp", "shakespeare", "speedrun", "trm",
+    ]  # fmt: skip
+    assert "8 of 9 recipes" in text
+    made = json.loads(run("--recipes", "--budget", "100", "--json").stdout)
+    assert {each["reached"] for each in made} >= {"not known", "1.57 nats a character (ours)"}
+    assert all(each["cost_p90_usd"] <= 100 for each in made)
+    nothing = run("--recipes", "--budget", "0.001", "--provider", "runpod")
+    assert nothing.exit_code == 4
+
+
+def test_a_recipe_that_lost_to_its_control_is_recommended_with_that_said() -> None:
+    told = "its control without recursion was 6 % better, in small: docs/bench/control.md"
+    assert told in run("--budget", "1000").stdout
+    assert told not in run("--budget", "1000", "--recipe", "speedrun").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--budget", "20"), 4),
+        (("--budget", "20", "--json"), 4),
+        (("--deadline", "10m"), 4),
+        (("--recipe", "d64", "--gpus", "1", "--set", "sequence=65536"), 5),
+        (("--budget", "1000"), 0),
+    ],
+)
+def test_nothing_that_fits_is_no_success(words: tuple[str, ...], code: int) -> None:
+    result = run(*words)
+    assert result.exit_code == code
+    assert ("closest:" in result.stdout) == (code != 0 and "--json" not in words)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -13,14 +15,16 @@ from hypothesis import strategies as st
 
 from tests.unit.planner.test_planning import plan_for
 from trmcloud.adapters.files import load_recipe, source_of
+from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.cli.views.plan_explain import batch_lines
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.interruptions import NOT_KNOWN
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, cost
+from trmcloud.core.planner import ranking
 from trmcloud.core.planner.estimates import outlook_on, with_machine
-from trmcloud.core.planner.memory import checkpoint_bytes, predict_memory
+from trmcloud.core.planner.memory import ACTIVATION_RANGE, checkpoint_bytes, predict_memory
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.planner.roofline import FITTED, assumed_format, step_time
 from trmcloud.core.planner.speed import (
@@ -300,7 +304,7 @@ def test_selective_checkpointing_lies_between_none_and_all(d64: PhaseRecipe) -> 
     assert predict_memory(selective, 8).activations == pytest.approx(kept / 1e9 + one_block)
 
 
-@pytest.mark.parametrize(("sku", "selective"), [("H100-PCIe", False), ("H200", True)])
+@pytest.mark.parametrize(("sku", "selective"), [("H100-PCIe", False), ("H100-SXM", True)])
 def test_what_is_chosen_hangs_on_the_links(d64: PhaseRecipe, sku: str, selective: bool) -> None:
     """Through PCIe fewer passes, and so fewer gathers, are worth products computed again."""
     fitted = fit_settings(d64, rented_machine(sku, 8), {})
@@ -479,4 +483,42 @@ def test_the_guides_batches_stand_beside_what_is_reckoned() -> None:
     assert rows[0].split()[1:6] == ["4xA100", "32", "×", "1", "128"]
     said_and_here = rows[2].split()[6:8]
     low, high = map(float, said_and_here[0].split("–"))
-    assert low <= float(said_and_here[1]) <= high
+    assert low * ACTIVATION_RANGE[0] <= float(said_and_here[1]) <= high
+
+
+# -- offers that are not worth ranking ------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_leaving_out_dear_offers_of_a_kind_changes_no_plan(data: st.DataObject) -> None:
+    """Of thousands that differ in their price alone only the cheapest are ranked: the plan is that
+    of all of them."""
+    draw = random.Random(data.draw(st.integers(0, 1 << 30)))
+    with_spot = data.draw(st.booleans())
+    shipped = [offer for offer in load_offers(NOW) if with_spot or not offer.spot]
+    few = data.draw(st.sampled_from([1, 3, len(shipped)]))
+    some = draw.sample(shipped, few)
+    offers = [
+        offer._replace(
+            region=f"region-{number}",
+            rate=Usd.from_micros(offer.rate.micros * draw.randrange(800, 1300) // 1000),
+            priced_at=NOW - draw.choice([1, 50, 200]) * 86_400.0,
+        )
+        for number in range(900)
+        for offer in [some[number % len(some)]]
+    ]
+    spec = RunSpec(
+        "d24", ("train",),
+        budget=data.draw(st.sampled_from([None, Usd(20), Usd(500)])),
+        fill=data.draw(st.booleans()) and bool(few > 1),
+        objective=data.draw(st.sampled_from(["value", "cheapest", "fastest"])),
+        spot=with_spot, bucket="s3://b/p", community=True,
+    )  # fmt: skip
+    if spec.fills and spec.budget is None:
+        spec = dataclasses.replace(spec, fill=False)
+    recipe = load_recipe("d24")
+    made = make_plan(spec, recipe, offers, NOW, "p-0")
+    with mock.patch.object(ranking, "_worth_ranking", lambda found, now: range(len(found))):
+        whole = make_plan(spec, recipe, offers, NOW, "p-0")
+    assert made == whole

@@ -215,8 +215,8 @@ def test_what_no_recovery_can_make_fit_is_refused_at_once(trm: Recipe, offers: l
     wide = {"width": 16_384}
     with pytest.raises(DoesNotFit) as caught:
         plan_for(trm, offers, hardware="8xH100", overrides=tuple(wide.items()))
-    assert caught.value.what.startswith("trm does not fit on 8xH100: fast: batch 32 needs 5,")
-    assert "of 80 GB, and 916 GB with batch 1" in caught.value.what
+    assert caught.value.what.startswith("trm does not fit on 8xH100: fast: batch 32 needs 3,")
+    assert "of 80 GB, and 863 GB with batch 1" in caught.value.what
     asked_again = "trmcloud plan --recipe trm --set width=16384   (shows what fits)"
     assert caught.value.next_step == asked_again
     settings = trm.resolve("fast", hardware="8xH100", gpus=8, overrides=wide)

@@ -18,7 +18,7 @@ from tests.standins.loopback import Handler, serving_at
 from tests.unit.skypilot.rig import KEYS, request
 from trmcloud import wiring_plans
 from trmcloud.adapters.files import load_recipe
-from trmcloud.adapters.prices import tables
+from trmcloud.adapters.prices import downloads, tables
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.cli.commands.prices import app
 from trmcloud.core.catalog.offers import DAY_S, Offer, moves, with_newer_quotes
@@ -460,8 +460,8 @@ def test_a_line_that_drips_or_never_ends(served: tuple[Served, dict[str, str]], 
     setattr(state, how, True)
     url = environ[sky_offers.ENV_CATALOGUES] + "/v8/aws/vms.csv"
     begun = time.monotonic()
-    with pytest.raises(tables.DownloadError, match=r"not had within|larger than 1 MiB"):
-        tables.fetch(url, most_bytes=1 << 20, within_s=0.5)
+    with pytest.raises(downloads.DownloadError, match=r"not had within|larger than 1 MiB"):
+        downloads.fetch(url, most_bytes=1 << 20, within_s=0.5)
     assert time.monotonic() - begun < 5
 
 
@@ -474,8 +474,8 @@ def test_a_line_that_drips_or_never_ends(served: tuple[Served, dict[str, str]], 
     ],
 )
 def test_only_https_or_this_machine_is_asked(url: str, says: str) -> None:
-    with pytest.raises(tables.DownloadError, match=says):
-        tables.fetch(url, most_bytes=10, within_s=2)
+    with pytest.raises(downloads.DownloadError, match=says):
+        downloads.fetch(url, most_bytes=10, within_s=2)
 
 
 def test_a_source_that_never_comes_back_is_not_waited_for(home: Path) -> None:

@@ -19,6 +19,28 @@ if TYPE_CHECKING:
 @options.with_options("plan")
 def plan(
     request: LaunchRequest,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND]", help="Your own training, from what its probe measured."
+        ),
+    ] = None,
+    hf: Annotated[
+        str,
+        typer.Option("--hf", metavar="CONFIG", help="A Hugging Face model's config.json."),
+    ] = "",
+    method: Annotated[str, typer.Option(help="With --hf: full, lora or grpo.")] = "lora",
+    hf_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hf-set",
+            metavar="KEY=N",
+            help="With --hf: sequence, batch, rank, bits=4, completion; repeatable.",
+        ),
+    ] = None,
+    all_recipes: Annotated[
+        bool, typer.Option("--recipes", help="What the budget buys of every recipe.")
+    ] = False,
     explain: Annotated[
         str | None, typer.Option(help="The arithmetic of one hardware.", metavar="HARDWARE")
     ] = None,
@@ -47,7 +69,27 @@ def plan(
     from trmcloud.wiring_plans import build_planner
 
     planner = build_planner(funds=_funds)
-    spec = planner.spec(request)
+    if words and hf:
+        from trmcloud.core.errors import UsageError
+
+        raise UsageError("--hf plans a model, -- COMMAND a command", next_step="leave one out")
+    if hf:
+        from trmcloud.app.finetune_plans import finetune_plan
+        from trmcloud.cli.views import finetuning
+
+        config = Path(hf).expanduser()
+        tuned = finetune_plan(planner, planner.spec(request), config, method, hf_set or ())
+        finetuning.show(tuned, as_json=as_json)
+        return
+    if all_recipes:
+        _show_recipes(planner, planner.spec(request), as_json=as_json)
+        return
+    if words:
+        from trmcloud.app.command_plans import plan_command
+
+        spec, rests_on = plan_command(planner, request, words, Path.cwd())
+    else:
+        spec, rests_on = planner.spec(request), []
     if probe:
         _probe(planner, spec, probe)
     plan = planner.save(planner.plan(spec))
@@ -72,6 +114,13 @@ def plan(
     told = plan_view.balance_json(plan, funds, unread)
     more_json: dict[str, Any] = {} if told is None else {"balance": told}
     shown: dict[str, Any] = {"balance": plan_view.balance_text(plan, funds, unread)}
+    if rests_on:
+        shown["more"] = rests_on
+    elif spec.budget is not None and not as_json and _leaves_recipe_open(request):
+        from trmcloud.app.planning import OTHERS, OTHERS_SHOWN
+
+        others = planner.others(spec, OTHERS, most=OTHERS_SHOWN, quick=True)
+        shown["others"] = plan_view.other_lines(others, spec.budget)
     if own or kwh is not None:
         from trmcloud.cli.views.plan import own_lines
 
@@ -80,6 +129,34 @@ def plan(
         more_json["own"] = compared.to_json()
     shown["more_json"] = more_json
     plan_view.show(plan, as_json=as_json, everything=everything, verbose=verbose, **shown)
+    _leave_if_nothing_fits(plan)
+
+
+def _leave_if_nothing_fits(plan: "Plan") -> None:
+    """End with the code of the error that a launch of ``plan`` would be."""
+    from trmcloud.core.errors import BudgetRefused, DoesNotFit
+
+    if plan.recommended is None:
+        fits = any(candidate.fits_memory for candidate in plan.candidates)
+        raise typer.Exit((BudgetRefused if fits else DoesNotFit).exit_code)
+
+
+def _leaves_recipe_open(request: LaunchRequest) -> bool:
+    """Whether nothing that was typed is of one recipe, or of one machine."""
+    own = ("recipe", "phase", "data", "setting", "precision", "hardware", "tokens", "steps")
+    return not any(name in request.typed for name in own)
+
+
+def _show_recipes(planner: "Planner", spec: "RunSpec", *, as_json: bool) -> None:
+    from trmcloud.cli.views import plan as plan_view
+    from trmcloud.core.errors import BudgetRefused
+    from trmcloud.wiring_plans import recipes
+
+    names = [recipe.name for recipe in recipes() if not recipe.name.endswith("-tiny")]
+    found = planner.others(spec, names)
+    plan_view.show_recipes(found, len(names), as_json=as_json)
+    if not found:
+        raise typer.Exit(BudgetRefused.exit_code)
 
 
 def _funds(provider: str) -> "tuple[Funds | None, str]":

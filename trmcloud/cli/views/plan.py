@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from trmcloud.app.planning import OwnHardware
+from trmcloud.app.planning import Bought, OwnHardware
 from trmcloud.cli.views.streams import columns as columns_here
 from trmcloud.cli.views.text import count, print_json
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.planner.estimates import HORIZON_S, HOUR_S
+from trmcloud.core.planner.memory import USABLE_SHARE
 from trmcloud.core.spec.plan import (
     LIVE_PRICES,
     TRAINER,
@@ -35,7 +37,10 @@ if TYPE_CHECKING:
 _IN_STOPS = ("lands at", "hard stop", "landing reserve")
 """Told by the row "stops", or by a plan's last lines, with and without -v."""
 _NOT_CHOSEN = ("off", "any", "the recipe's")
-_ALWAYS_TOLD = (RemarkTopic.NEED, RemarkTopic.PRICE, RemarkTopic.PLACE, RemarkTopic.WARNING)
+_ALWAYS_TOLD = (
+    *(RemarkTopic.NEED, RemarkTopic.PRICE, RemarkTopic.PLACE),
+    *(RemarkTopic.WARNING, RemarkTopic.RANGE),
+)
 
 
 def limit_rows(plan: Plan, *, verbose: bool) -> list[tuple[str, str]]:
@@ -184,6 +189,8 @@ _TOLD = (TRAINER, "objective", "fill", "storage")
 SHOWN_ROWS = 10
 _PLACE_COLUMNS = 20
 """Of 80, for provider and region."""
+_COMMAND_COLUMNS = 30
+"""Of 80, for a command's words."""
 
 
 def show(
@@ -193,16 +200,20 @@ def show(
     everything: bool = False,
     verbose: bool = False,
     balance: str = "",
+    others: Sequence[str] = (),
     more: Sequence[str] = (),
     more_json: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """``balance``: what is told of the provider's; ``more``: lines below it; ``more_json``: the
-    same beside a plan's own keys."""
+    """``balance``: what is told of the provider's; ``others``: what else the budget buys; ``more``:
+    lines below the plan; ``more_json``: more beside a plan's own keys."""
     if as_json:
         print_json({**plan_to_json(plan), **more_json})
         return
     columns = columns_here() if sys.stdout.isatty() else PIPE_COLUMNS
-    lines = render(plan, columns=columns, everything=everything, verbose=verbose, balance=balance)
+    lines = render(
+        plan, columns=columns, everything=everything, verbose=verbose, balance=balance,
+        others=others,
+    )  # fmt: skip
     print("\n".join([*lines, *more]))
 
 
@@ -213,10 +224,11 @@ def render(
     everything: bool = False,
     verbose: bool = False,
     balance: str = "",
+    others: Sequence[str] = (),
 ) -> list[str]:
     """The lines a user reads: what fits a terminal of 24 rows. With ``everything`` each candidate;
     with ``verbose`` one of each hardware, phases, chart, reasons and defaults, too."""
-    labels = choices(plan)
+    labels = choices(plan, MOST_CHOICES - bool(others))
     rows = [candidate for candidate in plan.candidates if candidate.id in labels]
     if everything:
         rows = list(plan.candidates)
@@ -241,6 +253,7 @@ def render(
         lines.append(f"balance: {balance}")
     if chart := terminal_chart(plan, rows, columns) if len(rows) > 2 and verbose else []:
         lines += ["", *chart]
+    lines += ["", *others] if others else []
     lines += ["", *_advice(plan, verbose)]
     return lines
 
@@ -250,7 +263,7 @@ LEAST_GAIN = 1.15
 """Choices differ by this factor in hours: less is within what a prediction knows."""
 
 
-def choices(plan: Plan) -> dict[str, str]:
+def choices(plan: Plan, most: int = MOST_CHOICES) -> dict[str, str]:
     """The candidates worth a choice, by id, and what speaks for each: the recommended, the
     cheapest, the soonest, and the best trade-offs between. Empty where nothing is recommended.
     They train as much as the recommended one: what is ended earlier is no bargain."""
@@ -259,8 +272,7 @@ def choices(plan: Plan) -> dict[str, str]:
         return {}
     best: dict[str, Candidate] = {chosen.hardware: chosen}
     for candidate in plan.candidates:
-        whole = candidate.within_budget and not _is_ended_early(candidate)
-        if candidate.fits_memory and (whole or _is_ended_early(chosen)):
+        if candidate.fits_memory and candidate.within_budget and _trains_as_much(candidate, chosen):
             best.setdefault(candidate.hardware, candidate)
     found = list(best.values())
     labels = {chosen.id: ""}
@@ -278,16 +290,33 @@ def choices(plan: Plan) -> dict[str, str]:
     for candidate in found:
         hours = candidate.hours.p50
         is_new = all(max(hours, c.hours.p50) >= LEAST_GAIN * min(hours, c.hours.p50) for c in shown)
-        if candidate.id in front and is_new and len(shown) < MOST_CHOICES:
+        if candidate.id in front and is_new and len(shown) < most:
             shown.append(candidate)
             dearer = hours < chosen.hours.p50
             labels[candidate.id] = "sooner" if dearer else "cheaper"
     return labels
 
 
-def _is_ended_early(candidate: Candidate) -> bool:
-    """Whether a limit ends it before its recipe."""
-    return any(about is RemarkTopic.NEED for about, _ in candidate.reasons)
+AS_MUCH = 0.9
+"""Of the recommended one's tokens, what counts as the same work."""
+
+
+def _trains_as_much(candidate: Candidate, chosen: Candidate) -> bool:
+    """Whether it does the work of ``chosen``, P50: what is ended earlier is no bargain."""
+    if not sum(phase.tokens for phase in chosen.phases):
+        return True  # a command's work is its own
+    return _trained(candidate) >= AS_MUCH * _trained(chosen)
+
+
+def _trained(candidate: Candidate) -> float:
+    """The tokens that it trains until a limit ends it, P50."""
+    left = candidate.hours.p50 * HOUR_S - candidate.startup_s.p50
+    done = 0.0
+    for phase in candidate.phases:
+        share = min(1.0, max(0.0, left) / phase.seconds.p50) if phase.seconds.p50 else 1.0
+        done += share * phase.tokens
+        left -= phase.seconds.p50
+    return done
 
 
 def shown_rows(plan: Plan) -> list[Candidate]:
@@ -309,13 +338,24 @@ def shown_rows(plan: Plan) -> list[Candidate]:
 
 
 def nearest(plan: Plan) -> list[Candidate]:
-    """The three candidates that are closest to being feasible, one per hardware."""
+    """The three candidates that are closest to being feasible, one per hardware: by the limit that
+    each misses by most."""
     best: dict[str, Candidate] = {}
     for candidate in plan.candidates:
         if candidate.provider != LOCAL or plan.spec.hardware:
             best.setdefault(candidate.hardware, candidate)
-    order = sorted(best.values(), key=lambda c: (not c.fits_memory, c.cost_p90.micros))
-    return order[:3]
+    return sorted(best.values(), key=lambda c: (not c.fits_memory, _missed_by(plan, c)))[:3]
+
+
+def _missed_by(plan: Plan, candidate: Candidate) -> tuple[float, int]:
+    """(the factor by which P90 exceeds the limit that it exceeds most, P90's dollars)"""
+    spec, over = plan.spec, [0.0]
+    p90_s = candidate.hours.p90 * HOUR_S + candidate.landing_s
+    if spec.budget:
+        over.append(candidate.cost_p90.micros / spec.budget.micros)
+    if spec.deadline_at is not None:
+        over.append(p90_s / max(1.0, spec.deadline_at - plan.created_at))
+    return max(over), candidate.cost_p90.micros
 
 
 def hours_text(interval: Interval) -> str:
@@ -329,19 +369,26 @@ def cost_text(candidate: Candidate) -> str:
 
 
 def fits_text(candidate: Candidate) -> str:
+    """The range of what it needs, of what there is; a question mark where it may not fit."""
     need, have = candidate.memory_need_gb, candidate.memory_gb
+    least, most = candidate.memory_least_gb or need, candidate.memory_most_gb or need
     if not candidate.fits_memory:
-        return f"no: {need:,.0f} > {have:,.0f} GB"
+        return f"no: {least:,.0f}–{most:,.0f} > {have:,.0f} GB"
     digits = 1 if need < 10 else 0
-    return f"{need:,.{digits}f}/{have:,.0f} GB"
+    span = f"{least:,.{digits}f}–{most:,.{digits}f}" if most > least else f"{need:,.{digits}f}"
+    return f"{span}/{have:,.0f} GB{' ?' if most > have * USABLE_SHARE else ''}"
 
 
 def _headline(plan: Plan) -> str:
     spec = plan.spec
     first = plan.recommended or next(iter(plan.candidates), None)
     tokens = sum(phase.tokens for phase in first.phases) if first is not None else 0
-    most = "at most " if spec.fills else ""
-    parts = [spec.recipe, " + ".join(spec.phases), f"{most}{count(tokens)} tokens"]
+    if spec.command is not None:
+        steps = f"{spec.steps:,} steps" if spec.steps else "as long as it may"
+        parts = [one_line(" ".join(spec.command.words))[:_COMMAND_COLUMNS], steps]
+    else:
+        most = "at most " if spec.fills else ""
+        parts = [spec.recipe, " + ".join(spec.phases), f"{most}{count(tokens)} tokens"]
     parts.append(f"budget {spec.budget}" if spec.budget is not None else "no budget")
     if spec.fills:
         parts.append("filled")
@@ -450,7 +497,10 @@ def _plain(plan: Plan, rows: Sequence[Candidate], labels: Mapping[str, str]) -> 
         old = f" ({days} old{f', +{dearer}' if dearer else ''})" if age else ""
         lines.append(f"{mark} {hardware:<13}{hours} h · {dollars} · ${rate}/h{old}")
         label = labels.get(row.id, "")
-        where = where if len(where) <= _PLACE_COLUMNS else f"{where[: _PLACE_COLUMNS - 1]}…"
+        others = [label, f"{sku}, ", fits, _extras_text(row)]
+        used = 4 + sum(len(text) + 3 for text in others if text) - 3
+        room = min(_PLACE_COLUMNS, max(1, PIPE_COLUMNS - used))
+        where = where if len(where) <= room else f"{where[: room - 1]}…"
         about = " · ".join(filter(None, (label, f"{sku}, {where}", fits, _extras_text(row))))
         lines.append(f"    {about}")
     return lines
@@ -504,9 +554,23 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
         f"  lands {_clock(chosen.soft_stop_s)} after start, hard stop {_clock(chosen.hard_stop_s)},"
         f" at most {chosen.worst_case}"
     )
-    if plan.launchable:
+    if plan.launchable and plan.spec.command is not None:
+        lines.append(f"Run it: {_run_line(plan, chosen)}")
+    elif plan.launchable:
         lines.append(f"Launch it: trmcloud launch {plan.id}")
     return lines
+
+
+def _run_line(plan: Plan, chosen: Candidate) -> str:
+    """The command that runs a command of the user's own as it is planned."""
+    spec = plan.spec
+    assert spec.command is not None
+    words = ["trmcloud", "run", chosen.hardware]
+    for flag, value in (("--steps", spec.steps), ("--hours", spec.hours)):
+        words += [flag, f"{value:g}"] if value else []
+    if spec.budget is not None:
+        words += ["--budget", spec.budget.plain()]
+    return shlex.join([*words, "--", *spec.command.words])
 
 
 def _clock(seconds: float) -> str:
@@ -527,6 +591,44 @@ def _dollars(amount: Usd) -> str:
     if amount >= Usd(100):
         return f"${float(amount):,.0f}"
     return f"${float(amount):.{2 if amount >= Usd('0.1') else 3}f}"
+
+
+def other_lines(others: Sequence[Bought], budget: Usd) -> list[str]:
+    """Lines: what else ``budget`` buys."""
+    if not others:
+        return []
+    return [f"{budget} also buys (all: --recipes):", *map(_other_line, others)]
+
+
+def _other_line(other: Bought) -> str:
+    candidate = other.candidate
+    hardware = LOCAL if candidate.provider == LOCAL else candidate.hardware
+    dollars = "$0" if not candidate.rate else _dollars(candidate.cost_p50)
+    hours = f"{_short(candidate.hours.p50)} h"
+    return f"  {other.recipe:<12}{hardware:<11}{hours:>7} {dollars:>7}  {other.reached}"
+
+
+def show_recipes(found: Sequence[Bought], number: int, *, as_json: bool) -> None:
+    """A line for each of ``number`` recipes that the limits pay for: hardware, hours, dollars, and
+    the quality that it reached."""
+    if as_json:
+        print_json(
+            [
+                {
+                    "recipe": each.recipe,
+                    "hardware": each.candidate.hardware,
+                    "hours": each.candidate.hours.to_json(),
+                    "cost_p50_usd": float(each.candidate.cost_p50),
+                    "cost_p90_usd": float(each.candidate.cost_p90),
+                    "reached": each.reached,
+                }
+                for each in found
+            ]
+        )
+        return
+    print("  recipe      hardware     hours       $  what it reached")
+    print("\n".join(map(_other_line, found)))
+    print(f"{len(found)} of {number} recipes; one of them: trmcloud plan --recipe NAME")
 
 
 def own_lines(own: OwnHardware) -> list[str]:

@@ -21,9 +21,10 @@ from trmcloud.core.planner.roofline import (
     FITTED,
     MAX_LOGITS,
     NODE_LINK_GB_S,
-    SDPA_KERNEL,
     assumed_format,
     filled_share,
+    kernel_share,
+    step_of,
     step_time,
 )
 from trmcloud.core.planner.speed import predict_phase, rented_machine, steps_between_saves
@@ -103,7 +104,9 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
         peak = gpu.bf16_tflops * peaks
         filled = filled_share(s.width, s.batch * s.sequence * work.positions, FITTED)
         sustained = FITTED.sustained_share(gpu, peaks=peaks)
-        kernel = FITTED.attention_share * SDPA_KERNEL.get(gpu.name, 1.0)
+        step = step_of(s, gpu)
+        kernel = FITTED.attention_share * kernel_share(step.kernel, gpu)
+        kernel *= s.sequence / (s.sequence + FITTED.attention_fill)
         detail = step_time(s, gpu, c.world_size, FITTED, reach.share, nodes=c.nodes)
         scale = phase.step_s.p50 / detail.total
         lines += [
@@ -222,7 +225,8 @@ def _memory(c: Candidate) -> list[str]:
         for name, gb in memory._asdict().items()
         if gb or name != "snapshot"
     ]
-    return [*lines, _line("sum", f"of {c.memory_gb:,.0f} GB", f"{memory.total:,.1f} GB")]
+    span = f"of {c.memory_gb:,.0f} GB; {memory.least:,.1f} to {memory.most:,.1f} by published peaks"
+    return [*lines, _line("sum", span, f"{memory.total:,.1f} GB")]
 
 
 def _claims(c: Candidate) -> list[str]:

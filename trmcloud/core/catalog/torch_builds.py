@@ -72,6 +72,7 @@ _DEFAULTS = (((2, 11), "cu130"), ((2, 8), "cu128"), ((2, 7), "cu126"), ((2, 5), 
              ((2, 1), "cu121"))  # fmt: skip
 
 POD_BUILD = next(build for build in BUILDS if build.name == "cu128")
+POD_RELEASE = (2, 9)
 POD_TORCH = f"2.9.1+{POD_BUILD.name}"
 """The torch of our images, and of the environment that a pod makes where an image has none."""
 

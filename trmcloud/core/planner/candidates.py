@@ -181,6 +181,8 @@ def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Ca
         cost_p50=cost(rate, seconds.p50) + storage.cost(seconds.p50),
         cost_p90=cost(rate, seconds.p90) + storage.cost(seconds.p90),
         memory_need_gb=outlook.memory.total,
+        memory_least_gb=outlook.memory.least,
+        memory_most_gb=outlook.memory.most,
         memory_gb=outlook.machine.memory_gb,
         fits_memory=outlook.fits,
         within_budget=row.within,
@@ -315,7 +317,9 @@ def _of_a_command(row: RankedOffer, spec: RunSpec) -> list[str]:
     per_dollar = 1 / float(hourly)
     until = "its hours end" if spec.hours is not None else "the budget ends"
     if spec.budget is None and spec.hours is None:
-        until = "its deadline comes"
+        until = (
+            "its deadline comes" if spec.deadline_at is not None else "P90 of its steps has passed"
+        )
     return [f"{per_dollar:,.2f} hours a dollar; told to stop when {until}, unless it ends before"]
 
 

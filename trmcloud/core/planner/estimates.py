@@ -13,7 +13,7 @@ from trmcloud.core.catalog.interruptions import InterruptionRate
 from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.interruptions import best_interval_s, expected_segment_s
-from trmcloud.core.planner.memory import USABLE_SHARE, Memory, checkpoint_bytes, weights_bytes
+from trmcloud.core.planner.memory import Memory, checkpoint_bytes, weights_bytes
 from trmcloud.core.planner.roofline import NODE_LINK_GB_S, assumed_format
 from trmcloud.core.planner.speed import (
     FittedSettings,
@@ -261,6 +261,7 @@ class Estimates(NamedTuple):
     """Checkpoints that are kept, all phases together."""
     memory: Memory
     fits: bool
+    """Whether the low end of what it needs is there."""
     reasons: tuple[Remark, ...]
     bucket: bool = False
     """Checkpoints go to a bucket, not to a network volume or this machine's disk."""
@@ -270,6 +271,8 @@ class Estimates(NamedTuple):
     """The data's cost; None where it is unknown."""
     sent_gb: float = 0.0
     """A command's folder, sent as it is."""
+    is_unsure: bool = False
+    """It may not fit, and there is no smaller micro-batch to fall back to."""
 
     @property
     def data_gb(self) -> float:
@@ -317,9 +320,10 @@ def outlook_on(
         if last_steps is not None and name == spec.phases[-1]:
             settings = replace(settings, steps=last_steps)
         if fit.why:
-            fits = fit.memory.total <= machine.memory_gb * USABLE_SHARE
-            about = RemarkTopic.SETTINGS if fits else RemarkTopic.NEED
+            about = RemarkTopic.SETTINGS if fit.fits(machine) else RemarkTopic.NEED
             reasons.append(Remark(about, f"{name}: {fit.why}"))
+        if fit.may_not_fit(machine):
+            reasons.append(Remark(RemarkTopic.WARNING, f"{name}: {_may_not_fit(fit, machine)}"))
         assumed = assumed_format(settings, machine.gpu, on_gpu=machine.on_gpu)
         if assumed.why:
             told = f"{name}: counted with {assumed.dtype}: {assumed.why}"
@@ -344,6 +348,11 @@ def outlook_on(
             f" {_probed(chosen[0], machine):.2f} × what is modelled"
         )
         reasons.append(Remark(RemarkTopic.SETTINGS, text))
+    if lost := chosen[0].beaten_by.get(recipe.name):
+        reasons.append(Remark(RemarkTopic.WARNING, lost))
+    slower, why = chosen[0].may_be_slower
+    if why and machine.measured is None and machine.gpu is not None:
+        reasons.append(Remark(RemarkTopic.RANGE, f"may take {slower:.2g} × as long: {why}"))
     tokens = [each.steps * each.tokens_per_step(machine.processes) for each in chosen]
     data = None
     if source is not None:
@@ -392,7 +401,8 @@ def outlook_on(
         landing_s=_landing_s(times, chosen[-1], machine, uploads=spec.pod_uploads),
         kept_gb=sum(checkpoint_bytes(s) * (s.kept_checkpoints + in_bucket) for s in chosen) / 1e9,
         memory=worst,
-        fits=worst.total <= machine.memory_gb * USABLE_SHARE,
+        fits=all(fit.fits(machine) for fit in fitted),
+        is_unsure=any(f.may_not_fit(machine) and f.settings.batch == 1 for f in fitted),
         reasons=tuple(reasons),
         bucket=in_bucket,
         volume_days=spec.volume_days if spec.volume else None,
@@ -619,6 +629,14 @@ def _landing_s(
         return upload_s + max(MIN_LOCAL_LANDING_S, 1.5 * slowest + LOCAL_LANDING_MARGIN_S)
     away_s = upload_s or weights_bytes(settings) / PULL_BYTES_PER_S
     return 2 * slowest + REMOTE_LANDING_MARGIN_S + away_s
+
+
+def _may_not_fit(fit: FittedSettings, machine: Machine) -> str:
+    need = fit.memory
+    text = f"may not fit: {need.least:,.0f}–{need.most:,.0f} of {machine.memory_gb:,.0f} GB"
+    if fit.settings.batch == 1:
+        return f"{text}, and one sequence is the least"
+    return f"{text}; if so, the trainer halves the micro-batch"
 
 
 def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> list[Remark]:

@@ -20,12 +20,17 @@ BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8":
 #: Values of width D that one block application keeps per position for the backward pass, beside
 #: its MLP: input, norms, q, k, v before and after RoPE and norm, attention's output. Counted on
 #: the real TRM block: 27 in all at float32, 31 under bfloat16 autocast, of which the gated MLP's
-#: gate, SiLU, up and product are 16 (hidden 4·D). Compiled blocks keep less; nothing is taken off
-#: for that.
+#: gate, SiLU, up and product are 16 (hidden 4·D). Compiled blocks keep ``COMPILED_SHARE`` of that.
 ATTENTION_VALUES = 11.0
 KV_VALUES = 4.0
 """Of these, the keys' three and the values, which are fewer where heads share them."""
 AUTOCAST_VALUES = 4.0
+COMPILED_SHARE = 0.65
+"""Of these, what a GPU's compiled block keeps: norms, rotations and activations are computed again
+from what it does keep. By published peaks 0.62 to 0.88 (``bench/peaks.csv``)."""
+ACTIVATION_RANGE = (0.8, 1.4)
+"""Of activations and logits, the least and the most that published peaks leave open: seven of eight
+lie between (``python -m bench peaks``)."""
 SELECTED_VALUES = 5.0
 """The values that selective checkpointing keeps of one beside keys, values and the MLP's first
 products: its input, queries, attention's output, and the results of the two last products of each
@@ -62,6 +67,16 @@ class Memory(NamedTuple):
     def total(self) -> float:
         return sum(self)
 
+    @property
+    def least(self) -> float:
+        """The low end of what it may need."""
+        return self.total - (1.0 - ACTIVATION_RANGE[0]) * (self.activations + self.logits)
+
+    @property
+    def most(self) -> float:
+        """The high end."""
+        return self.total + (ACTIVATION_RANGE[1] - 1.0) * (self.activations + self.logits)
+
 
 def predict_memory(settings: PhaseRecipe, processes: int, *, on_gpu: bool = True) -> Memory:
     """GB of one of ``processes`` data-parallel processes with ``settings.batch`` sequences each.
@@ -71,7 +86,9 @@ def predict_memory(settings: PhaseRecipe, processes: int, *, on_gpu: bool = True
     FSDP divides all of these by ``processes``, and gathers two blocks at a time. A save copies what
     a process writes, for DDP the first one everything.
     """
-    settings = replace(settings, dtype=assumed_format(settings, None, on_gpu=on_gpu).dtype)
+    dtype = assumed_format(settings, None, on_gpu=on_gpu).dtype
+    if dtype != settings.dtype:
+        settings = replace(settings, dtype=dtype)
     work = settings.work()
     compute = BYTES[settings.dtype]
     cast = 0 if settings.dtype == "float32" else compute
@@ -93,7 +110,7 @@ def predict_memory(settings: PhaseRecipe, processes: int, *, on_gpu: bool = True
         gradients=work.parameters * 4 / share / GB,
         optimizer=states / share / GB,
         communication=communication / GB,
-        activations=_activation_bytes(settings, work, compute) / GB,
+        activations=_activation_bytes(settings, work, compute, on_gpu=on_gpu) / GB,
         logits=_logit_bytes(settings, work) / GB,
         workspace=fixed,
         snapshot=0.0 if on_gpu else checkpoint_bytes(settings) / share / GB,
@@ -128,12 +145,17 @@ def weights_bytes(settings: PhaseRecipe) -> float:
 
 
 def kept_values(settings: PhaseRecipe, work: Work) -> float:
-    """Values of D kept per position and block application."""
+    """Values of D kept per position and block application, where blocks are not compiled."""
+    return block_values(work) + (0 if settings.dtype == "float32" else AUTOCAST_VALUES)
+
+
+def block_values(work: Work) -> float:
+    """Of these, those that are kept in any number format."""
     mlp = work.mlp_values * KEPT_MLP_TENSORS[work.mlp_matrices]
     attention = ATTENTION_VALUES - KV_VALUES * (1.0 - work.kv_share)
     # A value embedding is read, and gated, into the values.
     attention += 2.0 * work.kv_share * work.value_layers / work.layers
-    return attention + mlp + (0 if settings.dtype == "float32" else AUTOCAST_VALUES)
+    return attention + mlp
 
 
 def batches(settings: PhaseRecipe, largest: int | None = None) -> Iterator[tuple[int, int]]:
@@ -145,10 +167,12 @@ def batches(settings: PhaseRecipe, largest: int | None = None) -> Iterator[tuple
             yield batch, whole // batch
 
 
-def _activation_bytes(settings: PhaseRecipe, work: Work, compute: int) -> float:
+def _activation_bytes(settings: PhaseRecipe, work: Work, compute: int, *, on_gpu: bool) -> float:
     positions = settings.batch * settings.sequence * work.positions
     one = positions * settings.width * compute
     block = one * kept_values(settings, work)
+    if on_gpu and settings.compile:
+        block *= COMPILED_SHARE
     if settings.activation_checkpointing:
         kept = 1.0
         if settings.selective_checkpointing:  # all but the products is computed again

@@ -25,6 +25,7 @@ from trmcloud.core.catalog.offers import (
     ANYWHERE,
     DAY_S,
     Offer,
+    is_community,
     local_offer,
     with_newer_quotes,
 )
@@ -106,7 +107,7 @@ def make_plan(
     spec = _checked(spec, recipe, now)
     request = parse_hardware(spec.hardware) if spec.hardware else None
     given = PlanningInputs(spec, recipe, now, local, tokens_available, measured, source, probed)
-    chosen_from = _within_price(_matching(request, offers, given), spec, now)
+    chosen_from = _within_price(_matching(request, offers, spec, now, local, probed), spec, now)
     ranked = rank(chosen_from, given)
     if request is not None:
         _refuse_hopeless(request, ranked, offers, given)
@@ -242,14 +243,29 @@ def check_move(spec: RunSpec) -> None:
         )
 
 
+def rented_offers(spec: RunSpec, offers: Sequence[Offer], now: float) -> list[Offer]:
+    """The offers of other machines that ``spec`` leaves to choose from, by any of its limits but
+    those of money.
+
+    Raises:
+        NotFoundError: there is none. UsageError: unknown hardware, or this machine.
+    """
+    request = parse_hardware(spec.hardware) if spec.hardware else None
+    return _within_price(_matching(request, offers, spec, now), spec, now)
+
+
 def _matching(
-    request: HardwareRequest | None, offers: Sequence[Offer], given: PlanningInputs
+    request: HardwareRequest | None,
+    offers: Sequence[Offer],
+    spec: RunSpec,
+    now: float,
+    local: LocalMachine | None = None,
+    probed: CommandProbe | None = None,
 ) -> list[Offer]:
     """Offers that hardware, provider, region, number of GPUs, their memory and spot leave over.
 
     Where any hardware will do, that must hold what the command's probe saw in use.
     """
-    spec, local, now = given.spec, given.local, given.now
     refuse_float8(spec, request, local)
     if request is not None and request.is_local:
         if local is None:
@@ -260,19 +276,23 @@ def _matching(
     of_a_kind = [
         offer
         for offer in offers
-        if (spec.spot or not offer.spot) and (spec.community or not offer.is_community)
+        if (spec.spot or not offer.spot) and (spec.community or not is_community(offer.note))
     ]
-    found = [
-        offer.on_machines(nodes)
-        for offer in _in_regions(with_newer_quotes(of_a_kind, now), spec.regions)
-        if (request is None or request.accepts(offer.sku, offer.gpus))
-        and (not spec.gpus or offer.gpus == spec.gpus)
-        and (not spec.providers or offer.provider in spec.providers)
-        and max_nodes(offer.provider) >= nodes
-        and (not needs_float8(spec) or GPUS[offer.sku].fp8_tflops)
-    ]
+    found = _in_regions(with_newer_quotes(of_a_kind, now), spec.regions)
+    if request is not None or spec.gpus or spec.providers:
+        found = [
+            offer
+            for offer in found
+            if (request is None or request.accepts(offer.sku, offer.gpus))
+            and (not spec.gpus or offer.gpus == spec.gpus)
+            and (not spec.providers or offer.provider in spec.providers)
+        ]
+    if nodes > 1:
+        found = [o.on_machines(nodes) for o in found if max_nodes(o.provider) >= nodes]
+    if needs_float8(spec):
+        found = [offer for offer in found if GPUS[offer.sku].fp8_tflops]
     if request is None and spec.command is not None:
-        found = _with_memory(found, spec, given.probed)
+        found = _with_memory(found, spec, probed)
     if (
         request is None
         and local is not None

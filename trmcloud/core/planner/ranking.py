@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from trmcloud.core.catalog.hardware import LOCAL, HardwareRequest, LocalMachine, hardware_name
 from trmcloud.core.catalog.interruptions import InterruptionRate
-from trmcloud.core.catalog.offers import ANYWHERE, DAY_S, FRESH_DAYS, Offer
+from trmcloud.core.catalog.offers import ANYWHERE, Offer, age_margin_percent
 from trmcloud.core.catalog.providers import (
     TRAITS,
     brokered,
@@ -140,11 +140,11 @@ def _typed(spec: RunSpec, offer: Offer, nodes: int) -> str:
 
 KEPT_CANDIDATES = 40
 
-#: class (16: cannot be used, 8: this machine, for longer than it is recommended, 4: P90 over a
-#: limit, 2: its hours of training end before the recipe, 1: cannot be reached), the objective's two
-#: keys, position
+#: class (32: cannot be used, 16: this machine, for longer than it is recommended, 8: P90 over a
+#: limit, 4: its hours of training end before the recipe, 2: may not fit at any micro-batch, 1:
+#: cannot be reached), the objective's two keys, position
 _Order = tuple[int, float, float, int]
-_UNUSABLE, _TOO_LONG, _OVER, _UNFINISHED, _UNREACHABLE = 16, 8, 4, 2, 1
+_UNUSABLE, _TOO_LONG, _OVER, _UNFINISHED, _UNSURE, _UNREACHABLE = 32, 16, 8, 4, 2, 1
 _LEAST_SHARE = 1e-9
 """Of the recipe, that a run counts as training: dollars and hours of the whole stay finite."""
 
@@ -166,52 +166,65 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
     """The offers worth keeping, best first: of every hardware the best, then second ones, …
 
     Usable ones come before unusable ones, those within budget and deadline before the others, those
-    that finish the recipe before those whose hours of training end earlier, and those that can be
-    launched on before those that cannot; then the objective decides. It compares equal work: a run
-    that is ended earlier counts with the dollars and hours of the whole. It counts what an offer is
-    planned at, an old quote with its surcharge; limits, the most it may be billed at. This machine
-    comes last of what is usable where it takes longer than ``HORIZON_S``.
+    that finish the recipe before those whose hours of training end earlier, those that fit at some
+    micro-batch before those that may not, and those that can be launched on before those that
+    cannot; then the objective decides. It compares equal work: a run that is ended earlier counts
+    with the dollars and hours of the whole. It counts what an offer is planned at, an old quote
+    with its surcharge; limits, the most it may be billed at. This machine comes last of what is
+    usable where it takes longer than ``HORIZON_S``.
     """
     spec, recipe, now, local, tokens_available, measured, source, probed = given
     nodes = spec.nodes
     groups: dict[tuple[str, int, bool, bool, InterruptionRate | None, int], _Group] = {}
     outlooks: dict[tuple[str, int, bool], Estimates] = {}
     orders: list[_Order] = []
-    chosen: list[_Group] = []
-    fresh_since, clusters = now - FRESH_DAYS * DAY_S, frozenset(brokered())
-    for position, offer in enumerate(offers):
-        is_cluster = offer.provider in clusters
-        disks = id(prices_of(offer.provider))
-        interruptions = interruptions_of(offer.provider) if offer.spot else None
-        key = (offer.sku, offer.gpus, offer.provider == LOCAL, is_cluster, interruptions, disks)
-        group = groups.get(key)
-        if group is None:
-            machine = _machine(offer, local, measured, nodes)
-            alike = outlooks.get(key[:3])
-            if spec.command is not None:
-                outlook = command_outlook(
-                    spec, machine, probed, sent_bytes=source.sent_bytes if source is not None else 0
-                )
-            elif alike is not None and not spec.spot:
-                outlook = with_machine(machine, alike, spec)
-            else:
-                outlook = outlook_on(
-                    recipe, spec, machine,
-                    fitted=alike.fitted if alike is not None else (),
-                    tokens_available=tokens_available, source=source, interruptions=interruptions,
-                )  # fmt: skip
-            outlooks[key[:3]] = outlook
-            group = groups[key] = _group(outlook, offer, spec, now)
-        chosen.append(group)
-        _, _, storage, useful_most, within_most, a, b, c, d, fill, _, rank_class = group
-        is_old = offer.priced_at < fresh_since and not offer.own
-        simple = offer.newer is None and not is_old and offer.ceiling is None
-        hourly = storage + (offer.rate.micros if simple else offer.planned_micros(now))
+    chosen: dict[int, _Group] = {}
+
+    def judged(
+        offer: Offer, hardware: tuple[str, int, bool], interruptions: InterruptionRate | None
+    ) -> _Group:
+        machine = _machine(offer, local, measured, nodes)
+        alike = outlooks.get(hardware)
+        if spec.command is not None:
+            outlook = command_outlook(
+                spec, machine, probed, sent_bytes=source.sent_bytes if source is not None else 0
+            )
+        elif alike is not None and not spec.spot:
+            outlook = with_machine(machine, alike, spec)
+        else:
+            outlook = outlook_on(
+                recipe, spec, machine,
+                fitted=alike.fitted if alike is not None else (),
+                tokens_available=tokens_available, source=source, interruptions=interruptions,
+            )  # fmt: skip
+        outlooks[hardware] = outlook
+        return _group(outlook, offer, spec, now)
+
+    clusters = frozenset(brokered())
+    # Of thousands of offers few are of another kind than those before them.
+    kinds: dict[_Kind, tuple[_Group, int]] = {}
+    for position in _worth_ranking(offers, now):
+        offer = offers[position]
+        kind = (offer.provider, offer.sku, offer.gpus, offer.spot)
+        known = kinds.get(kind)
+        if known is None:
+            is_cluster = offer.provider in clusters
+            disks = id(prices_of(offer.provider))
+            interruptions = interruptions_of(offer.provider) if offer.spot else None
+            key = (offer.sku, offer.gpus, offer.provider == LOCAL, is_cluster, interruptions, disks)
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = judged(offer, key[:3], interruptions)
+            place = group.rank_class + (0 if can_be_rented(offer) else _UNREACHABLE)
+            known = kinds[kind] = group, place
+        group, place = known
+        chosen[position] = group
+        _, _, storage, useful_most, within_most, a, b, c, d, fill, _, _ = group
+        hourly = storage + offer.planned_micros(now)
         most: float = hourly
         if offer.spot or offer.ceiling is not None:
             billed = offer.most_rate(now)
             most = billed.micros + storage if billed is not None else math.inf
-        place = rank_class + (0 if can_be_rented(offer) else _UNREACHABLE)
         if most > within_most or most == math.inf:
             place += _OVER
         if most > useful_most or most == math.inf:
@@ -220,7 +233,7 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
             orders.append((place, a + hourly * b, c + hourly * d, position))
             continue
         tokens = fill.tokens(most) if most < math.inf else 0.0
-        place &= _UNREACHABLE + _TOO_LONG
+        place &= _UNREACHABLE + _UNSURE + _TOO_LONG
         place += 0 if tokens and most <= useful_most else _UNUSABLE
         orders.append((place, -tokens, hourly, position))
     orders.sort()
@@ -233,6 +246,54 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
         billed = offer.most_rate(now) or rate
         ranked.append(RankedOffer(offer, rate, billed, outlook, not over, useful, storage_there))
     return ranked
+
+
+_Kind = tuple[str, str, int, bool]
+"""Provider, SKU, GPUs, and whether it is spot."""
+
+
+def _worth_ranking(offers: Sequence[Offer], now: float) -> list[int]:
+    """The positions of the offers that may be kept: of those that differ in their price alone, as
+    many of the cheapest as any hardware can have among ``KEPT_CANDIDATES``."""
+    margins = _Margins(now)
+    alike: dict[_Kind, list[tuple[int, int]]] = {}
+    found = []
+    for position, offer in enumerate(offers):
+        if offer.spot or offer.ceiling is not None:
+            found.append(position)  # what may be billed is another price
+            continue
+        if offer.newer is None and not offer.own:
+            micros = -(-offer.rate.micros * margins[offer.priced_at] // 100)
+        else:
+            micros = offer.planned_micros(now)
+        kind = (offer.provider, offer.sku, offer.gpus, False)
+        try:
+            alike[kind].append((micros, position))
+        except KeyError:
+            alike[kind] = [(micros, position)]
+    of_hardware: dict[tuple[str, int, bool], int] = {}
+    for (provider, sku, gpus, _), some in alike.items():
+        hardware = hardware_name(sku, gpus), gpus, provider == LOCAL
+        of_hardware[hardware] = of_hardware.get(hardware, 0) + len(some)
+    turns = next(
+        (n for n in range(1, KEPT_CANDIDATES)
+         if sum(min(n, some) for some in of_hardware.values()) >= KEPT_CANDIDATES),
+        KEPT_CANDIDATES,
+    )  # fmt: skip
+    for some in alike.values():
+        found += [position for _, position in sorted(some)[:turns]]
+    return sorted(found)
+
+
+class _Margins(dict[float, int]):
+    """Hundredths of a quote that it is planned at, by the instant it was priced."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+
+    def __missing__(self, priced_at: float) -> int:
+        found = self[priced_at] = 100 + age_margin_percent(self._now - priced_at)
+        return found
 
 
 class _Fill(NamedTuple):
@@ -310,7 +371,9 @@ def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Grou
         d / share,
         _Fill(outlook, room, until_s, latency_s) if spec.fills else None,
         (outlook.hardware, outlook.machine.local is not None),
-        (_TOO_LONG if is_too_long(outlook, spec) else 0) + (_UNFINISHED if share < 1.0 else 0),
+        (_TOO_LONG if is_too_long(outlook, spec) else 0)
+        + (_UNFINISHED if share < 1.0 else 0)
+        + (_UNSURE if outlook.is_unsure else 0),
     )
 
 
@@ -325,7 +388,7 @@ def _machine(
     return rented_machine(offer.sku, offer.gpus, probe, nodes, is_cluster=is_cluster)
 
 
-def _keep(orders: Sequence[_Order], groups: Sequence[_Group]) -> list[_Order]:
+def _keep(orders: Sequence[_Order], groups: Mapping[int, _Group]) -> list[_Order]:
     """The best of every hardware first, then second ones, and so on; in rank order."""
     seen: dict[tuple[str, bool], int] = {}
     turns: list[tuple[int, int]] = []

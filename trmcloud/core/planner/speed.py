@@ -196,7 +196,10 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
     if machine.nodes > 1:
         doubt = math.hypot(doubt, SEVERAL_NODES_SIGMA)
     wide = math.exp(P90_SIGMAS * doubt)  # of a log-normal
-    spread = Interval(1 / wide, 1.0, wide)
+    slow = wide
+    if not probed and machine.gpu is not None:
+        slow = math.exp(math.hypot(P90_SIGMAS * doubt, math.log(settings.may_be_slower[0])))
+    spread = Interval(1 / wide, 1.0, slow)
     step = spread.scaled(step_p50 * factor)
     per_token = step_p50 * factor / settings.tokens_per_step(machine.processes)
     forward = per_token * work.forward_flops / work.train_flops
@@ -279,6 +282,20 @@ class FittedSettings(NamedTuple):
     memory: Memory
     why: str
 
+    def fits(self, machine: Machine) -> bool:
+        """Whether ``machine`` is tried with them: the low end of what they need is there."""
+        return self.memory.least <= room_gb(machine)
+
+    def may_not_fit(self, machine: Machine) -> bool:
+        """Whether they may need more than there is: a trainer that runs out is started again with
+        half the micro-batch, as long as it is above one sequence."""
+        return self.fits(machine) and self.memory.most > room_gb(machine)
+
+
+def room_gb(machine: Machine) -> float:
+    """GB of one GPU, or of one process's share, to plan with."""
+    return machine.memory_gb * USABLE_SHARE
+
 
 def fit_settings(
     asked: PhaseRecipe, machine: Machine, overrides: Mapping[str, Any]
@@ -288,9 +305,8 @@ def fit_settings(
     Where nothing fits, the smallest that was tried is returned. What the user set by hand
     (``overrides``) is not changed; what would fit instead is named.
     """
-    room_gb = machine.memory_gb * USABLE_SHARE
     first = _memory(asked, machine)
-    if first.total <= room_gb and asked.has_trainer:
+    if first.total <= room_gb(machine) and asked.has_trainer:
         return _in_fewer_passes(asked, first, machine, overrides)
     fixed = {key: value for key, value in overrides.items() if key in _CHOSEN}
     best: tuple[float, PhaseRecipe, Memory] | None = None
@@ -302,7 +318,7 @@ def fit_settings(
             break
         if memory.total < smallest[1].total:
             smallest = settings, memory
-        if memory.total > room_gb:
+        if memory.total > room_gb(machine):
             continue
         if any(getattr(settings, key) != value for key, value in fixed.items()):
             alternative = alternative or settings
@@ -316,7 +332,7 @@ def fit_settings(
     need = f"{_way(asked)} needs {first.total:,.0f} of {machine.memory_gb:,.0f} GB"
     if best is not None:
         _, settings, memory = best
-        why = _why(asked, settings, memory, need, machine, first.total > room_gb)
+        why = _why(asked, settings, memory, need, machine, first.total > room_gb(machine))
         return FittedSettings(settings, memory, why)
     if alternative is not None:
         instead = " ".join(f"--set {key}={getattr(alternative, key)}".lower() for key in fixed)
@@ -336,7 +352,7 @@ def _in_fewer_passes(
             break
         settings = replace(asked, batch=batch, accumulation=accumulation)
         memory = _memory(settings, machine)
-        if memory.total > machine.memory_gb * _ROOMY_SHARE:
+        if memory.most > machine.memory_gb * _ROOMY_SHARE:
             continue
         if step_seconds(settings, machine) * _FEWER_PASSES > step_seconds(asked, machine):
             break
@@ -345,8 +361,9 @@ def _in_fewer_passes(
     return FittedSettings(asked, first, "")
 
 
-_ROOMY_SHARE = 0.6
-"""Of a GPU's memory: a micro-batch that was not asked for must not be the one that does not fit."""
+_ROOMY_SHARE = 0.8
+"""Of a GPU's memory, for the most that may be needed: a micro-batch that was not asked for must not
+be the one that does not fit."""
 _FEWER_PASSES = 1.01
 """By how much fewer passes must win."""
 

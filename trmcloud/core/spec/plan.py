@@ -77,6 +77,8 @@ class RemarkTopic(str, Enum):
     WARNING = "warning"
     """It would train, and teach little."""
     SETTINGS = "settings"
+    RANGE = "range"
+    """Why its range is wider than another's."""
     DATA = "data"
     PRICE = "price"
     PLACE = "place"
@@ -165,6 +167,9 @@ class Candidate:
     """GB of the work disk of each machine, or of the volume in its place; 0 in older plans."""
     disk_rate: Usd = ZERO
     """USD/h of a running pod's own disks, which come on top of its rate; 0 in older plans."""
+    memory_least_gb: float = 0.0
+    memory_most_gb: float = 0.0
+    """The ends of the range of ``memory_need_gb``; 0 in older plans, and where nothing is known."""
     nodes: int = 1
     """Machines, of ``gpus`` each; every figure is of all of them together."""
 
@@ -285,7 +290,7 @@ _PERCENTILES = ("p10", "p50", "p90")
 _AMOUNTS = ("rate", "storage", "worst_case")
 #: What plans of the first versions lack, and is 0 there; ``nodes`` is 1.
 _LATER_AMOUNTS = ("volume_rate", "disk_rate")
-_LATER_COUNTS = ("volume_gb", "work_gb", "nodes")
+_LATER_COUNTS = ("volume_gb", "work_gb", "nodes", "memory_least_gb", "memory_most_gb")
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

@@ -251,6 +251,9 @@ class PhaseRecipe(UpdateKeys):
     why_not_sharded: ClassVar[str] = "its trainer keeps all weights on every GPU"
     """Why its weights are on every GPU whole; empty where they may be shared out: each block is
     applied once in a pass, and so gathered once."""
+    may_be_slower: ClassVar[tuple[float, str]] = (1.0, "")
+    """By which factor a step may take longer than planned, beside what is not known of any
+    training, and why: there is no published training of its kind that the plan was held to."""
     not_set: ClassVar[tuple[str, ...]] = ("activation_checkpointing", "selective_checkpointing")
     """Settings that no recipe of it says."""
     positive: ClassVar[tuple[str, ...]] = ()
@@ -263,6 +266,10 @@ class PhaseRecipe(UpdateKeys):
     """Of its own keys, those with another value of which the weights may not fit."""
     flops_formula: ClassVar[str] = ""
     """FLOPs per token, as ``plan --explain`` shows them; empty: the sum of its matmuls."""
+    reached: ClassVar[Mapping[str, str]] = {}
+    """The quality that a recipe's source or our own runs reached, by recipe, in a few words."""
+    beaten_by: ClassVar[Mapping[str, str]] = {}
+    """By recipe: the outcome of a comparison that the recipe lost to its own control."""
     guides: ClassVar[Mapping[str, Guide]] = {}
     """What is claimed of its recipes, by recipe."""
 

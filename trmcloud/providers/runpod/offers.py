@@ -11,7 +11,8 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeGuard
 
-from trmcloud.adapters.prices.tables import failure_text, row_of
+from trmcloud.adapters.prices.downloads import failure_text
+from trmcloud.adapters.prices.tables import row_of
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd

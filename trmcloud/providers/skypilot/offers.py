@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from decimal import Decimal, InvalidOperation
 from typing import NamedTuple
 
-from trmcloud.adapters.prices.tables import DownloadError, fetch
+from trmcloud.adapters.prices.downloads import DownloadError, fetch
 from trmcloud.core.catalog.hardware import GPUS, MAX_GPUS
 from trmcloud.core.catalog.offers import ANYWHERE, MAX_USD_PER_GPU_HOUR, MIN_USD_PER_GPU_HOUR
 from trmcloud.providers.skypilot.traits import CLOUDS, RUNPOD_BY_SKYPILOT

@@ -1,0 +1,157 @@
+"""How well fine-tunings of Hugging Face models are predicted: time and memory, row by row."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bench.row import Row
+from trmcloud.core.catalog.hardware import GPUS
+from trmcloud.core.planner.finetuning import (
+    FACTORS,
+    SIGMAS,
+    Finetuning,
+    HfModel,
+    Need,
+    need_of,
+    read_config,
+    seconds_per_token,
+)
+from trmcloud.core.planner.roofline import P90_SIGMAS
+
+TABLE = Path(__file__).with_name("finetune.csv")
+
+
+def _config(layers: int, width: int, heads: int, kv: int, hidden: int, vocab: int) -> HfModel:
+    data = {
+        "num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads,
+        "num_key_value_heads": kv, "intermediate_size": hidden, "vocab_size": vocab,
+    }  # fmt: skip
+    return read_config(data, "bench")
+
+
+MODELS = {
+    "qwen-1.8b": _config(24, 2048, 16, 16, 5504, 151936),
+    "qwen-7b": _config(32, 4096, 32, 32, 11008, 151936),
+    "qwen-14b": _config(40, 5120, 40, 40, 13696, 152064),
+    "qwen-72b": _config(80, 8192, 64, 64, 24576, 152064),
+    "llama2-7b": _config(32, 4096, 32, 32, 11008, 32000),
+    "llama3-8b": _config(32, 4096, 32, 8, 14336, 128256),
+    "qwen2.5-3b": _config(36, 2048, 16, 2, 11008, 151936),
+    "qwen2.5-7b": _config(28, 3584, 28, 4, 18944, 152064),
+    "qwen2.5-32b": _config(64, 5120, 40, 8, 27648, 152064),
+}
+
+
+_HEAD = """# Fine-tunings of Hugging Face models: how far off `plan --hf` is
+
+`PAGE=docs/bench/finetune.md python -m bench finetune` writes this page from `bench/finetune.csv`,
+which names each row's source. The model is the one that plans: forward, backward and checkpointing
+of an eager trainer on the GPU's roofline, times one factor for each method, which each source is
+judged without. GRPO has one source alone, and its lengths are taken: that factor is its own. Of
+memory nothing was fitted.
+
+```
+"""
+
+
+class Judged(NamedTuple):
+    """A published row beside what is predicted: logarithms of predicted ÷ observed."""
+
+    name: str
+    source: str
+    kind: str
+    modelled: float
+    """Of time, without the method's factor."""
+    need: Need
+    peak_gb: float | None
+
+    @property
+    def memory(self) -> float:
+        assert self.peak_gb is not None
+        return math.log(self.need.expected / self.peak_gb)
+
+    @property
+    def holds(self) -> bool:
+        assert self.peak_gb is not None
+        return self.need.least <= self.peak_gb <= self.need.most
+
+
+def judged() -> list[Judged]:
+    lines = TABLE.read_text(encoding="utf-8").splitlines()
+    found = []
+    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+        how = Finetuning(
+            row["method"], int(row["sequence"]), int(row["batch"]), int(row["rank"]),
+            int(row["bits"]), completion=int(row["sequence"]) // 2,
+            is_compiled=row["compiled"] == "yes",
+        )  # fmt: skip
+        model, sku, gpus = MODELS[row["model"]], row["gpu"], int(row["gpus"])
+        seconds = seconds_per_token(model, how, sku, gpus)
+        need = need_of(model, how, gpus, GPUS[sku].memory_gb)
+        name = f"{row['model']} {how.kind} {how.sequence} {gpus}x{sku}"
+        logarithm = math.log(seconds * float(row["tok_s_per_gpu"]))
+        found.append(
+            Judged(
+                name, row["source"], how.kind, logarithm, need, float(row["peak_gb"] or 0) or None
+            )
+        )
+    return found
+
+
+def factors(rows: list[Judged]) -> dict[str, float]:
+    """By kind: observed ÷ modelled time, each source counted once."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        found.setdefault(row.kind, {}).setdefault(row.source, []).append(row.modelled)
+    return {
+        kind: math.exp(-float(np.mean([np.mean(some) for some in sources.values()])))
+        for kind, sources in found.items()
+    }
+
+
+def run() -> list[Row | str]:
+    rows = judged()
+    lines: list[Row | str] = [
+        "each source left out of its method's factor (+ is too slow, too much)"
+    ]
+    errors: dict[str, list[float]] = {}
+    for row in rows:
+        others = factors([each for each in rows if each.source != row.source])
+        # A kind of one source is judged by the factor that it gave itself.
+        error = row.modelled + math.log(others.get(row.kind, FACTORS[row.kind]))
+        errors.setdefault(row.kind, []).append(error)
+        told = f"  {row.name:<38}time {math.expm1(error):+6.0%}   "
+        if row.peak_gb is not None:
+            span = f"({row.need.least:.0f}–{row.need.most:.0f} GB, {row.peak_gb:g})"
+            told += f"memory {math.expm1(row.memory):+5.0%} {span}"
+        lines.append(f"{told}  {row.source}")
+    lines += [f"  {kind}: factor {factor:.3f}" for kind, factor in factors(rows).items()]
+    for kind, some in errors.items():
+        sources = len({r.source for r in rows if r.kind == kind})
+        size = [abs(math.expm1(e)) for e in some]
+        what = f"{len(some)} rows of {sources} sources, P90 {np.quantile(size, 0.9):.2f}"
+        if sources == 1:
+            what += "; the factor is its own"
+        wide = P90_SIGMAS * SIGMAS[kind]
+        inside = sum(abs(e) <= wide for e in some) / len(some)
+        lines.append(
+            Row(f"{kind}: time, median error", float(np.median(size)), 0.3, "lower", "", what)
+        )
+        lines.append(Row(f"{kind}: time in range", inside, 0.75, "higher", "", f"e^±{wide:.2f}"))
+    measured = [row for row in rows if row.peak_gb is not None]
+    size = [abs(math.expm1(row.memory)) for row in measured]
+    what = f"{len(measured)} rows, P90 {np.quantile(size, 0.9):.2f}"
+    lines.append(Row("memory, median error", float(np.median(size)), 0.2, "lower", "", what))
+    held = sum(row.holds for row in measured) / len(measured)
+    lines.append(Row("memory in range", held, 0.8, "higher", "", ""))
+    stale = max(abs(math.log(FACTORS[k] / f)) for k, f in factors(rows).items())
+    lines.append(Row("factors, shipped against fitted", stale, 0.02, "lower", "", ""))
+    if page := os.environ.get("PAGE"):
+        Path(page).write_text(_HEAD + "\n".join(map(str, lines)) + "\n```\n", encoding="utf-8")
+    return lines

@@ -1,0 +1,154 @@
+"""Writes docs/bench/plans.md: twenty plans as the command printed them, and why an expert would do
+the same.
+
+.venv/bin/python scripts/plans.py
+
+Each plan is held to what the line about it says: the page is not written where one differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "bench" / "plans.md"
+sys.path[:0] = [str(ROOT)]
+
+import tests.registered  # noqa: E402, F401
+from trmcloud.app.measurements import KEPT_NAME, KeptProbe  # noqa: E402
+from trmcloud.core.contract.command_terms import MeasuredSteps  # noqa: E402
+from trmcloud.core.contract.records import finite  # noqa: E402
+from trmcloud.core.planner.command_outlook import CommandProbe  # noqa: E402
+
+_LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}  # fmt: skip
+_MODELS = {
+    "llama-8b.json": _LLAMA,
+    "llama-70b.json": {
+        **_LLAMA, "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64,
+        "num_hidden_layers": 80,
+    },
+    "qwen-0.5b.json": {
+        "model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864,
+        "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
+        "vocab_size": 151936, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+_LEFT_OUT = re.compile(r"^(shown |boot budget:|$)")
+
+
+class Case(NamedTuple):
+    """A plan, what its recommendation or its refusal must match, and the reason."""
+
+    words: str
+    matches: str
+    why: str
+
+
+CASES = (
+    Case("--budget 5", "No plan .*finishing needs",
+         "TRM cannot be finished for $5 anywhere; two other recipes can."),
+    Case("--budget 5 --recipe shakespeare", "1xL4",
+         "800,000 parameters need no more than the cheapest card, and that for seven cents."),
+    Case("--budget 10 --recipe gpt350m", "1xH200",
+         "1.5 hours are the recipe's limit; of what $10 rents, the card that trains most in them."),
+    Case("--budget 50 --recipe gpt350m --deadline 2h", "8xH100",
+         "Eight cards are the fewest that finish the whole recipe within its 1.5 hours at P50."),
+    Case("--budget 20 --recipe d24", "1xH100",
+         "One fast card has no links to wait for; 5 hours at $18 are worth more than $2 of rent."),
+    Case("--budget 100 --recipe speedrun", "4xH100",
+         "Eight cards are over $100 at P90, four keep it and lose two hours, not the run."),
+    Case("--budget 100 --recipe speedrun --deadline 4h", r"No plan .*8xH100.*\$2",
+         "An expert asks for the missing $2, and does not take a card that misses by days."),
+    Case("--budget 200 --recipe speedrun --objective fastest", "8xB200",
+         "Where time alone counts the newest board is taken, for 40 % more."),
+    Case("--budget 1000", "8xH100",
+         "Two hours for $67; B200s save half an hour for $43. The loss to the control is said."),
+    Case("--budget 1000 --deadline 1h", "No plan .*8xB200",
+         "No single machine on offer does it in an hour; the nearest is named with what it lacks."),
+    Case("--budget 1000 --recipe d64 --fill", "8xH100",
+         "Most tokens a dollar; a board at twice the price is not twice as fast."),
+    Case("--budget 5000 --recipe d64", "8xH100",
+         "$600 less than the B200s for 31 hours more, of $18; the memory is tight and said to be."),
+    Case("--budget 5000 --recipe d64 --deadline 2d", "No plan .*8xB200",
+         "P50 is within two days and P90 is not: not promised, with the steps that would be."),
+    Case("--budget 25 --recipe bd3lm", "No plan ",
+         "At the plan's own speed $29 would do; at the one that its authors had, $77: no promise."),
+    Case("--budget 50 --recipe hdp", "1xRTX4090",
+         "The only card within $50 if it takes 2.6 × as long, which the plan says."),
+    Case("--hf llama-8b.json --budget 5", "2xH100",
+         "LoRA on 10M tokens takes minutes, and start-up weighs more than rent."),
+    Case("--hf llama-8b.json --method full --tokens 500000000 --budget 200 --deadline 1d", "8xH100",
+         "All weights and their states want several cards; these alone keep day and budget."),
+    Case("--hf qwen-0.5b.json --method grpo --budget 50", "A100",
+         "Drawing is bound by memory's bandwidth, cheapest on A100s; a guess, and said so."),
+    Case("--hf llama-70b.json --hf-set bits=4 --tokens 20000000 --budget 100", "4xB200",
+         "Frozen at 4 bits, 70B fit one card: more cards are more rows at a time, no sharding."),
+    Case("--budget 20 --steps 36000 -- python train.py", "1xH100",
+         "A probe measured 0.5 s a step on an A100; the next card up takes half of that."),
+)  # fmt: skip
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        _furnish(place)
+        shown = [_shown(case, place) for case in CASES]
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    text = (
+        "# Twenty plans\n\n"
+        f"As `trmcloud plan` printed them on {day} at the prices that are shipped, by"
+        " `scripts/plans.py`; lines about offers shown and boots are left out. Below each: why an"
+        " expert would do so.\n"
+    )
+    for number, (case, lines) in enumerate(zip(CASES, shown, strict=True), 1):
+        text += f"\n## {number}\n\n```\n$ trmcloud plan {case.words}\n{lines}\n```\n\n{case.why}\n"
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def _furnish(place: Path) -> None:
+    for name, config in _MODELS.items():
+        (place / name).write_text(json.dumps(config), encoding="utf-8")
+    measured = MeasuredSteps(30, 0.45, 0.5, 0.6, 20_000_000_000, 4.0)
+    probed = CommandProbe("r-5a1f20", "A100-80GB-SXM", 1, False, measured, 0.9, 30.0)
+    kept = finite([KeptProbe(("python", "train.py"), 1.0, probed)])
+    (place / "home").mkdir()
+    (place / "home" / KEPT_NAME).write_text(json.dumps(kept), encoding="utf-8")
+
+
+def _shown(case: Case, place: Path) -> str:
+    """
+    Raises:
+        SystemExit: the plan is another than the line about it says.
+    """
+    command = [str(Path(sys.executable).parent / "trmcloud"), "plan", *shlex.split(case.words)]
+    environment = {
+        "TRMCLOUD_HOME": str(place / "home"), "HOME": str(place), "COLUMNS": "80",
+        "PATH": os.environ["PATH"], "LANG": "C.UTF-8",
+    }  # fmt: skip
+    made = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=place, timeout=60
+    )
+    lines = [line for line in made.stdout.splitlines() if not _LEFT_OUT.match(line)]
+    text = "\n".join(lines)
+    chosen = next((line for line in lines if line.startswith("▸")), "")
+    told = chosen or text.replace("\n", " ")
+    if not re.search(case.matches, told):
+        raise SystemExit(f"plan {case.words}: not {case.matches!r} but\n{text}{made.stderr}")
+    return text if made.returncode == 0 else f"{text}\n(exit code {made.returncode})"
+
+
+if __name__ == "__main__":
+    main()
