@@ -30,6 +30,7 @@ from trmcloud.core.control.waiting import (
     ask_rate,
     came_to_nothing,
     candidates_left,
+    create_failure,
     due_candidate,
     end_of_wait,
     failed_boots,
@@ -164,9 +165,9 @@ def intend(
     ledger_id: str,
     traits: ProviderTraits,
     now: float,
-    clock: Instant | None = None,
+    clock: Instant | None,
     *,
-    attended: bool = True,
+    attended: bool,
 ) -> Decision:
     """Decide on a run without a machine. ``attended``: see ``decide``; one that waits is rented for
     by whoever stays with it."""
@@ -242,8 +243,7 @@ def _untried_candidate(run: RunState, plan: Plan) -> Candidate | None:
 
 
 def _is_refused_for_good(run: RunState, generation: Generation) -> bool:
-    creates = run.tries(generation, CREATE)
-    return bool(creates) and creates[-1].failed_kind in (FailureKind.FINAL, FailureKind.THROTTLED)
+    return create_failure(run, generation) in (FailureKind.FINAL, FailureKind.THROTTLED)
 
 
 def try_next(
