@@ -235,6 +235,15 @@ def test_where_no_other_can_be_had_it_says_so_and_keeps_what_was_uploaded() -> N
     assert sentence(run.reason) == "its machine was lost, and no other could be rented: none left"
 
 
+def test_stopped_while_another_is_looked_for_it_was_stopped_and_its_last_report_is_missing() -> (
+    None
+):
+    run = apply(lost(), ev.PodNotMade(2, make_reason(ReasonKind.NEVER_APPEARED)), at=AT + 700)
+    run, _ = follow(stopped(run, AT + 701), AT + 701, plan=PLAN)
+    assert closed(run) is Outcome.STOPPED
+    assert run.reason == make_reason(ReasonKind.STOPPED_UNREPORTED)
+
+
 def test_a_provider_that_refuses_for_good_is_passed_over_for_the_others() -> None:
     run = lost(plan=rich(PLAN))
     name = f"r1/g2/{CREATE}/1"

@@ -10,12 +10,15 @@ from typing import cast
 
 import pytest
 
+from tests.plans import a_candidate, plan_json
 from tests.unit.core.runs import (
     AT,
     BOOTED_AT,
+    ENDED,
     FIRST,
     StubPlan,
     StubSpec,
+    a_report,
     apply,
     ask,
     created,
@@ -300,6 +303,36 @@ def test_who_looks_hears_what_it_waits_for_until_when() -> None:
     assert told is not None
     assert (told.what.kind, told.until_at) == (ReasonKind.AWAITS_CAPACITY, AT + 6 * HOUR_S)
     assert told.what.facts["asked"] == len(asked) == len(asks(run))
+
+
+def test_what_it_waits_for_is_told_by_its_hardware() -> None:
+    planned = ev.RunPlanned(plan_json(a_candidate("here", hardware="8xH100-SXM")), RICH, "thesis")
+    wait = ev.WaitStarted(AT + HOUR_S, RICH, None)
+    run = apply(RunState("r1"), planned, ev.Reserved(RICH), wait, at=AT)
+    told = waits_for(run, RUNPOD, UnknownSince(AT))
+    assert told is not None
+    assert told.what.facts["hardware"] == "8xH100-SXM"
+
+
+def test_once_a_machine_is_asked_for_its_create_is_what_is_waited_for() -> None:
+    run, _ = follow(waiting(), AT, plan=ALONE, traits=RUNPOD)
+    told = waits_for(created(run), RUNPOD, DatedFact((), AT))
+    assert told is not None
+    assert told.what.kind is ReasonKind.AWAITS_POD
+
+
+def test_a_run_that_waited_and_trained_ends_as_its_machine_did() -> None:
+    run, _ = follow(waiting(), AT, plan=ALONE, traits=RUNPOD)
+    run = created(run)
+    report = a_report(run)
+    run, _ = follow(run, AT + 5, pods=[the_pod(run)], report=report, plan=ALONE, traits=RUNPOD)
+    assert run.state is State.RUNNING
+    done = replace(report, phases=(ENDED,), result="finished")
+    gone = [the_pod(run, status=PodStatus.GONE, ended_at=AT + 505)]
+    run, _ = follow(run, AT + 500, pods=[the_pod(run)], report=done, plan=ALONE, traits=RUNPOD)
+    run, _ = follow(run, AT + 510, pods=gone, plan=ALONE, traits=RUNPOD)
+    run, _ = follow(run, AT + 600, plan=ALONE, traits=RUNPOD)
+    assert (run.state, run.outcome) == (State.CLOSED, Outcome.FINISHED)
 
 
 def test_a_run_that_is_resumed_waits_only_if_it_is_asked_to_again() -> None:
