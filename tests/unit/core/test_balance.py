@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.plans import a_candidate, a_plan, plan_json
+from tests.unit.core.test_moving import AT as MOVE_AT
+from tests.unit.core.test_moving import standing
 from trmcloud.cli.views.reasons import low_balance, sentence, words_of
 from trmcloud.core.contract.notices import NoticeKind
 from trmcloud.core.control import events as ev
@@ -155,6 +157,19 @@ def test_what_is_held_elsewhere_is_not_held_here() -> None:
     mine = funds_of("runpod", AccountBalance(Usd(100)), runs, AT, but="r2")
     assert mine is not None
     assert mine.free == Usd(60)
+
+
+def test_what_a_machine_that_stands_by_may_take_is_held_at_its_provider() -> None:
+    run, now = standing(), MOVE_AT + 3600.0
+    for provider, held in (("runpod", Usd(60)), ("vast", Usd(40)), ("lambda", None)):
+        funds = funds_of(provider, AccountBalance(Usd(100)), [run], now)
+        assert funds is not None
+        # Of the working machine 50 minutes' rent of 4 USD/h are in the balance already.
+        billed = cost(Usd(4), 3000.0) if provider == "runpod" else ZERO
+        assert dict(funds.held) == ({"r1": held - billed} if held is not None else {})
+    mine = funds_of("vast", AccountBalance(Usd(100)), [run], now, but="r1")
+    assert mine is not None
+    assert mine.free == Usd(100)
 
 
 def test_a_balance_that_is_not_told_is_no_limit() -> None:

@@ -18,7 +18,7 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import PaymentRequired
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.spec.spec import IGNORE, STOP
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import dataclass, replace
 
 if TYPE_CHECKING:
     from trmcloud.core.spec.plan import Plan
@@ -112,9 +112,19 @@ def funds_of(
     run that asks, whose own reservation is not held against it."""
     if account.balance is None:
         return None
-    live = (run for run in runs if run.run_id != but and holder_of(run) == provider)
-    held = {run.run_id: held_of(run, now) for run in live}
+    machines = (each for run in runs if run.run_id != but for each in _by_machine(run))
+    there = [(each.run_id, held_of(each, now)) for each in machines if holder_of(each) == provider]
+    held = {name: total(usd for run_id, usd in there if run_id == name) for name, _ in there}
     return Funds(provider, account.balance, {name: usd for name, usd in held.items() if usd})
+
+
+def _by_machine(run: RunState) -> tuple[RunState, ...]:
+    """The run as it is with each of its machines alone: another one that stands by has its own
+    reservation, and may be at another provider."""
+    standby = run.standby
+    if standby is None:
+        return (run,)
+    return replace(run, reserved=run.reserved - run.held_for_move), standby
 
 
 def worst_at(plan: Plan, provider: str) -> Usd:
