@@ -108,6 +108,9 @@ def test_rent_counts_from_the_pod_on_until_its_end_by_the_lower_of_both_rates() 
     (generation,) = run.generations
     coming = replace(run, generations=(replace(generation, up_at=None),), state=State.RENTING)
     assert held_of(coming, AT + hour_s) == CAP, "whether it is there is not known"
+    for state, held in ((State.RESERVED, CAP), (State.CLOSED, ZERO), (State.NEW, ZERO)):
+        assert held_of(replace(run, state=state), AT + hour_s) == held
+    assert held_of(replace(run, generations=()), AT + hour_s) == CAP
     small = replace(run, reserved=Usd("0.1"))
     assert held_of(small, AT + hour_s) == ZERO
 
@@ -124,6 +127,7 @@ def test_a_reservation_is_held_where_its_machine_is_or_will_be(state: State, pro
     planned = told(RunState("r2"), ev.RunPlanned(made, CAP, "thesis")).recorded_plan
     run = replace(run, recorded_plan=planned, candidate_id="c2")
     assert holder_of(run) == provider
+    assert holder_of(replace(run, generations=())) == (provider and "vast")
     assert holder_of(replace(run, reserved=ZERO)) == ""
     assert holder_of(replace(run, reserved=Usd("0.000001"))) == provider
 
@@ -189,6 +193,12 @@ def test_the_refusal_says_what_is_missing_and_every_way_out() -> None:
         require_funds(Funds("runpod", Usd("-3"), {}), Usd(1))
     assert "--fit-balance" not in caught.value.next_step, "there is nothing to fit"
     assert "add $4.00" in caught.value.next_step
+    with pytest.raises(PaymentRequired) as caught:
+        require_funds(Funds("runpod", Usd(20), {"r-1": Usd(20)}), Usd(1))
+    assert "--fit-balance" not in caught.value.next_step, "nor here"
+    with pytest.raises(PaymentRequired) as caught:
+        require_funds(funds, Usd(45), fits="")
+    assert caught.value.next_step.startswith("add $15.00 at runpod; --balance ignore")
 
 
 # -- how long it lasts ----------------------------------------------------------------------------
@@ -201,6 +211,7 @@ def test_the_refusal_says_what_is_missing_and_every_way_out() -> None:
         (Usd(36), Usd("7.2"), 5.0),  # other pods of the account are among it
         (Usd(36), ZERO, 10.0),  # the provider has not counted the new machine yet
         (ZERO, Usd(1), 0.0),
+        (ZERO, ZERO, 0.0),
         (Usd(-5), Usd(1), 0.0),
     ],
 )
@@ -210,6 +221,7 @@ def test_hours_left_are_over_all_that_the_account_spends(
     outlook = outlook_of("runpod", AccountBalance(balance, spending), [training()], AT)
     assert outlook is not None
     assert outlook.hours_left(AT) == pytest.approx(hours)
+    assert outlook.ends_at == pytest.approx(AT + hours * 3600.0, abs=0.001)
     assert outlook.hours_left(AT + 1e9) == 0.0
 
 
@@ -221,8 +233,10 @@ def test_what_our_machines_take_is_their_rent_and_disks_at_that_provider() -> No
     billed = replace(run, generations=(replace(generation, billed_rate=Usd(4)),))
     gone = told(run, ev.PodGone(1, AT), at=AT)
     closed = replace(run, state=State.CLOSED)
+    unbilled = replace(run, generations=(replace(generation, billed_rate=None),))
     for runs, hours in (
         ([run], 5.0),
+        ([unbilled], 5.0),
         ([billed], 20 / 4.4),
         ([run, billed], 20 / 8.4),
         ([run, gone, closed], 5.0),
@@ -296,7 +310,7 @@ def lands(run: RunState, hours: float, now: float = AT) -> bool:
 
 def test_it_lands_only_if_the_balance_ends_before_the_next_landing_and_half_an_hour() -> None:
     run = training(policy=STOP)
-    needed_s = LOOK_EVERY_S + LANDING_S + MARGIN_S
+    needed_s = LOOK_EVERY_S + LANDING_S + 1800.0
     assert not lands(run, (needed_s + 1) / 3600.0)
     assert not lands(run, needed_s / 3600.0)
     assert lands(run, (needed_s - 1) / 3600.0)
@@ -307,6 +321,7 @@ def test_it_lands_only_if_the_balance_ends_before_the_next_landing_and_half_an_h
     for state in (State.RENTING, State.ENDING, State.SETTLING, State.CLOSED):
         assert not lands(replace(run, state=state), 0.0), state
     assert not lands(replace(run, errand="fetch1"), 0.0), "it trains nothing"
+    assert not lands(replace(run, generations=()), 0.0)
 
 
 def test_past_its_soft_stop_it_lands_by_itself_and_needs_the_time_from_now_on() -> None:

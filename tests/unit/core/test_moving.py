@@ -21,7 +21,7 @@ from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.moving import move_events, stands_by_s
 from trmcloud.core.control.notices import _of_event
 from trmcloud.core.control.observation import Bill, Observation, PodSeen, PodStatus
-from trmcloud.core.control.pod_facts import finished_on, orders_for
+from trmcloud.core.control.pod_facts import finished_on, moving_reason, orders_for, result_of
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.report import move_accounts, spending_of, spent_so_far
 from trmcloud.core.control.run_state import (
@@ -352,6 +352,31 @@ def test_it_is_told_to_land_and_nothing_else() -> None:
     assert run.generation is not None
     assert orders_for(run, run.generation, 1).land
     assert not orders_for(run, run.generations[1], 1).land
+
+
+def test_what_its_agent_says_then_is_that_the_run_moves_whatever_else_it_adds() -> None:
+    says = replace(MINE, result="stopped", message="landed at step 100")
+    told = make_reason(ReasonKind.AGENT_SAID, text="landed at step 100")
+    moves = make_reason(ReasonKind.MOVING, told, provider="vast")
+    decision = seen(handed_over(), AT + HOUR_S + 70.0, says, pod(1, rate=DEAR), pod(2))
+    assert decision.events == (ev.ResultKnown("stopped", moves),)
+    stop = ev.StopRequested("user", make_reason(ReasonKind.STOP_COMMAND))
+    stopped = apply(handed_over(), stop, at=AT + HOUR_S + 61.0)
+    for run, name, reason in (
+        (handed_over(), "finished", told),
+        (stopped, "stopped", replace(stop.reason, more=told)),
+        (standing(), "stopped", told),
+        (replace(handed_over(), generations=()), "stopped", told),
+    ):
+        assert result_of(run, name, "landed at step 100") == ev.ResultKnown(name, reason)
+
+
+def test_it_moves_to_the_provider_of_the_machine_that_stands_by_now() -> None:
+    """One at another provider stood by in vain before."""
+    run = apply(working(), STARTED, *up(2, "lambda", "cheap", CHEAP), at=AT + HOUR_S)
+    run = apply(run, ev.PodGone(2, AT + HOUR_S), ev.Settled(2, Usd(1), None), at=AT + HOUR_S)
+    run = apply(run, STARTED, *up(3, "vast", "cheap", CHEAP), at=AT + HOUR_S)
+    assert moving_reason(run) == make_reason(ReasonKind.MOVING, provider="vast")
 
 
 def landed() -> RunState:

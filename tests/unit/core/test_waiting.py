@@ -37,11 +37,13 @@ from trmcloud.core.control.actions import CREATE, TERMINATE
 from trmcloud.core.control.controller import waits_for
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import PodStatus
-from trmcloud.core.control.reason import ReasonKind
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import (
+    allows_waiting,
     ask_rate,
     asks,
+    candidates_left,
     end_of_wait,
     failed_boots,
     idle_s,
@@ -364,3 +366,180 @@ def test_why_nothing_came_names_the_boots_and_the_money() -> None:
 def test_the_failed_create_of_the_shared_helper_is_refused_for_good_without_a_wait() -> None:
     run, _ = follow(failed("throttled"), AT)
     assert run.outcome is Outcome.NOT_STARTED
+
+
+# -- how long a provider is left alone, in seconds ------------------------------------------------
+
+
+def answered(*kinds: str, retry_s: float = 0.0, took_s: float = 0.0) -> RunState:
+    """A run that has asked for ``HERE`` at ``AT`` as often, and was refused so each time."""
+    run = waiting()
+    for number, kind in enumerate(kinds, 1):
+        intent = ev.PodIntended(number, f"pod-{number}", "runpod", "here", HERE.rate, AT, AT)
+        create = f"r1/g{number}/create/1"
+        failed = ev.ActionFailed(create, CREATE, FailureKind(kind), "no", retry_s)
+        run = apply(run, intent, ev.ActionStarted(create, CREATE), at=AT)
+        run = apply(run, failed, ev.PodNotMade(number, SAID), at=AT + took_s)
+    return run
+
+
+SAID = make_reason(ReasonKind.PROVIDER_SAID, text="no")
+
+
+def pauses(run: RunState) -> list[float]:
+    """Of two hundred runs that have asked so."""
+    return [idle_s(replace(run, run_id=f"r{n}"), of(ALONE), AT) for n in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "times"),
+    [
+        (("no_capacity",), 1),
+        (("refused",), 1),
+        (("throttled",), 2),
+        (("throttled", "no_capacity"), 1),  # it answers again
+        (("no_capacity", "throttled"), 2),
+    ],
+)
+def test_eight_minutes_give_or_take_a_fifth_and_twice_as_long_for_each_429(
+    kinds: tuple[str, ...], times: int
+) -> None:
+    found = pauses(answered(*kinds))
+    assert 384.0 * times <= min(found) < 394.0 * times
+    assert 566.0 * times < max(found) <= 576.0 * times
+
+
+def test_no_pause_is_longer_than_half_an_hour_unless_one_is_named_and_then_six_hours() -> None:
+    throttled = ("throttled",) * 4
+    assert set(pauses(answered(*throttled))) == {1800.0}
+    assert set(pauses(answered("throttled", retry_s=5 * 3600.0))) == {5 * 3600.0}
+    day = answered("throttled", retry_s=86_400.0)
+    longer = replace(day, wait=ev.WaitStarted(AT + 1e6, RICH))
+    assert set(pauses(longer)) == {6 * 3600.0}
+
+
+def test_a_pause_begins_with_the_answer() -> None:
+    run = answered("no_capacity", retry_s=3000.0, took_s=50.0)
+    assert idle_s(run, of(ALONE), AT + 50.0) == 3000.0
+    assert idle_s(run, of(ALONE), AT + 3050.0) == idle_s(run, of(ALONE), AT + 9000.0) == 0.0
+    # A clock that is set back by less than that cannot be told from the pause itself.
+    assert idle_s(run, of(ALONE), AT + 50.0 - 2999.0) == 5999.0
+    assert idle_s(run, of(ALONE), AT + 50.0 - 3000.0) == 0.0
+
+
+def test_no_pause_lasts_longer_than_the_wait() -> None:
+    run = answered("no_capacity", retry_s=3000.0)
+    for left_s in (2999.0, 1.0, 0.0):
+        ends = replace(run, wait=ev.WaitStarted(AT + left_s, RICH))
+        assert idle_s(ends, of(ALONE), AT) == left_s
+    past = replace(run, wait=ev.WaitStarted(AT - 5.0, RICH))
+    assert idle_s(past, of(ALONE), AT) == 0.0
+    assert idle_s(answered("final"), of(ALONE), AT) == 0.0, "nobody is left to ask"
+    assert idle_s(replace(run, wait=None), of(ALONE), AT) == 0.0
+
+
+def test_of_many_candidates_of_a_provider_three_are_tried_at_once() -> None:
+    five = StubPlan(tuple(replace(HERE, id=f"c{n}") for n in range(5)))
+    _, asked = play(waiting(), five, AT + HOUR_S)
+    assert [name for at, name in asked if at == AT] == ["c0", "c1", "c2"]
+    after = [(at, name) for at, name in asked if at > AT][:2]
+    assert [name for _, name in after] == ["c3", "c4"]
+    assert after[0][0] >= AT + 384.0
+    assert after[1][0] >= after[0][0] + 384.0
+
+
+# -- boots that fail -----------------------------------------------------------------------------
+
+
+def test_where_a_boot_failed_the_same_candidate_is_asked_for_again_at_once() -> None:
+    """The boot budget bounds that, and no pause; what was refused before does not count."""
+    for asked_before in (False, True):
+        run, now = waiting(), AT
+        if asked_before:
+            run, _ = follow(run, now, plan=ALONE, traits=RUNPOD)
+            now += 600.0
+            run, _ = follow(refused(run, now - 600.0), now, plan=ALONE, traits=RUNPOD)
+        run, now = never_boots(run, ALONE, now)
+        assert run.state is State.RENTING
+        assert [g.candidate_id for g in run.generations] == ["here"] * (2 + asked_before)
+        assert run.generations[-1].intended_at == now
+
+
+def test_a_machine_that_was_not_what_was_rented_counts_as_a_failed_boot() -> None:
+    run, _ = follow(waiting(), AT, plan=PLAN, traits=RUNPOD)
+    run = created(run)
+    report = a_report(run, result="unfit", message="4 GPUs where 8 were rented")
+    run, _ = follow(run, AT + 30, pods=[the_pod(run)], report=report, plan=PLAN, traits=RUNPOD)
+    assert failed_boots(run) == run.generations
+    assert spent_on_boots(run) == ZERO, "it is not settled yet"
+
+
+def test_where_the_boot_budget_is_spent_and_the_others_refuse_for_good_it_ends_without_one() -> (
+    None
+):
+    mine, theirs = boot_cost(cast(Candidate, HERE)), boot_cost(cast(Candidate, THERE))
+    assert theirs < mine
+    both = StubPlan((HERE, THERE))
+    run, now = never_boots(waiting(boots=mine + mine), both, AT)
+    assert run.generations[-1].candidate_id == "there"
+    run = refused(run, now, "final")
+    run, _ = follow(run, now, plan=both, traits=RUNPOD)
+    assert (run.state, run.outcome) == (State.CLOSED, Outcome.NO_MACHINE)
+
+
+def settled_boots(*usd: str, boots: str) -> RunState:
+    """A waiting run whose boots have failed and cost so much."""
+    made = tuple(
+        replace(GENERATION, number=n, agent_at=None, ended_at=AT, settled=Usd(each))
+        for n, each in enumerate(usd, 1)
+    )
+    return replace(waiting(boots=Usd(boots)), generations=made)
+
+
+GENERATION = running().generations[0]
+BOOT = boot_cost(cast(Candidate, HERE))
+
+
+@pytest.mark.parametrize(
+    ("spent", "budget", "kind"),
+    [
+        (("1",), Usd(1) + BOOT, ReasonKind.WAIT_OVER),  # another one fits exactly
+        (("1",), Usd("0.999999") + BOOT, ReasonKind.BOOTS_SPENT),
+        (("0.5", "0.5"), Usd("0.999999") + BOOT, ReasonKind.BOOTS_SPENT),
+        ((), Usd("0.01"), ReasonKind.WAIT_OVER),  # a small reservation, and no boot yet
+    ],
+)
+def test_it_ends_for_its_boots_where_the_cheapest_other_boot_does_not_fit(
+    spent: tuple[str, ...], budget: Usd, kind: ReasonKind
+) -> None:
+    run = settled_boots(*spent, boots=str(float(budget)))
+    dear = replace(HERE, id="dear", rate=Usd(9))
+    for candidates in ((HERE,), (HERE, dear), (dear, HERE)):
+        assert end_of_wait(run, of(StubPlan(candidates)), AT + 60).kind is kind
+
+
+def test_how_long_it_waited_is_within_the_wait_whatever_the_clock_says() -> None:
+    run = waiting(HOUR_S)
+    for now, waited_s in ((AT + 60, 60.0), (AT + 9e9, HOUR_S), (AT - 500, 0.0)):
+        assert end_of_wait(run, of(ALONE), now).facts["waited_s"] == waited_s
+    never = end_of_wait(replace(settled_boots("1", boots="1"), wait=None), of(ALONE), AT + 60)
+    assert (never.kind, never.facts["waited_s"]) == (ReasonKind.WAIT_OVER, 0.0)
+
+
+def test_which_run_may_wait() -> None:
+    run = waiting()
+    assert allows_waiting(run)
+    assert not allows_waiting(reserved())
+    assert not allows_waiting(stopped(run, AT))
+    assert not allows_waiting(replace(run, errand="fetch1")), "it trains nothing"
+    assert not is_waiting(replace(run, state=State.RENTING))
+    assert candidates_left(reserved(), of(PLAN)) == ()
+
+
+def test_the_shortest_wait_is_over_after_a_second() -> None:
+    run = waiting(1.0)
+    assert not is_over(run, AT)
+    assert not is_over(run, AT + 0.999)
+    assert is_over(run, AT + 1.0)
+    elsewhere = Instant(AT + 0.5, 12.0, "another machine")
+    assert not is_over(run, AT + 0.5, elsewhere)

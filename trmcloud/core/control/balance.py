@@ -207,7 +207,7 @@ def low_balance_event(
     before = last.hours if last is not None else 0
     if last is not None and outlook.balance > last.balance:
         before = 0 if level else before  # it was refilled, and is low again
-    if level == before or (level and before and level > before):
+    if level == before or (before and level > before):
         return None
     ends_at = outlook.ends_at if math.isfinite(outlook.ends_at) else 0.0
     return ev.BalanceLow(
@@ -224,7 +224,7 @@ def why_land(
     sooner. Where the balance ends before that landing and ``MARGIN_S`` are over, it begins now.
     """
     generation = run.generation
-    able = run.live and run.stop is None and run.state in (State.BOOTING, State.RUNNING)
+    able = run.stop is None and run.state in (State.BOOTING, State.RUNNING)
     if not able or generation is None or run.balance_policy != STOP:
         return None
     if run.errand is not None or generation.provider != outlook.provider:
