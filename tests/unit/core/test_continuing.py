@@ -483,7 +483,7 @@ def test_the_cheapest_is_that_with_its_disks_at_the_planned_price() -> None:
 def test_no_later_than_the_deadline() -> None:
     by = replace(BUCKET, deadline_at=AT + 1500.0)
     run = lost(plan=StubPlan(PLAN.candidates, by))
-    assert run.generations[-1].hard_stop_at == pytest.approx(AT + 1500 - TRAITS.kill_latency_s)
+    assert run.generations[-1].hard_stop_at - AT == pytest.approx(1500 - TRAITS.kill_latency_s)
     soon = replace(BUCKET, deadline_at=AT + 700.0)
     assert closed(lost(plan=StubPlan(PLAN.candidates, soon))) in ENDS
 
@@ -512,6 +512,8 @@ def test_a_bucket_that_does_not_answer_is_waited_for() -> None:
     hard_stop_at = run.generations[0].hard_stop_at
     assert ask(run, hard_stop_at, bucket_failed=True, **known).events, "not for ever"
     assert ask(run, LOST_AT + 90, bucket_failed=True, attended=False, **known).events
+    done = apply(run, ev.ResultKnown("finished"), at=LOST_AT + 6)
+    assert ask(done, LOST_AT + 90, bucket_failed=True, **known).events, "nothing follows"
 
 
 def test_the_end_is_not_foreseen_while_it_continues() -> None:

@@ -25,6 +25,7 @@ from trmcloud.app.pod_request import pod_check
 from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.boards import board_events, slower_boards
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
@@ -161,6 +162,9 @@ def test_the_next_candidate_follows_under_the_same_reservation() -> None:
     assert ended.generation is not None
     assert ended.generation.unfit == wrong()
     assert ended.state is State.ENDING
+    # At once: its agent may not know, and would train there.
+    (action,) = ask(ended, AT + 100, pods=[pod], plan=plan).actions
+    assert (action.verb, action.reason) == (TERMINATE, wrong())
     gone = replace(pod, status=PodStatus.GONE, ended_at=AT + 130)
     settling, _ = follow(ended, AT + 140, pods=[gone], plan=plan)
     assert settling.state is State.SETTLING

@@ -36,7 +36,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, TERMINATE
 from trmcloud.core.control.controller import waits_for
 from trmcloud.core.control.events import FailureKind
-from trmcloud.core.control.observation import PodStatus
+from trmcloud.core.control.observation import Bill, PodStatus
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import (
@@ -451,27 +451,35 @@ def test_of_many_candidates_of_a_provider_three_are_tried_at_once() -> None:
 # -- boots that fail -----------------------------------------------------------------------------
 
 
+def refuses(run: RunState, plan: StubPlan, at: float) -> RunState:
+    """The machine that is asked for now comes, and its agent refuses it half a minute later; the
+    run once that is settled, a minute later."""
+    run, _ = follow(run, at, plan=plan, traits=RUNPOD)
+    run = created(run, at)
+    report = a_report(run, result="unfit", message="4 GPUs where 8 were rented")
+    run, _ = follow(run, at + 30, pods=[the_pod(run)], report=report, plan=plan, traits=RUNPOD)
+    gone = [the_pod(run, status=PodStatus.GONE, ended_at=at + 40)]
+    bill = Bill("id-1", Usd("0.04"), final=True)
+    return follow(run, at + 60, pods=gone, bill=bill, plan=plan, traits=RUNPOD)[0]
+
+
 def test_where_a_boot_failed_the_same_candidate_is_asked_for_again_at_once() -> None:
     """The boot budget bounds that, and no pause; what was refused before does not count."""
-    for asked_before in (False, True):
-        run, now = waiting(), AT
-        if asked_before:
-            run, _ = follow(run, now, plan=ALONE, traits=RUNPOD)
-            now += 600.0
-            run, _ = follow(refused(run, now - 600.0), now, plan=ALONE, traits=RUNPOD)
-        run, now = never_boots(run, ALONE, now)
-        assert run.state is State.RENTING
-        assert [g.candidate_id for g in run.generations] == ["here"] * (2 + asked_before)
-        assert run.generations[-1].intended_at == now
+    run = refuses(waiting(), ALONE, AT)
+    assert [g.candidate_id for g in run.generations] == ["here", "here"]
+    assert run.generations[-1].intended_at == AT + 60
+    run, _ = follow(waiting(), AT, plan=ALONE, traits=RUNPOD)
+    run, _ = follow(refused(run, AT), AT + 600.0, plan=ALONE, traits=RUNPOD)
+    run = refuses(run, ALONE, AT + 600.0)
+    assert [g.candidate_id for g in run.generations] == ["here"] * 3
+    assert run.generations[-1].intended_at == AT + 660
 
 
 def test_a_machine_that_was_not_what_was_rented_counts_as_a_failed_boot() -> None:
-    run, _ = follow(waiting(), AT, plan=PLAN, traits=RUNPOD)
-    run = created(run)
-    report = a_report(run, result="unfit", message="4 GPUs where 8 were rented")
-    run, _ = follow(run, AT + 30, pods=[the_pod(run)], report=report, plan=PLAN, traits=RUNPOD)
-    assert failed_boots(run) == run.generations
-    assert spent_on_boots(run) == ZERO, "it is not settled yet"
+    run = refuses(waiting(), PLAN, AT)
+    assert [g.number for g in failed_boots(run)] == [1]
+    assert spent_on_boots(run) == Usd("0.04")
+    assert run.generations[-1].candidate_id == "here-too", "the others come first"
 
 
 def test_where_the_boot_budget_is_spent_and_the_others_refuse_for_good_it_ends_without_one() -> (
