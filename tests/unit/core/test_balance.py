@@ -276,6 +276,9 @@ def test_what_spends_nothing_lasts() -> None:
     outlook = outlook_of("runpod", AccountBalance(Usd(1), ZERO), [reserved()], AT)
     assert outlook is not None
     assert outlook.ends_at == inf
+    none = outlook_of("runpod", AccountBalance(ZERO, ZERO), [reserved()], AT)
+    assert none is not None
+    assert none.ends_at == AT, "of nothing nothing is left, whatever is spent"
     assert low_balance_event(outlook, None, AT) is None
     again = low_balance_event(outlook, ev.BalanceLow("runpod", 6, ZERO, RATE, AT, AT), AT)
     assert again == ev.BalanceLow("runpod", 0, Usd(1), ZERO, AT, 0.0)

@@ -234,12 +234,14 @@ def test_where_no_other_can_be_had_it_says_so_and_keeps_what_was_uploaded() -> N
     run = lost(plan=rich(PLAN))
     for number in (2, 3, 4):
         run = apply(
-            run, ev.PodNotMade(number, make_reason(ReasonKind.PROVIDER_SAID, text="none left")),
+            run, ev.PodNotMade(number, make_reason(ReasonKind.PROVIDER_SAID, text=f"none left at {number}")),
             at=AT + 700 + number,
         )  # fmt: skip
         run, _ = follow(run, AT + 700 + number, plan=rich(PLAN))
     assert closed(run) in ENDS
-    assert sentence(run.reason) == "its machine was lost, and no other could be rented: none left"
+    assert (
+        sentence(run.reason) == "its machine was lost, and no other could be rented: none left at 4"
+    )
 
 
 def test_stopped_while_another_is_looked_for_it_was_stopped_and_its_last_report_is_missing() -> (
@@ -423,15 +425,14 @@ def test_three_in_a_row_that_trained_for_less_than_a_start_end_the_run(
 
 def test_a_machine_has_worked_from_its_agents_first_report_to_its_end() -> None:
     assert worked_s(a_life(1, trained_s=70.5)) == 70.5
-    for missing in ({"agent_at": None}, {"ended_at": None}):
-        assert worked_s(a_life(1, **missing)) == 0.0
+    for missing in (a_life(1, agent_at=None), a_life(1, ended_at=None)):
+        assert worked_s(missing) == 0.0
 
 
 def test_of_a_limit_on_hours_every_machine_that_trained_has_used_its_part() -> None:
     landed = a_life(2, trained_s=30.0, hands_over=True)
-    lives = (a_life(1, trained_s=100.0), landed, a_life(3, unfit=UNFIT))
-    lives = (*lives, a_life(4, ended_at=None, hands_over=True), a_life(5, trained_s=7.0))
-    run = of(*lives)
+    refused, at_work = a_life(3, unfit=UNFIT), a_life(4, ended_at=None, hands_over=True)
+    run = of(a_life(1, trained_s=100.0), landed, refused, at_work, a_life(5, trained_s=7.0))
     assert [g.number for g in left_machines(run, AS_PLAN)] == [1, 2, 5]
     assert trained_s(run, AS_PLAN) == 137.0
     assert trained_s(replace(run, first_generation=2), AS_PLAN) == 37.0
