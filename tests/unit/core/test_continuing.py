@@ -233,10 +233,8 @@ def test_a_look_that_does_not_stay_rents_nothing() -> None:
 def test_where_no_other_can_be_had_it_says_so_and_keeps_what_was_uploaded() -> None:
     run = lost(plan=rich(PLAN))
     for number in (2, 3, 4):
-        run = apply(
-            run, ev.PodNotMade(number, make_reason(ReasonKind.PROVIDER_SAID, text=f"none left at {number}")),
-            at=AT + 700 + number,
-        )  # fmt: skip
+        why = make_reason(ReasonKind.PROVIDER_SAID, text=f"none left at {number}")
+        run = apply(run, ev.PodNotMade(number, why), at=AT + 700 + number)
         run, _ = follow(run, AT + 700 + number, plan=rich(PLAN))
     assert closed(run) in ENDS
     assert (
