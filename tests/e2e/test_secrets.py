@@ -26,7 +26,7 @@ def test_canary_keys_reach_no_pod_no_argv_no_file(user: User) -> None:
         assert CANARY.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
     for pid in processes.of_pod(pod.name):
         assert CANARY.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
-    out, err = process.communicate(timeout=90)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert CANARY not in out + err
     user.run("fetch-best", "--into", str(user.folder / "best"))
