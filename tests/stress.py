@@ -39,9 +39,11 @@ def load(cores: int) -> Iterator[None]:
     burners = [multiprocessing.Process(target=_burn, daemon=True) for _ in range(cores)]
     for burner in burners:
         burner.start()
-    yield
-    for burner in burners:
-        burner.kill()
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
 
 
 def outcomes(report: str) -> tuple[Counter[str], int]:
@@ -65,6 +67,7 @@ def page(
     wall_s: float,
 ) -> str:
     """The page that docs/soak keeps."""
+    asked = [f"ROUNDS={rounds}", *([f'TESTS="{" ".join(of)}"'] if tuple(of) != TESTS else [])]
     rows = [
         f"| {count} | `{test}` |" for test, count in sorted(failed.items(), key=lambda x: -x[1])
     ]
@@ -75,7 +78,7 @@ def page(
         "computes. A test that fails in any round is unsteady.",
         "",
         f"- date: {date}",
-        "- command: `make stress`, that is `python -m tests.stress`",
+        f"- command: `make stress {' '.join(asked)}`",
         f"- source: `{code_hash()[:16]}`",
         f"- tests of real processes in: {', '.join(f'`{each}`' for each in of)}",
         f"- rounds: **{rounds}**, {ran:,} tests in all",
@@ -99,7 +102,11 @@ def main() -> int:
         report = Path(folder) / "report.xml"
         words = ("-q", "-n", str(WORKERS), "-m", "processes", f"--junitxml={report}")
         for number in range(1, given.rounds + 1):
-            subprocess.run([sys.executable, "-m", "pytest", *words, *given.tests])
+            report.unlink(missing_ok=True)
+            done = subprocess.run([sys.executable, "-m", "pytest", *words, *given.tests])
+            if not report.exists():
+                print(f"round {number}: pytest ended with {done.returncode} and no report")
+                return 2
             of_round, ran_in_round = outcomes(report.read_text(encoding="utf-8"))
             failed, ran = failed + of_round, ran + ran_in_round
             print(f"round {number}: {ran_in_round} tests, {sum(of_round.values())} failures")

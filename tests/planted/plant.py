@@ -32,6 +32,8 @@ in a fraction of the time."""
 _MOST_BROKEN = 5
 _SEED_S = 3.0
 """The most a seed takes on average on a busy machine. One that hangs is seen by its own time."""
+_START_S = 300.0
+"""Likewise, of what is imported before the first."""
 
 _LOOK = """
 import json, signal, sys
@@ -134,7 +136,7 @@ def _play(bug: Bug | None, seeds: int, broken: Sequence[int]) -> tuple[int | Non
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=60.0 + (seeds + len(KEPT)) * _SEED_S,
+                timeout=_START_S + (seeds + len(KEPT)) * _SEED_S,
             )
         except subprocess.TimeoutExpired:
             return 0, "hangs"

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.plans import a_candidate, plan_json
+from tests.plans import a_candidate, a_plan, plan_json
+from tests.unit.core.test_moving import AT as MOVE_AT
+from tests.unit.core.test_moving import standing
 from trmcloud.cli.views.reasons import low_balance, sentence, words_of
 from trmcloud.core.contract.notices import NoticeKind
 from trmcloud.core.control import events as ev
@@ -28,6 +30,7 @@ from trmcloud.core.control.balance import (
     outlook_of,
     require_funds,
     why_land,
+    worst_at,
 )
 from trmcloud.core.control.budget import LedgerState, extend_ledger
 from trmcloud.core.control.notices import NoticeInputs, due_notices
@@ -91,6 +94,63 @@ def test_only_the_latest_machine_counts_and_nothing_of_a_run_that_has_ended() ->
     assert holder_of(closed) == ""
 
 
+def test_rent_counts_from_the_pod_on_until_its_end_by_the_lower_of_both_rates() -> None:
+    """What is taken off is in the balance already; too much of it would leave a run unpaid."""
+    hour_s = BILLED_WITHIN_S + 3600.0
+    run = training()
+    billed = {"lower": Usd("1.8"), "higher": Usd("7.2")}
+    for rate, off in ((billed["lower"], Usd("1.8")), (billed["higher"], RATE), (None, RATE)):
+        (generation,) = run.generations
+        other = replace(run, generations=(replace(generation, billed_rate=rate),))
+        assert held_of(other, AT + hour_s) == CAP - off
+    ended = told(run, ev.PodGone(1, AT + hour_s), at=AT + hour_s)
+    assert (ended.state, held_of(ended, AT + 5 * hour_s)) == (State.SETTLING, CAP - RATE)
+    (generation,) = run.generations
+    coming = replace(run, generations=(replace(generation, up_at=None),), state=State.RENTING)
+    assert held_of(coming, AT + hour_s) == CAP, "whether it is there is not known"
+    for state, held in ((State.RESERVED, CAP), (State.CLOSED, ZERO), (State.NEW, ZERO)):
+        assert held_of(replace(run, state=state), AT + hour_s) == held
+    assert held_of(replace(run, generations=()), AT + hour_s) == CAP
+    small = replace(run, reserved=Usd("0.1"))
+    assert held_of(small, AT + hour_s) == ZERO
+
+
+@pytest.mark.parametrize(
+    ("state", "provider"),
+    [(State.PLANNED, "vast"), (State.RESERVED, "vast"), (State.RENTING, "runpod"),
+     (State.RUNNING, "runpod"), (State.SETTLING, "runpod"), (State.CLOSED, "")],
+)  # fmt: skip
+def test_a_reservation_is_held_where_its_machine_is_or_will_be(state: State, provider: str) -> None:
+    """Its first machine was at RunPod; the next candidate is one of vast.ai's."""
+    run = replace(training(), state=state)
+    made = plan_json(a_candidate("c2", provider="vast"))
+    planned = told(RunState("r2"), ev.RunPlanned(made, CAP, "thesis")).recorded_plan
+    run = replace(run, recorded_plan=planned, candidate_id="c2")
+    assert holder_of(run) == provider
+    assert holder_of(replace(run, generations=())) == (provider and "vast")
+    assert holder_of(replace(run, reserved=ZERO)) == ""
+    assert holder_of(replace(run, reserved=Usd("0.000001"))) == provider
+
+
+def test_a_run_without_a_candidate_holds_nothing_anywhere() -> None:
+    run = told(RunState("r1"), ev.RunPlanned(plan_json(), CAP, "thesis"), ev.Reserved(CAP))
+    assert holder_of(run) == ""
+    assert held_of(RunState("r0"), AT) == ZERO
+
+
+def test_the_worst_case_is_that_of_the_dearest_candidate_of_that_provider() -> None:
+    plan = a_plan(
+        a_candidate("c1", worst_case=Usd(5)),
+        a_candidate("c2", worst_case=Usd(7)),
+        a_candidate("c3", worst_case=Usd(9), provider="vast"),
+        a_candidate("c4", worst_case=Usd(99)),
+    )
+    plan = replace(plan, launchable=("c1", "c2", "c3"))
+    assert worst_at(plan, "runpod") == Usd(7)
+    assert worst_at(plan, "vast") == Usd(9)
+    assert worst_at(plan, "local") == ZERO
+
+
 def test_what_is_held_elsewhere_is_not_held_here() -> None:
     runs = [training("r1"), reserved("r2"), reserved("r3", provider="vast")]
     funds = funds_of("runpod", AccountBalance(Usd(100)), runs, AT)
@@ -101,6 +161,19 @@ def test_what_is_held_elsewhere_is_not_held_here() -> None:
     mine = funds_of("runpod", AccountBalance(Usd(100)), runs, AT, but="r2")
     assert mine is not None
     assert mine.free == Usd(60)
+
+
+def test_what_a_machine_that_stands_by_may_take_is_held_at_its_provider() -> None:
+    run, now = standing(), MOVE_AT + 3600.0
+    for provider, held in (("runpod", Usd(60)), ("vast", Usd(40)), ("lambda", None)):
+        funds = funds_of(provider, AccountBalance(Usd(100)), [run], now)
+        assert funds is not None
+        # Of the working machine 50 minutes' rent of 4 USD/h are in the balance already.
+        billed = cost(Usd(4), 3000.0) if provider == "runpod" else ZERO
+        assert dict(funds.held) == ({"r1": held - billed} if held is not None else {})
+    mine = funds_of("vast", AccountBalance(Usd(100)), [run], now, but="r1")
+    assert mine is not None
+    assert mine.free == Usd(100)
 
 
 def test_a_balance_that_is_not_told_is_no_limit() -> None:
@@ -120,6 +193,12 @@ def test_the_refusal_says_what_is_missing_and_every_way_out() -> None:
         require_funds(Funds("runpod", Usd("-3"), {}), Usd(1))
     assert "--fit-balance" not in caught.value.next_step, "there is nothing to fit"
     assert "add $4.00" in caught.value.next_step
+    with pytest.raises(PaymentRequired) as caught:
+        require_funds(Funds("runpod", Usd(20), {"r-1": Usd(20)}), Usd(1))
+    assert "--fit-balance" not in caught.value.next_step, "nor here"
+    with pytest.raises(PaymentRequired) as caught:
+        require_funds(funds, Usd(45), fits="")
+    assert caught.value.next_step.startswith("add $15.00 at runpod; --balance ignore")
 
 
 # -- how long it lasts ----------------------------------------------------------------------------
@@ -132,6 +211,7 @@ def test_the_refusal_says_what_is_missing_and_every_way_out() -> None:
         (Usd(36), Usd("7.2"), 5.0),  # other pods of the account are among it
         (Usd(36), ZERO, 10.0),  # the provider has not counted the new machine yet
         (ZERO, Usd(1), 0.0),
+        (ZERO, ZERO, 0.0),
         (Usd(-5), Usd(1), 0.0),
     ],
 )
@@ -141,13 +221,64 @@ def test_hours_left_are_over_all_that_the_account_spends(
     outlook = outlook_of("runpod", AccountBalance(balance, spending), [training()], AT)
     assert outlook is not None
     assert outlook.hours_left(AT) == pytest.approx(hours)
+    assert outlook.ends_at == pytest.approx(AT + hours * 3600.0, abs=0.001)
     assert outlook.hours_left(AT + 1e9) == 0.0
+
+
+def test_what_our_machines_take_is_their_rent_and_disks_at_that_provider() -> None:
+    made = plan_json(a_candidate(disk_rate=Usd("0.4")))
+    planned = told(RunState("r1"), ev.RunPlanned(made, CAP, "thesis")).recorded_plan
+    run = replace(training(), recorded_plan=planned)
+    (generation,) = run.generations
+    billed = replace(run, generations=(replace(generation, billed_rate=Usd(4)),))
+    gone = told(run, ev.PodGone(1, AT), at=AT)
+    closed = replace(run, state=State.CLOSED)
+    unbilled = replace(run, generations=(replace(generation, billed_rate=None),))
+    for runs, hours in (
+        ([run], 5.0),
+        ([unbilled], 5.0),
+        ([billed], 20 / 4.4),
+        ([run, billed], 20 / 8.4),
+        ([run, gone, closed], 5.0),
+    ):
+        outlook = outlook_of("runpod", AccountBalance(Usd(20)), runs, AT)
+        assert outlook is not None
+        assert outlook.hours_left(AT) == pytest.approx(hours)
+    elsewhere = outlook_of("vast", AccountBalance(Usd(20)), [run], AT)
+    assert elsewhere is not None
+    assert (elsewhere.spending, elsewhere.ends_at) == (ZERO, inf)
+
+
+@pytest.mark.parametrize(
+    ("hours", "balance", "last", "level"),
+    [
+        (24.0, "50", None, None), (23.99, "50", None, 24), (6.0, "50", None, 24),
+        (5.99, "50", None, 6),
+        (20.0, "50", (24, "60"), None), (5.0, "50", (24, "60"), 6),
+        (20.0, "50", (6, "60"), None),  # it is low since it was: one warning is enough
+        (20.0, "50", (6, "50"), None), (20.0, "50", (6, "49"), 24),  # money came
+        (5.0, "50", (6, "49"), 6),
+        (30.0, "50", (6, "60"), 0), (30.0, "50", (6, "49"), 0), (30.0, "50", None, None),
+    ],
+)  # fmt: skip
+def test_which_warning_follows_which(
+    hours: float, balance: str, last: tuple[int, str] | None, level: int | None
+) -> None:
+    known = ev.BalanceLow("runpod", last[0], Usd(last[1]), RATE, AT, AT) if last else None
+    event = low_balance_event(an_outlook(hours, balance=balance), known, AT)
+    assert (event.hours if event is not None else None) == level
+    if event is not None:
+        ends_at = AT + hours * 3600.0
+        assert event == ev.BalanceLow("runpod", event.hours, Usd(balance), RATE, AT, ends_at)
 
 
 def test_what_spends_nothing_lasts() -> None:
     outlook = outlook_of("runpod", AccountBalance(Usd(1), ZERO), [reserved()], AT)
     assert outlook is not None
     assert outlook.ends_at == inf
+    none = outlook_of("runpod", AccountBalance(ZERO, ZERO), [reserved()], AT)
+    assert none is not None
+    assert none.ends_at == AT, "of nothing nothing is left, whatever is spent"
     assert low_balance_event(outlook, None, AT) is None
     again = low_balance_event(outlook, ev.BalanceLow("runpod", 6, ZERO, RATE, AT, AT), AT)
     assert again == ev.BalanceLow("runpod", 0, Usd(1), ZERO, AT, 0.0)
@@ -182,10 +313,25 @@ def lands(run: RunState, hours: float, now: float = AT) -> bool:
 
 def test_it_lands_only_if_the_balance_ends_before_the_next_landing_and_half_an_hour() -> None:
     run = training(policy=STOP)
-    needed_s = LOOK_EVERY_S + LANDING_S + MARGIN_S
+    needed_s = LOOK_EVERY_S + LANDING_S + 1800.0
     assert not lands(run, (needed_s + 1) / 3600.0)
+    assert not lands(run, needed_s / 3600.0)
     assert lands(run, (needed_s - 1) / 3600.0)
     assert lands(run, 0.0)
+    booting = replace(run, state=State.BOOTING)
+    assert lands(booting, 0.0)
+    assert not lands(booting, (needed_s + 1) / 3600.0)
+    for state in (State.RENTING, State.ENDING, State.SETTLING, State.CLOSED):
+        assert not lands(replace(run, state=state), 0.0), state
+    assert not lands(replace(run, errand="fetch1"), 0.0), "it trains nothing"
+    assert not lands(replace(run, generations=()), 0.0)
+
+
+def test_past_its_soft_stop_it_lands_by_itself_and_needs_the_time_from_now_on() -> None:
+    run = training(policy=STOP, hours=10.0)
+    late = AT + 10 * 3600.0 + 50.0
+    assert not lands(run, (LANDING_S + MARGIN_S) / 3600.0, late)
+    assert lands(run, (LANDING_S + MARGIN_S - 1) / 3600.0, late)
 
 
 def test_a_run_that_lands_before_the_balance_ends_is_left_alone() -> None:
@@ -214,6 +360,9 @@ def test_the_reason_says_whose_balance_and_how_long_it_lasts() -> None:
     reason = why_land(an_outlook(0.25), training(policy=STOP), AT, LOOK_EVERY_S)
     assert reason is not None
     assert sentence(reason) == "the runpod balance of $9.00 lasts 15 min 00 s more at $3.60/h"
+    over = why_land(an_outlook(0.25), training(policy=STOP), AT + 3600.0, LOOK_EVERY_S)
+    assert over is not None
+    assert over.facts["left_s"] == 0.0
 
 
 def test_a_resume_may_choose_another_policy() -> None:
@@ -229,6 +378,9 @@ def test_a_balance_is_read_only_while_something_is_rented_and_unless_ignored() -
     assert is_watched(training(policy=STOP))
     assert not is_watched(training(policy=IGNORE))
     assert not is_watched(reserved())
+    gone = told(training(), ev.PodGone(1, AT), at=AT)
+    assert not is_watched(gone)
+    assert not is_watched(replace(training(), state=State.CLOSED))
 
 
 # -- on record ------------------------------------------------------------------------------------

@@ -25,12 +25,13 @@ from trmcloud.app.pod_request import pod_check
 from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.boards import slower_boards
+from trmcloud.core.control.actions import TERMINATE
+from trmcloud.core.control.boards import board_events, slower_boards
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
-from trmcloud.core.spec.plan import Candidate, Interval
+from trmcloud.core.spec.plan import Candidate, Interval, Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.pod.machine.hardware import load_check
 
@@ -161,6 +162,9 @@ def test_the_next_candidate_follows_under_the_same_reservation() -> None:
     assert ended.generation is not None
     assert ended.generation.unfit == wrong()
     assert ended.state is State.ENDING
+    # At once: its agent may not know, and would train there.
+    (action,) = ask(ended, AT + 100, pods=[pod], plan=plan).actions
+    assert (action.verb, action.reason) == (TERMINATE, wrong())
     gone = replace(pod, status=PodStatus.GONE, ended_at=AT + 130)
     settling, _ = follow(ended, AT + 140, pods=[gone], plan=plan)
     assert settling.state is State.SETTLING
@@ -196,6 +200,32 @@ def test_which_slower_boards_the_agent_may_take() -> None:
     }
     assert set(slower_boards(candidate, spec, phases, 2000.0)) == {"NVL"}
     assert not slower_boards(candidate, spec, phases, 1620.0)
+    # 120 s to start, and 1,500 s at 1.675 times as long.
+    assert set(slower_boards(candidate, spec, phases, 2632.5)) == {"PCIe", "NVL"}
+    assert set(slower_boards(candidate, spec, phases, 2632.4)) == {"NVL"}
+    for sku in ("H100-PCIe", "SIM"):
+        other = cast(Candidate, plan_for(sku=sku).candidates[0])
+        assert not slower_boards(other, spec, phases, 99_999.0), "none is slower, or none known"
+
+
+def test_nothing_is_compared_for_a_machine_that_trains_nothing_or_has_ended() -> None:
+    run, plan = running(), cast(Plan, plan_for(gpus=8))
+    assert run.generation is not None
+    known = (plan, run.generation)
+    phases, report = plan.candidates[0].phases, report_of(run, PCIE)
+    assert board_events(run, *known, phases, report)
+    assert board_events(run, *known, (), report) == (), "all is trained, or it is an errand"
+    assert board_events(replace(run, errand="fetch1"), *known, phases, report) == ()
+    assert board_events(replace(run, result="stopped"), *known, phases, report) == ()
+
+
+def test_one_phase_that_has_begun_is_a_training_that_is_not_thrown_away() -> None:
+    run, plan = running(), plan_for(gpus=8)
+    report = report_of(run, PCIE, attempts=1)
+    second = PhaseReport("extreme", PhaseState.WAITING)
+    report = replace(report, phases=(*report.phases, second))
+    decision = ask(run, AT + 100, pods=[the_pod(run)], report=report, plan=plan)
+    assert [type(event) for event in decision.events] == [ev.BoardFound]
 
 
 def test_what_the_agent_is_asked_to_check() -> None:

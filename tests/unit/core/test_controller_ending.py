@@ -575,6 +575,13 @@ def test_where_no_machine_came_the_next_candidate_is_tried_with_what_is_left(run
     assert second.hard_stop_at - (AT + 500) == pytest.approx(min(3000.0, bought_s), abs=0.01)
 
 
+def test_one_that_its_agent_refused_is_left_to_end_itself_for_the_grace_period() -> None:
+    run = unfit()  # at AT + 30
+    assert ask(run, AT + 89, pods=[the_pod(run)]) == Decision()
+    (action,) = ask(run, AT + 90, pods=[the_pod(run)]).actions
+    assert action.verb == TERMINATE
+
+
 def gone_unbilled(run: RunState, at: float, ended_s: float) -> RunState:
     gone = the_pod(run, status=PodStatus.GONE, ended_at=AT + ended_s)
     run, _ = follow(run, at, pods=[gone])

@@ -19,6 +19,7 @@ from tests.unit.core.runs import (
     RESERVATION,
     TRAITS,
     StubPlan,
+    a_report,
     apply,
     ask,
     booting,
@@ -34,13 +35,18 @@ from tests.unit.core.runs import (
 )
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
-from trmcloud.core.contract.pod_contract import parse_pod_name
+from trmcloud.core.contract.pod_contract import AgentReport, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Action, Decision
 from trmcloud.core.control.billing import has_failed_to_boot, late_bills, settle_unbilled
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.observation import Bill, Observation, PodSeen, PodStatus
-from trmcloud.core.control.pod_facts import absence_needed_s, is_absent, proven_end
+from trmcloud.core.control.pod_facts import (
+    absence_needed_s,
+    has_reported_since,
+    is_absent,
+    proven_end,
+)
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.renting import hard_stop_within, try_next
 from trmcloud.core.control.run_state import ActionState, RunState, State
@@ -441,6 +447,7 @@ def test_what_the_next_may_cost_is_what_the_first_would_be_settled_at_leaves() -
 
 LAGS = replace(TRAITS, absent_s=300.0, absent_deleted_s=30.0)
 DELETED = AT + 510
+MISSED = DELETED + 5
 
 
 def ended(at: float, *, taken: bool, verb_ended: bool = True) -> ActionState:
@@ -565,6 +572,48 @@ def test_a_list_that_nobody_gave_proves_nothing() -> None:
     seen = Observation(UnknownSince(AT + 9999), UnknownSince(AT), UnknownSince(AT))
     assert not is_absent(run, seen, run.generation, LAGS)
     assert proven_end(run, seen, run.generation, LAGS) is None
+    assert not has_reported_since(replace(seen, report=heard(run, AT + 9999)), run.generation)
+
+
+def test_a_pod_that_is_listed_is_not_absent_however_long_it_was_missed() -> None:
+    run = missing(ended(DELETED, taken=True))
+    assert run.generation is not None
+    later = DELETED + 9999.0
+    seen = Observation(DatedFact((the_pod(run),), later), UnknownSince(AT), UnknownSince(AT))
+    assert not is_absent(run, seen, run.generation, LAGS)
+
+
+def heard(run: RunState, at: float) -> DatedFact[AgentReport]:
+    """A report of its agent, of that instant by its pod's clock."""
+    return DatedFact(a_report(run, at=at), at)
+
+
+@pytest.mark.parametrize(
+    ("heard_at", "report_at", "listed_at", "lives"),
+    [
+        # For ten seconds an agent may report while its pod, in no list any more, is being ended.
+        (0.0, MISSED + 10.0, MISSED + 90.0, False),
+        (0.0, MISSED + 10.5, MISSED + 90.0, True),
+        (0.0, MISSED - 500.0, MISSED + 90.0, False),
+        # By a clock of the pod that is an hour behind, or ahead.
+        (MISSED - 3600.0, MISSED - 3590.0, MISSED + 90.0, False),
+        (MISSED - 3600.0, MISSED - 3589.5, MISSED + 90.0, True),
+        (MISSED + 3600.0, MISSED + 3600.0, MISSED + 90.0, False),
+        # A host that is not honest could send reports for ever.
+        (0.0, AT + 2999.0, AT + 2999.0, True),
+        (0.0, AT + 3000.0, AT + 3000.0, False),
+    ],
+)
+def test_a_missed_pod_lives_while_its_agent_reports_anew(
+    heard_at: float, report_at: float, listed_at: float, lives: bool
+) -> None:
+    run = missing(missed_at=MISSED, missed_heard_at=heard_at)
+    assert run.generation is not None
+    seen = Observation(DatedFact((), listed_at), heard(run, report_at), UnknownSince(AT))
+    assert has_reported_since(seen, run.generation) is lives
+    assert not has_reported_since(seen, replace(run.generation, missed_at=None))
+    other = replace(run.generation, pod_name="another")
+    assert not has_reported_since(seen, other)
 
 
 # -- what it is closed as ------------------------------------------------------------------------

@@ -609,5 +609,8 @@ def test_a_scripts_own_best_with_a_metric_competes_by_it() -> None:
     row = [manifest(1, 1.0), own(2, 2.0), manifest(3, 3.0)]
     assert own_bests(row) == []
     assert {m.step for m in to_prune(row, keep_best=1).kept} == {1, 3}
+    room = [own(1), manifest(2, 1.0), own(3), manifest(4, None)]
+    assert {m.step for m in to_prune(room, keep_best=2).kept} == {2, 3, 4}, "a metric has its place"
+    assert {m.step for m in to_prune(room, keep_best=3).kept} == {1, 2, 3, 4}
     unknown = [manifest(1, 1.0), own(2), manifest(3, 3.0)]
     assert {m.step for m in to_prune(unknown, keep_best=1).kept} == {1, 2, 3}

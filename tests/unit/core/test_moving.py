@@ -9,18 +9,19 @@ import pytest
 from tests.plans import a_candidate, a_phase, a_plan
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
+from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen
 from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint, PhaseReport
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Decision
 from trmcloud.core.control.bookkeeping import add_events, govern
-from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.budget import LedgerState, extend_ledger
 from trmcloud.core.control.continuing import continues, lost_machines
-from trmcloud.core.control.controller import decide, decide_standby
+from trmcloud.core.control.controller import decide, decide_standby, foreseen_end
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.moving import move_events, stands_by_s
 from trmcloud.core.control.notices import _of_event
-from trmcloud.core.control.observation import Observation, PodSeen, PodStatus
-from trmcloud.core.control.pod_facts import finished_on, orders_for
+from trmcloud.core.control.observation import Bill, Observation, PodSeen, PodStatus
+from trmcloud.core.control.pod_facts import finished_on, moving_reason, orders_for, result_of
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.report import move_accounts, spending_of, spent_so_far
 from trmcloud.core.control.run_state import (
@@ -39,6 +40,9 @@ AT = 1_790_000_000.0
 HOUR_S = 3600.0
 DEAR, CHEAP, MUCH = Usd(4), Usd(2), Usd(200)
 SHA = "ab" * 32
+PCIE = BoardSeen("NVIDIA H100 PCIe", 350.0, 0).to_text()
+SXM = BoardSeen("NVIDIA H100 80GB HBM3", 700.0, 18).to_text()
+UNKNOWN_BOARD = BoardSeen("NVIDIA H100").to_text()
 
 
 def candidate(name: str, rate: Usd, provider: str = "runpod") -> Candidate:
@@ -259,6 +263,16 @@ def test_neither_of_its_machines_is_an_orphan() -> None:
     assert [each.pod.pod_id for each in orphans] == ["id-3"]
 
 
+def test_a_stray_that_proves_to_stand_by_for_a_run_is_that_runs() -> None:
+    """One that is listed before its create was answered is charged until it is known."""
+    ledger = LedgerState("abcd1234", runs={"r1": standing_by(*CREATED)})
+    charged = ev.StrayCharged("vast", "id-2", "pod-2", "r1", AT, Usd(1))
+    ledger = extend_ledger(ledger, [ev.Record(9, "", 0, AT + HOUR_S, charged)])
+    assert set(ledger.strays) == {("vast", "id-2")}
+    known = ev.Record(10, "r1", 1, AT + HOUR_S, ev.PodUp(2, "id-2", CHEAP))
+    assert extend_ledger(ledger, [known]).strays == {}
+
+
 @pytest.mark.parametrize(
     "event",
     [
@@ -338,6 +352,31 @@ def test_it_is_told_to_land_and_nothing_else() -> None:
     assert run.generation is not None
     assert orders_for(run, run.generation, 1).land
     assert not orders_for(run, run.generations[1], 1).land
+
+
+def test_what_its_agent_says_then_is_that_the_run_moves_whatever_else_it_adds() -> None:
+    says = replace(MINE, result="stopped", message="landed at step 100")
+    told = make_reason(ReasonKind.AGENT_SAID, text="landed at step 100")
+    moves = make_reason(ReasonKind.MOVING, told, provider="vast")
+    decision = seen(handed_over(), AT + HOUR_S + 70.0, says, pod(1, rate=DEAR), pod(2))
+    assert decision.events == (ev.ResultKnown("stopped", moves),)
+    stop = ev.StopRequested("user", make_reason(ReasonKind.STOP_COMMAND))
+    stopped = apply(handed_over(), stop, at=AT + HOUR_S + 61.0)
+    for run, name, reason in (
+        (handed_over(), "finished", told),
+        (stopped, "stopped", replace(stop.reason, more=told)),
+        (standing(), "stopped", told),
+        (replace(handed_over(), generations=()), "stopped", told),
+    ):
+        assert result_of(run, name, "landed at step 100") == ev.ResultKnown(name, reason)
+
+
+def test_it_moves_to_the_provider_of_the_machine_that_stands_by_now() -> None:
+    """One at another provider stood by in vain before."""
+    run = apply(working(), STARTED, *up(2, "lambda", "cheap", CHEAP), at=AT + HOUR_S)
+    run = apply(run, ev.PodGone(2, AT + HOUR_S), ev.Settled(2, Usd(1), None), at=AT + HOUR_S)
+    run = apply(run, STARTED, *up(3, "vast", "cheap", CHEAP), at=AT + HOUR_S)
+    assert moving_reason(run) == make_reason(ReasonKind.MOVING, provider="vast")
 
 
 def landed() -> RunState:
@@ -482,3 +521,241 @@ def test_who_is_told_of_runs_is_not_told_that_one_ended_which_moves() -> None:
     assert list(_of_event(ledger, before, landed(), record)) == []
     alone = replace(before, move=None)
     assert list(_of_event(ledger, alone, apply_event(alone, record), record)) != []
+
+
+# -- the machine that stands by is watched as any other --------------------------------------------
+
+
+def standing_by(*events: ev.RunEvent, at: float = AT + HOUR_S) -> RunState:
+    """A run that works, and whose second machine has come as far as ``events``."""
+    return apply(working(), STARTED, *events, at=at)
+
+
+REQUESTED, *_, BOOTS, HEARD = up(2, "vast", "cheap", CHEAP)
+CREATED = (REQUESTED, *up(2, "vast", "cheap", CHEAP)[1:3])
+LISTED_GONE = replace(pod(2, PodStatus.GONE), ended_at=AT + HOUR_S + 50.0)
+
+
+def test_a_run_beside_which_none_stands_by_needs_nothing() -> None:
+    assert look(working(), AT + HOUR_S, mine=MINE) == Decision()
+
+
+def test_it_is_asked_for_once_and_not_at_all_where_the_run_stops_first() -> None:
+    now = AT + HOUR_S + 1.0
+    (action,) = look(standing_by(REQUESTED), now, mine=MINE, pods=(pod(1),)).actions
+    assert (action.verb, action.id) == (CREATE, "r1/g2/create/1")
+    asked_for = standing_by(*CREATED)
+    assert look(asked_for, now, mine=MINE, pods=(pod(1),)) == Decision()
+    assert look(asked_for, now, mine=MINE).events == (ev.PodUp(2, "id-2", CHEAP),)
+    stop = ev.StopRequested("user", make_reason(ReasonKind.STOP_COMMAND))
+    stopped = apply(standing_by(REQUESTED), stop, at=now)
+    never = (ev.PodNotMade(2, make_reason(ReasonKind.NOT_ASKED_FOR)),)
+    assert look(stopped, now, mine=MINE, pods=(pod(1),)).events == never
+    alone = look(standing_by(REQUESTED), now, mine=MINE, pods=(pod(1),), attended=False)
+    assert alone.events == never
+
+
+def test_one_that_its_provider_could_not_make_after_all_was_never_made() -> None:
+    """Whether it boots by then or is heard already: of the latter it was made indeed."""
+    gone = replace(LISTED_GONE, never_made="no machine was found", rate=ZERO)
+    why = make_reason(ReasonKind.PROVIDER_SAID, text="no machine was found")
+    failed = ev.ActionFailed(
+        "r1/g2/create/1", CREATE, FailureKind.NO_CAPACITY, "no machine was found"
+    )
+    decision = look(standing_by(*CREATED, BOOTS), AT + HOUR_S + 60.0, mine=MINE, pods=(gone,))
+    assert decision.events == (failed, ev.PodNotMade(2, why))
+    decision = look(standing(), AT + HOUR_S + 60.0, mine=MINE, pods=(gone,))
+    assert decision.events == (ev.PodGone(2, AT + HOUR_S + 50.0),)
+
+
+def test_its_end_is_proven_as_that_of_any_machine() -> None:
+    run, now = standing(), AT + HOUR_S + 60.0
+    assert look(run, now, mine=MINE, pods=(LISTED_GONE,)).events == (
+        ev.PodGone(2, AT + HOUR_S + 50.0),
+    )
+    assert look(run, now, mine=MINE, pods=(pod(1),)).events == (ev.PodMissed(2),)
+    missed = apply(run, ev.PodMissed(2), at=now)
+    absent_s = TRAITS["vast"].absent_s
+    assert look(missed, now + absent_s - 1.0, mine=MINE, pods=(pod(1),)).events == ()
+    gone = look(missed, now + absent_s, mine=MINE, pods=(pod(1),))
+    assert gone.events == (ev.PodGone(2, now),)
+    lives = replace(READY, at=now + 11.0)
+    soon = look(missed, now + absent_s - 1.0, mine=MINE, theirs=lives, pods=(pod(1),))
+    assert soon.events == (), "before that there is nothing to doubt"
+    found = look(missed, now + absent_s, mine=MINE, theirs=lives, pods=(pod(1),))
+    assert found.events == (ev.PodFound(2),), "it reports: a list that lacks it is wrong"
+    listed = look(missed, now + absent_s, mine=MINE, theirs=lives, pods=(LISTED_GONE,))
+    assert listed.events == (ev.PodGone(2, AT + HOUR_S + 50.0),), "a list that has it is not"
+
+
+def settle_standby(now: float, bill: Bill | None = None, *pods: PodSeen) -> Decision:
+    """What follows ``now`` for one that was gone a minute after it was asked for, of a clock that
+    saw all of that."""
+    at = AT + HOUR_S + 60.0
+    run = apply(standing(), ev.PodGone(2, at), at=at)
+    observed = Observation(
+        pods=DatedFact(pods, now),
+        report=UnknownSince(now),
+        bill=DatedFact(bill, now) if bill is not None else UnknownSince(now),
+        clock=Instant(now, now - AT, "here"),
+    )
+    return decide_standby(run, PLAN, TRAITS["vast"], observed, MINE, now)
+
+
+def test_what_it_cost_is_its_bill_or_the_most_that_it_can_have_been() -> None:
+    gone_at = AT + HOUR_S + 60.0
+    final = Bill("id-2", Usd("0.1"), final=True)
+    settled = (ev.Settled(2, Usd("0.1"), Usd("0.1")),)
+    assert settle_standby(gone_at + 1.0, final).events == settled
+    assert settle_standby(gone_at + 1.0, final, pod(2)).events == settled, "listed or not"
+    assert settle_standby(gone_at + 59.0) == Decision(), "its bill may come"
+    most = cost(CHEAP, 60.0 + TRAITS["vast"].kill_latency_s)
+    assert settle_standby(gone_at + 60.0).events == (ev.Settled(2, most, None),)
+    assert settle_standby(gone_at + 60.0, None, pod(2)) == Decision(), "it is not gone after all"
+
+
+def test_no_more_is_estimated_than_was_held_for_each_of_the_two() -> None:
+    """The working machine and the one that stands by have reservations of their own."""
+    late = AT + 40 * HOUR_S
+    both = apply(standing(), ev.PodGone(1, late), ev.PodGone(2, late), at=late)
+    assert both.reserved == Usd(100)
+    (settled,) = seen(both, late + 90.0, None).events
+    assert settled == ev.Settled(1, Usd(60), None)
+    (settled,) = look(both, late + 90.0, pods=()).events
+    assert settled == ev.Settled(2, Usd(40), None)
+
+
+def test_a_final_bill_of_the_working_machine_is_taken_before_an_estimate() -> None:
+    at = AT + 2 * HOUR_S
+    run = apply(standing(), ev.PodGone(1, at), at=at)
+    observed = Observation(
+        pods=DatedFact((pod(2),), at),
+        report=UnknownSince(at),
+        bill=DatedFact(Bill("id-1", Usd("8.1"), final=True), at),
+        clock=Instant(at, at - AT, "here"),
+    )
+    decision = decide(run, PLAN, "abcd1234", TRAITS["runpod"], observed, at)
+    assert decision.events == (ev.Settled(1, Usd("8.1"), Usd("8.1")),)
+
+
+def test_what_is_ended_is_asked_to_again_until_it_is_gone() -> None:
+    """Though the reason has passed: a provider that was asked once may still be about to do it."""
+    run, now = standing(), AT + HOUR_S + 60.0
+    dear = look(run, now, mine=MINE, pods=(pod(1), pod(2, rate=Usd(9))))
+    assert end_reason(dear) is ReasonKind.BILLED_ABOVE_RATE
+    (action,) = dear.actions
+    assert (action.id, action.pod_id) == ("r1/g2/terminate/1", "id-2")
+    begun = apply(run, ev.ActionStarted(action.id, TERMINATE), at=now)
+    assert look(begun, now + 1.0, mine=MINE, pods=(pod(2),)) == Decision(), "it is under way"
+    again = look(begun, now + 2.0, mine=MINE, pods=(pod(2),))
+    assert [(a.id, a.verb) for a in again.actions] == [("r1/g2/terminate/2", TERMINATE)]
+    assert end_reason(again) is ReasonKind.MOVE_CALLED_OFF
+    still = look(begun, now + 2.0, mine=MINE, pods=(pod(2, rate=Usd(9)),))
+    assert end_reason(still) is ReasonKind.BILLED_ABOVE_RATE
+    ready = look(granted(begun), now + 2.0, mine=MINE, theirs=READY, pods=(pod(2),))
+    assert ready.events == (), "the run does not move to a machine that is being ended"
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"result": "unfit", "message": "4 GPUs"}, ReasonKind.AGENT_SAID),
+        ({"result": "unfit", "message": ""}, ReasonKind.REFUSED),
+        ({"result": "finished"}, ReasonKind.REFUSED),
+        ({"result": "unfit", "notes": {BOARD_NOTE: PCIE}}, ReasonKind.WRONG_BOARD),
+        ({"result": "unfit", "notes": {BOARD_NOTE: SXM}}, ReasonKind.REFUSED),
+        ({"notes": {BOARD_NOTE: PCIE}}, ReasonKind.WRONG_BOARD),
+        ({"notes": {BOARD_NOTE: UNKNOWN_BOARD}}, None),
+        ({"notes": {BOARD_NOTE: SXM}}, None),
+        ({}, None),
+    ],
+)
+def test_one_with_a_slower_board_or_whose_agent_ends_is_not_kept(
+    changes: dict[str, object], kind: ReasonKind | None
+) -> None:
+    decision = look_on_board(replace(READY, **changes))  # type: ignore[arg-type]
+    assert end_reason(decision) is kind
+
+
+def test_a_slower_board_on_which_the_work_would_fit_is_not_what_was_compared_either() -> None:
+    slow = replace(READY, notes={BOARD_NOTE: PCIE})
+    assert end_reason(look_on_board(slow, hours=4.0)) is ReasonKind.SLOWER_BOARD
+
+
+def look_on_board(theirs: AgentReport, hours: float = 12.0) -> Decision:
+    """What follows from a report of a machine for which H100s of the SXM form were planned, and
+    ``hours`` of work at P90."""
+    cheap = replace(candidate("cheap", CHEAP, "vast"), sku="H100-SXM", hardware="1xH100-SXM")
+    (phase,) = cheap.phases
+    phase = replace(phase, seconds=replace(phase.seconds, p90=hours * HOUR_S))
+    of = plan(0.25, candidate("dear", DEAR), replace(cheap, phases=(phase,)))
+    now = AT + HOUR_S + 60.0
+    observed = Observation(
+        pods=DatedFact((pod(2),), now), report=DatedFact(theirs, now), bill=UnknownSince(now)
+    )
+    return decide_standby(standing(), of, TRAITS["vast"], observed, MINE, now)
+
+
+# -- the working machine once it is to land --------------------------------------------------------
+
+
+def told_to_land(at: float = AT + HOUR_S + 60.0) -> RunState:
+    started, done = ev.ActionStarted("r1/g1/land/1", LAND), ev.ActionFinished("r1/g1/land/1", LAND)
+    return apply(handed_over(), started, done, at=at)
+
+
+def test_one_that_does_not_land_for_another_is_ended_as_after_a_stop() -> None:
+    run, told_at = told_to_land(), AT + HOUR_S + 60.0
+    patience_s = 300.0 + TRAITS["runpod"].end_grace_s
+    waits = seen(run, told_at + patience_s - 1.0, MINE, pod(1, rate=DEAR), pod(2))
+    assert waits == Decision()
+    late = seen(run, told_at + patience_s, MINE, pod(1, rate=DEAR), pod(2))
+    assert end_reason(late) is ReasonKind.DID_NOT_LAND
+
+
+def test_a_stop_is_the_reason_to_land_of_one_that_was_to_hand_over() -> None:
+    stop = ev.StopRequested("user", make_reason(ReasonKind.STOP_COMMAND))
+    run = apply(handed_over(), stop, at=AT + HOUR_S + 61.0)
+    (action,) = seen(run, AT + HOUR_S + 61.0, MINE, pod(1, rate=DEAR), pod(2)).actions
+    assert action.verb == LAND
+    assert action.reason == stop.reason
+
+
+def ends(run: RunState, now: float) -> ReasonKind | None:
+    return end_reason(seen(run, now, MINE, pod(1, rate=DEAR), pod(2)))
+
+
+def test_a_landed_machine_is_ended_at_once_only_for_one_that_waits_for_it() -> None:
+    landed_at, grace_s = AT + HOUR_S + 200.0, TRAITS["runpod"].end_grace_s
+    assert ends(landed(), landed_at) is ReasonKind.MOVING
+    gone = ev.PodGone(2, landed_at), ev.Settled(2, Usd(1), None)
+    alone = apply(landed(), *gone, at=landed_at)
+    finished = apply(handed_over(), ev.ResultKnown(Outcome.FINISHED.value, None), at=landed_at)
+    for run in (alone, finished):
+        assert ends(run, landed_at + grace_s - 1.0) is None
+        assert ends(run, landed_at + grace_s) is ReasonKind.WORK_DONE
+
+
+@pytest.mark.parametrize(
+    ("taken", "later_s", "again"),
+    [(True, 2.5, False), (True, 29.5, False), (True, 30.0, True), (True, -10.0, True),
+     (False, 1.5, False), (False, 2.5, True)],
+)  # fmt: skip
+def test_an_end_that_was_taken_is_not_asked_for_again_within_half_a_minute(
+    taken: bool, later_s: float, again: bool
+) -> None:
+    """A second one that is taken, too, would prove that the first did nothing: see
+    ``absence_needed_s``."""
+    at, name = AT + HOUR_S + 201.0, "r1/g1/terminate/1"
+    run = apply(landed(), ev.ActionStarted(name, TERMINATE), at=at)
+    run = apply(run, ev.ActionFinished(name, TERMINATE, taken=taken), at=at)
+    assert ends(run, at + later_s) is (ReasonKind.MOVING if again else None)
+
+
+def test_no_end_is_foreseen_of_a_run_that_another_machine_may_take_over() -> None:
+    done = ev.ResultKnown(Outcome.FINISHED.value, None)
+    at = AT + 2 * HOUR_S
+    run = apply(handed_over(), done, ev.PodGone(1, at), at=at)
+    assert foreseen_end(run, PLAN, TRAITS["runpod"]) is None
+    alone = apply(run, ev.PodGone(2, at), ev.Settled(2, Usd(1), None), at=at)
+    assert foreseen_end(alone, PLAN, TRAITS["runpod"]) == ev.Closed(Outcome.FINISHED.value, None)

@@ -193,6 +193,9 @@ def test_one_that_is_ended_is_charged_unless_it_is_known_to_be_its_own() -> None
     assert charge.amount == cost(Usd(36), spent_s)
     own = replace(hurt, pods=("id-1",))
     assert make_charges(book(own), "runpod", (its_pod(),), now, ending={"id-1"}) == ()
+    unread = replace(hurt, created_at=0.0)
+    (charge,) = make_charges(book(unread), "runpod", (its_pod(),), now, ending={"id-1"})
+    assert charge.since == now, "when it began cannot be read: not since 1970"
 
 
 def test_when_it_began_and_which_pods_it_owns_is_known_as_far_as_it_can_be_read() -> None:

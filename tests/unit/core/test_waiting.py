@@ -11,12 +11,15 @@ from typing import Any, cast
 
 import pytest
 
+from tests.plans import a_candidate, plan_json
 from tests.unit.core.runs import (
     AT,
     BOOTED_AT,
+    ENDED,
     FIRST,
     StubPlan,
     StubSpec,
+    a_report,
     apply,
     ask,
     created,
@@ -34,13 +37,15 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, TERMINATE
 from trmcloud.core.control.controller import waits_for
 from trmcloud.core.control.events import FailureKind
-from trmcloud.core.control.observation import PodStatus
-from trmcloud.core.control.reason import ReasonKind
+from trmcloud.core.control.observation import Bill, PodStatus
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import (
     NO_OTHERS,
+    allows_waiting,
     ask_rate,
     asks,
+    candidates_left,
     end_of_wait,
     failed_boots,
     idle_s,
@@ -350,6 +355,36 @@ def test_who_looks_hears_what_it_waits_for_until_when() -> None:
     assert told.what.facts["asked"] == len(asked) == len(asks(run))
 
 
+def test_what_it_waits_for_is_told_by_its_hardware() -> None:
+    planned = ev.RunPlanned(plan_json(a_candidate("here", hardware="8xH100-SXM")), RICH, "thesis")
+    wait = ev.WaitStarted(AT + HOUR_S, RICH, None)
+    run = apply(RunState("r1"), planned, ev.Reserved(RICH), wait, at=AT)
+    told = waits_for(run, RUNPOD, UnknownSince(AT))
+    assert told is not None
+    assert told.what.facts["hardware"] == "8xH100-SXM"
+
+
+def test_once_a_machine_is_asked_for_its_create_is_what_is_waited_for() -> None:
+    run, _ = follow(waiting(), AT, plan=ALONE, traits=RUNPOD)
+    told = waits_for(created(run), RUNPOD, DatedFact((), AT))
+    assert told is not None
+    assert told.what.kind is ReasonKind.AWAITS_POD
+
+
+def test_a_run_that_waited_and_trained_ends_as_its_machine_did() -> None:
+    run, _ = follow(waiting(), AT, plan=ALONE, traits=RUNPOD)
+    run = created(run)
+    report = a_report(run)
+    run, _ = follow(run, AT + 5, pods=[the_pod(run)], report=report, plan=ALONE, traits=RUNPOD)
+    assert run.state is State.RUNNING
+    done = replace(report, phases=(ENDED,), result="finished")
+    gone = [the_pod(run, status=PodStatus.GONE, ended_at=AT + 505)]
+    run, _ = follow(run, AT + 500, pods=[the_pod(run)], report=done, plan=ALONE, traits=RUNPOD)
+    run, _ = follow(run, AT + 510, pods=gone, plan=ALONE, traits=RUNPOD)
+    run, _ = follow(run, AT + 600, plan=ALONE, traits=RUNPOD)
+    assert (run.state, run.outcome) == (State.CLOSED, Outcome.FINISHED)
+
+
 def test_a_run_that_is_resumed_waits_only_if_it_is_asked_to_again() -> None:
     run, _ = play(waiting(HOUR_S), ALONE, AT + 2 * HOUR_S)
     again = apply(run, ev.Reopened(RICH), ev.Reserved(RICH), at=AT + 3 * HOUR_S)
@@ -379,3 +414,188 @@ def test_why_nothing_came_names_the_boots_and_the_money() -> None:
 def test_the_failed_create_of_the_shared_helper_is_refused_for_good_without_a_wait() -> None:
     run, _ = follow(failed("throttled"), AT)
     assert run.outcome is Outcome.NOT_STARTED
+
+
+# -- how long a provider is left alone, in seconds ------------------------------------------------
+
+
+def answered(*kinds: str, retry_s: float = 0.0, took_s: float = 0.0) -> RunState:
+    """A run that has asked for ``HERE`` at ``AT`` as often, and was refused so each time."""
+    run = waiting()
+    for number, kind in enumerate(kinds, 1):
+        intent = ev.PodIntended(number, f"pod-{number}", "runpod", "here", HERE.rate, AT, AT)
+        create = f"r1/g{number}/create/1"
+        failed = ev.ActionFailed(create, CREATE, FailureKind(kind), "no", retry_s)
+        run = apply(run, intent, ev.ActionStarted(create, CREATE), at=AT)
+        run = apply(run, failed, ev.PodNotMade(number, SAID), at=AT + took_s)
+    return run
+
+
+SAID = make_reason(ReasonKind.PROVIDER_SAID, text="no")
+
+
+def pauses(run: RunState) -> list[float]:
+    """Of two hundred runs that have asked so."""
+    return [idle_s(replace(run, run_id=f"r{n}"), of(ALONE), AT) for n in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "times"),
+    [
+        (("no_capacity",), 1),
+        (("refused",), 1),
+        (("throttled",), 2),
+        (("throttled", "no_capacity"), 1),  # it answers again
+        (("no_capacity", "throttled"), 2),
+    ],
+)
+def test_eight_minutes_give_or_take_a_fifth_and_twice_as_long_for_each_429(
+    kinds: tuple[str, ...], times: int
+) -> None:
+    found = pauses(answered(*kinds))
+    assert 384.0 * times <= min(found) < 394.0 * times
+    assert 566.0 * times < max(found) <= 576.0 * times
+
+
+def test_no_pause_is_longer_than_half_an_hour_unless_one_is_named_and_then_six_hours() -> None:
+    throttled = ("throttled",) * 4
+    assert set(pauses(answered(*throttled))) == {1800.0}
+    assert set(pauses(answered("throttled", retry_s=5 * 3600.0))) == {5 * 3600.0}
+    day = answered("throttled", retry_s=86_400.0)
+    longer = replace(day, wait=ev.WaitStarted(AT + 1e6, RICH))
+    assert set(pauses(longer)) == {6 * 3600.0}
+
+
+def test_a_pause_begins_with_the_answer() -> None:
+    run = answered("no_capacity", retry_s=3000.0, took_s=50.0)
+    assert idle_s(run, of(ALONE), AT + 50.0) == 3000.0
+    assert idle_s(run, of(ALONE), AT + 3050.0) == idle_s(run, of(ALONE), AT + 9000.0) == 0.0
+    # A clock that is set back by less than that cannot be told from the pause itself.
+    assert idle_s(run, of(ALONE), AT + 50.0 - 2999.0) == 5999.0
+    assert idle_s(run, of(ALONE), AT + 50.0 - 3000.0) == 0.0
+
+
+def test_no_pause_lasts_longer_than_the_wait() -> None:
+    run = answered("no_capacity", retry_s=3000.0)
+    for left_s in (2999.0, 1.0, 0.0):
+        ends = replace(run, wait=ev.WaitStarted(AT + left_s, RICH))
+        assert idle_s(ends, of(ALONE), AT) == left_s
+    past = replace(run, wait=ev.WaitStarted(AT - 5.0, RICH))
+    assert idle_s(past, of(ALONE), AT) == 0.0
+    assert idle_s(answered("final"), of(ALONE), AT) == 0.0, "nobody is left to ask"
+    assert idle_s(replace(run, wait=None), of(ALONE), AT) == 0.0
+
+
+def test_of_many_candidates_of_a_provider_three_are_tried_at_once() -> None:
+    five = StubPlan(tuple(replace(HERE, id=f"c{n}") for n in range(5)))
+    _, asked = play(waiting(), five, AT + HOUR_S)
+    assert [name for at, name in asked if at == AT] == ["c0", "c1", "c2"]
+    after = [(at, name) for at, name in asked if at > AT][:2]
+    assert [name for _, name in after] == ["c3", "c4"]
+    assert after[0][0] >= AT + 384.0
+    assert after[1][0] >= after[0][0] + 384.0
+
+
+# -- boots that fail -----------------------------------------------------------------------------
+
+
+def refuses(run: RunState, plan: StubPlan, at: float) -> RunState:
+    """The machine that is asked for now comes, and its agent refuses it half a minute later; the
+    run once that is settled, a minute later."""
+    run, _ = follow(run, at, plan=plan, traits=RUNPOD)
+    run = created(run, at)
+    report = a_report(run, result="unfit", message="4 GPUs where 8 were rented")
+    run, _ = follow(run, at + 30, pods=[the_pod(run)], report=report, plan=plan, traits=RUNPOD)
+    gone = [the_pod(run, status=PodStatus.GONE, ended_at=at + 40)]
+    bill = Bill("id-1", Usd("0.04"), final=True)
+    return follow(run, at + 60, pods=gone, bill=bill, plan=plan, traits=RUNPOD)[0]
+
+
+def test_where_a_boot_failed_the_same_candidate_is_asked_for_again_at_once() -> None:
+    """The boot budget bounds that, and no pause; what was refused before does not count."""
+    run = refuses(waiting(), ALONE, AT)
+    assert [g.candidate_id for g in run.generations] == ["here", "here"]
+    assert run.generations[-1].intended_at == AT + 60
+    run, _ = follow(waiting(), AT, plan=ALONE, traits=RUNPOD)
+    run, _ = follow(refused(run, AT), AT + 600.0, plan=ALONE, traits=RUNPOD)
+    run = refuses(run, ALONE, AT + 600.0)
+    assert [g.candidate_id for g in run.generations] == ["here"] * 3
+    assert run.generations[-1].intended_at == AT + 660
+
+
+def test_a_machine_that_was_not_what_was_rented_counts_as_a_failed_boot() -> None:
+    run = refuses(waiting(), PLAN, AT)
+    assert [g.number for g in failed_boots(run)] == [1]
+    assert spent_on_boots(run) == Usd("0.04")
+    assert run.generations[-1].candidate_id == "here-too", "the others come first"
+
+
+def test_where_the_boot_budget_is_spent_and_the_others_refuse_for_good_it_ends_without_one() -> (
+    None
+):
+    mine, theirs = boot_cost(cast(Candidate, HERE)), boot_cost(cast(Candidate, THERE))
+    assert theirs < mine
+    both = StubPlan((HERE, THERE))
+    run, now = never_boots(waiting(boots=mine + mine), both, AT)
+    assert run.generations[-1].candidate_id == "there"
+    run = refused(run, now, "final")
+    run, _ = follow(run, now, plan=both, traits=RUNPOD)
+    assert (run.state, run.outcome) == (State.CLOSED, Outcome.NO_MACHINE)
+
+
+def settled_boots(*usd: str, boots: str) -> RunState:
+    """A waiting run whose boots have failed and cost so much."""
+    made = tuple(
+        replace(GENERATION, number=n, agent_at=None, ended_at=AT, settled=Usd(each))
+        for n, each in enumerate(usd, 1)
+    )
+    return replace(waiting(boots=Usd(boots)), generations=made)
+
+
+GENERATION = running().generations[0]
+BOOT = boot_cost(cast(Candidate, HERE))
+
+
+@pytest.mark.parametrize(
+    ("spent", "budget", "kind"),
+    [
+        (("1",), Usd(1) + BOOT, ReasonKind.WAIT_OVER),  # another one fits exactly
+        (("1",), Usd("0.999999") + BOOT, ReasonKind.BOOTS_SPENT),
+        (("0.5", "0.5"), Usd("0.999999") + BOOT, ReasonKind.BOOTS_SPENT),
+        ((), Usd("0.01"), ReasonKind.WAIT_OVER),  # a small reservation, and no boot yet
+    ],
+)
+def test_it_ends_for_its_boots_where_the_cheapest_other_boot_does_not_fit(
+    spent: tuple[str, ...], budget: Usd, kind: ReasonKind
+) -> None:
+    run = settled_boots(*spent, boots=str(float(budget)))
+    dear = replace(HERE, id="dear", rate=Usd(9))
+    for candidates in ((HERE,), (HERE, dear), (dear, HERE)):
+        assert end_of_wait(run, of(StubPlan(candidates)), AT + 60).kind is kind
+
+
+def test_how_long_it_waited_is_within_the_wait_whatever_the_clock_says() -> None:
+    run = waiting(HOUR_S)
+    for now, waited_s in ((AT + 60, 60.0), (AT + 9e9, HOUR_S), (AT - 500, 0.0)):
+        assert end_of_wait(run, of(ALONE), now).facts["waited_s"] == waited_s
+    never = end_of_wait(replace(settled_boots("1", boots="1"), wait=None), of(ALONE), AT + 60)
+    assert (never.kind, never.facts["waited_s"]) == (ReasonKind.WAIT_OVER, 0.0)
+
+
+def test_which_run_may_wait() -> None:
+    run = waiting()
+    assert allows_waiting(run)
+    assert not allows_waiting(reserved())
+    assert not allows_waiting(stopped(run, AT))
+    assert not allows_waiting(replace(run, errand="fetch1")), "it trains nothing"
+    assert not is_waiting(replace(run, state=State.RENTING))
+    assert candidates_left(reserved(), of(PLAN)) == ()
+
+
+def test_the_shortest_wait_is_over_after_a_second() -> None:
+    run = waiting(1.0)
+    assert not is_over(run, AT)
+    assert not is_over(run, AT + 0.999)
+    assert is_over(run, AT + 1.0)
+    elsewhere = Instant(AT + 0.5, 12.0, "another machine")
+    assert not is_over(run, AT + 0.5, elsewhere)

@@ -9,6 +9,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from trmcloud.adapters.request_budget import RequestBudget
+from trmcloud.core.catalog.providers import RequestLimit
 from trmcloud.providers.runpod.api import RunPodApi
 from trmcloud.providers.runpod.http import Http
 
@@ -28,6 +30,18 @@ class Scripted:
         self.slept: list[float] = []
         self.now = 1_800_000_000.0
         self.each_s = 0.0
+        self.budget: RequestBudget | None = None
+
+    def share(self, requests: int, window_s: float) -> None:
+        """Its clients take from one budget from now on; no limits hold where no answer says so."""
+        self.budget = RequestBudget(
+            None,
+            (RequestLimit(requests, window_s),),
+            seller="RunPod",
+            unlimited_unless_told=True,
+            now=lambda: self.now,
+            sleep=self.sleep,
+        )
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -48,6 +62,7 @@ class Scripted:
             sleep=self.sleep,
             transport=httpx.MockTransport(self.answer),
             bound_s=bound_s,
+            budget=self.budget,
         )
 
     def api(self, bound_s: float = 20.0) -> RunPodApi:

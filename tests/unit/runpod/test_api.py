@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import httpx2 as httpx
@@ -19,7 +20,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.ports.compute import ThrottledError, TransientError
-from trmcloud.providers.runpod.api import LIST_S, MOST_PAGES, NO_CAPACITY
+from trmcloud.providers.runpod.api import LIST_S, MOST_PAGES, NO_CAPACITY, RunPodApi
 from trmcloud.providers.runpod.http import (
     ApiRetired,
     Http,
@@ -425,6 +426,135 @@ def test_pauses_grow_to_eight_seconds(runpod: Scripted) -> None:
     with pytest.raises(TransientError):
         read(runpod, problem(500, "later"), bound_s=39.0)
     assert runpod.slept == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+
+
+# -- the requests that the processes of a home share --------------------------------------------
+
+
+def used_up(runpod: Scripted) -> Http:
+    """A client that has sent the 18 requests which an ordinary one may send at once; the next one
+    is due two seconds later."""
+    runpod.share(60, 60.0)
+    runpod.answers = [said(500)]
+    http = runpod.http()
+    for _ in range(18):
+        http.send("GET", URL)
+    runpod.asked.clear()
+    assert runpod.slept == []
+    return http
+
+
+def test_the_wait_for_its_turn_is_part_of_the_time_that_a_request_has(runpod: Scripted) -> None:
+    http = used_up(runpod)
+    for timeout_s in (5.0, 2.5):
+        http.send("GET", URL, timeout_s=timeout_s)
+    assert runpod.slept == pytest.approx([2.0, 2.0], abs=0.01)
+    (waits, _), (hardly, connects) = timeouts(runpod)
+    assert waits == pytest.approx(3.0, abs=0.01)
+    assert (hardly, connects) == (1.0, 1.0), "the least in which an answer can come"
+
+
+@pytest.mark.parametrize(("pause_s", "timeout_s", "sent"),
+                         [(1.0, 1.5, True), (2.0, 1.5, False), (14.0, 60.0, True),
+                          (16.0, 60.0, False)])  # fmt: skip
+def test_a_turn_is_waited_for_as_long_as_an_answer_and_no_longer_than_15_s(
+    runpod: Scripted, pause_s: float, timeout_s: float, sent: bool
+) -> None:
+    runpod.share(60, 60.0)
+    assert runpod.budget is not None
+    runpod.budget.hold(pause_s)
+    runpod.answers = [said(200, {})]
+    if not sent:
+        with pytest.raises(ThrottledError, match="nothing was sent") as told:
+            runpod.http().send("POST", URL, timeout_s=timeout_s)
+        assert (told.value.sent, told.value.where) == (False, "RunPod, POST /v2/pods")
+    else:
+        runpod.http().send("POST", URL, timeout_s=timeout_s)
+    assert len(runpod.asked) == sent
+
+
+@pytest.mark.parametrize("code", [200, 408, 428, 429, 430, 500, 503])
+@pytest.mark.parametrize("asked", ["once", "as a stream"])
+def test_a_429_and_nothing_else_pauses_all_who_share(
+    runpod: Scripted, code: int, asked: str
+) -> None:
+    runpod.share(60, 60.0)
+    one, other = runpod.api(), runpod.http()
+    runpod.answers = [problem(code, "why", Retry_After="9")]
+    if asked == "once":
+        one.http.send("GET", URL)
+    elif code == 200:
+        one.log_text("abc", 200)
+    else:
+        with pytest.raises(ProviderError):
+            one.log_text("abc", 200)
+    assert runpod.slept == []
+    other.send("GET", URL)
+    assert sum(runpod.slept) == pytest.approx(9.0 if code == 429 else 0.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("code", "url", "teaches"),
+    [(200, URL, True), (429, URL, False), (500, URL, False),
+     (200, "https://api.runpod.test/graphql", False)],
+)  # fmt: skip
+def test_limits_are_learned_from_what_the_api_answers_in_success(
+    runpod: Scripted, code: int, url: str, teaches: bool
+) -> None:
+    """GraphQL has other limits, and the headers of an error are a proxy's as often as RunPod's."""
+    runpod.share(1000, 1.0)
+    stated = {"RateLimit-Policy": '"default";q=4;w=10', "Retry-After": "0"}
+    runpod.answers = [httpx.Response(code, headers=stated, json={})]
+    http = runpod.http()
+    http.send("GET", url)
+    runpod.answers = [said(500)]
+    for _ in range(3):
+        http.send("GET", URL)
+    assert sum(runpod.slept) == pytest.approx(5.0 if teaches else 0.0, abs=0.01)
+
+
+def test_a_window_that_is_used_up_is_a_pause_for_all(runpod: Scripted) -> None:
+    runpod.share(1000, 1.0)
+    stated = {"RateLimit-Policy": '"default";q=1000;w=1', "RateLimit": '"default";r=0;t=6'}
+    runpod.answers = [httpx.Response(200, headers=stated, json={}), said(500)]
+    http = runpod.http()
+    for _ in range(2):
+        http.send("GET", URL)
+    assert sum(runpod.slept) == pytest.approx(6.0, abs=0.01)
+
+
+def test_a_log_waits_for_its_turn_two_seconds_at_most(runpod: Scripted) -> None:
+    used_up(runpod)
+    runpod.answers = [said(200, "data: a")]
+    runpod.now += 0.5
+    assert runpod.api().log_text("abc", 200) == ["data: a"]
+    assert runpod.slept == pytest.approx([1.5], abs=0.01)
+    assert runpod.budget is not None
+    runpod.budget.hold(3.0)
+    with pytest.raises(ThrottledError, match="nothing was sent"):
+        runpod.api().log_text("abc", 200)
+    assert len(runpod.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("ask", "record", "waits"),
+    [
+        (lambda api: api.pods(), {"pods": []}, False),
+        (lambda api: api.pod("abc"), pod_record(), False),
+        (lambda api: api.delete_pod("abc"), {}, False),
+        (lambda api: api.volumes(), {"networkVolumes": []}, True),
+        (lambda api: api.billed_lately(), {"records": []}, True),
+    ],
+    ids=["pods", "a pod", "an end", "volumes", "bills"],
+)
+def test_what_proves_an_end_and_what_brings_it_need_not_wait_for_other_requests(
+    runpod: Scripted, ask: Callable[[RunPodApi], object], record: Any, waits: bool
+) -> None:
+    used_up(runpod)
+    runpod.answers = [said(200, record)]
+    ask(runpod.api())
+    assert bool(runpod.slept) is waits
+    assert len(runpod.asked) == 1
 
 
 # -- the server's clock ------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import PaymentRequired
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.spec.spec import IGNORE, STOP
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import dataclass, replace
 
 if TYPE_CHECKING:
     from trmcloud.core.spec.plan import Plan
@@ -112,9 +112,19 @@ def funds_of(
     run that asks, whose own reservation is not held against it."""
     if account.balance is None:
         return None
-    live = (run for run in runs if run.run_id != but and holder_of(run) == provider)
-    held = {run.run_id: held_of(run, now) for run in live}
+    machines = (each for run in runs if run.run_id != but for each in _by_machine(run))
+    there = [(each.run_id, held_of(each, now)) for each in machines if holder_of(each) == provider]
+    held = {name: total(usd for run_id, usd in there if run_id == name) for name, _ in there}
     return Funds(provider, account.balance, {name: usd for name, usd in held.items() if usd})
+
+
+def _by_machine(run: RunState) -> tuple[RunState, ...]:
+    """The run as it is with each of its machines alone: another one that stands by has its own
+    reservation, and may be at another provider."""
+    standby = run.standby
+    if standby is None:
+        return (run,)
+    return replace(run, reserved=run.reserved - run.held_for_move), standby
 
 
 def worst_at(plan: Plan, provider: str) -> Usd:
@@ -197,7 +207,7 @@ def low_balance_event(
     before = last.hours if last is not None else 0
     if last is not None and outlook.balance > last.balance:
         before = 0 if level else before  # it was refilled, and is low again
-    if level == before or (level and before and level > before):
+    if level == before or (before and level > before):
         return None
     ends_at = outlook.ends_at if math.isfinite(outlook.ends_at) else 0.0
     return ev.BalanceLow(
@@ -214,7 +224,7 @@ def why_land(
     sooner. Where the balance ends before that landing and ``MARGIN_S`` are over, it begins now.
     """
     generation = run.generation
-    able = run.live and run.stop is None and run.state in (State.BOOTING, State.RUNNING)
+    able = run.stop is None and run.state in (State.BOOTING, State.RUNNING)
     if not able or generation is None or run.balance_policy != STOP:
         return None
     if run.errand is not None or generation.provider != outlook.provider:

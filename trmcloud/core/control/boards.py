@@ -57,7 +57,7 @@ def board_events(
     generation: Generation,
     phases: Sequence[PhasePlan],
     report: AgentReport,
-) -> tuple[ev.RunEvent, ...]:
+) -> tuple[ev.BoardFound | ev.ResultKnown, ...]:
     """Return the events that follow from what a machine said of its board: none where that is the
     planned one, is on record, or where the machine said nothing. ``phases`` are those that it is to
     train."""

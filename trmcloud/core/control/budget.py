@@ -39,7 +39,7 @@ class Exposure:
 
     verified: tuple[str, ...]
     unverified: tuple[str, ...]
-    begins_exposed: bool = False
+    begins_exposed: bool
     """Whether there are some that count, and none of them would end a machine that is not set up
     yet."""
 

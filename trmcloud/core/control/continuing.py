@@ -77,7 +77,7 @@ def cheapest_first(
 
 
 def limit_s(
-    run: RunState, plan: Plan, candidate: Candidate, now: float, kill_latency_s: float
+    run: RunState, plan: Plan, candidate: Candidate, now: float, *, kill_latency_s: float
 ) -> float:
     """Seconds from ``now`` until the hard stop that the deadline and the limit on hours leave to a
     machine that follows a lost one, and the deadline to one that was waited for; infinite where
@@ -93,8 +93,14 @@ def limit_s(
 
 def trained_s(run: RunState, plan: Plan) -> float:
     """Seconds that earlier machines have trained: of a limit on hours they are used up."""
-    lost = left_machines(run, plan)
-    return sum((g.ended_at or 0.0) - (g.agent_at or 0.0) for g in lost)
+    return sum(map(worked_s, left_machines(run, plan)))
+
+
+def worked_s(generation: Generation) -> float:
+    """Seconds from its agent's first report to its end; 0 while one of the two is missing."""
+    if generation.agent_at is None or generation.ended_at is None:
+        return 0.0
+    return generation.ended_at - generation.agent_at
 
 
 def revision(run: RunState, plan: Plan, candidate: Candidate) -> tuple[ev.PlanRevised, ...]:
@@ -127,8 +133,7 @@ def _was_lost(run: RunState, generation: Generation) -> bool:
 
 def _was_fruitless(plan: Plan, generation: Generation) -> bool:
     """Whether it was lost sooner than it had taken to start."""
-    trained = (generation.ended_at or 0.0) - (generation.agent_at or 0.0)
-    return trained < plan.candidate(generation.candidate_id).startup_s.p50
+    return worked_s(generation) < plan.candidate(generation.candidate_id).startup_s.p50
 
 
 def _price(candidate: Candidate) -> float:

@@ -228,9 +228,9 @@ def decide(
         if settled is not None and settled.billed is None and not _is_unlisted(seen, generation):
             return Decision()  # what is listed again is no estimate's matter: it is swept first
         return Decision(events=(settled,) if settled is not None else ())
-    if run.state is State.SETTLED and run.move is not None:
-        return Decision()  # what stands by takes over or ends: see ``decide_standby``
     if run.state is State.SETTLED:
+        if run.move is not None:
+            return Decision()  # what stands by takes over or ends: see ``decide_standby``
         again = try_next(run, plan, traits, attended=attended)
         following = next_candidate(run, plan)
         if again is None or following is None:
@@ -294,7 +294,7 @@ def _watch(
         if accounts:
             return Decision(events=tuple(accounts))
         boards = board_events(run, plan, generation, phases_to_run(run, candidate), report)
-        if boards and report.result is None and run.state is State.RUNNING:
+        if boards and report.result is None:
             return Decision(events=boards)
         if report.result is not None and run.state is not State.ENDING:
             known = result_of(run, report.result, report.message)
@@ -433,9 +433,8 @@ def _why_unfit_to_stand_by(
     if report is not None:
         phases = phases_to_run(standby, candidate)
         for event in board_events(standby, plan, generation, phases, report):
-            found = event.reason if isinstance(event, ev.BoardFound | ev.ResultKnown) else None
-            if found is not None and found.kind is not ReasonKind.OTHER_BOARD:
-                return found
+            if event.reason is not None and event.reason.kind is not ReasonKind.OTHER_BOARD:
+                return event.reason
     return _why_terminate(
         standby, generation, candidate, traits, seen, report, now, held=False, owed=False
     )
@@ -516,7 +515,7 @@ def _why_terminate(
     if pod is not None and pod.status is PodStatus.STOPPED and report is None:
         return make_reason(ReasonKind.HOST_STOPPED)
     unfit = generation.unfit
-    if run.state is State.ENDING and unfit is not None and unfit.kind is ReasonKind.WRONG_BOARD:
+    if unfit is not None and unfit.kind is ReasonKind.WRONG_BOARD:
         return unfit  # its agent may not know, and would train there
     if run.state is State.ENDING and not owed:
         if held:
@@ -544,11 +543,9 @@ def _why_terminate(
             return make_reason(ReasonKind.BOOT_FAILED, text=seen.boot_trouble.text)
         if report is None and seen.stranger_s >= _STRANGER_S:
             return make_reason(ReasonKind.STRANGER_ANSWERS)
-    lands = run.stop is not None or generation.hands_over
-    stopping = lands and run.state is not State.ENDING
     uploads = report is not None and report.uploading
     told = run.actions.get(action_key(run, LAND, 1))
-    if stopping and told is not None and not uploads:
+    if run.state is not State.ENDING and told is not None and not uploads:
         # From when it was first told: whoever was to tell it may have slept since the wish.
         # Where hours were limited, far more than the landing lies between the two stops.
         patience_s = min(candidate.landing_s, generation.hard_stop_at - generation.soft_stop_at)

@@ -27,13 +27,14 @@ from trmcloud.core.catalog.providers import find_traits
 from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
 from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.actions import current_generation
 from trmcloud.core.control.continuing import continues, has_landed_for_move, keeps_uploads
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.renting import phases_to_run, ready_within_s, storage_beside_disks
 from trmcloud.core.control.run_state import GRANT, Generation, RunState, State
 from trmcloud.core.control.waiting import create_failure, pause_left_s
-from trmcloud.core.money import Usd, affordable_seconds, cost
+from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 
 if TYPE_CHECKING:
@@ -73,12 +74,12 @@ class Saving(NamedTuple):
 
     def most_hourly(self, share: float) -> Usd:
         """Return the most USD/h, disks included, at which ``share`` of ``stays`` is saved."""
-        least = Usd.from_micros(math.ceil(self.stays.micros * share))
-        left = self.stays.micros - least.micros - self.before.micros
-        most = max(0, int(left / self.hours)) if self.hours > 0 else 0
-        while most and self.at(Usd.from_micros(most)) < least:  # costs are rounded up
-            most -= 1 + most // 1_000_000
-        return Usd.from_micros(max(0, most))
+        least = math.ceil(self.stays.micros * share)
+        left = self.stays.micros - least - self.before.micros
+        millis = math.ceil(self.hours * _S_PER_HOUR * 1000)  # as ``cost`` rounds
+        if left <= 0 or millis <= 0:
+            return ZERO
+        return Usd.from_micros(left * 3_600_000 // millis)
 
 
 def may_move(run: RunState, plan: Plan) -> bool:
@@ -101,8 +102,7 @@ def move_events(
 
     ``report`` is that of the working machine's agent.
     """
-    generation = run.generation
-    if generation is None or report.result is not None or report.waiting or report.landing:
+    if report.result is not None or report.waiting or report.landing:
         return ()
     found: list[tuple[Usd, Candidate, ev.MoveStarted, float]] = []
     for candidate in map(plan.candidate, plan.launchable):
@@ -114,7 +114,7 @@ def move_events(
         most = saving.most_hourly(plan.spec.move_if) - candidate.disk_rate
         rate = min(most, plan.spec.max_rate or candidate.reserved_rate)
         quote = candidate.planned_rate or candidate.rate
-        if rate.micros < max(1, int(quote.micros * _LEAST_SHARE)):
+        if rate <= ZERO or rate.micros < quote.micros * _LEAST_SHARE:
             continue
         traits = find_traits(candidate.provider)
         if traits is None or (not traits.shows_rate and quote > rate):
@@ -165,14 +165,13 @@ def saving_by(
         return None
     here = plan.candidate(generation.candidate_id)
     left = shares_left(run, here, report)
-    stored_bytes = max((kept.size_bytes for kept in report.uploaded), default=0)
     first = next((phase for phase in here.phases if phase.name in left), None)
     if first is None or not _is_begun(run, here, report):
         return None
     pace = _pace(run, here, generation, left, now)
     rest_s = pace * _work_s(here, left)
     stays_s = min(rest_s - _interval_s(first), generation.soft_stop_at - now)
-    fetch_s = stored_bytes / BUCKET_BYTES_PER_S
+    fetch_s = max(kept.size_bytes for kept in report.uploaded) / BUCKET_BYTES_PER_S
     boot_s = (candidate.startup_s.p50 if boots else 0.0) + fetch_s
     if stays_s <= boot_s:
         return None
@@ -335,9 +334,7 @@ def _hard_stop_within(
     """Seconds until the hard stop of a machine that stands by first and then does the rest: what
     the run's budget has left beside its other machine, and its deadline, allow; None where P90 of
     all that does not fit."""
-    here = run.generation
-    if here is None:
-        return None
+    here = current_generation(run)
     left = shares_left(run, candidate, report)
     pace = max(1.0, _pace(run, plan.candidate(here.candidate_id), here, left, now))
     least_s = candidate.startup_s.p90 + stands_by_s(plan) + candidate.landing_s
@@ -406,4 +403,4 @@ def _kill_latency_s(candidate: Candidate) -> float:
 
 
 def _times(hourly: Usd, hours: float) -> Usd:
-    return cost(hourly, max(0.0, hours) * _S_PER_HOUR)
+    return cost(hourly, hours * _S_PER_HOUR)

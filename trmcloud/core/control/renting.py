@@ -32,6 +32,7 @@ from trmcloud.core.control.waiting import (
     ask_rate,
     came_to_nothing,
     candidates_left,
+    create_failure,
     due_candidate,
     end_of_wait,
     failed_boots,
@@ -170,9 +171,9 @@ def intend(
     ledger_id: str,
     traits: ProviderTraits,
     now: float,
-    clock: Instant | None = None,
+    clock: Instant | None,
     *,
-    attended: bool = True,
+    attended: bool,
     others: OtherWaits = NO_OTHERS,
 ) -> Decision:
     """Decide on a run without a machine. ``attended`` and ``others``: see ``decide``; only a
@@ -191,18 +192,21 @@ def intend(
     else:
         candidate = _untried_candidate(run, plan)
     if candidate is None:
+        if lost:
+            return _end_after_a_loss(run)
         why: Reason | None = make_reason(ReasonKind.NO_CANDIDATE)
         if run.generations:
             why = run.generations[-1].not_made
-        if lost:
-            why = make_reason(ReasonKind.NO_OTHER_MACHINE, why)
-            return Decision(events=(ev.Closed(Outcome.UNREPORTED.value, why),))
         return Decision(events=(ev.Closed(Outcome.NOT_STARTED.value, why),))
     traits = find_traits(candidate.provider) or traits
     hard_stop_s = hard_stop_within(candidate, run, traits)
-    hard_stop_s = min(hard_stop_s, limit_s(run, plan, candidate, now, traits.kill_latency_s))
-    if waits and not lost and hard_stop_s <= candidate.startup_s.p50 + candidate.landing_s:
-        return _end_without_a_machine(run, plan, now)  # its deadline is too near by now
+    latency_s = traits.kill_latency_s
+    hard_stop_s = min(hard_stop_s, limit_s(run, plan, candidate, now, kill_latency_s=latency_s))
+    too_short = hard_stop_s <= candidate.startup_s.p50 + candidate.landing_s
+    if too_short and lost:  # its deadline is too near by now
+        return _end_after_a_loss(run)
+    if too_short and waits:
+        return _end_without_a_machine(run, plan, now)
     landing_s = min(candidate.landing_s, hard_stop_s / 2)
     number = len(run.generations) + 1
     hard_stop_at = now + hard_stop_s
@@ -222,6 +226,11 @@ def intend(
 def _end_without_a_machine(run: RunState, plan: Plan, now: float) -> Decision:
     why = end_of_wait(run, plan, now)
     return Decision(events=(ev.Closed(Outcome.NO_MACHINE.value, why),))
+
+
+def _end_after_a_loss(run: RunState) -> Decision:
+    why = make_reason(ReasonKind.NO_OTHER_MACHINE, run.generations[-1].not_made)
+    return Decision(events=(ev.Closed(Outcome.UNREPORTED.value, why),))
 
 
 def next_candidate(run: RunState, plan: Plan) -> Candidate | None:
@@ -249,8 +258,7 @@ def _untried_candidate(run: RunState, plan: Plan) -> Candidate | None:
 
 
 def _is_refused_for_good(run: RunState, generation: Generation) -> bool:
-    creates = run.tries(generation, CREATE)
-    return bool(creates) and creates[-1].failed_kind in (FailureKind.FINAL, FailureKind.THROTTLED)
+    return create_failure(run, generation) in (FailureKind.FINAL, FailureKind.THROTTLED)
 
 
 def try_next(
@@ -280,7 +288,8 @@ def try_next(
     ):
         return None
     since = generation.gone_at if generation.gone_at is not None else generation.intended_at
-    if limit_s(run, plan, candidate, since, traits.kill_latency_s) <= enough_s:
+    left_s = limit_s(run, plan, candidate, since, kill_latency_s=traits.kill_latency_s)
+    if left_s <= enough_s:
         return None
     return ev.Reserved(left)
 

@@ -73,7 +73,7 @@ def is_over(run: RunState, now: float, clock: Instant | None = None) -> bool:
     if wait is None:
         return False
     passed_s = 0.0
-    if clock is not None and wait.boot_id:
+    if clock is not None:
         passed_s = clock.since(Instant(run.wait_at, wait.boot, wait.boot_id))
     return max(now, run.wait_at + passed_s) >= wait.until_at
 
@@ -138,9 +138,10 @@ def due_candidate(
 
 def idle_s(run: RunState, plan: Plan, now: float, others: OtherWaits = NO_OTHERS) -> float:
     """Seconds until a waiting run asks next, or its time has passed; 0: now."""
-    until = run.wait.until_at - now if run.wait is not None else 0.0
     pauses = [_pause_left_s(run, c, now, others) for c in candidates_left(run, plan)]
-    return max(0.0, min([until, *pauses])) if pauses else 0.0
+    if run.wait is None or not pauses:
+        return 0.0
+    return max(0.0, min(run.wait.until_at - now, *pauses))
 
 
 def asks(run: RunState) -> tuple[Generation, ...]:
@@ -151,7 +152,7 @@ def asks(run: RunState) -> tuple[Generation, ...]:
 
 def failed_boots(run: RunState) -> tuple[Generation, ...]:
     """Those of them whose pod ended before it could train: silent, or not what was rented."""
-    return tuple(g for g in asks(run) if came_to_nothing(g) and g.not_made is None)
+    return tuple(g for g in asks(run) if came_to_nothing(g))
 
 
 def came_to_nothing(generation: Generation) -> bool:
@@ -176,7 +177,7 @@ def end_of_wait(run: RunState, plan: Plan, now: float) -> Reason:
     """Why a run that waited has no machine."""
     wait, boots, spent = run.wait, len(failed_boots(run)), spent_on_boots(run)
     another = [_most_for_boot(run, c) for c in map(plan.candidate, plan.launchable)]
-    if wait is not None and boots and spent + min(another, default=ZERO) > wait.boot_usd:
+    if wait is not None and spent + min(another, default=ZERO) > wait.boot_usd:
         return make_reason(
             ReasonKind.BOOTS_SPENT, boots=boots, spent_usd=spent, budget_usd=wait.boot_usd
         )
