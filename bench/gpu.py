@@ -21,6 +21,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from trmcloud.adapters.files import load_recipe
+from trmcloud.core.catalog.hardware import gpu_of
+from trmcloud.core.planner.memory import predict_memory
+from trmcloud.core.planner.speed import rented_machine, step_seconds
+from trmcloud.core.spec.settings import PhaseRecipe, parse_setting
+
 D24 = ("speedrun", "--set", "batch=16", "--set", "accumulation=4", "--set", "dtype=bfloat16")
 SELECTIVE = ("--set", "activation_checkpointing=true", "--set", "selective_checkpointing=true")
 CASES: dict[str, tuple[str, ...]] = {
@@ -126,14 +132,43 @@ def run(name: str, out: Path, device: str, wait: Callable[[], None]) -> dict[str
     profile = out / f"kernels-{name}.txt" if name in PROFILED else None
     if kind == "nanochat":
         return _nanochat(int(rest[0]), rest[1], profile, wait)
-    from model.check import chosen_settings, measure
+    from model.check import measure
     from model.families.registry import provide_families
 
     provide_families()
 
-    settings = chosen_settings([kind, *rest])
+    settings = _settings([kind, *rest])
     watch = None if profile is None else (lambda step: _profiled(step, profile))
-    return asdict(measure(settings, torch.device(device), steps=_STEPS, compiled=wait, watch=watch))
+    made = measure(settings, torch.device(device), steps=_STEPS, compiled=wait, watch=watch)
+    return {**asdict(made), **_predicted(settings, made.device)}
+
+
+def _settings(words: Sequence[str]) -> PhaseRecipe:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("recipe")
+    parser.add_argument("--phase", default="", help="default: the recipe's last")
+    parser.add_argument("--set", action="append", default=[], dest="chosen")
+    chosen = parser.parse_args(words)
+    recipe = load_recipe(chosen.recipe)
+    return recipe.resolve(
+        chosen.phase or list(recipe.phases)[-1],
+        hardware=recipe.reference_hardware,
+        gpus=1,
+        overrides=dict(parse_setting(each) for each in chosen.chosen),
+    )
+
+
+def _predicted(settings: PhaseRecipe, device: str) -> dict[str, float]:
+    """The planner's figures; none for a GPU that it does not know."""
+    gpu = gpu_of(device)
+    if gpu is None:
+        return {}
+    tokens = settings.accumulation * settings.batch * settings.sequence
+    step_s = step_seconds(settings, rented_machine(gpu.sku, 1))
+    return {
+        "predicted_tokens_per_s": tokens / step_s,
+        "predicted_gb": predict_memory(settings, 1).total,
+    }
 
 
 def _profiled(step: Callable[[], object], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Steps of the trainer timed on this machine: ``python -m model.check RECIPE [--set KEY=VALUE]``.
+"""Steps of the trainer timed on this machine: ``python -m model.check SETTINGS.json``.
 
 A step is the trainer's own (``Stepper``): micro-batches forward and backward, clipping, the
 optimizer's update. It is timed with one micro-batch and with several, which gives a micro-batch
@@ -15,15 +15,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model.command import run_command
-from trmcloud.adapters.files import load_recipe
 from trmcloud.core.catalog.hardware import gpu_of
 from trmcloud.core.errors import UsageError
-from trmcloud.core.planner.memory import predict_memory
-from trmcloud.core.planner.speed import rented_machine, step_seconds
-from trmcloud.core.spec.settings import FLOAT8, PhaseRecipe, parse_setting
+from trmcloud.core.spec.settings import FLOAT8, PhaseRecipe
 
 if TYPE_CHECKING:
     from model.data.batch import Batch
@@ -57,9 +55,6 @@ class StepMeasure:
     first_loss: float
     last_loss: float
     graphs: int
-    predicted_tokens_per_s: float | None = None
-    """The planner's."""
-    predicted_gb: float | None = None
 
     @property
     def learns(self) -> bool:
@@ -67,13 +62,17 @@ class StepMeasure:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = _parser()
+    parser = argparse.ArgumentParser(prog="python -m model.check", description=__doc__)
+    parser.add_argument("settings", type=Path, help="a phase's settings, as a job has them")
     parser.add_argument("--steps", type=int, default=10, help="timed steps of each kind")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: cuda")
     chosen = parser.parse_args(arguments)
 
     def command() -> None:
-        settings = _settings(chosen)
+        try:
+            settings = PhaseRecipe.from_json(json.loads(chosen.settings.read_bytes()))
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise UsageError(f"no settings: {error}", where=str(chosen.settings)) from None
         import torch
 
         if chosen.device == "cuda" and not torch.cuda.is_available():
@@ -82,34 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(asdict(measure(settings, device, steps=chosen.steps))), flush=True)
 
     return run_command(command)
-
-
-def chosen_settings(arguments: Sequence[str]) -> PhaseRecipe:
-    """The settings that the command's arguments name, for one process.
-
-    Raises:
-        UsageError: no such recipe, phase or setting.
-    """
-    return _settings(_parser().parse_args(arguments))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m model.check", description=__doc__)
-    parser.add_argument("recipe", help="a recipe's name or path")
-    parser.add_argument("--phase", default="", help="default: the recipe's last")
-    parser.add_argument("--hardware", default="", help="whose row of the recipe; default: its own")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="chosen")
-    return parser
-
-
-def _settings(chosen: argparse.Namespace) -> PhaseRecipe:
-    recipe = load_recipe(chosen.recipe)
-    return recipe.resolve(
-        chosen.phase or list(recipe.phases)[-1],
-        hardware=chosen.hardware or recipe.reference_hardware,
-        gpus=1,
-        overrides=dict(parse_setting(each) for each in chosen.chosen),
-    )
 
 
 def measure(
@@ -198,10 +169,6 @@ def measure(
     peak = gpu.peak_flops("bfloat16") if gpu is not None else None
     flops = settings.work().train_flops * tokens
     on_gpu = device.type == "cuda"
-    planned = replace(settings, dtype=took)
-    planned_rate = None
-    if gpu is not None:
-        planned_rate = tokens / step_seconds(planned, rented_machine(gpu.sku, 1))
     return StepMeasure(
         device=name,
         torch=torch.__version__,
@@ -217,8 +184,6 @@ def measure(
         first_loss=losses[0],
         last_loss=losses[-1],
         graphs=compiled_graphs() if plain.compile else 0,
-        predicted_tokens_per_s=planned_rate,
-        predicted_gb=predict_memory(planned, 1).total if on_gpu else None,
     )
 
 
