@@ -99,7 +99,7 @@ def test_a_home_is_its_owners_alone(new_user: NewUser) -> None:
     user = new_user("private")
     user.environment["TRMCLOUD_HOME"] = ""
     home = user.folder / ".trmcloud"
-    user.run("plan", "--budget", "10")
+    user.run("plan", "--budget", "100")
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     home.chmod(0o755)
     user.run("status")

@@ -274,7 +274,7 @@ def test_every_recipe_that_a_budget_pays_for_is_listed_with_what_it_reached() ->
     assert [row.split()[0] for row in rows] == [
         "bd3lm", "d24", "d32", "gpt350m", "hdp", "shakespeare", "speedrun", "trm",
     ]  # fmt: skip
-    assert "8 of 9 recipes" in text
+    assert "8 of 9 recipes; --recipe NAME" in text
     made = json.loads(run("--recipes", "--budget", "100", "--json").stdout)
     assert {each["reached"] for each in made} >= {"not known", "1.57 nats a character (ours)"}
     assert all(each["cost_p90_usd"] <= 100 for each in made)

@@ -628,7 +628,7 @@ def show_recipes(found: Sequence[Bought], number: int, *, as_json: bool) -> None
         return
     print("  recipe      hardware     hours       $  what it reached")
     print("\n".join(map(_other_line, found)))
-    print(f"{len(found)} of {number} recipes; one of them: trmcloud plan --recipe NAME")
+    print(f"{len(found)} of {number} recipes; --recipe NAME plans one of them")
 
 
 def own_lines(own: OwnHardware) -> list[str]:
