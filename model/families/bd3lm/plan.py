@@ -25,9 +25,10 @@ class Settings(BlockSettings):
     """Tokens that are brought out of the noise together."""
     mlp: str = "gelu"
 
+    head_again: ClassVar[bool] = True
     may_be_slower: ClassVar[tuple[float, str]] = (
-        2.6,
-        "published are 38,000 tokens/s an A100, planned 98,000",  # kuleshov-group/bd3lms
+        1.3,
+        "timed on one H200 alone, 5 % below the plan",  # docs/bench/gpu.md
     )
     own_ids: ClassVar[int] = 1
     pads: ClassVar[bool] = True

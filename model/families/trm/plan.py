@@ -57,7 +57,7 @@ class Settings(PhaseRecipe):
 
     may_be_slower: ClassVar[tuple[float, str]] = (
         1.3,
-        "no published training applies its blocks again and again",
+        "timed on one H200 alone, 8 % below the plan",  # docs/bench/gpu.md
     )
     why_not_sharded: ClassVar[str] = (
         "its blocks are applied again and again, and would be gathered each time"

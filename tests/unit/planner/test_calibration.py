@@ -197,8 +197,8 @@ def test_newton_schulz_is_shared_out_where_the_optimizer_is() -> None:
     assert shared < alone < 8 * shared
 
 
-def test_a_family_without_evidence_has_a_wider_range_and_says_why() -> None:
-    for name, factor in (("bd3lm", 2.6), ("hdp", 2.6), ("trm", 1.3), ("d24", 1.0)):
+def test_a_family_with_little_evidence_has_a_wider_range_and_says_why() -> None:
+    for name, factor in (("bd3lm", 1.3), ("hdp", 1.3), ("trm", 1.3), ("d24", 1.0)):
         recipe = load_recipe(name)
         machine = rented_machine("A100-80GB-SXM", 8)
         phase = next(iter(recipe.phases))
@@ -210,7 +210,7 @@ def test_a_family_without_evidence_has_a_wider_range_and_says_why() -> None:
         assert step.p90 / step.p50 == pytest.approx(slow)
         told = [text for about, text in found.reasons if about is RemarkTopic.RANGE]
         assert bool(told) == (factor > 1), told
-        assert all("publish" in text for text in told)
+        assert all("H200 alone" in text for text in told)
 
 
 def test_no_row_of_a_source_is_seen_when_it_is_predicted() -> None:

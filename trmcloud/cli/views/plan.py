@@ -294,7 +294,11 @@ def choices(plan: Plan, most: int = MOST_CHOICES) -> dict[str, str]:
             shown.append(candidate)
             dearer = hours < chosen.hours.p50
             labels[candidate.id] = "sooner" if dearer else "cheaper"
-    return labels
+    return {
+        candidate.id: labels[candidate.id] + _short_of(candidate, chosen)
+        for candidate in found
+        if candidate.id in labels
+    }
 
 
 AS_MUCH = 0.9
@@ -308,12 +312,21 @@ def _trains_as_much(candidate: Candidate, chosen: Candidate) -> bool:
     return _trained(candidate) >= AS_MUCH * _trained(chosen)
 
 
+def _short_of(candidate: Candidate, chosen: Candidate) -> str:
+    """Of a choice that ends a little earlier: how much of the work it does."""
+    wanted = _trained(chosen)
+    share = _trained(candidate) / wanted if wanted else 1.0
+    return f", {share:.0%} trained" if share < 0.995 else ""
+
+
 def _trained(candidate: Candidate) -> float:
     """The tokens that it trains until a limit ends it, P50."""
     left = candidate.hours.p50 * HOUR_S - candidate.startup_s.p50
     done = 0.0
     for phase in candidate.phases:
-        share = min(1.0, max(0.0, left) / phase.seconds.p50) if phase.seconds.p50 else 1.0
+        before = sum(phase.parts_s.get(name, 0.0) for name in ("data", "start", "compile"))
+        working = phase.seconds.p50 - before - phase.parts_s.get("landing", 0.0)
+        share = min(1.0, max(0.0, left - before) / working) if working > 0 else 1.0
         done += share * phase.tokens
         left -= phase.seconds.p50
     return done

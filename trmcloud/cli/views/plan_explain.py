@@ -161,7 +161,7 @@ def _slowest(c: Candidate, gpu: Gpu) -> float:
 def _recompute_text(s: PhaseRecipe) -> str:
     selective = "selective " if s.selective_checkpointing else ""
     parts = [f"{selective}activation checkpointing"] if s.activation_checkpointing else []
-    if s.batch * s.sequence * s.vocab_size > MAX_LOGITS:
+    if s.head_again and s.batch * s.sequence * s.vocab_size > MAX_LOGITS:
         parts.append("the head in pieces")
     return ", ".join(parts) or "off"
 

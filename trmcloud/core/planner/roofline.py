@@ -278,8 +278,9 @@ class Step(NamedTuple):
     """Where it is not the SKU's."""
 
 
-def step_of(settings: PhaseRecipe, gpu: Gpu) -> Step:
-    """The step of ``settings`` on ``gpu``, as the trainer of this product does it."""
+def step_of(settings: PhaseRecipe, gpu: Gpu, nodes: int = 1) -> Step:
+    """The step of ``settings`` on ``gpu``, in ``nodes`` machines, as the trainer of this product
+    does it."""
     checkpointing = "none"
     if settings.activation_checkpointing:
         checkpointing = "products" if settings.selective_checkpointing else "full"
@@ -296,10 +297,10 @@ def step_of(settings: PhaseRecipe, gpu: Gpu) -> Step:
         kernel=POD_KERNEL,
         is_fused=settings.compile,
         checkpointing=checkpointing,
-        head_again=tokens * settings.vocab_size > MAX_LOGITS,
+        head_again=settings.head_again and tokens * settings.vocab_size > MAX_LOGITS,
         is_sharded=is_sharded,
         optimizer=settings.optimizer,
-        is_muon_shared=is_sharded,
+        is_muon_shared=is_sharded or nodes == 1,
     )
 
 
@@ -314,7 +315,7 @@ def step_time(
 ) -> StepTime:
     """One step of ``settings`` on ``gpus`` of ``gpu`` that reach ``share`` of the ideal; they sit
     in ``nodes`` machines."""
-    return time_step(step_of(settings, gpu), gpu, gpus, parameters, share, nodes=nodes)
+    return time_step(step_of(settings, gpu, nodes), gpu, gpus, parameters, share, nodes=nodes)
 
 
 def time_step(
@@ -339,7 +340,7 @@ def time_step(
         traffic=token.traffic * tokens * passes,
         lost=token.lost * tokens * passes,
         recompute=recompute * passes,
-        optimizer=_optimizer_seconds(step, gpu, gpus),
+        optimizer=_optimizer_seconds(step, gpu, gpus, nodes),
         links=links,
         overhead=STEP_OVERHEAD_S + passes * PASS_OVERHEAD_S,
     )
@@ -440,23 +441,30 @@ def link_seconds(step: Step, gpu: Gpu, gpus: int, nodes: int = 1) -> float:
     """
     if gpus == 1:
         return 0.0
+    per_parameter = 6 if step.exchanges_after and not step.is_sharded else 8
+    return step.work.parameters * per_parameter * _ring_s(step, gpu, gpus, nodes)
+
+
+def _ring_s(step: Step, gpu: Gpu, gpus: int, nodes: int) -> float:
+    """Seconds for each byte that all GPUs give to one another."""
     within = gpus // nodes
     share = NVLINK_SHARE if gpu.nvlink_gb_s and within <= gpu.nvlink_span else PCIE_SHARE
     bytes_per_s = gpu.link_gb_s(within) * 1e9 * share
     if nodes > 1:
         bytes_per_s = min(bytes_per_s, step.node_gb_s * 1e9)
-    ring = (gpus - 1) / gpus
-    per_parameter = 6 if step.exchanges_after and not step.is_sharded else 8
-    return ring * step.work.parameters * per_parameter / bytes_per_s
+    return (gpus - 1) / gpus / bytes_per_s
 
 
-def _optimizer_seconds(step: Step, gpu: Gpu, gpus: int) -> float:
+def _optimizer_seconds(step: Step, gpu: Gpu, gpus: int, nodes: int) -> float:
     work, held = step.work, step.work.parameters / (gpus if step.is_sharded else 1)
     memory_gb_s = step.memory_gb_s or gpu.memory_gb_s
     seconds = held * OPTIMIZER_BYTES[step.optimizer] / (memory_gb_s * 1e9)
     if step.optimizer == "muon":
         rate = gpu.bf16_tflops * 1e12 * NEWTON_SCHULZ_SHARE
         seconds += muon_flops(work) / (gpus if step.is_muon_shared else 1) / rate
+        if step.is_muon_shared and gpus > 1 and not (step.is_sharded or step.exchanges_after):
+            # Each rank's results, in bfloat16, to all others.
+            seconds += 2 * work.matrix_parameters * _ring_s(step, gpu, gpus, nodes)
     return seconds
 
 

@@ -251,6 +251,9 @@ class PhaseRecipe(UpdateKeys):
     why_not_sharded: ClassVar[str] = "its trainer keeps all weights on every GPU"
     """Why its weights are on every GPU whole; empty where they may be shared out: each block is
     applied once in a pass, and so gathered once."""
+    head_again: ClassVar[bool] = False
+    """A head that runs in pieces is computed again by the backward pass: its losses are weighted
+    one by one, so that no piece's gradient is known before all are there."""
     may_be_slower: ClassVar[tuple[float, str]] = (1.0, "")
     """By which factor a step may take longer than planned, beside what is not known of any
     training, and why: there is no published training of its kind that the plan was held to."""
