@@ -89,7 +89,7 @@ WALK = (
     Screen("status-run-verbose", "status RUN -v", "The same, with what guards it not."),
     Screen("status-narrow", "status RUN", "One run.", columns=40),
     Screen("save", "save RUN", "A checkpoint now.", again=False),
-    Screen("stop", "stop RUN", "Save, evaluate, end.", again=False),
+    Screen("stop", "stop RUN -y", "Save, evaluate, end.", again=False),
     Screen("resume", "resume RUN -d", "And on again.", again=False),
     Screen("stop-again", "stop RUN", "And an end.", again=False),
     Screen("report", "report", "What it cost, what that bought, where the time went."),

@@ -516,8 +516,8 @@ def test_check_reads_pages_that_only_writes_meet(home: Path) -> None:
 
 SWEPT_RUN = "r-aaaaaa"
 SWEPT = (
-    ("status", "--all"), ("stop", SWEPT_RUN), ("stop", "--now", SWEPT_RUN), ("reap", "--yes"),
-    ("report",), ("report", SWEPT_RUN), ("ledger", "check"), ("budget", "show"),
+    ("status", "--all"), ("stop", "-y", SWEPT_RUN), ("stop", "-y", "--now", SWEPT_RUN),
+    ("reap", "--yes"), ("report",), ("report", SWEPT_RUN), ("ledger", "check"), ("budget", "show"),
     ("ledger", "backups"), ("fetch-best", SWEPT_RUN),
 )  # fmt: skip
 EXITS = {"stop": {0, 7, 8}, "fetch-best": {3, 7}}

@@ -104,7 +104,7 @@ def test_of_two_commands_that_take_a_run_over_at_once_one_acts(user: CrashUser) 
 
 def test_of_two_commands_that_reopen_a_run_at_once_one_acts(user: CrashUser) -> None:
     process, held = launch(user)
-    user.run("stop")
+    user.stop()
     ended(process)
     held.unlink()
     assert user.only_run().outcome is Outcome.STOPPED

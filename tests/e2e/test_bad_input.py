@@ -84,7 +84,7 @@ def test_recipes_that_are_none(user: User, text: str, says: str) -> None:
         (("budget", "set", "month", "ten"), 2, "'ten' is not an amount", ""),
         (("budget", "set", "week", "5"), 2, "no budget level 'week'", "month"),
         (("budget", "set", "month", "5", "--for", "2026-13"), 2, "is no month", ""),
-        (("prune", "--keep-best", "0"), 2, "--keep-best is at least 1", ""),
+        (("prune", "r-aaaaaa", "--keep-best", "0"), 2, "--keep-best is at least 1", ""),
         (("sample", "--max-tokens", "0"), 2, "--max-tokens 1–4096", ""),
         (("status", "--nope"), 2, "no such option: --nope", "trmcloud status --help"),
         (("stop", "a", "b"), 2, "unexpected extra argument", "trmcloud stop --help"),

@@ -133,5 +133,5 @@ def test_the_guard_lands_a_run_whose_balance_ends(renter_in: RentedUser) -> None
     again = user.only_run()
     assert again.reserved <= Usd("0.98")
     assert again.balance_policy == "warn"
-    user.run("stop", run_id)
+    user.run("stop", "-y", run_id)
     user.close_books()

@@ -59,7 +59,9 @@ def test_a_run_stops_at_its_budget_and_its_best_comes_from_the_bucket_alone(
     assert report["bucket"] == f"{named[1]}/runs/{run.run_id}"
     assert report["billed_usd"] == float(run.settled)
     assert report["bucket"] in saver.run("status", run.run_id)
-    pruned = saver.json("prune", "--keep-best", "1", "-y", "--json")["bucket"]
+    pruned = saver.json("prune", saver.only_run().run_id, "--keep-best", "1", "-y", "--json")[
+        "bucket"
+    ]
     assert pruned["keep"] == [best["checkpoint"]]
     left = s3.keys(BUCKET, named[1].removeprefix(f"s3://{BUCKET}/"))
     assert sum(key.endswith("manifest.json") and size > 0 for key, size in left.items()) == 1
@@ -76,7 +78,7 @@ def test_a_run_left_alone_goes_on_from_the_bucket_when_it_is_resumed(saver: User
     saver.run("launch", "local", *SMALL, *arguments, "-y", "-d")
     run_id = saver.only_run().run_id
     until(lambda: bool(list(saver.home.glob("runs/*/fast/checkpoints/step-*"))))
-    saver.run("stop")
+    saver.stop()
     until(lambda: not saver.live_pods(), what="the pod has ended")
     held.unlink()
     saver.run("status")

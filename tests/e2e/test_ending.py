@@ -23,7 +23,7 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
 
-STOP, REAP = ("stop", "--now"), ("reap", "-y")
+STOP, REAP = ("stop", "-y", "--now"), ("reap", "-y")
 Harm = Callable[[RentedUser, SmallDisk, Path], contextlib.AbstractContextManager[None]]
 
 
@@ -209,7 +209,7 @@ def test_where_nothing_at_all_can_be_written(renter: RentedUser, disk: SmallDisk
     assert "kept nowhere" in err
     assert f"trmcloud stop --now {run.run_id}" in err
     disk.free()
-    process = renter.start("stop", "--now", "-d", run.run_id)
+    process = renter.start("stop", "-y", "--now", "-d", run.run_id)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
     assert renter.close_books().outcome is Outcome.STOPPED

@@ -92,9 +92,9 @@ def test_no_lie_of_a_pod_disables_a_command(rented: RentedUser) -> None:
     assert not rented.only_run().gates, "what is no verdict is on no record"
     shown = _told_of_steering(rented, pod, run_id)
     assert "error: all your money is gone" not in shown.splitlines()
-    rented.run("stop", "-d", run_id)
+    rented.run("stop", "-y", "-d", run_id)
     lie(rented, pod, "digits")
-    rented.run("stop", "--now", "-d", run_id)
+    rented.run("stop", "-y", "--now", "-d", run_id)
     rented.see_out(launch, code=(0, *(outcome.exit_code for outcome in Outcome)), within_s=120)
     assert rented.live() == []
     mine = (*LAUNCH, "--steps", "5", "--budget", "0.5")

@@ -100,7 +100,7 @@ SCREENS = (
     ("status",), ("status", "--all"), ("status", "r-aaaaaa"), ("status", "r-bbbbbb"),
     ("gate", "r-aaaaaa"), ("report",), ("report", "r-aaaaaa"), ("report", "--csv"),
     ("fetch-best", "r-aaaaaa"), ("prune", "r-aaaaaa", "--dry-run"), ("prune", "r-aaaaaa"),
-    ("reap",), ("reap", "--yes"), ("resume", "r-aaaaaa"), ("stop", "r-aaaaaa"),
+    ("reap",), ("reap", "--yes"), ("resume", "r-aaaaaa"), ("stop", "-y", "r-aaaaaa"),
     ("budget", "show"), ("budget", "history"), ("volumes", "list"), ("doctor",),
     ("eval", "r-aaaaaa"), ("sample", "r-aaaaaa"),
     ("status", WORDS.replace("\x00", "")), ("launch", WORDS.replace("\x00", "")),

@@ -139,7 +139,7 @@ def test_status_and_stop_reach_a_live_job(jobs: StandIn, tenant: User) -> None:
     (shown,) = tenant.json("status", run.run_id, "--json")
     layers = {layer["name"]: layer["state"] for layer in shown["kill_layers"]}
     assert (layers["timeout"], layers["agent"]) == ("armed", "armed")
-    tenant.run("stop", run.run_id)
+    tenant.run("stop", "-y", run.run_id)
     launch.communicate(timeout=150)
     assert tenant.only_run().outcome is Outcome.STOPPED
     assert jobs.hub.live() == []

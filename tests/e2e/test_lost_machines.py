@@ -139,7 +139,7 @@ def test_a_run_moves_to_the_cheaper_provider_while_its_machine_works(
             lambda: max(stored_steps(s3, prefix), default=0) > landed + 200,
             within_s=180, what="the next machine trains from where the first has landed",
         )  # fmt: skip
-        stop = renter.start("stop", run.run_id)
+        stop = renter.start("stop", "-y", run.run_id)
         out, _ = renter.see_out(launch, code=Outcome.STOPPED.exit_code)
         stop.communicate(timeout=60)
         run = renter.only_run()

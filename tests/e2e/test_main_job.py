@@ -42,7 +42,7 @@ def test_steps_finish_and_the_best_comes_home_verified(user: User) -> None:
     assert fetched["checkpoint"] == "fast/step-00000050"
     again = user.json("fetch-best", "--into", str(folder), "--json")
     assert again["already_there"] is True
-    kept = json.loads(user.run("prune", "--keep-best", "1", "-y", "--json"))
+    kept = json.loads(user.run("prune", user.only_run().run_id, "--keep-best", "1", "-y", "--json"))
     assert kept["keep"] == ["fast/step-00000050"]
     status = user.run("status", run.run_id)
     assert fetched["sha256"] in status
@@ -108,7 +108,7 @@ def test_stop_lands_and_resume_finishes(user: User) -> None:
     arguments = ("--phase", "fast", "--steps", "100", "--budget", "1")
     user.run("launch", "local", *SMALL, *arguments, "-y", "-d")
     until(lambda: bool(list(user.home.glob("runs/*/fast/checkpoints/step-*"))))
-    user.run("stop")
+    user.stop()
     held.unlink()
     run = user.only_run()
     assert run.outcome is Outcome.STOPPED

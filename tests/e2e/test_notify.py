@@ -70,7 +70,7 @@ def test_a_killed_controllers_news_are_told_by_the_next_command(
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=30)
     assert receiver.got == []
-    user.run("stop", user.only_run().run_id, code=0)
+    user.run("stop", "-y", user.only_run().run_id, code=0)
     until(lambda: user.run("status", "--all") is not None and kinds(receiver) == ["ended"])
     assert receiver.notices[0]["facts"]["outcome"] == "stopped"
 

@@ -131,7 +131,7 @@ def test_two_homes_do_not_meet(new_user: NewUser) -> None:
     assert running[0].returncode == 0, out + err
     users[0].run("status")
     assert users[1].live_pods()
-    users[1].run("stop")
+    users[1].stop()
     running[1].communicate(timeout=60)
     assert not users[1].only_run().live
     assert len(users[0].ledger().runs) == 1

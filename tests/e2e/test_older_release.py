@@ -81,7 +81,7 @@ def test_one_that_trains_is_watched_stopped_landed_fetched_and_settled(
     run = begin(user, "--steps", "400", "--accept-loss")
     until(lambda: "step 40" in user.run("status", run.run_id).replace(",", ""), what="it is seen")
     assert [one["run"] for one in user.json("status", "--json")] == [run.run_id]
-    out = user.drive("stop", run.run_id)
+    out = user.drive("stop", "-y", run.run_id)
     assert user.live() == []
     run = settled(user)
     assert run.outcome is Outcome.STOPPED, out

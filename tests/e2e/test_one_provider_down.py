@@ -46,7 +46,7 @@ def test_without_its_key_it_is_told_in_one_line_and_all_else_works(keyless: Rent
     assert "as far as could be seen" in out
     visit, _ = said(keyless, "guard", "status", code=3)
     assert "it reached local" in visit
-    for command in (("stop", rented), ("resume", rented), ("volumes",)):
+    for command in (("stop", "-y", rented), ("resume", rented), ("volumes",)):
         _, err = said(keyless, *command, code=15)
         assert "error: there is no RunPod key" in err
         assert "  try: export RUNPOD_API_KEY=" in err
@@ -59,7 +59,7 @@ def test_without_its_key_it_is_told_in_one_line_and_all_else_works(keyless: Rent
 
 
 def test_once_the_key_is_back_everything_is_settled(keyless: RentedUser) -> None:
-    said(keyless, "stop", keyless.only_run().run_id, code=15)
+    said(keyless, "stop", "-y", keyless.only_run().run_id, code=15)
     keyless.environment["RUNPOD_API_KEY"] = keyless.standin.api_key
     keyless.clock.advance(1000.0)
     keyless.run("status")

@@ -58,7 +58,7 @@ def test_a_run_that_landed_is_topped_up_from_before_its_cooldown(trainee: User) 
     kept = {m.step: m.cooldown_from for m in trainee.checkpoints().values()}
     assert (kept[first], kept[landed]) == (None, first)
     before = f"fast/step-{first:08d}"
-    assert before in trainee.json("prune", "--json")["keep"]
+    assert before in trainee.json("prune", trainee.only_run().run_id, "--json")["keep"]
 
     told = trainee.run("resume", "--budget", "0.08", code=20)
     assert f"since step {first:,}: given more than a cooldown takes, it trains on from" in told
@@ -211,7 +211,7 @@ def test_resume_passes_over_a_damaged_checkpoint(trainee: User) -> None:
     steps = ("--steps", str(STEPS), "--processes", "1")
     trainee.run("launch", "local", *TINY, *steps, "--budget", "1", "-y", "-d")
     until(lambda: bool(trainee.checkpoints()))
-    trainee.run("stop")
+    trainee.stop()
     run = trainee.only_run()
     assert run.outcome is Outcome.STOPPED
     latest = max(trainee.home.glob("runs/*/fast/checkpoints/step-*"))

@@ -190,7 +190,7 @@ def test_memory_to_spare_is_climbed_into(stricken: Callable[[str], User], tmp_pa
     screen = user.run("status", run.run_id)
     assert f"fast step {row.step:,}: memory was to spare" in screen
     assert "started again with batch 6 × accumulation 4 (aggressive) · 0 steps · " in screen
-    user.run("stop", run.run_id)
+    user.run("stop", "-y", run.run_id)
     out = driver.communicate(timeout=600)[0]
     assert user.only_run().outcome is Outcome.STOPPED, out
     assert "memory was to spare" in out

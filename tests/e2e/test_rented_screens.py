@@ -140,7 +140,7 @@ def test_a_pipe_gets_plain_lines_and_the_link_s_trouble_once(lodger: User, runpo
         assert "\x1b" not in launch.said
         assert "━" not in launch.said
         # Whoever comes next lands it, pulls what it saved, and leaves before the bill.
-        stop = lodger.run("stop")
+        stop = lodger.stop()
     finally:
         launch.process.kill()
     for text in ("asked to land", "pulled fast step", "stopped on request", "bill is not final"):
@@ -175,9 +175,12 @@ def test_a_run_left_alone_is_read_fetched_and_pruned_from_its_pod(
     (there / "checkpoints" / "step-00000001" / "manifest.json").write_text(
         json.dumps(worst | {"step": 1, "val_bpb": 99.0})
     )
-    until(lambda: "delete fast/step-00000001" in lodger.run("prune", "-y"), what="it is told of")
+    until(
+        lambda: "delete fast/step-00000001" in lodger.run("prune", "-y", lodger.only_run().run_id),
+        what="it is told of",
+    )
     assert "step-00000001" not in steps_in(there)
-    assert "stay on the pod's own disk" in lodger.run("prune", "-y")
+    assert "stay on the pod's own disk" in lodger.run("prune", "-y", lodger.only_run().run_id)
 
     log = there / "train.log"
     logs = Watched(lodger, "logs", "-f")

@@ -123,7 +123,7 @@ def test_one_that_listens_saves_when_it_is_told_and_says_how_good_it_is(user: Us
         *("--", "python3", "train.py"),
     )
     until(lambda: (user.json("status", "--json")[0]["step"] or 0) > 20)
-    user.run("stop")
+    user.stop()
     assert user.only_run().outcome is Outcome.STOPPED
     out = user.run("fetch-best", "--into", "best")
     assert user.cwd is not None
@@ -303,7 +303,7 @@ os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)",
 """
 
 
-@pytest.mark.parametrize("ends", [("stop", "--now"), ("reap", "--yes")], ids=["stop", "reap"])
+@pytest.mark.parametrize("ends", [("stop", "-y", "--now"), ("reap", "--yes")], ids=["stop", "reap"])
 def test_a_daemon_that_killed_job_agent_and_watchdog_is_found_and_ended(
     user: User, ends: tuple[str, ...]
 ) -> None:
@@ -318,7 +318,7 @@ def test_a_daemon_that_killed_job_agent_and_watchdog_is_found_and_ended(
     assert set(processes.of_pod(pod.name)) >= set(shed(mark))
     if ends[0] == "reap":  # which ends what a run owns no earlier than at its hard stop
         until(lambda: not 0 <= time.time() < int(pod.name.rpartition("-")[2]) + 4, within_s=60)
-    user.run(*ends)
+    user.run(*ends, *([user.only_run().run_id] if ends[0] == "stop" else []))
     until(lambda: not shed(mark), within_s=20, what="it is ended")
     assert processes.of_pod(pod.name) == []
 

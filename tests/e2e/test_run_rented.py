@@ -92,7 +92,7 @@ def test_one_that_is_stopped_lands_and_its_last_words_come_home(
     command = ("--grace", "10", "--", "python3", "train.py")
     launch = user.start("run", "1xA100", *OPTIONS, "-y", *command)
     until(lambda: user.ledger_path.exists() and any(r.trains for r in user.ledger().runs.values()))
-    user.run("stop")
+    user.stop()
     launch.communicate(timeout=200)
     assert user.only_run().phases["train"].outcome == "landed_signal"
     kept = sorted(user.home.glob("runs/*/train/checkpoints/*/manifest.json"))

@@ -84,7 +84,7 @@ def test_a_command_meets_itself_on_two_machines_and_goes_on_where_it_was(
     )
     assert "__1_0.distcp" in there
     assert ".metadata" not in there
-    sailor.run("stop")
+    sailor.stop()
     out, _ = launch.communicate(timeout=120)
     assert "torchrun finds the others by itself" in out
     assert sailor.live() == []
@@ -109,7 +109,7 @@ def test_a_command_meets_itself_on_two_machines_and_goes_on_where_it_was(
         what="a newer checkpoint",
     )
     assert again.poll() is None, again.communicate()
-    sailor.run("stop", run.run_id)
+    sailor.run("stop", "-y", run.run_id)
     again.communicate(timeout=120)
     assert sailor.live() == []
     log = sailor.run("logs", run.run_id)

@@ -169,7 +169,7 @@ def test_an_agent_that_is_killed_and_a_line_that_goes_down(rented: RentedUser) -
     write()
     here = rented.home / "runs" / run_id / "fast" / "train.log"
     until(lambda: written[-1] in here.read_text(), what="the log goes on")
-    rented.run("stop", "-d")
+    rented.stop("-d")
     rented.see_out(launch, code=Outcome.STOPPED.exit_code)
     out, _ = logs.communicate(timeout=60)
     assert [line for line in out.splitlines() if line.startswith("line ")] == written

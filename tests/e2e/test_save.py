@@ -30,7 +30,7 @@ def test_a_run_is_saved_twice_while_it_trains_and_then_stopped(trainee: User) ->
     assert trainee.live_pods(), "it goes on"
     [start] = trainee.metrics("start")
     assert start["attempt"] == 1, "the very same trainer"
-    trainee.run("stop")
+    trainee.stop()
     run = trainee.only_run()
     assert run.outcome is Outcome.STOPPED
     last = max(trainee.checkpoints())
@@ -98,6 +98,6 @@ def test_a_request_is_left_with_whoever_drives_the_run(user: User) -> None:
         assert user.run("save", "-d").endswith("asked to save\n")
         until(lambda: bool(user.checkpoints()), what="a checkpoint")
         assert with_driver.poll() is None
-        user.run("stop", "-d")
+        user.stop("-d")
     finally:
         with_driver.wait(60)

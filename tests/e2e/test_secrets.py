@@ -32,7 +32,7 @@ def test_canary_keys_reach_no_pod_no_argv_no_file(user: User) -> None:
         assert CANARY.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
     for pid in processes.of_pod(pod.name):
         assert CANARY.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
-    user.run("stop")
+    user.stop()
     out, err = process.communicate(timeout=90)
     assert process.returncode == 21, err  # stopped on request, and saved
     assert CANARY not in out + err

@@ -143,7 +143,7 @@ def test_two_machines_train_together_until_one_is_lost_and_go_on_anew(sailor: Sa
     until(lambda: sailor.only_run().live, what="it is reopened")
     until(lambda: _furthest(sailor) > reached, within_s=120.0, what="a newer checkpoint")
     assert len(sailor.live()) == 2
-    sailor.run("stop", run.run_id)
+    sailor.run("stop", "-y", run.run_id)
     sailor.see_out(again, code=21, within_s=120.0)
     assert sailor.live() == []
     best = mf.pick_best(sailor.checkpoints().values())

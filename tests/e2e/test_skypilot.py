@@ -116,7 +116,7 @@ def test_a_machine_without_torch_gets_one_while_it_is_guarded(
     until(lambda: user.only_run().trains, within_s=120.0, what="training")
     # Its ranks come a moment after its first word, and are not there while it begins anew.
     until(lambda: "/workspace/trmcloud/env/" in commands("model.train"), what="its own torch")
-    user.run("stop", user.only_run().run_id)
+    user.run("stop", "-y", user.only_run().run_id)
     out, _ = user.see_out(launch, code=Outcome.STOPPED.exit_code)
     assert "✔ Installing" in out
     assert user.live() == []

@@ -249,10 +249,45 @@ def test_logs_follow_and_end_with_the_run(user: User) -> None:
     with open(log, "a") as file:
         file.write("a later line\n")
     assert any("a later line" in line for line in iter(following.stdout.readline, ""))
-    user.run("stop")
+    user.stop()
     following.communicate(timeout=30)
     assert following.returncode == 0
     assert user.run("logs", "-n", "1").strip() == "a later line"
+
+
+def test_stop_says_what_is_lost_and_asks(user: User, terminal: Desk) -> None:
+    user.run(*LAUNCH, "--rate", "3.60", "--steps", "100000", "-y", "-d")
+    run_id = user.only_run().run_id
+    until(lambda: (user.json("status", "--json")[0]["step"] or 0) > 5)
+    window = terminal(user, "stop", "--now")
+    window.sees("End it now? [y/N]")
+    assert f"{run_id}: stop this run at once" in window.shown
+    assert "since its last checkpoint, worth $0." in window.shown
+    assert "more at most of the run's $1.00" in window.shown
+    window.types("n\n")
+    assert window.ends() == 0
+    assert "it continues" in window.shown
+    assert user.only_run().live
+
+    # Without a terminal nothing is ended that was not named, nor without a yes.
+    said = user.fails("stop", code=2)
+    assert f"name the run to stop: {run_id} is live" in said
+    assert f"trmcloud stop {run_id} -y" in said
+    assert "pass -y" in user.fails("stop", run_id, code=2)
+    assert f"trmcloud prune {run_id} -y" in user.fails("prune", code=2)
+    assert user.only_run().live
+
+    # Of two it is said which there are, in a terminal too.
+    user.run(*LAUNCH, "--steps", "100000", "-y", "-d")
+    window = terminal(user, "stop")
+    assert window.ends() == 2
+    assert "are live" in window.shown
+    window = terminal(user, "stop", run_id)
+    window.sees("Land it? [y/N]")
+    window.types("y\n")
+    assert window.ends() == 0
+    assert f"{run_id} stopped: stopped on request" in window.shown
+    user.stop("--now")
 
 
 def test_a_narrow_window(user: User, terminal: Desk) -> None:

@@ -118,7 +118,7 @@ def test_what_trains_is_seen_to(
     (trained.folder / "hold").unlink()
     page.until(f"Number(document.documentElement.dataset.points) > {before}")
     page.until("/step 1,[0-9]{3}|1,[0-9]{3} of 4,000/.test(document.body.innerText)", WITHIN_S)
-    trained.run("stop", "-d")
+    trained.stop("-d")
     for each in (page, table):
         each.until("document.body.innerText.includes('stopped')", WITHIN_S)
         assert each.errors == []
@@ -321,7 +321,7 @@ def test_fewer_dollars_than_it_costs_by_now_are_no_agreement(
     trained: User, serve: Callable[..., Serving]
 ) -> None:
     serving, run = serve(trained), trained.only_run()
-    trained.run("stop", "-d")
+    trained.stop("-d")
     until(lambda: not trained.live_pods(), what="its pod is ended")
     until(lambda: "stopped" in trained.run("status", run.run_id), what="it has ended")
     answered, told = serving.ask(

@@ -148,7 +148,7 @@ def test_stop_ends_one_that_waits_at_once(renter: RentedUser) -> None:
     sold_out(renter)
     launch = renter.start(*launch_of(renter, "--wait-for", "6h"))
     run = waits(renter)
-    renter.run("stop", run.run_id, code=(0, Outcome.STOPPED.exit_code))
+    renter.run("stop", "-y", run.run_id, code=(0, Outcome.STOPPED.exit_code))
     launch.communicate(timeout=60)
     run = renter.only_run()
     assert (run.outcome, run.reserved, run.settled) == (Outcome.STOPPED, ZERO, ZERO)

@@ -149,6 +149,11 @@ class User:
         assert "Traceback" not in err, err
         return out
 
+    def stop(self, *options: str) -> str:
+        """stdout of ``stop`` for the newest live run, as a script gives it."""
+        live = [run for run in self.ledger().runs.values() if run.live]
+        return self.run("stop", max(live, key=lambda run: run.created_at).run_id, "-y", *options)
+
     def fails(self, *arguments: str, code: int) -> str:
         """stderr of a command that must fail with ``code``: one line, then at most a next step."""
         process = self.start(*arguments)

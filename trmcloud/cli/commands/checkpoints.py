@@ -142,7 +142,13 @@ def prune(
     """
     if keep_best is not None and keep_best < 1:
         raise UsageError("--keep-best is at least 1: the best checkpoint is never deleted")
-    planned = inventory.plan_pruning(*find_caught_up(run), keep_best)
+    context, state = find_caught_up(run)
+    if not run and not sys.stdin.isatty():
+        raise UsageError(
+            "name the run: outside a terminal the newest is not taken",
+            next_step=f"trmcloud prune {state.run_id} -y",
+        )
+    planned = inventory.plan_pruning(context, state, keep_best)
     freed = sum(each.freed_bytes for each in planned)
     if as_json:
         print_json(_as_json(planned, freed), indent=None)

@@ -13,15 +13,25 @@ from trmcloud.app.context import Context, find_run, require_reach
 from trmcloud.app.ending import end_run
 from trmcloud.app.launching import OnlyBillPending, follow_or_drive, request_stop
 from trmcloud.app.run_queries import mark_reported
+from trmcloud.app.steering import LAND, STOP, foresee
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.views.foreseen import question
 from trmcloud.cli.views.run import ending_code, outcome_of, show_end, tell_ending
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.text import bpb, fields, print_json
 from trmcloud.core.control.observation import BY_POD
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import LedgerError, NotFoundError, Outcome, StaleEpoch, TrmcloudError
+from trmcloud.core.errors import (
+    LedgerError,
+    NotFoundError,
+    Outcome,
+    StaleEpoch,
+    TrmcloudError,
+    UsageError,
+)
 from trmcloud.wiring import build_context
 
 
@@ -90,20 +100,24 @@ def stop(
     now: Annotated[
         bool, typer.Option("--now", help="End its pod without landing: what is not saved is lost.")
     ] = False,
+    yes: options.Yes = False,
 ) -> None:
     """Land a run: it ends its step, saves, evaluates, and its pod is ended.
 
+    What that costs and loses is shown, and asked. Outside a terminal a run's id and -y are needed.
     With --now and a run's id its pods are ended even where the ledger cannot be read or written.
 
     Example: trmcloud stop r-1f3a9c
     """
     context = build_context()
     try:
-        _stop(context, run, detach=detach, now=now)
+        _stop(context, run, detach=detach, now=now, yes=yes)
     except StaleEpoch:
         raise
     except (LedgerError, NotFoundError) as error:
         if now and run:
+            if not yes and not is_confirmed(f"{error}\nend every pod of {run} now?"):
+                return
             _end_by_name(context, run, error)
         if isinstance(error, LedgerError) and not now:
             error.next_step = "trmcloud stop --now RUN ends its pod without the ledger"
@@ -112,11 +126,18 @@ def stop(
         raise
 
 
-def _stop(context: Context, run: str, *, detach: bool, now: bool) -> None:
+def _stop(context: Context, run: str, *, detach: bool, now: bool, yes: bool) -> None:
     if not now:
         catch_up(context)
+    chosen = find_run(context, run) if run else _only_live(context, now=now)
+    if not yes and not (seen := foresee(context, chosen, STOP if now else LAND)).refused:
+        title, _, lines = question(seen)
+        print("\n".join([f"{chosen.run_id}: {title.lower()}", *(f"  {line}" for line in lines)]))
+        if not is_confirmed(f"  {'End it now' if now else 'Land it'}?"):
+            print("it continues")
+            return
     kind = ReasonKind.STOP_NOW if now else ReasonKind.STOP_COMMAND
-    state = request_stop(context, run or None, make_reason(kind))
+    state = request_stop(context, chosen.run_id, make_reason(kind))
     if now:
         catch_up(context)  # not before: it may wait for whom this run has nothing to do with
     print(f"{state.run_id}: {'its pod is ended' if now else 'asked to land'}")
@@ -131,6 +152,25 @@ def _stop(context: Context, run: str, *, detach: bool, now: bool) -> None:
     code = show_end(context, ended)
     wanted = (Outcome.STOPPED, Outcome.FINISHED, Outcome.LANDED)
     sys.exit(0 if outcome_of(ended) in wanted else code)
+
+
+def _only_live(context: Context, *, now: bool) -> RunState:
+    """The only live run, which a terminal is asked about; the newest where none is live.
+
+    Raises:
+        UsageError: it is to be named, since several are live or there is no terminal.
+    """
+    runs = context.ledger.read().runs.values()
+    live = sorted((run for run in runs if run.live), key=lambda run: run.created_at)
+    if not live or (len(live) == 1 and sys.stdin.isatty()):
+        return live[0] if live else find_run(context, None)
+    command = "trmcloud stop --now" if now else "trmcloud stop"
+    yes = "" if sys.stdin.isatty() else " -y"
+    names = ", ".join(run.run_id for run in live)
+    raise UsageError(
+        f"name the run to stop: {names} {'are' if len(live) > 1 else 'is'} live",
+        next_step=f"{command} {live[-1].run_id}{yes}",
+    )
 
 
 def _end_by_name(context: Context, run: str, error: TrmcloudError) -> None:

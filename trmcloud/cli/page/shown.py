@@ -14,11 +14,12 @@ from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.short_rentals import meaning_of
 from trmcloud.app.steering import Forecast
 from trmcloud.app.trainings import recoveries_of
+from trmcloud.cli.views.foreseen import question
 from trmcloud.cli.views.health import recovered_json, remedy_text, trouble_text
 from trmcloud.cli.views.metrics import buys_words
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.status import volume_lines
-from trmcloud.cli.views.text import bpb, duration, pick
+from trmcloud.cli.views.text import bpb, pick
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
@@ -26,7 +27,7 @@ from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.observation import BY_POD, ReportedValue
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 
@@ -137,7 +138,7 @@ def money(amount: Usd | None) -> dict[str, Any] | None:
 
 def foreseen_json(seen: Forecast, folder: str) -> dict[str, Any]:
     """A question that names the dollars. ``folder`` is where a checkpoint would be copied to."""
-    title, button, lines = _question(seen, folder)
+    title, button, lines = question(seen, folder)
     return {
         "verb": seen.verb,
         "title": title,
@@ -147,43 +148,6 @@ def foreseen_json(seen: Forecast, folder: str) -> dict[str, Any]:
         "at_most": seen.at_most.plain(),
         "cap": seen.cap.plain(),
     }
-
-
-def _question(seen: Forecast, folder: str) -> tuple[str, str, list[str]]:
-    """Return a verb's title, the words on its button, and what it does and costs."""
-    takes = f"within {duration(seen.seconds)}"
-    spends = f"It spends {seen.at_most} more at most of the run's {seen.cap}, {takes}."
-    gives = f"At least {seen.freed} of what is reserved is given back."
-    ends = [spends, gives] if seen.freed else [spends]
-    match seen.verb:
-        case "land":
-            told = "It ends its step, saves, evaluates; then its pod is ended."
-            return "Land this run", f"Land it, {seen.at_most} at most", [told, *ends]
-        case "stop":
-            lost = "No step is lost."
-            if seen.lost_steps:
-                lost = f"{seen.lost_steps:,} steps since its last checkpoint, worth {seen.lost}, "
-                lost += "are lost."
-            lines = ["Its pod is ended without landing.", lost, *ends]
-            return "Stop this run at once", f"Stop it now, {seen.at_most} at most", lines
-        case "save":
-            told = f"Saving and evaluating costs {seen.at_most} at most, of the run's {seen.cap}; "
-            told += "then it goes on."
-            return "Save a checkpoint now", f"Save now, {seen.at_most} at most", [told]
-        case "fetch":
-            costs = f"It costs {ZERO}: nothing is rented for it."
-            if seen.rents:
-                costs = f"A {seen.rents} is rented to bring it: {seen.at_most} at most."
-            what = seen.what or "Its best checkpoint"
-            lines = [f"{what} is copied below {folder}, every hash verified.", costs]
-            button = f"Fetch it, {seen.at_most}" + (" at most" if seen.rents else "")
-            return "Fetch the best checkpoint", button, lines
-    lines = [
-        "It goes on from its last checkpoint, while this page's server runs or another command "
-        "drives it; its pod ends by itself.",
-        f"Its whole budget is {seen.cap} then: {seen.at_most} more at most.",
-    ]
-    return "Go on with a larger budget", f"Go on, {seen.at_most} more at most", lines
 
 
 # -- curves, and the marks on them -----------------------------------------------------------------
