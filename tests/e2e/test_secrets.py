@@ -17,6 +17,7 @@ KEYS = (
 def test_canary_keys_reach_no_pod_no_argv_no_file(user: User) -> None:
     for number, key in enumerate(KEYS):
         user.environment[key] = f"{CANARY}-{number}"
+    hold = user.hold()  # it trains until it was looked at
     process = user.start(
         "launch", "local", *SMALL, "--phase", "fast", "--steps", "150", "--budget", "1", "-y"
     )
@@ -26,6 +27,7 @@ def test_canary_keys_reach_no_pod_no_argv_no_file(user: User) -> None:
         assert CANARY.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
     for pid in processes.of_pod(pod.name):
         assert CANARY.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+    hold.unlink()
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert CANARY not in out + err
