@@ -124,12 +124,12 @@ def test_a_disk_that_fills_up_costs_no_more_and_loses_nothing(
     disk.fill()
     kept = user.checkpoints()
     assert kept
-    out, err = process.communicate(timeout=60)
+    # Whatever the command does with a full disk, the pod ends, and in time.
+    until(lambda: not user.live_pods(), within_s=90, what="the pod ends by itself")
+    assert time.monotonic() - began < 25 + 15, "BUDGET buys 25 s"
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 7, out + err
     assert "the disk is full" in one_error(err)
-    # With the disk full and the command gone, the pod ends all the same, and in time.
-    until(lambda: not user.live_pods(), within_s=30, what="the pod ends by itself")
-    assert time.monotonic() - began < 25 + 15, "BUDGET buys 25 s"
     run = user.only_run()
     assert run.state is State.RUNNING
     assert run.settled + run.reserved <= run.cap == BUDGET

@@ -42,7 +42,7 @@ def ssh(folder: Path, port: int, *words: str, **options: str) -> subprocess.Comp
         "UserKnownHostsFile": str(known),
         "IdentitiesOnly": "yes",
         "IdentityFile": str(folder / "user"),
-        "ConnectTimeout": "5",
+        "ConnectTimeout": "25",
         **options,
     }
     flags = [part for key, value in chosen.items() for part in ("-o", f"{key}={value}")]
@@ -50,7 +50,7 @@ def ssh(folder: Path, port: int, *words: str, **options: str) -> subprocess.Comp
         ["ssh", "-F", "/dev/null", *flags, "-p", str(port), "127.0.0.1", *words],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
 
 
@@ -79,6 +79,7 @@ def test_ssh_with_the_pinned_key_and_nothing_else(
     def turned_away() -> bool:
         stranger = ssh(tmp_path, port, "true", IdentityFile=str(tmp_path / "stranger"))
         assert stranger.returncode != 0
+        print(stranger.stderr)  # pytest shows it where the test failed
         return "Permission denied (publickey)" in stranger.stderr
 
     until(turned_away, "a stranger told so")
