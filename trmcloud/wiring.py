@@ -222,10 +222,9 @@ class LazyAdapters(Mapping[str, _Adapter | UnreachableProvider]):
 def funds_at(provider: str) -> tuple[Funds | None, str]:
     """(what is free of the account's balance at ``provider``, why that is not known); both empty
     where there is no account there, or it states no balance."""
-    traits = find_traits(provider)
-    if traits is None or not (traits.rented and traits.can_be_named):
-        return None, ""
-    if not _unledgered(os.environ)[provider].has_access():
+    from trmcloud.wiring_plans import has_account
+
+    if not has_account(provider):
         return None, ""  # and no ledger is opened to say so
     from trmcloud.app.balances import read_funds
 

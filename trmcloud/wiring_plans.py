@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trmcloud.app.home import bundle_root, families_folder, home_dir
 from trmcloud.app.planning import FundsReader, Planner, no_funds
-from trmcloud.core.catalog.providers import TRAITS, direct
+from trmcloud.core.catalog.providers import TRAITS, direct, find_traits
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
 from trmcloud.providers.protocol import Site
@@ -163,6 +163,14 @@ def price_sources(environ: Mapping[str, str]) -> list[Source]:
     """Return the sources of live prices, the best first."""
     providers = _providers(home_dir(environ), environ)
     return [source for provider in providers.each() for source in provider.price_sources()]
+
+
+def has_account(provider: str) -> bool:
+    """Whether what ``provider`` rents out can be named, and there is a key of an account there."""
+    traits = find_traits(provider)
+    if traits is None or not (traits.rented and traits.can_be_named):
+        return False
+    return _providers(home_dir(os.environ))[provider].has_access()
 
 
 def simulate_providers() -> None:

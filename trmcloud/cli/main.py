@@ -16,6 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from trmcloud.cli.as_typed import take_as_typed, values_as_typed
 from trmcloud.core import errors
 from trmcloud.core.errors import TrmcloudError, UsageError
 
@@ -89,6 +90,9 @@ class LazyGroup(TyperGroup):
 
     _listing = False
 
+    def get_params(self, ctx: Any) -> Any:
+        return values_as_typed(super().get_params(ctx))
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
@@ -125,6 +129,7 @@ def load_command(name: str) -> Any:
         app.command(name)(getattr(module, own))
         made = typer.main.get_command(app)
     made.name = name
+    take_as_typed(made)
     return made
 
 

@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.hardware import LocalMachine, gpu_of
 from trmcloud.core.clock import Instant
-from trmcloud.core.control.events import ActionKey
 from trmcloud.core.errors import ProviderError, TrmcloudError
-from trmcloud.pod.machine.processes import read_clocks
 from trmcloud.ports.machine import Progress, WorkDone
+
+if TYPE_CHECKING:
+    from trmcloud.core.control.events import ActionKey
 
 # The real clocks of this machine.
 
@@ -23,6 +25,8 @@ class SystemClock:
     """Wall time, and time since boot that counts suspension."""
 
     def now(self) -> Instant:
+        from trmcloud.pod.machine.processes import read_clocks  # ``plan`` reads no clock here
+
         return read_clocks(time.time, _since_boot)
 
     def sleep(self, seconds: float) -> None:

@@ -160,6 +160,10 @@ def _show_recipes(planner: "Planner", spec: "RunSpec", *, as_json: bool) -> None
 
 
 def _funds(provider: str) -> "tuple[Funds | None, str]":
+    from trmcloud.wiring_plans import has_account
+
+    if not has_account(provider):
+        return None, ""  # and the ledger's modules are not read to say so
     from trmcloud.wiring import funds_at
 
     return funds_at(provider)
