@@ -381,6 +381,9 @@ def test_a_balance_is_read_only_while_something_is_rented_and_unless_ignored() -
     gone = told(training(), ev.PodGone(1, AT), at=AT)
     assert not is_watched(gone)
     assert not is_watched(replace(training(), state=State.CLOSED))
+    asked_for = ev.PodIntended(1, "pod-r1", "runpod", "c1", RATE, AT + 60.0, AT + 99.0)
+    assert not is_watched(told(reserved(), asked_for)), "it may never come"
+    assert is_watched(told(reserved(), asked_for, ev.PodUp(1, "id-1", RATE)))
 
 
 # -- on record ------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.plans import a_generation
+from tests.plans import a_generation, recorded
 from tests.settings import settings_of
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.catalog.providers import TRAITS
@@ -167,6 +167,20 @@ def test_a_plan_beyond_its_budget_shares_the_time_too() -> None:
     made = lease(within_budget=False)
     assert made.fits_budget is False
     assert allowed_s(made) == [pytest.approx(2800 * 800 / 1800), 0.0]
+
+
+@pytest.mark.parametrize(
+    ("p90_s", "allowed"),
+    [(900.0, 1350.0), (1600.0, 2800.0 - 500.0), (400.0, 2800 * 800 / 1800)],
+)
+def test_where_the_last_phase_fills_the_time_the_first_need_not_end_by_its_share(
+    p90_s: float, allowed: float
+) -> None:
+    """It has half as much again as its P90, and leaves the last one half of its P50."""
+    run = RunState("r1", recorded_plan=recorded(fill=True))
+    made = lease(phase("fast", 800.0, p90_s), EXTREME, run=run, within_budget=False)
+    assert not made.fits_budget
+    assert allowed_s(made) == [pytest.approx(allowed), 0.0]
 
 
 # -- what is left to do ------------------------------------------------------------------------

@@ -151,6 +151,12 @@ class Invariants:
             more = rented.rate_micros - rented.agreed_micros
             rented.dear_micros += max(0.0, min(now, acts_at) - since) * more / 3600
 
+    def _was_heard(self, rented: RentedMachine) -> bool:
+        """Whether its agent's first report is on record."""
+        run = self.world.ledger.read().runs.get(rented.run_id)
+        mine = [g for g in run.generations if g.pod_id == rented.pod_id] if run is not None else []
+        return any(g.agent_at is not None for g in mine)
+
     def _landing(self, rented: RentedMachine, now: float) -> None:
         """A pod that must be ended early, since its budget was cut, its agent is done or never
         came: overdue while a controller could have seen to it."""
@@ -159,9 +165,10 @@ class Invariants:
         knobs = self.world.knobs
         if rented.is_stopped and knobs.statuses_unknown and not rented.heard:
             # No status says that it is stopped, and its agent says nothing: it looks like one that
-            # still boots.
+            # still boots, or, once its agent was heard, like one whose link is down.
             boot_s = traits_of(rented.account.habits.provider).boot_deadline_s
-            rented.land_by = max(rented.land_by, rented.created_at + boot_s)
+            silent = self._was_heard(rented)
+            rented.land_by = max(rented.land_by, now if silent else rented.created_at + boot_s)
         # What is over by now may have ended long after the last event.
         deaf_until = max(knobs.link_down_until, rented.undeletable_until)
         rented.land_by = max(rented.land_by, min(now, deaf_until))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.control import events as ev
@@ -181,7 +181,8 @@ class VolumeJudge:
             self.fail("I1", f"{volume.volume_id} cost {cost / 1e6}, {held / 1e6} is held")
 
     def _day(self, ledger: LedgerState, account: Account, volume: KeptVolume) -> float:
-        """The last stated day, by when pods ended in truth."""
+        """The last stated day, by when pods ended in truth: one that was in no list for longer than
+        lists may lag, and unheard, by its end on record."""
         days = [volume.created_at]
         for pod in account.pods.values():
             truth = self.world.truths.get(pod.run_id)
@@ -190,7 +191,10 @@ class VolumeJudge:
             if not _is_owned(ledger, pod):
                 continue
             if volume.ended_at is None or pod.created_at < volume.ended_at:
-                days.append(pod.ended_at + truth.plan.spec.volume_days * DAY_S)
+                ended_at = pod.ended_at
+                if self.world.check.truth.undecidable.is_unseen(pod):
+                    ended_at = min(ended_at, _end_on_record(ledger, pod))
+                days.append(ended_at + truth.plan.spec.volume_days * DAY_S)
         return max(days)
 
 
@@ -199,6 +203,11 @@ def _is_owned(ledger: LedgerState, pod: RentedMachine) -> bool:
     soon as it is seen, saves nothing, and puts no volume's day off."""
     run = ledger.runs.get(pod.run_id)
     return run is not None and any(g.pod_id == pod.pod_id for g in run.generations)
+
+
+def _end_on_record(ledger: LedgerState, pod: RentedMachine) -> float:
+    ends = [g.ended_at for g in ledger.runs[pod.run_id].generations if g.pod_id == pod.pod_id]
+    return min((at for at in ends if at is not None), default=inf)
 
 
 def _unreserved_s(mine: list[Hold], until: float) -> float:
