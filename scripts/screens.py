@@ -91,7 +91,7 @@ WALK = (
     Screen("save", "save RUN", "A checkpoint now.", again=False),
     Screen("stop", "stop RUN -y", "Save, evaluate, end.", again=False),
     Screen("resume", "resume RUN -d", "And on again.", again=False),
-    Screen("stop-again", "stop RUN", "And an end.", again=False),
+    Screen("stop-again", "stop RUN -y", "And an end.", again=False),
     Screen("report", "report", "What it cost, what that bought, where the time went."),
     Screen("budget", "budget show", "Caps, and what is spent of them."),
     Screen("prices", "prices show A100-80GB-SXM", "Offers, with source and age."),
