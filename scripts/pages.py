@@ -232,8 +232,9 @@ def transcript(log: str) -> str:
 
 
 def plan_of(shown: str) -> str:
-    lines = _commands(shown)["plan"]
-    return "\n".join([*lines[: 3 + 2 * _CHOICES_SHOWN], "…", *lines[-3:]])
+    lines = [line for line in _commands(shown)["plan"] if line]
+    chosen = next(line for line in lines if line.startswith("Recommended:"))
+    return "\n".join([*lines[: 2 + 2 * _CHOICES_SHOWN], "…", chosen, *lines[-2:]])
 
 
 def picture_of(shown: str) -> str:
