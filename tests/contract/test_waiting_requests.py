@@ -216,7 +216,7 @@ def test_an_hour_of_waiting_is_polite_and_cheap(runpod_and_clock: Clocked, tmp_p
     assert rig.standin.control.truth()["pods"] == []
 
 
-@pytest.mark.parametrize("number", [2, 5])
+@pytest.mark.parametrize("number", [2, pytest.param(5, marks=pytest.mark.more)])
 def test_runs_that_wait_together_ask_no_more_often_than_one(
     runpod_and_clock: Clocked, tmp_path: Path, number: int
 ) -> None:

@@ -163,6 +163,6 @@ READERS = {
     "providers.skypilot.offers": Target(
         ("unit/planner/test_catalogues.py",)
     ),
-    "adapters.prices.tables": Target(("unit/planner/test_catalogues.py",), ("_body",)),
+    "adapters.prices.downloads": Target(("unit/planner/test_catalogues.py",), ("_body",)),
 }  # fmt: skip
 TARGETS = {**CONTROL, **READERS}
