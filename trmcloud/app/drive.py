@@ -395,7 +395,11 @@ class RunDriver:
         held_s = later_s if self._unlisted and 0.0 < later_s <= _LONGEST_UNLISTED_S else 0.0
         if not is_waiting(run) or is_over(run, now, self.context.clock.now()):
             return held_s
-        return max(held_s, idle_s(run, run.plan, now, self._others(run)))
+        try:
+            others = self._others(run)
+        except LedgerError:
+            return held_s  # the next step says so, and stays
+        return max(held_s, idle_s(run, run.plan, now, others))
 
     def _others(self, run: RunState) -> OtherWaits:
         """The other runs of this home that wait for a machine, if this one does."""
