@@ -18,7 +18,7 @@ from trmcloud.sim.scenario import Scenario, draw
 from trmcloud.sim.world.world import SimWorld
 
 SEEDS = (*range(900_001, 900_061), 884_835)
-"""In the last one the ledger is restored from a backup while two runs wait beside each other."""
+"""In the last one the ledger is restored from a backup while a run waits."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
