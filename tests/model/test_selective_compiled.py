@@ -23,11 +23,7 @@ from tests import settings as made
 from trmcloud.core.spec.settings import PhaseRecipe
 
 PRODUCTS = ("aten::mm", "aten::addmm", "mkldnn::_linear_pointwise", "aten::_scaled_dot_product")
-MODES: dict[str, dict[str, Any]] = {
-    "none": {},
-    "selective": {"selective_checkpointing": True},
-    "full": {},
-}
+MODES: dict[str, dict[str, Any]] = {"none": {}, "selective": {"selective_checkpointing": True}}
 
 
 def settings_of(mode: str) -> PhaseRecipe:
@@ -70,10 +66,9 @@ def test_compiled_it_computes_no_product_again() -> None:
         model = sharding.build(settings_of(mode), World(0, 1, torch.device("cpu")))
         assert isinstance(model, Dense)
         counts[mode], gradients[mode] = products_of_backward(model)
-    assert counts["none"] == counts["selective"] < counts["full"], counts
-    for mode in ("selective", "full"):
-        for here, there in zip(gradients[mode], gradients["none"], strict=True):
-            torch.testing.assert_close(here, there)
+    assert counts["none"] == counts["selective"] > 0, counts  # 20 where it lay around the graph
+    for here, there in zip(gradients["selective"], gradients["none"], strict=True):
+        torch.testing.assert_close(here, there)
 
 
 @pytest.mark.slow
@@ -98,7 +93,7 @@ def main(store: str) -> None:
     provide_families()
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     counts = {}
-    for mode in ("none", "selective"):
+    for mode in MODES:
         torch._dynamo.reset()
         settings, world = settings_of(mode), World(0, 1, torch.device("cpu"))
         with torch.device("meta"):
