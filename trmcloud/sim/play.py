@@ -20,7 +20,7 @@ from trmcloud.sim.world.world import SimWorld
 HOUR_S = 3600.0
 _HEAL_AFTER_S = 4 * HOUR_S
 _LONGEST_S = 3 * 24 * HOUR_S
-_MOST_EVENTS = 60_000
+_MOST_EVENTS = 200_000
 """Three days of looks at a run every few seconds, by its driver and a second process."""
 
 
@@ -73,8 +73,11 @@ def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = 
     world.queue.run_until(calm_at, check.accrue, check.look, broken)
     if check.violation is None:
         story.heal()
-        # A machine that slept on may have let the world come far beyond that moment.
-        world.queue.run_until(world.queue.now + _LONGEST_S, check.accrue, check.look, over)
+        # A machine that slept on may have let the world come far beyond that moment; and a pod that
+        # is left alone lives until its hard stop.
+        stops = [g.hard_stop_at for r in world.ledger.read().runs.values() for g in r.generations]
+        last = max([world.queue.now, *stops])
+        world.queue.run_until(last + _LONGEST_S, check.accrue, check.look, over)
     if check.violation is None:
         check.finish()
         story.judge()
