@@ -20,7 +20,7 @@ from trmcloud.sim.scenario import Scenario, draw, with_moves
 from trmcloud.sim.world.world import SimWorld
 
 SEEDS = (*itertools.islice(moving_seeds(900_001), 60), 501_062, 502_195)
-"""In the last two a pod that is left alone has days until its hard stop: the world lasts until then."""
+"""In the last two a pod that is left alone has days until its hard stop, and so has the world."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
