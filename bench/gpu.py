@@ -87,7 +87,7 @@ def main() -> None:
             if left < _SHORTEST_S:
                 print(f"{name}: no time left", flush=True)
                 continue
-            made = _in_process(name, chosen.out, left)
+            made = _in_process(name, chosen.out, chosen.device, left)
             with writing, (chosen.out / "steps.jsonl").open("a") as lines:
                 lines.write(json.dumps(made) + "\n")
             print(_text(made), flush=True)
@@ -100,9 +100,10 @@ def main() -> None:
     beside.join()
 
 
-def _in_process(name: str, out: Path, left: float) -> dict[str, Any]:
+def _in_process(name: str, out: Path, device: str, left: float) -> dict[str, Any]:
     begun = time.monotonic()
     argv = [sys.executable, "-m", "bench.gpu", "--out", str(out), "--one", name]
+    argv += ["--device", device]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=left)
     except subprocess.TimeoutExpired:
@@ -271,8 +272,8 @@ def _text(made: dict[str, Any]) -> str:
         "once ms": 1e3 * made["once_s"],
         "tokens/s": made["tokens_per_s"],
         "MFU %": 100 * (made.get("mfu") or 0.0),
-        "peak GB": made["peak_gb"],
-        "reserved": made["reserved_gb"],
+        "peak GB": made["peak_gb"] or 0.0,
+        "reserved": made["reserved_gb"] or 0.0,
         "planned GB": made.get("predicted_gb") or 0.0,
         "planned tokens/s": made.get("predicted_tokens_per_s") or 0.0,
         "compile s": made["compile_s"],

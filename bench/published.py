@@ -109,7 +109,7 @@ class Published:
 
     @cached_property
     def step(self) -> Step:
-        """What plans are made of, as its source has it."""
+        """The step that its source describes, for the function that plans."""
         is_muon = self.muon != "no"
         return Step(
             work=self.work,

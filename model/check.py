@@ -16,15 +16,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from model.command import run_command
 from trmcloud.core.catalog.hardware import gpu_of
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import FLOAT8, PhaseRecipe
-
-if TYPE_CHECKING:
-    from model.data.batch import Batch
 
 SEVERAL = 4
 """Micro-batches of the longer step."""
@@ -33,7 +30,7 @@ _WARM = 3
 
 @dataclass(frozen=True)
 class StepMeasure:
-    """What steps of one process took: seconds, bytes and FLOPs are of the device's own counters."""
+    """Seconds and memory of the steps of one process."""
 
     device: str
     torch: str
@@ -111,7 +108,7 @@ def measure(
     from model.training.number_format import NumberFormat
     from model.training.optim import Optimizer, Rules
     from model.training.soundness import Soundness
-    from model.training.stepping import Stepper, compiled_graphs, warm_up
+    from model.training.stepping import Stepper, compiled_graphs, make_dummy_batch, warm_up
 
     began = monotonic()
     world = World(0, 1, device)
@@ -130,7 +127,7 @@ def measure(
         convert_layers(model, backend)
     warm_up(model, model, plain, world)
     optimizer.zero_grad()
-    batch = _made_up(plain, device)
+    batch = make_dummy_batch(plain, device)
     stepped = iter(range(1 << 30))
     losses: list[float] = []
 
@@ -193,18 +190,6 @@ def _now(device: Any, monotonic: Callable[[], float]) -> float:
 
         torch.cuda.synchronize(device)
     return monotonic()
-
-
-def _made_up(settings: PhaseRecipe, device: Any) -> Batch:
-    import torch
-
-    from model.data.batch import Batch, RowSelection
-
-    generator = torch.Generator().manual_seed(0)
-    shape = (settings.batch, settings.sequence + 1)
-    rows = torch.randint(0, settings.text_ids, shape, generator=generator).to(device)
-    draws = RowSelection.alone(settings.batch)
-    return Batch(rows[:, :-1].contiguous(), rows[:, 1:].contiguous(), draws)
 
 
 if __name__ == "__main__":

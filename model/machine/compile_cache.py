@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, MutableMapping
@@ -35,7 +36,7 @@ class CompileCache:
         self._names = [name for name in _FOLDERS if name not in environment]
         key = hashlib.sha256(str(out_dir.absolute()).encode()).hexdigest()[:12]
         self._local = Path(tempfile.gettempdir()) / f"trmcloud-compiled-{os.getuid()}-{key}"
-        self.is_local = bool(self._names) and _has_room(self._local.parent)
+        self.is_local = bool(self._names) and _has_room(self._local.parent) and _is_own(self._local)
         for name in self._names:
             place = self._local if self.is_local else self._store
             environment[name] = str(place / _FOLDERS[name])
@@ -72,12 +73,21 @@ class CompileCache:
             shutil.rmtree(self._local, ignore_errors=True)
 
     def _copy(self, source: Path, target: Path) -> None:
-        """What is there already is not copied again: its name is a hash of its content's source."""
+        """Copy the files that ``target`` lacks: each name is a hash of what it was made from."""
         for name in self._names:
             try:
                 _copy_missing(source / _FOLDERS[name], target / _FOLDERS[name])
             except OSError as error:  # it is only compiled again
                 print(f"compiled kernels were not copied to {target}: {error}", file=sys.stderr)
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether no other user can have written to it: its files are loaded as code."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return True
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def _has_room(folder: Path) -> bool:

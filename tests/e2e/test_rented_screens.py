@@ -177,7 +177,7 @@ def test_a_run_left_alone_is_read_fetched_and_pruned_from_its_pod(
     )
     until(
         lambda: "delete fast/step-00000001" in lodger.run("prune", "-y", lodger.only_run().run_id),
-        what="it is told of",
+        what="it is listed",
     )
     assert "step-00000001" not in steps_in(there)
     assert "stay on the pod's own disk" in lodger.run("prune", "-y", lodger.only_run().run_id)

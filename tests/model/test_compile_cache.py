@@ -92,6 +92,15 @@ def test_without_room_for_it_the_runs_folder_is_used(
     assert environment[NAMES[0]] == str(tmp_path / "out" / "compiled" / "inductor")
 
 
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, temporary: Path) -> None:
+    environment = dict[str, str]()
+    fetched(CompileCache(tmp_path / "out", environment))
+    Path(environment[NAMES[0]]).parent.chmod(0o777)
+    again = dict[str, str]()
+    assert not CompileCache(tmp_path / "out", again).is_local
+    assert temporary not in Path(again[NAMES[0]]).parents
+
+
 def test_a_store_that_cannot_be_written_costs_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,12 +113,12 @@ def test_a_store_that_cannot_be_written_costs_a_line(
     assert "were not copied" in capsys.readouterr().err
 
 
-def test_more_graphs_than_torchs_eight_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+def test_more_graphs_than_torchs_eight_are_compiled() -> None:
     torch._dynamo.reset()
-    lift_graph_limit()
-    before = compiled_graphs()
-    function = torch.compile(lambda h: h * 2, backend="eager", dynamic=False)
-    for size in range(1, 13):
-        function(torch.ones(size))
+    with torch._dynamo.config.patch(recompile_limit=8):
+        lift_graph_limit()
+        before = compiled_graphs()
+        function = torch.compile(lambda h: h * 2, backend="eager", dynamic=False)
+        for size in range(1, 13):
+            function(torch.ones(size))
     assert compiled_graphs() - before == 12

@@ -1,0 +1,40 @@
+"""Steps timed on a processor: what ``python -m model.check`` prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from model.check import main
+from tests import settings as made
+
+SMALL = {"depth": 1, "width": 32, "head_dim": 16, "vocab_size": 64, "sequence": 16, "batch": 2}
+
+
+def test_its_steps_are_timed_and_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = made.settings_of("nanochat", "train", dtype="float32", accumulation=3, **SMALL)
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(settings.to_json()))
+    assert main([str(path), "--device", "cpu", "--steps", "3"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["device"] == "this processor"
+    assert told["dtype"] == "float32"
+    assert told["micro_s"] > 0
+    whole_s = 3 * told["micro_s"] + told["once_s"]
+    assert told["tokens_per_s"] == pytest.approx(3 * 2 * 16 / whole_s)
+    assert told["last_loss"] < told["first_loss"]
+    assert told["peak_gb"] is None, "a processor does not count it"
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"family": "none"}'])
+def test_what_is_no_settings_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(content)
+    assert main([str(path), "--device", "cpu"]) == 2
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: ")
+    assert len(rest) == 1, "and one line of JSON"
