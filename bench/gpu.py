@@ -74,6 +74,10 @@ def main() -> None:
                 flush=True,
             )
         return
+    import torch
+
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("no GPU is to be seen")
     chosen.out.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + chosen.seconds
     names = chosen.cases or list(CASES)
