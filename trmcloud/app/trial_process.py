@@ -314,7 +314,7 @@ class _Attempt:
             os.close(write)
         pump = LogPump(read, log, _LOG_BYTES)
         readings = Readings(command)
-        logs = EventFiles(self._work), CsvLogs(self._work)
+        logs = EventFiles(self._work), CsvLogs(self._work, time.time())
         stopper = CommandStopper(command, float("inf"))
         looked = -_LOOK_EVERY_S
         told_at: float | None = None

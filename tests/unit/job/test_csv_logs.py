@@ -22,7 +22,7 @@ metrics/mAP50(B),metrics/mAP50-95(B),val/box_loss,val/cls_loss,val/dfl_loss,lr/p
 
 
 def test_rows_of_ultralytics_are_read_once_each(tmp_path: Path) -> None:
-    logs = CsvLogs(tmp_path)
+    logs = CsvLogs(tmp_path, 0.0)
     path = tmp_path / "runs" / "train" / "results.csv"
     path.parent.mkdir(parents=True)
     path.write_text(ULTRALYTICS + "  1,  2.5,  0.125\n  2,  2.25,  0.2")
@@ -39,8 +39,25 @@ def test_rows_of_ultralytics_are_read_once_each(tmp_path: Path) -> None:
     assert logs.seen == 2
 
 
+def test_rows_that_are_read_together_are_spread_over_the_time_since_the_read_before(
+    tmp_path: Path,
+) -> None:
+    """Where this is read late, a value of an earlier epoch must not be that of the last save."""
+    logs, path = CsvLogs(tmp_path, 1000.0), tmp_path / "results.csv"
+
+    def written_at(at: float, text: str) -> list[float | None]:
+        with open(path, "a") as file:
+            file.write(text)
+        os.utime(path, (at, at))
+        return [reading.at for reading in logs.take(at)]
+
+    assert written_at(1060.0, "epoch,loss\n1,2.5\n2,2.25\n3,2.0\n") == [1020.0, 1040.0, 1060.0]
+    assert written_at(1080.0, "4,1.5\n") == [1080.0]
+    assert written_at(1120.0, "5,1.5\n6,1.25\n") == [1100.0, 1120.0]
+
+
 def test_results_of_ultralytics_as_it_writes_them_today(tmp_path: Path) -> None:
-    logs = CsvLogs(tmp_path)
+    logs = CsvLogs(tmp_path, 0.0)
     path = tmp_path / "runs" / "detect" / "train" / "results.csv"
     path.parent.mkdir(parents=True)
     path.write_text(ULTRALYTICS_8_4)
@@ -53,7 +70,7 @@ def test_results_of_ultralytics_as_it_writes_them_today(tmp_path: Path) -> None:
 
 def test_a_log_written_anew_with_more_columns_goes_on_after_as_many_rows(tmp_path: Path) -> None:
     """As Lightning's CSVLogger does once a new name is logged."""
-    logs, path = CsvLogs(tmp_path), tmp_path / "metrics.csv"
+    logs, path = CsvLogs(tmp_path, 0.0), tmp_path / "metrics.csv"
     path.write_text("epoch,step,train_loss\n0,9,2.5\n")
     assert [each.step for each in logs.take(0.0)] == [9]
     path.write_text("epoch,step,train_loss,val_loss\n0,9,2.5,\n0,19,,1.5\n")
@@ -73,7 +90,7 @@ epoch=39-step=4000.ckpt."""
 
 
 def test_metrics_of_lightning_as_it_writes_them_today(tmp_path: Path) -> None:
-    logs = CsvLogs(tmp_path)
+    logs = CsvLogs(tmp_path, 0.0)
     path = tmp_path / "logs" / "lightning_logs" / "version_0" / "metrics.csv"
     path.parent.mkdir(parents=True)
     path.write_text(LIGHTNING_2_6)
@@ -95,7 +112,7 @@ aa4b5850 of 2026)."""
 
 
 def test_the_summary_of_timm_as_it_writes_it_today(tmp_path: Path) -> None:
-    logs, path = CsvLogs(tmp_path), tmp_path / "summary.csv"
+    logs, path = CsvLogs(tmp_path, 0.0), tmp_path / "summary.csv"
     path.write_text(TIMM_1_1)
     first, second = logs.take(0.0)
     assert (first.epoch, second.epoch) == (0, 1)
@@ -107,10 +124,10 @@ def test_what_stood_there_before_and_links_are_not_read(tmp_path: Path) -> None:
     path.write_text("epoch,loss\n1,2.0\n")
     work = tmp_path / "work"
     work.mkdir()
-    logs = CsvLogs(work)
+    logs = CsvLogs(work, 0.0)
     (work / "results.csv").symlink_to(path)
     assert logs.take(0.0) == []
-    old = CsvLogs(tmp_path)
+    old = CsvLogs(tmp_path, 0.0)
     assert (old.take(0.0), old.seen) == ([], 0)
     with open(path, "a") as file:
         file.write("2,1.0\n")
@@ -123,7 +140,7 @@ def test_a_row_that_has_no_numbers_or_is_of_another_header_says_nothing(cells: l
 
 
 def test_binary_content_costs_nothing(tmp_path: Path) -> None:
-    logs = CsvLogs(tmp_path)
+    logs = CsvLogs(tmp_path, 0.0)
     (tmp_path / "results.csv").write_bytes(os.urandom(4096) + b"\n\0,\n")
     assert all(each.metrics for each in logs.take(0.0))
 

@@ -31,17 +31,20 @@ _STEPS, _EPOCHS = ("step", "global_step", "iter", "iteration"), ("epoch",)
 
 
 class _Read(NamedTuple):
-    """How far a log was read: its first line, the bytes, and the rows behind the first line."""
+    """How far a log was read: its first line, the bytes, the rows behind the first line, and when
+    the log was written then, in epoch seconds."""
 
     header: bytes
     at: int
     rows: int
+    written_at: float
 
 
 class CsvLogs:
-    """Those below ``work`` that come after this was made, or grow."""
+    """Those below ``work`` that come or grow after ``began``, in epoch seconds: now."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, began: float) -> None:
+        self._began = began
         self._files = LogFiles(work, lambda name: bool(_NAME.fullmatch(name)), _MOST_FILES)
         self._read: dict[Path, _Read] = {}
         self.seen = 0
@@ -52,7 +55,8 @@ class CsvLogs:
 
     def take(self, now: float) -> list[Reading]:
         """Return the rows written since the last call; ``now`` in seconds of a steady clock."""
-        # The last row of a read alone has the time of its file, so the first is not to be missed.
+        # The last row of a read alone has the time of its file, so the first is not to be missed;
+        # rows that were read together are spread over the time since the read before.
         files = self._files.as_of(now, LOOK_EVERY_S if self._files.paths else 0.0)
         return [reading for path in files for reading in self._grown(path)]
 
@@ -78,10 +82,13 @@ class CsvLogs:
             return
         names = _cells(header)
         lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
-        done = _Read(header, at + sum(map(len, lines)), rows + max(0, len(lines) - skipped))
+        new = lines[skipped:]
+        since = before.written_at if before is not None else self._began
+        done = _Read(header, at + sum(map(len, lines)), rows + len(new), written_at)
         self._read[path] = done
-        for line in lines[skipped:]:
-            if (reading := reading_of_row(names, _cells(line), written_at)) is not None:
+        for number, line in enumerate(new, 1):
+            row_at = written_at - max(0.0, written_at - since) * (1 - number / len(new))
+            if (reading := reading_of_row(names, _cells(line), row_at)) is not None:
                 self.seen += 1
                 yield reading
 

@@ -286,7 +286,7 @@ class Job:
             self._work, self._watcher, self._shelf, self._tell, self._say, command.checkpoint_bytes
         )
         if not command.is_pattern:  # the log alone has what a pattern looks for
-            self._events, self._csv = EventFiles(self._work), CsvLogs(self._work)
+            self._events, self._csv = EventFiles(self._work), CsvLogs(self._work, time.time())
         if command.pip:
             code_dir = Path(self._job.code_dir)
             if told := install(
