@@ -171,3 +171,15 @@ def test_a_cheap_look_is_repeated_as_often_as_is_asked(tmp_path: Path) -> None:
     (tmp_path / "log").touch()
     assert files.as_of(0.25, 5.0) == []
     assert files.as_of(0.25, 0.0) == [tmp_path / "log"]
+
+
+def test_one_slow_look_alone_is_followed_by_no_long_pause(tmp_path: Path) -> None:
+    """As where the first one reads the folder from the disk, or the machine was busy."""
+    used_s = iter([0.0, 0.25, 0.25, 0.251, 0.251, 0.252, 0.252, 1.252, 1.252, 1.253])
+    files = LogFiles(tmp_path, lambda name: name == "log", 4, used_s.__next__)
+    (tmp_path / "log").touch()
+    looked = []
+    for at in (0.0, 0.1, 0.25, 0.5, 0.75):
+        files.paths = []
+        looked.append(files.as_of(at, 0.0) != [])
+    assert looked == [True, False, True, True, True]

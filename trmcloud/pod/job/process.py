@@ -436,7 +436,7 @@ class Job:
         """Until the command has ended, or was killed."""
         assert self._child is not None
         assert self._log is not None
-        watched_at, watch_every_s = -math.inf, _WATCH_EVERY_S
+        watched_at, watch_every_s, looked_s = -math.inf, _WATCH_EVERY_S, 0.0
         while True:
             steady = time.monotonic()
             now = time.time()
@@ -453,8 +453,10 @@ class Job:
                 self._read_events(steady, now)
                 self._tell.note("; ".join(self._notes(now)))
                 self._note_room()
-                looked_s = time.thread_time() - began
-                watch_every_s = min(_WATCH_MOST_S, max(_WATCH_EVERY_S, looked_s * _WATCH_SHARE))
+                # One slow look, as the first or a disturbed one is, must not hide an epoch.
+                before_s, looked_s = looked_s, time.thread_time() - began
+                pause_s = min(before_s, looked_s) * _WATCH_SHARE
+                watch_every_s = min(_WATCH_MOST_S, max(_WATCH_EVERY_S, pause_s))
             self._tell.sign(
                 self._log.lines_seen
                 + self._taking.changes

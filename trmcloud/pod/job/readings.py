@@ -500,6 +500,7 @@ class LogFiles:
         self._find = functools.partial(find_files, work, is_wanted, most_files)
         self._used_s = used_s
         self._looked_at = -math.inf
+        self._look_s = 0.0
         self._look()
 
     def as_of(self, now: float, every_s: float) -> list[Path]:
@@ -513,7 +514,9 @@ class LogFiles:
     def _look(self) -> None:
         began = self._used_s()
         self.paths = list(self._find())
-        self._pause_s = (self._used_s() - began) / _LOOK_SHARE
+        # One slow look, as the first or a disturbed one is, is not the measure of the next pause.
+        before_s, self._look_s = self._look_s, self._used_s() - began
+        self._pause_s = min(before_s, self._look_s) / _LOOK_SHARE
 
 
 # Numbers in TensorBoard's event files, as they grow: what many a script writes anyway.
