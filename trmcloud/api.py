@@ -46,6 +46,7 @@ from trmcloud.app.launching import (
 from trmcloud.app.planning import Planner
 from trmcloud.app.preparing import PreparedLaunch
 from trmcloud.app.reconciling import reconcile
+from trmcloud.app.room import make_room
 from trmcloud.app.run_facts import Money, Run, Training, facts_of
 from trmcloud.app.short_rentals import is_needed
 from trmcloud.app.steering import FETCH, VERBS, Forecast, foresee
@@ -452,6 +453,7 @@ class Home:
         return build_planner(self._context.home, funds=funds_reader(self._context))
 
     def _begin(self, ready: PreparedLaunch, progress: Progress, *, detached: bool) -> Run:
+        make_room(self._context, ready.plan, _nothing)
         preparing.upload_data(self._context, ready, progress)
         driver = start(
             self._context,

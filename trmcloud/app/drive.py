@@ -27,6 +27,7 @@ from trmcloud.core.control.actions import (
     CREATE,
     LAND,
     LONG,
+    LOWER,
     PULL,
     SAVE,
     TERMINATE,
@@ -568,7 +569,7 @@ class RunDriver:
             return False
         try:
             orders = orders_for(run, generation, self.epoch)
-            if orders.finished or orders.save:
+            if orders.finished or orders.save or orders.hard_stop_at:
                 link = self.context.links[generation.provider]
                 link.send_orders(generation.pod_name, orders)
         except TrmcloudError as error:
@@ -614,8 +615,10 @@ class RunDriver:
             if generation.provider == LOCAL:  # others are given it with their files
                 self._give_webhook(generation)
             return done
-        if action.verb in (LAND, SAVE):
+        if action.verb in (LAND, SAVE, LOWER):
             orders = orders_for(run, generation, self.epoch)
+            if action.verb == LOWER:
+                orders = replace(orders, hard_stop_at=generation.lower_to or 0.0)
             self.context.links[generation.provider].send_orders(generation.pod_name, orders)
         elif action.verb == TERMINATE:
             self._require_timely(decided)

@@ -11,6 +11,7 @@ from trmcloud.app.context import find_run
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.reconciling import reconcile
+from trmcloud.app.room import advance
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName
@@ -18,8 +19,9 @@ from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.reason import ReasonKind, make_reason
+from trmcloud.core.control.room import Room
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import BudgetRefused, NotFoundError, Outcome
+from trmcloud.core.errors import BudgetRefused, NotFoundError, Outcome, TrmcloudError
 from trmcloud.core.money import ZERO
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.scenario import Scenario, SimRun
@@ -30,6 +32,7 @@ from trmcloud.sim.world.world import SimWorld
 HOUR_S = 3600.0
 _RESCUE_EVERY_S = 240.0
 _MOST_FETCHES = 6
+_ROOM_LOOK_S = 20.0
 _IMPATIENT_S = 40.0
 _LEAST_LEFT = 0.02
 _STARTED = frozenset({State.BOOTING, State.RUNNING})
@@ -62,7 +65,8 @@ class UserActions:
             self._foreign_pods()
         for wish in scenario.wishes:
             world.truths[wish.run_id] = TrueCourse(wish.plan, wish.shapes)
-            world.queue.after(wish.at_s, partial(self._launch, wish))
+            launch = self._make_room if scenario.squeezed else self._launch
+            world.queue.after(wish.at_s, partial(launch, wish))
             if wish.stop_after_s:
                 world.queue.after(wish.at_s + wish.stop_after_s, partial(self._stop, wish))
             if wish.fetch_after_s:
@@ -70,6 +74,7 @@ class UserActions:
         if scenario.reaper != "none":
             machine = world.laptop if scenario.reaper == "laptop" else world.server
             reaper = Process(world, machine, "reap")
+            reaper.is_steady = scenario.squeezed
             reaper.soon(world.rng.uniform(1, 300))
         world.queue.after(scenario.looks_every_s, self._look)
 
@@ -89,6 +94,22 @@ class UserActions:
 
     # -- what users do ------------------------------------------------------------------------
 
+    def _make_room(self, wish: SimRun, until: float = 0.0) -> None:
+        """As the command does before it reserves anything, every few seconds for an hour."""
+        now = self.world.queue.now
+        until = until or now + HOUR_S
+
+        def look(process: Process) -> Room | None:
+            reconcile(process.world)
+            return advance(process.world, wish.plan, self.world.visit)
+
+        got = self._user(look, wish.project)
+        waits = isinstance(got, TrmcloudError) or (isinstance(got, Room) and got.lowerings)
+        if waits and now < until:
+            self.world.queue.after(_ROOM_LOOK_S, partial(self._make_room, wish, until))
+        else:
+            self._launch(wish)
+
     def _launch(self, wish: SimRun) -> None:
         process = Process(self.world, self.world.laptop, "launch", wish.project)
         process.do_and_drive(partial(self._start, process, wish))
@@ -103,9 +124,9 @@ class UserActions:
             gone_early = "controller" in self.scenario.off
             process.stop_when = lambda run: run.trains or (gone_early and run.state in _STARTED)
 
-    def _user(self, act: Callable[[Process], object]) -> object:
+    def _user(self, act: Callable[[Process], object], project: str = "sim") -> object:
         """One command, from start to end."""
-        process = Process(self.world, self.world.laptop, "user")
+        process = Process(self.world, self.world.laptop, "user", project)
         got = process.do(lambda: act(process))
         if process.driver is None:
             process.kill()

@@ -18,12 +18,14 @@ from trmcloud.app.data import need_training_extra
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.launch_checks import check_bucket, check_capped, first_candidate
 from trmcloud.app.preparing import PreparedLaunch
+from trmcloud.app.reap import last_visit
+from trmcloud.app.room import make_room, room_for
 from trmcloud.app.working_tree import pack
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import tell
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views import run as run_view
-from trmcloud.cli.views.launch import show_plan, show_resume, tree_lines
+from trmcloud.cli.views.launch import room_lines, show_plan, show_resume, tree_lines
 from trmcloud.cli.views.plan_explain import probe_lines
 from trmcloud.cli.views.reasons import tell_unreached
 from trmcloud.cli.views.run import carry
@@ -177,9 +179,13 @@ def _start(
 ) -> RunDriver | None:
     """Ask, and reserve what was prepared; None where the user declines."""
     check_capped(context, ready.plan, confirmed=not yes)
+    room = room_for(context, ready.plan, last_visit(context))
+    for line in room_lines(room, context.wall()) if room is not None else ():
+        print(line)
     if not yes and not is_confirmed("  Proceed?"):
         print("nothing was started, nothing was spent")
         return None
+    make_room(context, ready.plan, lambda line: print(line, file=sys.stderr))
     preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
     driver = launching.start(
         context,

@@ -19,10 +19,12 @@ from trmcloud.cli.views.plan import (
     limit_rows,
     reasons_to_show,
 )
+from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields, print_json
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered
 from trmcloud.core.contract.command import NO_SIGNAL, Command
+from trmcloud.core.control.room import Room
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan, plan_to_json
 from trmcloud.core.spec.settings import CommandSettings
@@ -232,6 +234,18 @@ _ON_SEVERAL = (
     ("kept", "what the first machine saves, and the others' files of one checkpoint by DCP"),
 )
 _NAMED = 5
+
+
+def room_lines(room: Room, now: float) -> list[str]:
+    """How the money is freed that the plan lacks, or why each run that holds it keeps it; ``now``
+    in epoch seconds."""
+    if not room.lowerings:
+        return [f"  {run_id} keeps its money: {sentence(why)}" for run_id, why in room.why.items()]
+    return [
+        f"  Room: {each.run_id} is to end within {duration(each.hard_stop_at - now)} instead of"
+        f" {duration(each.was_at - now)}; P95 of its plan fits. That frees {each.frees}."
+        for each in room.lowerings
+    ]
 
 
 def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:

@@ -85,6 +85,17 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.MOVING: "training moves to a machine at {provider}",
     _Kind.MOVE_CALLED_OFF: "the run does not move: its machine is not needed any more",
     _Kind.MOVE_SAVES_TOO_LITTLE: "to move there would not save enough any more",
+    _Kind.HOLDS_UNTIL_IT_TRAINS: "it does not train yet",
+    _Kind.TRAINS_TO_ITS_STOP: "it trains until its stop: all its money is planned for",
+    _Kind.STOP_CANNOT_BE_LOWERED: (
+        "the stop of a run that lands, moves, keeps a network volume or has several machines is not"
+        " lowered"
+    ),
+    _Kind.NO_LAYER_APART: (
+        "nothing apart from its machine is seen to enforce an earlier stop at {provider}:"
+        " trmcloud guard install, on another machine that shares this home"
+    ),
+    _Kind.STOP_LOWERED: "its stop was lowered to make room for another run",
     _Kind.NOT_READY_IN_TIME: "not ready to train within {within_s}",
     _Kind.AWAITS_AGENT: "the first word of its agent",
     _Kind.AWAITS_EARLIER_POD: "an earlier pod of this run to be gone: it is ended first",

@@ -324,7 +324,8 @@ class Orders:
 
     ``finished`` are phases that were finished on this very pod, by the controller's records: one
     that was restarted without its disk does not train them again. ``save`` is how often this pod
-    was asked for a checkpoint: it owes one while its report has answered fewer.
+    was asked for a checkpoint: it owes one while its report has answered fewer. ``hard_stop_at``:
+    the lease's own is later, and gives way to this one; 0: it stands.
     """
 
     epoch: int
@@ -332,6 +333,7 @@ class Orders:
     reason: str = ""
     finished: tuple[str, ...] = ()
     save: Asks = 0
+    hard_stop_at: Instant = 0.0
     version: int = CONTRACT_VERSION
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # safe.
 
 CREATE, LAND, TERMINATE, PULL, SAVE = "create", "land", "terminate", "pull", "save"
+LOWER = "lower"
+"""Tells a machine its earlier hard stop."""
 LONG = frozenset({STAGE, GRANT, PULL})
 """Actions that workers carry out; a stop never waits for one."""
 
@@ -150,7 +152,7 @@ def owes_sweep(run: RunState, now: float) -> bool:
     last = run.generation
     if run.live or last is None or last.number == run.swept_generation:
         return False
-    granted = [g.hard_stop_at for g in run.generations if g.agent_at is not None]
+    granted = [g.granted_until for g in run.generations if g.agent_at is not None]
     if not run.spec.pod_uploads or not granted:
         return False
     over_s = now - max(granted) - AFTER_HARD_STOP_S

@@ -26,6 +26,7 @@ from trmcloud.core.control.budget import (
 from trmcloud.core.control.ledger_facts import LedgerFacts, Quarantine, StrayPod
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
+from trmcloud.core.control.room import require_cover
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
 from trmcloud.core.errors import (
     BudgetRefused,
@@ -296,7 +297,10 @@ def govern(ledger: LedgerState, pods: Maybe[tuple[PodSeen, ...]], now: float) ->
 # cannot be reserved past a cap by any way of writing, since each ``Reserved`` is judged here.
 
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
-_WISHES = (ev.StopRequested, ev.SaveRequested, ev.Fetched)
+_WISHES = (
+    *(ev.StopRequested, ev.SaveRequested, ev.Fetched),
+    *(ev.StopLowering, ev.StopLowered),
+)
 
 
 def add_events(
@@ -322,6 +326,8 @@ def add_events(
             _require_money(ledger, run, event.amount, at)
         elif isinstance(event, ev.MoveStarted):
             _require_money(ledger, run, run.reserved + event.amount, at)
+        elif isinstance(event, ev.StopLowered) and (short := require_cover(run, event)):
+            raise IllegalTransition(f"{event.amount} cannot be all that {run_id} holds: {short}")
         ledger, run = moved, moved.runs[run_id]
         records.append(record)
     return ledger, tuple(records)

@@ -192,7 +192,7 @@ class LedgerState(LedgerFacts):
             mine = self.runs.get(key)
             counted = [mine] if mine is not None else []
         else:
-            counted = [run for run in self.runs.values() if _counts(run, level, key)]
+            counted = [run for run in self.runs.values() if counts_towards(run, level, key)]
         for run in counted:
             settled += run.settled
             reserved += run.reserved
@@ -444,7 +444,7 @@ def _holds(hurt: Quarantine, level: str, key: str) -> bool:
     return level == "account" or hurt.run_id == key
 
 
-def _counts(run: RunState, level: str, key: str) -> bool:
+def counts_towards(run: RunState, level: str, key: str) -> bool:
     if run.state is State.NEW:
         return False
     if level == "account":

@@ -13,6 +13,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
     CREATE,
     LAND,
+    LOWER,
     NOTHING,
     PULL,
     SAVE,
@@ -64,6 +65,7 @@ from trmcloud.core.control.renting import (
     storage_beside_disks,
     try_next,
 )
+from trmcloud.core.control.room import is_told, knows_earlier_stop, may_be_told
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.control.waiting import (
     NO_OTHERS,
@@ -293,6 +295,8 @@ def _watch(
         accounts = phases_ended(run, plan, generation, report, final=final)
         if accounts:
             return Decision(events=tuple(accounts))
+        if run.state is State.RUNNING and knows_earlier_stop(generation, report):
+            return Decision(events=(ev.StopKnown(generation.number),))
         boards = board_events(run, plan, generation, phases_to_run(run, candidate), report)
         if boards and report.result is None:
             return Decision(events=boards)
@@ -334,11 +338,17 @@ def _watch(
     lands = run.stop.reason if run.stop is not None else None
     if generation.hands_over and lands is None:
         lands = moving_reason(run)
+    unaware = generation.first_stop_at is not None and not is_told(generation, report)
+    if lands is None and unaware and now >= generation.soft_stop_at:
+        lands = make_reason(ReasonKind.STOP_LOWERED)
     if lands is not None and run.state in (State.BOOTING, State.RUNNING):
         action = next_attempt(run, LAND, generation, pod_id, lands, now, once=True)
         return Decision(actions=tuple(a for a in (action, errand) if a))
     save = _save(run, generation, report, pod_id, now)
-    actions = tuple(a for a in (save, errand) if a)
+    lower = None
+    if run.state is State.RUNNING and may_be_told(generation, report, now):
+        lower = next_attempt(run, LOWER, generation, pod_id, None, now)
+    actions = tuple(a for a in (lower, save, errand) if a)
     return Decision(actions=actions) if actions else NOTHING
 
 

@@ -284,6 +284,34 @@ class SaveRequested(RunEvent):
 
 
 @dataclass(frozen=True)
+class StopLowering(RunEvent):
+    """The generation's machine is to end at ``hard_stop_at`` (epoch s), earlier than it was to, and
+    is told so. Its stops stay where they are until it knows."""
+
+    generation: int
+    hard_stop_at: float
+    by: str
+
+
+@dataclass(frozen=True)
+class StopKnown(RunEvent):
+    """The machine itself reports the earlier hard stop: that is its hard stop from now on, for all
+    that end it, and its soft stop lies as much earlier. All that was reserved stays reserved."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class StopLowered(RunEvent):
+    """``layer``, which does not depend on the machine, ends it at the earlier hard stop: of what
+    was reserved for it ``amount`` stays, and the rest is free."""
+
+    generation: int
+    amount: Usd
+    layer: str
+
+
+@dataclass(frozen=True)
 class ResultKnown(RunEvent):
     """The run's result, in ``run_state.Outcome``'s words, before its pod is gone."""
 

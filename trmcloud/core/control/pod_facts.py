@@ -259,6 +259,7 @@ def orders_for(run: RunState, generation: Generation, epoch: int) -> Orders:
         land=run.stop is not None or generation.hands_over,
         finished=finished_on(run, generation),
         save=generation.saves_asked,
+        hard_stop_at=generation.hard_stop_at if generation.first_stop_at is not None else 0.0,
     )
 
 

@@ -97,6 +97,12 @@ class ReasonKind(str, Enum):
     MOVE_CALLED_OFF = "move_called_off"
     MOVE_SAVES_TOO_LITTLE = "move_saves_too_little"
     NOT_READY_IN_TIME = "not_ready_in_time"
+    # Why a run keeps the money that another one lacks, and why one lands that gave it.
+    HOLDS_UNTIL_IT_TRAINS = "holds_until_it_trains"
+    TRAINS_TO_ITS_STOP = "trains_to_its_stop"
+    STOP_CANNOT_BE_LOWERED = "stop_cannot_be_lowered"
+    NO_LAYER_APART = "no_layer_apart"
+    STOP_LOWERED = "stop_lowered"
     # How a machine differs from the planned one that trains all the same.
     SLOWER_BOARD = "slower_board"
     OTHER_BOARD = "other_board"
@@ -147,6 +153,7 @@ FACTS: Mapping[ReasonKind, Mapping[str, type[Fact]]] = {
     _Kind.MACHINE_LOST: {"provider": str},
     _Kind.MOVING: {"provider": str},
     _Kind.NOT_READY_IN_TIME: {"within_s": float},
+    _Kind.NO_LAYER_APART: {"provider": str},
     _Kind.AWAITS_LIST_TO_RENT: {"provider": str},
     _Kind.AWAITS_LIST_TO_STOP: {"provider": str},
     _Kind.AWAITS_LIST_OF_POD: {"provider": str},

@@ -65,6 +65,8 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
     **dict.fromkeys((ev.ActionStarted, ev.ActionFinished, ev.ActionFailed), _OPEN),
     ev.StopRequested: _OPEN,
     ev.SaveRequested: frozenset({State.RUNNING}),
+    **dict.fromkeys((ev.StopLowering, ev.StopKnown), frozenset({State.RUNNING})),
+    ev.StopLowered: frozenset({State.RUNNING, State.ENDING}),
     ev.PlanRevised: frozenset({State.RESERVED}),
     ev.BoardFound: frozenset({State.RUNNING}),
     **dict.fromkeys((ev.MoveStarted, ev.HandedOver), frozenset({State.RUNNING})),
@@ -155,6 +157,17 @@ class Generation:
     """Whether it was told to land since another machine stands by."""
     adopted_at: float | None = None
     """When the run moved to it."""
+    lower_to: float | None = None
+    """The earlier hard stop that its machine is to be told of, or was; None: it keeps its own."""
+    first_stop_at: float | None = None
+    """Its hard stop before that was lowered; None: it never was."""
+    frees: Usd = ZERO
+    """Of what was reserved for it, the part that its earlier stop has made free."""
+
+    @property
+    def granted_until(self) -> float:
+        """The hard stop that it was started with: what it was given is good until then."""
+        return self.hard_stop_at if self.first_stop_at is None else self.first_stop_at
 
     @property
     def open(self) -> bool:
@@ -659,6 +672,39 @@ def _save_requested(run: RunState, event: ev.SaveRequested, at: float) -> RunSta
     return _on_generation(run, event.generation, saves_asked=asked + 1)
 
 
+def _stop_lowering(run: RunState, event: ev.StopLowering, at: float) -> RunState:
+    mine = run.generation
+    if run.move is not None or mine is None or not mine.open or mine.first_stop_at is not None:
+        raise IllegalTransition(f"{run.run_id} has no machine whose stop could be lowered")
+    if event.hard_stop_at >= mine.hard_stop_at:
+        raise IllegalTransition(f"the stop of {run.run_id} would not be earlier")
+    return _on_generation(run, event.generation, lower_to=event.hard_stop_at)
+
+
+def _stop_known(run: RunState, event: ev.StopKnown, at: float) -> RunState:
+    mine = run.generation
+    if mine is None or mine.lower_to is None or mine.first_stop_at is not None:
+        raise IllegalTransition(f"no stop of {run.run_id} is being lowered")
+    return _on_generation(
+        run,
+        event.generation,
+        hard_stop_at=mine.lower_to,
+        soft_stop_at=mine.soft_stop_at - (mine.hard_stop_at - mine.lower_to),
+        first_stop_at=mine.hard_stop_at,
+    )
+
+
+def _stop_lowered(run: RunState, event: ev.StopLowered, at: float) -> RunState:
+    mine = run.generation
+    if run.move is not None or mine is None or mine.first_stop_at is None:
+        raise IllegalTransition(f"no stop of {run.run_id} was lowered")
+    free = run.reserved - event.amount
+    if free < ZERO:
+        raise IllegalTransition(f"{event.amount} is more than {run.run_id} has reserved")
+    less = _on_generation(run, event.generation, frees=mine.frees + free)
+    return replace(less, reserved=event.amount, reservation=run.reservation - free)
+
+
 def _result_known(run: RunState, event: ev.ResultKnown, at: float) -> RunState:
     result = _outcome(run, event.result)
     if result is Outcome.UNFIT and run.generation is not None:
@@ -742,6 +788,9 @@ _CHANGES: Mapping[type[Any], Callable[[RunState, Any, float], RunState]] = {
     ev.GateJudged: lambda run, e, at: replace(run, gates={**run.gates, e.phase: e}),
     ev.StopRequested: _stop_requested,
     ev.SaveRequested: _save_requested,
+    ev.StopLowering: _stop_lowering,
+    ev.StopKnown: _stop_known,
+    ev.StopLowered: _stop_lowered,
     ev.ResultKnown: _result_known,
     ev.LateReport: _late_report,
     ev.Closed: _closed,

@@ -40,6 +40,8 @@ class MoneyJudge:
         self.world, self.fail = world, fail
         self.worst = WorstOverrun()
         self.account_cap: Usd | None = None
+        self.lowered: dict[str, int] = {}
+        """By run whose money was given to another one: the micro-dollars that it may cost since."""
 
     def _pods_of(self, run_id: str) -> list[RentedMachine]:
         return [
@@ -61,11 +63,12 @@ class MoneyJudge:
             quantum_s = rented.account.habits.least_billed_s
             allowed += ceil(max(quantum_s, 2.0) * rented.hourly_micros / 3600)
             exposed += rented.exposed_micros + rented.dear_micros
-        over = bill - run.cap.micros - allowed
+        most = min(run.cap.micros, self.lowered.get(run_id, run.cap.micros))
+        over = bill - most - allowed
         if over > 0:
             self.worst.over_exposed_micros = max(self.worst.over_exposed_micros, over)
             if over > ceil(exposed):
-                self.fail("I1", f"{run_id} is billed {bill / 1e6:.6f} of {run.cap}")
+                self.fail("I1", f"{run_id} is billed {bill / 1e6:.6f} of {most / 1e6:.6f}")
 
     def judge_reservation(self, run_id: str) -> None:
         """I1: settled + reserved ≤ budget at every level, summed here and not by the budget."""

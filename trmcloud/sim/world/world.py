@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from trmcloud.app.reap import GuardVisit
 from trmcloud.core.contract.pod_contract import Lease
 from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.values import replace
@@ -55,6 +56,8 @@ class SimWorld:
         self.check: Judge
         self.off: frozenset[str] = frozenset()
         """Layers that do nothing in this world: trainer, agent, watchdog, controller."""
+        self.visit: GuardVisit | None = None
+        """The last one of the reaper."""
         self._waking = False
 
     # -- telling ------------------------------------------------------------------------------
