@@ -138,7 +138,7 @@ def test_one_that_listens_saves_when_it_is_told_and_says_how_good_it_is(user: Us
 @pytest.mark.parametrize(
     ("text", "options", "code", "words"),
     [
-        (scripts.DEAF, ("--hours", "0.0008", "--grace", "3"), LANDED, ("was killed",)),
+        (scripts.DEAF, ("--hours", "0.002", "--grace", "3"), LANDED, ("was killed",)),
         (
             "raise SystemExit(0)",
             ("--hours", "0.01"),
