@@ -75,6 +75,9 @@ def sample(kind: type[Any], generation: int = 1) -> Any:
         ev.GateJudged: ev.GateJudged(generation, "fast", True, {"passed": True}),
         ev.StopRequested: ev.StopRequested("user", quoted("enough")),
         ev.SaveRequested: ev.SaveRequested(generation, "user"),
+        ev.StopLowering: ev.StopLowering(generation, AT + 55, "another run"),
+        ev.StopKnown: ev.StopKnown(generation),
+        ev.StopLowered: ev.StopLowered(generation, Usd(1), "guard-elsewhere"),
         ev.ResultKnown: ev.ResultKnown("finished", quoted("done")),
         ev.PodGone: ev.PodGone(generation, AT + 40),
         ev.Settled: ev.Settled(generation, Usd(2), Usd(2)),
@@ -134,8 +137,9 @@ def test_the_table_says_all(state: State, kind: type[Any]) -> None:
     number = len(run.generations) + (kind is ev.PodIntended)
     record = ev.Record(99, "r1", 2, AT + 99, sample(kind, number))
     before = copy.deepcopy(run)
-    if kind in (ev.Billed, ev.LateReport, ev.HandedOver, ev.Moved):
-        # No estimate was settled, no errand is run, and no machine stands by.
+    follow = (ev.Billed, ev.LateReport, ev.HandedOver, ev.Moved, ev.StopKnown, ev.StopLowered)
+    if kind in follow:
+        # No estimate was settled, no errand is run, no machine stands by, no stop is lowered.
         with pytest.raises(IllegalTransition):
             apply_event(run, record)
     elif (state, kind) in TRANSITIONS or state in STAYING.get(kind, ()):

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.pod.leases import HARD_STOP_S, a_lease
 from tests.unit.pod.provider import Provider
 from trmcloud.core.clock import Instant
+from trmcloud.core.values import replace
 from trmcloud.pod.agent.lease_clock import AnchorFile, AnchorNote
 from trmcloud.pod.agent.terminate import TERMINATION_NAME, EndAnswer, EndMethod, SelfEnd, ways_of
 from trmcloud.pod.agent.watchdog import HARD_STOP_GRACE_S, Watchdog
@@ -363,6 +364,17 @@ def test_a_lease_of_a_newer_epoch_is_anchored_anew(tmp_path: Path) -> None:
     older = a_lease(GRANTED + 5000, epoch=1)
     guard.look(now, older, **look)  # type: ignore[arg-type]
     assert guard.seconds_left(now) == pytest.approx(HARD_STOP_S + HARD_STOP_GRACE_S)
+
+
+def test_an_earlier_stop_of_the_same_lease_counts_and_a_later_one_does_not(tmp_path: Path) -> None:
+    guard = Watchdog(AnchorFile(tmp_path))
+    look = {"agent_runs": True, "agent_done": False, "told": False, "result": None}
+    now = Instant(GRANTED, 50.0, "a")
+    guard.look(now, LEASE, **look)  # type: ignore[arg-type]
+    earlier = replace(LEASE, hard_stop_at=LEASE.hard_stop_at - 200)
+    for lease in (earlier, LEASE):
+        guard.look(now, lease, **look)  # type: ignore[arg-type]
+        assert guard.seconds_left(now) == pytest.approx(HARD_STOP_S - 200 + HARD_STOP_GRACE_S)
 
 
 def test_a_damaged_note_is_made_anew(tmp_path: Path) -> None:
