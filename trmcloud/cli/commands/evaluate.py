@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 
@@ -29,6 +29,7 @@ from trmcloud.cli.views.text import DataProgress, print_json
 from trmcloud.core.contract.gate import judge
 from trmcloud.core.errors import DataError, NotFoundError, Outcome, UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.text import strip_control
 from trmcloud.wiring import build_context, python_path
 from trmcloud.wiring_plans import build_planner
 
@@ -72,10 +73,21 @@ def run_trainer_command(
     )
     assert process.stderr is not None
     with _passed_on(process, until_interrupted) as told_to_end:
-        errors = process.stderr.read()
+        errors = _read_errors(process.stderr)
         code = process.wait()
     if code != 0 and not told_to_end:
         raise error_of(errors, code, module)
+
+
+def _read_errors(stream: IO[str]) -> str:
+    """Everything it brings, but for warnings: those are shown at once."""
+    kept = []
+    for line in stream:
+        if line.startswith("warning: "):
+            print(strip_control(line).rstrip("\n"), file=sys.stderr, flush=True)
+        else:
+            kept.append(line)
+    return "".join(kept)
 
 
 @contextlib.contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
+import socket
 import sys
 import time
 from pathlib import Path
@@ -11,19 +13,24 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app.bundle import write_bundle
+from trmcloud.app.context import find_run
 from trmcloud.app.doctor import Finding, check_funds, examine
 from trmcloud.app.home import home_dir
 from trmcloud.app.planning import load_plan
 from trmcloud.app.reap import last_visit
+from trmcloud.app.run_facts import report_run
 from trmcloud.cli import options
 from trmcloud.cli.commands.evaluate import run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.text import duration, print_json
 from trmcloud.core.control.balance import worst_at
-from trmcloud.core.errors import ProviderError, UsageError
+from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import Usd
+from trmcloud.io.redaction import Redactor, secrets_of
 from trmcloud.wiring import (
     account_checks,
+    build_chain,
     build_context,
     funds_at,
     keys_unseen,
@@ -43,12 +50,28 @@ def doctor(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Measure this machine's GPUs, and nothing else.")
     ] = False,
+    bundle: Annotated[
+        bool,
+        typer.Option("--bundle", help="Write a redacted archive of a run, to send to others."),
+    ] = False,
+    run: Annotated[str, typer.Option(help="With --bundle: the run (default: the newest).")] = "",
+    into: Annotated[
+        str,
+        typer.Option(
+            help="With --bundle: the file to write (default: trmcloud-RUN.tar.gz).", metavar="FILE"
+        ),
+    ] = "",
     as_json: options.Json = False,
 ) -> None:
     """Check what trmcloud needs here, each with its fix.
 
     Example: trmcloud doctor
     """
+    if bundle:
+        _write_bundle(run, into, as_json=as_json)
+        return
+    if run or into:
+        raise UsageError("--run and --into are for --bundle", next_step="trmcloud doctor --bundle")
     if gpu:
         run_trainer_command("model.gpu", ["--json"] if as_json else [])
         return
@@ -66,6 +89,34 @@ def doctor(
             if finding.fix:
                 print(f"    fix: {finding.fix}")
     sys.exit(1 if any(finding.state == "bad" for finding in findings) else 0)
+
+
+def _write_bundle(name: str, into: str, *, as_json: bool) -> None:
+    """
+    Raises:
+        ConflictError: the file is there already.
+    """
+    context = build_context()
+    run = find_run(context, name or None)
+    path = Path(into or f"trmcloud-{run.run_id}.tar.gz").expanduser()
+    if path.exists():
+        raise ConflictError("the file is there already", where=str(path), next_step="--into FILE")
+    redactor = Redactor(
+        secrets_of(os.environ),
+        folders=(str(context.home), str(Path.home())),
+        names=(getpass.getuser(), socket.gethostname()),
+    )
+    report = report_run(context, run).to_json()
+    made = write_bundle(context, build_chain(), run, report, redactor, path)
+    if as_json:
+        told = {"run_id": run.run_id, "path": str(made.path), "files": list(made.names)}
+        print_json({**told, "exchanges": made.exchanges, "size_bytes": made.size_bytes})
+        return
+    print(
+        f"{run.run_id}: written to {made.path}, {made.size_bytes / 1e3:,.0f} kB; nothing was sent"
+    )
+    print(f"  {made.exchanges} requests to providers; {', '.join(made.names)}")
+    print("  read it before you send it: README.txt lists what was taken out and what was not")
 
 
 def _rates(plan_id: str) -> dict[str, Usd]:
