@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Defaults and details, too.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 Live = Annotated[
     bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shlex
 import sys
@@ -18,19 +19,22 @@ from trmcloud.app.measurements import note_measured, speeds_of
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.json_output import Verbatim, print_document
+from trmcloud.cli.views.as_documents import month_document, run_reported
 from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.metrics import marked_words, score_cell, target_lines, verdict_of
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.moves import moved_words
 from trmcloud.cli.views.reasons import failure_lines, trouble_code
-from trmcloud.cli.views.status import volume_lines, volumes_json
+from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import duration, on_volume, print_json, table
+from trmcloud.cli.views.text import duration, on_volume, table
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.control.budget import month_of
-from trmcloud.core.control.report import DRIFT_ALARM, PARTS, RunReport, month_to_json, report_month
+from trmcloud.core.control.report import DRIFT_ALARM, PARTS, RunReport, report_month
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, UsageError
 from trmcloud.core.money import total
@@ -70,6 +74,8 @@ def report(
 
     Example: trmcloud report --csv
     """
+    if as_csv and as_json:
+        raise UsageError("--csv and --json are two formats: give one of them")
     if as_csv and (html or month):
         raise UsageError("--csv goes with neither --html nor --month")
     context = build_context()
@@ -89,16 +95,11 @@ def report(
         with suppress(OSError):  # a home that cannot be written to can be reported on
             note_measured(context, state)
     if as_json:
-        ledger, now = context.ledger.read(), context.wall()
-        rows = [
-            {
-                **report.to_json(),
-                "volumes": volumes_json(ledger, now, report.run_id),
-                "verdict": made.to_json() if (made := verdict_of(state, report)) else None,
-            }
+        rows = tuple(
+            run_reported(context, state, report, verdict_of(state, report))
             for state, report in zip(states, reports, strict=True)
-        ]
-        print_json(rows)
+        )
+        print_document(doc.Reports(runs=rows))
     elif as_csv:
         writer = csv.writer(as_is())
         writer.writerow((*_COLUMNS, *(f"{name}_s" for name in PARTS), "best_bpb", "sha256"))
@@ -123,7 +124,15 @@ def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool)
     receipt = receipt_of(context, build_chain(), run, made_by)
     size = _write(file, page_of(receipt))
     if as_json:
-        print(receipt.text, end="", file=as_is())
+        made = doc.ReceiptWritten(
+            run=run.run_id,
+            path=file,
+            size_bytes=size,
+            seal=str(receipt.data["seal"]),
+            final=bool(receipt.account["final"]),
+            receipt=Verbatim(json.loads(receipt.text)),
+        )
+        print_document(made)
         return
     final = "" if receipt.account["final"] else "; not final yet, its costs may still change"
     print(f"{run.run_id}: receipt written to {file}, {size / 1e3:,.0f} kB{final}")
@@ -139,7 +148,7 @@ def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> No
     if html:
         size = _write(html, month_page(report, now, f"trmcloud {version('trmcloud')}"))
     if as_json:
-        print_json(month_to_json(report))
+        print_document(month_document(report, html))
         return
     print("\n".join(month_lines(report)))
     if html:

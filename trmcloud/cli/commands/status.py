@@ -59,7 +59,10 @@ def status(
     from trmcloud.cli.views import status as status_view
 
     if as_json:
-        status_view.show_json(context, runs)
+        from trmcloud.cli.json_output import print_document
+        from trmcloud.cli.views.as_documents import status_document
+
+        print_document(status_document(context, runs, did))
         sys.exit(code)
     if run:
         status_view.show_one(context, runs[0], verbose=verbose)
@@ -74,6 +77,7 @@ def status(
 
 def attach(
     run: options.RunName = "",
+    as_json: options.Json = False,
 ) -> None:
     """Watch a run as the command that launched it did, until it ends or you leave.
 
@@ -90,4 +94,4 @@ def attach(
     context, state = find_caught_up(run)
     if state.live and state.generation is not None:
         require_reach(context, state.generation.provider)
-    sys.exit(look_on(context, state.run_id))
+    sys.exit(look_on(context, state.run_id, as_json=as_json))
