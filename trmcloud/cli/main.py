@@ -225,14 +225,14 @@ def _failed(error: TrmcloudError, *, as_json: bool) -> int:
     """Print an error, with ``--json`` as a document, too; return its exit code."""
     print_error(error)
     if as_json:
-        from trmcloud.cli.json_output import code_of
+        from trmcloud.cli.views.json_output import code_of
 
         _print_failure(code_of(error), error.exit_code, str(error), error.next_step)
     return error.exit_code
 
 
 def _print_failure(code: str, exit_code: int, message: str, next_step: str) -> None:
-    from trmcloud.cli.json_output import print_failure
+    from trmcloud.cli.views.json_output import print_failure
     from trmcloud.cli.views.streams import drop_stdout
 
     try:

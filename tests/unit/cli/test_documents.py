@@ -10,8 +10,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.documents import FOLDER, document_in, lines_in
-from trmcloud.cli import json_output, main, schemas
+from trmcloud.cli import main, schemas
 from trmcloud.cli.documents import Note, Spread, all_documents, note
+from trmcloud.cli.views import json_output
 from trmcloud.core import errors
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.errors import TrmcloudError

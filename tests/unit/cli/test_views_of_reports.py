@@ -28,12 +28,12 @@ from trmcloud.app.context import Context
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import facts_of
 from trmcloud.cli.commands.stop import _show
-from trmcloud.cli.json_output import as_object
 from trmcloud.cli.main import COMMANDS, load_command, main
 from trmcloud.cli.page.shown import run_json
 from trmcloud.cli.views import run_bar, status
 from trmcloud.cli.views.as_documents import month_document, run_status
 from trmcloud.cli.views.html_page import page_of
+from trmcloud.cli.views.json_output import as_object
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.cli.views.streams import padded, width, wrap

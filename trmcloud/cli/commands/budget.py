@@ -14,8 +14,8 @@ from trmcloud.app.context import Context
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
-from trmcloud.cli.json_output import print_document
 from trmcloud.cli.views.as_documents import budget_lines
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import table
 from trmcloud.core.control.budget import Line

@@ -20,8 +20,8 @@ from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.json_output import print_document
 from trmcloud.cli.views.as_documents import fetched_fields
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import own_files
 from trmcloud.cli.views.metrics import score_rows
 from trmcloud.cli.views.run_bar import RunBar

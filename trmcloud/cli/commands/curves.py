@@ -16,7 +16,7 @@ from trmcloud.app.run_queries import is_driven
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, find_caught_up, look_again, tell
-from trmcloud.cli.json_output import print_document, print_line
+from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import ConnectionDropped, UsageError
 from trmcloud.wiring import board_server, build_context, event_files, wandb_run

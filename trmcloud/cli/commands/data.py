@@ -12,7 +12,7 @@ from trmcloud.app.data import check_folder, is_prepared, need_data_extra, resolv
 from trmcloud.app.preparing import pinned_source, ready_data
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
-from trmcloud.cli.json_output import print_document
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import DataProgress, count, fields, table
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.errors import DataError

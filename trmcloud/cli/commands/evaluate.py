@@ -27,8 +27,8 @@ from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up
-from trmcloud.cli.json_output import print_document, print_line
 from trmcloud.cli.views.as_documents import verdict_document
+from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.run import show_verdict
 from trmcloud.cli.views.text import DataProgress
 from trmcloud.core.contract.gate import judge

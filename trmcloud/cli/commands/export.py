@@ -13,8 +13,8 @@ from trmcloud.app.checkpoints import fetching
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.documents import note
-from trmcloud.cli.json_output import print_document
 from trmcloud.cli.views.as_documents import fetched_fields
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.metrics import score_rows
 from trmcloud.cli.views.plan_documents import spread
 from trmcloud.cli.views.text import Progress, duration, not_evaluated

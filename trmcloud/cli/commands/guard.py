@@ -21,7 +21,7 @@ from trmcloud.cli import options
 from trmcloud.cli.commands.evaluate import print_measured, run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.documents import note
-from trmcloud.cli.json_output import print_document
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import duration
 from trmcloud.core.control.balance import worst_at
 from trmcloud.core.errors import ProviderError, UsageError

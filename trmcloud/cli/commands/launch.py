@@ -23,9 +23,9 @@ from trmcloud.app.working_tree import WorkingTree, pack
 from trmcloud.cli import documents, options
 from trmcloud.cli.catch_up import catch_up, tell
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.json_output import print_document
 from trmcloud.cli.views import run as run_view
 from trmcloud.cli.views.as_documents import launched, state_of
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import show_plan, show_resume, tree_lines
 from trmcloud.cli.views.plan_documents import plan_document
 from trmcloud.cli.views.plan_explain import probe_lines

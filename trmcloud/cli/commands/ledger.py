@@ -16,8 +16,8 @@ from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.documents import note
-from trmcloud.cli.json_output import print_document
 from trmcloud.cli.views.as_documents import damaged_run
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.reasons import hurt_line
 from trmcloud.cli.views.text import table
 from trmcloud.core.control.events import DamageSettled

@@ -17,8 +17,8 @@ from trmcloud.app.trainings import find_symptoms
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up, look_again
-from trmcloud.cli.json_output import print_document, print_line
 from trmcloud.cli.views.health import RecoveryNews, advice_of, evidence_text
+from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.streams import as_is
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import ConflictError, NotFoundError, UsageError

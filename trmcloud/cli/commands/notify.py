@@ -19,7 +19,7 @@ import typer
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.documents import note
-from trmcloud.cli.json_output import print_document
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.cli.views.text import duration, table
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of

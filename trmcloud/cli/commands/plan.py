@@ -80,7 +80,7 @@ def plan(
         config = Path(hf).expanduser()
         tuned = finetune_plan(planner, planner.spec(request), config, method, hf_set or ())
         if as_json:
-            from trmcloud.cli.json_output import print_document
+            from trmcloud.cli.views.json_output import print_document
             from trmcloud.cli.views.plan_documents import finetune_document
 
             print_document(finetune_document(tuned))
@@ -132,7 +132,7 @@ def plan(
         compared = _own(planner, spec, plan, own, kwh)
         shown["more"] = ["", *own_lines(compared)]
     if as_json:
-        from trmcloud.cli.json_output import print_document
+        from trmcloud.cli.views.json_output import print_document
         from trmcloud.cli.views.plan_documents import plan_document
 
         about = plan_document(plan, funds=funds, unread=unread, own=compared, rests_on=rests_on)
@@ -165,7 +165,7 @@ def _show_recipes(planner: "Planner", spec: "RunSpec", *, as_json: bool) -> None
     names = [recipe.name for recipe in recipes() if not recipe.name.endswith("-tiny")]
     found = planner.others(spec, names)
     if as_json:
-        from trmcloud.cli.json_output import print_document
+        from trmcloud.cli.views.json_output import print_document
         from trmcloud.cli.views.plan_documents import recipe_offers
 
         print_document(recipe_offers(found))

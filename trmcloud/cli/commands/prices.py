@@ -11,7 +11,7 @@ import typer
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.documents import note
-from trmcloud.cli.json_output import print_document
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.core.catalog.hardware import GPUS, find_gpu
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer, moves
 from trmcloud.core.money import Usd

@@ -18,7 +18,7 @@ from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.documents import note
-from trmcloud.cli.json_output import print_document
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import show_plan, tree_lines
 from trmcloud.cli.views.plan_documents import amounts
 from trmcloud.cli.views.text import duration

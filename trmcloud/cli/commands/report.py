@@ -22,9 +22,9 @@ from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
-from trmcloud.cli.json_output import Verbatim, print_document
 from trmcloud.cli.views.as_documents import month_document, run_reported
 from trmcloud.cli.views.html_page import page_of
+from trmcloud.cli.views.json_output import Verbatim, print_document
 from trmcloud.cli.views.metrics import marked_words, score_cell, target_lines, verdict_of
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.moves import moved_words

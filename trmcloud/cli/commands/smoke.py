@@ -11,7 +11,7 @@ from trmcloud.app.smoke_watch import Step
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.json_output import print_line
+from trmcloud.cli.views.json_output import print_line
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.streams import outlive_the_reader
 from trmcloud.core.catalog.providers import find_traits

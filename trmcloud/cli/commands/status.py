@@ -59,8 +59,8 @@ def status(
     from trmcloud.cli.views import status as status_view
 
     if as_json:
-        from trmcloud.cli.json_output import print_document
         from trmcloud.cli.views.as_documents import status_document
+        from trmcloud.cli.views.json_output import print_document
 
         print_document(status_document(context, runs, did))
         sys.exit(code)

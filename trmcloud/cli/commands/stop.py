@@ -18,9 +18,9 @@ from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.json_output import print_document
 from trmcloud.cli.views.as_documents import named_ends, state_of
 from trmcloud.cli.views.foreseen import question
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.run import EventLines, ending_code, outcome_of, show_end, tell_ending
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.text import bpb, fields

@@ -16,7 +16,7 @@ from trmcloud.app.trial_checks import RequestedMachine
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.documents import note
-from trmcloud.cli.json_output import print_document
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.trial import TrialProgress, check_lines, contained_lines
 from trmcloud.core.errors import TrialFailed

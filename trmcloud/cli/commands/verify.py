@@ -19,8 +19,8 @@ from trmcloud.app.receipts import (
 )
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
-from trmcloud.cli.json_output import print_document
 from trmcloud.cli.views.html_page import instant, parts_of
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import fields
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.receipt import MOST_BYTES, Receipt, canonical, read_receipt

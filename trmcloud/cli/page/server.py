@@ -30,10 +30,10 @@ from trmcloud.app.checkpoints.fetching import default_folder, find_best
 from trmcloud.app.context import find_run
 from trmcloud.app.steering import Forecast
 from trmcloud.cli.documents import Serving
-from trmcloud.cli.json_output import print_line
 from trmcloud.cli.page import shown
 from trmcloud.cli.page.feed import CurveStore, Feed
 from trmcloud.cli.page.watch import Jobs, Watch
+from trmcloud.cli.views.json_output import print_line
 from trmcloud.core.catalog.providers import brokered, rentable
 from trmcloud.core.errors import (
     CannotListen,

@@ -21,8 +21,8 @@ from trmcloud.app.run_queries import (
 from trmcloud.app.trainings import TargetResult, find_symptoms, formats_of, recoveries_of
 from trmcloud.cli import documents as doc
 from trmcloud.cli.documents import note
-from trmcloud.cli.json_output import facts_in
 from trmcloud.cli.views.health import advice_of, evidence_text, remedy_text, trouble_text
+from trmcloud.cli.views.json_output import facts_in
 from trmcloud.cli.views.reasons import did_line, sentence
 from trmcloud.core.contract.gate import Verdict
 from trmcloud.core.control.budget import LedgerState, Line

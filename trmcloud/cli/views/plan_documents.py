@@ -11,7 +11,7 @@ from trmcloud.app.planning import Bought, OwnHardware
 from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli import documents as doc
 from trmcloud.cli.documents import note
-from trmcloud.cli.json_output import Verbatim
+from trmcloud.cli.views.json_output import Verbatim
 from trmcloud.core.control.balance import Funds, worst_at
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan

@@ -20,9 +20,9 @@ from trmcloud.app.launching import (
 from trmcloud.app.measurements import note_measured, note_probed
 from trmcloud.app.run_queries import mark_reported, reported_uploads
 from trmcloud.app.short_rentals import meaning_of, never_heard
-from trmcloud.cli.json_output import print_document, print_line
 from trmcloud.cli.views.as_documents import launched, run_ended, run_event
 from trmcloud.cli.views.health import health_rows, recovered_rows
+from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.metrics import target_rows
 from trmcloud.cli.views.reasons import failure_lines, sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
