@@ -72,7 +72,6 @@ def test_recipes_that_are_none(user: User, text: str, says: str) -> None:
         ((*LAUNCH, "--steps", "many"), 2, "'--steps'", ""),
         ((*LAUNCH, "--hours", "nan"), 2, "--hours must be above zero", ""),
         ((*LAUNCH, "--tokens=-3"), 2, "--tokens must be above zero", ""),
-        ((*LAUNCH, "--budget", "1", "--json"), 2, "--json asks no question", "pass -y"),
         ((*LAUNCH, "--budget", "1", "--rate", "0"), 2, "--rate: '0' is not above zero", ""),
         ((*LAUNCH, "--processes", "100000"), 2, "100000 processes are more than", "--processes"),
         ((*LAUNCH, "--processes=-1"), 2, "--processes must be above zero", ""),

@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def leave_only(user: User, *tools: str) -> None:
     user.environment["PATH"] = str(folder)
 
 
-def findings(user: User) -> dict[str, dict[str, str]]:
+def findings(user: User) -> dict[str, dict[str, Any]]:
     process = user.start("doctor", "--json")
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -205,13 +205,13 @@ def _again(context: Context, request: LaunchRequest, run: RunState, *, as_json: 
     """Show the run that was launched with this key before, and go on with it where its launch was
     killed before it trained; the exit code."""
     tell(context)
-    catch_up(context)
-    run = find_run(context, run.run_id)
-    if is_left_alone(context, run):
+    if is_left_alone(context, run):  # before anything else drives it a step
         print(f"{run.run_id}: launched with this key before, and left alone; it goes on")
         epoch = context.ledger.take_over(run.run_id, context.who, context.wall())
         driver = RunDriver(context, run.run_id, epoch)
         return carry(context, driver, detach=request.detach, as_json=as_json, existing=True)
+    catch_up(context)
+    run = find_run(context, run.run_id)
     if as_json:
         print_document(launched(context, run, detached=run.detached, existing=True))
     else:

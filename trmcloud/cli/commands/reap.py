@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trmcloud.app import ending
-from trmcloud.app.context import Context
+from trmcloud.app.context import Context, find_run
 from trmcloud.app.drive import land_before_balance_ends
 from trmcloud.app.ending import NamedPodEnds, end_overdue
 from trmcloud.app.reap import end, look, note_visit
@@ -66,7 +66,7 @@ def reap(
     if run or all_of:
         if (run and all_of) or accept_restored:
             raise UsageError("name a run or a ledger, and nothing beside it but --yes")
-        sys.exit(_end_named(context, run, all_of, yes=yes, as_json=as_json))
+        sys.exit(_end_named(context, _id_of(context, run), all_of, yes=yes, as_json=as_json))
     # When its timer starts it no user waits for it, and no other process may be awake.
     tell(context, GUARD_GRACE_S if guard_every else GRACE_S)
     if accept_restored and not context.ledger.accept_restored(context.wall()):
@@ -130,6 +130,14 @@ def reap(
         for text in volume_lines(context.ledger.read(), context.wall()):
             print(text)
     sys.exit(11 if found.unreachable else trouble_code(context))
+
+
+def _id_of(context: Context, run: str) -> str:
+    """Return the id of a run that is named; what was typed where no ledger says what it means."""
+    try:
+        return find_run(context, run).run_id if run else ""
+    except TrmcloudError:
+        return run
 
 
 def _end_named(context: Context, run: str, ledger_id: str, *, yes: bool, as_json: bool) -> int:

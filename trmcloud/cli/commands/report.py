@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Annotated
 import typer
 
 from trmcloud.app.context import Context, find_run
+from trmcloud.app.labels import has_tags, parse_tags
 from trmcloud.app.measurements import note_measured, speeds_of
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import report_run
@@ -65,6 +67,7 @@ def report(
             metavar="FILE",
         ),
     ] = "",
+    tag: options.Tags = None,
     month: Annotated[
         bool, typer.Option("--month", help="Projects, providers and storage against caps.")
     ] = False,
@@ -80,16 +83,20 @@ def report(
         raise UsageError("--csv goes with neither --html nor --month")
     context = build_context()
     catch_up(context)
+    if tag and (run or month or html):
+        raise UsageError("--tag chooses among all runs: leave the run, --month or --html out")
     if month:
         _show_month(context, run, as_json=as_json, html=html)
         sys.exit(trouble_code(context))
     if html:
         _write_receipt(context, find_run(context, run or None), html, as_json=as_json)
-        sys.exit(trouble_code(context, run))
+        sys.exit(trouble_code(context, find_run(context, run or None).run_id))
     if run:
         states = [find_run(context, run)]
     else:
-        states = sorted(context.ledger.read().runs.values(), key=lambda r: r.created_at)
+        wanted = parse_tags("--tag", tag or ())
+        known = sorted(context.ledger.read().runs.values(), key=lambda r: r.created_at)
+        states = [each for each in known if has_tags(each, wanted)]
     reports = [report_run(context, state, speeds_of(context, state)) for state in states]
     for state in states:
         with suppress(OSError):  # a home that cannot be written to can be reported on
@@ -105,7 +112,8 @@ def report(
         writer.writerow((*_COLUMNS, *(f"{name}_s" for name in PARTS), "best_bpb", "sha256"))
         writer.writerows(_csv_row(report) for report in reports)
     else:
-        _show(reports, verbose=verbose)
+        names = {state.run_id: state.name for state in states}
+        _show(reports, names, verbose=verbose)
         for state, report in zip(states, reports, strict=True):
             if (made := verdict_of(state, report)) is not None:
                 for text in target_lines(mark_reported(state, made)):
@@ -116,7 +124,7 @@ def report(
             context.ledger.read(), context.wall(), states[0].run_id if run else ""
         ):
             print(text)
-    sys.exit(trouble_code(context, run))
+    sys.exit(trouble_code(context, states[0].run_id if run else ""))
 
 
 def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool) -> None:
@@ -179,12 +187,13 @@ def _csv_row(report: RunReport) -> list[object]:
     return [*(data[name] for name in _COLUMNS), *seconds, *found]
 
 
-def _show(reports: list[RunReport], *, verbose: bool) -> None:
+def _show(reports: list[RunReport], names: Mapping[str, str], *, verbose: bool) -> None:
+    """``names``: the users' own, by run."""
     if not reports:
         print("no runs yet")
         return
     heads = _MONEY if all(r.recipe != RECIPE for r in reports) else _MONEY_OF_COMMANDS
-    print("\n".join(table(heads, [_money_row(r) for r in reports])))
+    print("\n".join(table(heads, [_money_row(r, names[r.run_id]) for r in reports])))
     if any(r.best is not None and r.best.val_bpb is not None and not r.here for r in reports):
         print(marked_words())
     print()
@@ -230,13 +239,13 @@ _MONEY_OF_COMMANDS = (*_MONEY[:-2], "best", _MONEY[-1])
 _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
 
 
-def _money_row(r: RunReport) -> tuple[str, ...]:
+def _money_row(r: RunReport, name: str) -> tuple[str, ...]:
     """Return the row of a run's cost, and what that bought."""
     best, per = score_cell(r.best_told), r.usd_per_centibpb
     if r.recipe == RECIPE:  # a hundredth of its own metric is worth nothing in particular
         best, per = score_cell(r.best_told, named=True), None
     return (
-        r.run_id,
+        f"{r.run_id} {name}".rstrip(),
         r.hardware,
         str(r.planned),
         str(r.accrued),

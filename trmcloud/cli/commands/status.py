@@ -18,6 +18,7 @@ def status(
     run: Annotated[str, typer.Argument(help="A run's id; all live ones otherwise.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Ended runs, too.")] = False,
     live: options.Live = False,
+    tag: options.Tags = None,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -44,15 +45,24 @@ def status(
             print(f"damaged: {hurt_line(hurt)}")
         if trouble := context.backup_trouble():
             print(trouble, file=sys.stderr)
+    wanted = ()
+    if tag:
+        from trmcloud.app.labels import parse_tags
+
+        wanted = parse_tags("--tag", tag)
     if run:
         runs = [find_run(context, run)]
     else:
         known = sorted(context.ledger.read().runs.values(), key=lambda r: r.created_at)
+        known = [each for each in known if set(wanted) <= set(each.tags)]
         runs = [r for r in known if r.live or everything] or known[-1:]
-    code = trouble_code(context, run)
+    code = trouble_code(context, runs[0].run_id if run else "")
     if not as_json:
         for each in did:
             print(f"· {did_line(each)}")
+        if not runs and wanted:
+            print("no run has these tags · trmcloud status --all")
+            sys.exit(code)
         if not runs:
             print("no runs yet · trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60")
             sys.exit(code)

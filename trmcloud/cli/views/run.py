@@ -129,7 +129,8 @@ def carry(
     tell_troubles(context)
     if detach:
         outlive_the_terminal()
-    print(f"{run.run_id}: reserved {run.reserved} of a cap of {run.cap}")
+    named = f" ({run.name})" if run.name else ""
+    print(f"{run.run_id}{named}: reserved {run.reserved} of a cap of {run.cap}")
     over = OnlyBillPending(context)
 
     def done(state: RunState) -> bool:

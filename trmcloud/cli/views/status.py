@@ -133,6 +133,8 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     ended = meaning_of(run, run.outcome) if run.outcome is not None else ""
     rows = [
         ("run", f"{run.run_id} · {report.recipe} on {report.hardware} · project {run.project}"),
+        *([("name", run.name)] if run.name else []),
+        *([("tags", ", ".join(f"{key}={value}" for key, value in run.tags))] if run.tags else []),
         ("state", " · ".join(filter(None, (run.state.value, ended)))),
         ("spent", f"{spent.proven} of {run.cap} · {run.reserved} reserved"),
     ]
@@ -279,7 +281,7 @@ def _row(context: Context, run: RunState) -> tuple[str, ...]:
     )
     state = run.outcome.value if run.outcome else run.state.value
     return (
-        f"{run.run_id} {report.hardware}",
+        " ".join(filter(None, (run.run_id, run.name, report.hardware))),
         state,
         f"{_spent(spending(context, run))} / {run.cap}",
         metric_cell(run.spec.command, mark_reported(run, beat) if beat is not None else None),
