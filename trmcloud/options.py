@@ -435,6 +435,19 @@ class LaunchRequest:
         "--accept-loss", False, "With -d: accept losing checkpoints not in --bucket or --volume.",
         _LAUNCHED, _LEAVING, place="", beside_a_plan=True,
     )
+    name: str = option(
+        "--name", "", "A name for the run: it stands wherever an id does.", "launch run",
+        _LEAVING, place="", beside_a_plan=True,
+    )
+    tag: Sequence[str] = option(
+        "--tag", (), "A tag to find the run by, repeatable.", "launch run", _LEAVING,
+        metavar="KEY=VALUE", place="", beside_a_plan=True,
+    )
+    idempotency_key: str = option(
+        "--idempotency-key", "",
+        "Launch once: a second launch with this key gives the run of the first, and rents nothing.",
+        "launch run", _LEAVING, metavar="KEY", place="", beside_a_plan=True,
+    )
     typed: tuple[str, ...] = ()
     """Those of these names that stood on the command line itself."""
 # fmt: on

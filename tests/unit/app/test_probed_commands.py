@@ -24,9 +24,11 @@ from trmcloud.app.measurements import (
 )
 from trmcloud.app.planning import HOST_W, Planner, own_hardware
 from trmcloud.app.trainings import judge_target
-from trmcloud.cli.views.health import format_rows, formats_json
+from trmcloud.cli.views.as_documents import precision_of
+from trmcloud.cli.views.health import format_rows
 from trmcloud.cli.views.metrics import target_lines
 from trmcloud.cli.views.plan import own_lines
+from trmcloud.cli.views.plan_documents import own_machine
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import Command
@@ -426,7 +428,7 @@ def test_renting_is_better_from_the_worth_of_an_hour_that_is_told(
     assert float(own.rent_per_own_hour) * own.candidate.hours.p50 == pytest.approx(
         float(rented.cost_p50), abs=0.01
     )
-    assert own.to_json()["against"]["worth_from_usd_per_hour"] == worth
+    assert own_machine(own).worth_from_per_hour_usd == own.worth_from
     assert own_lines(own)[-1].endswith(f"worth more than {own.worth_from}")
 
 
@@ -435,7 +437,7 @@ def test_what_is_quicker_than_all_that_is_rented_is_trained_on(
 ) -> None:
     own = own_hardware(planner, spec, plan_hardware, "16xB200", Usd("0.10"))
     assert own.rented is None
-    assert own.to_json()["against"] is None
+    assert own_machine(own).rented_hardware is None
     assert "train there" in own_lines(own)[-1]
 
 
@@ -488,7 +490,6 @@ def test_a_loss_above_the_guides_fails_and_the_guides_own_arithmetic_is_told() -
     assert first.endswith("after 1.50 h of training; the guide's is 3.0781 in 1.5 h")
     assert "172 to 221 %" in why[0]
     assert "1.0B tokens, not 3.78B" in why[1]
-    assert made.to_json()["passed"] is False
 
 
 def test_a_loss_at_the_guides_passes_and_needs_no_more_words() -> None:
@@ -546,8 +547,9 @@ def test_what_was_taken_and_left_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
         ("  not", "torchao-tensorwise: torchao is not installed"),
         ("  not", "FlexAttention: no Triton"),
     ]
-    [row] = formats_json(context, a_run())
-    assert (row["taken"], row["step"], len(row["left"])) == ("bfloat16", 40, 2)
+    [row] = precision_of(context, a_run())
+    assert (row.taken, row.step) == ("bfloat16", 40)
+    assert [each.code for each in row.notes] == ["taken", "left", "left"]
 
 
 def test_a_pods_nonsense_is_cut_and_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

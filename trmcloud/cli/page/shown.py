@@ -39,6 +39,8 @@ def run_json(run: Run) -> dict[str, Any]:
     amounts = pick(run.money, "cap", "proven", "at_most", "reserved", "left", "rate")
     return {
         "id": run.id,
+        "name": one_line(run.name),
+        "tags": {one_line(key): one_line(value) for key, value in run.tags.items()},
         "recipe": one_line(run.recipe),
         "project": one_line(run.project),
         "outcome": run.outcome.value if run.outcome is not None else None,

@@ -119,15 +119,6 @@ def sentence(reason: Reason | None) -> str:
     return f"{told}: {sentence(reason.more)}" if reason.more is not None else told
 
 
-def reason_json(reason: Reason | None) -> dict[str, Any]:
-    """The sentence, and beside it what a program asks for: its kind and its facts."""
-    return {
-        "reason": sentence(reason),
-        "reason_kind": reason.kind.value if reason is not None else None,
-        "reason_facts": dict(reason.facts) if reason is not None else {},
-    }
-
-
 def low_balance(low: BalanceLow, now: float) -> str:
     """One line: what is left of a balance that is low, and when it ends."""
     left, age = (duration(max(0.0, s)) for s in (low.ends_at - now, now - low.read_at))

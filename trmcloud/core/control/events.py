@@ -98,12 +98,21 @@ class Note(LedgerEvent):
 
 @dataclass(frozen=True)
 class RunPlanned(RunEvent):
-    """A plan was accepted; ``plan`` is its JSON, ``cap`` the most the whole run may cost."""
+    """A plan was accepted; ``plan`` is its JSON, ``cap`` the most the whole run may cost.
+
+    ``key`` is the idempotency key of the launch, empty for none, and ``request`` the SHA-256 of its
+    arguments: no other run of the ledger bears that key.
+    """
 
     plan: Mapping[str, Any]
     cap: Usd
     project: str
     detached: bool = False
+    name: str = ""
+    """The user's own name for it, which no other live run has; empty for none."""
+    tags: tuple[tuple[str, str], ...] = ()
+    key: str = ""
+    request: str = ""
 
 
 @dataclass(frozen=True)

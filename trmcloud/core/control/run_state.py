@@ -186,6 +186,13 @@ class RunState:
     project: str = ""
     detached: bool = False
     """Launched to be left alone: no controller is expected to be there."""
+    name: str = ""
+    """The user's own name for it; empty for none."""
+    tags: tuple[tuple[str, str], ...] = ()
+    key: str = ""
+    """The idempotency key of its launch; empty for none."""
+    request: str = ""
+    """SHA-256 of the arguments of a launch that has a key."""
     created_at: float = 0.0
     updated_at: float = 0.0
     epoch: int = 0
@@ -514,6 +521,10 @@ def _planned(run: RunState, event: ev.RunPlanned, at: float) -> RunState:
         project=event.project,
         created_at=at,
         detached=event.detached,
+        name=event.name,
+        tags=event.tags,
+        key=event.key,
+        request=event.request,
     )
 
 
