@@ -24,6 +24,7 @@ from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.metrics import marked_words, score_cell, target_lines, verdict_of
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.moves import moved_words
+from trmcloud.cli.views.pace import pace_json, pace_lines
 from trmcloud.cli.views.reasons import failure_lines, trouble_code
 from trmcloud.cli.views.status import volume_lines, volumes_json
 from trmcloud.cli.views.streams import as_is
@@ -93,6 +94,7 @@ def report(
         rows = [
             {
                 **report.to_json(),
+                "measured": pace_json(state),
                 "volumes": volumes_json(ledger, now, report.run_id),
                 "verdict": made.to_json() if (made := verdict_of(state, report)) else None,
             }
@@ -105,6 +107,9 @@ def report(
         writer.writerows(_csv_row(report) for report in reports)
     else:
         _show(reports, verbose=verbose)
+        for state in states:
+            for pace in state.paces:
+                print("\n".join(f"{state.run_id}: {line}" for line in pace_lines(state, pace)))
         for state, report in zip(states, reports, strict=True):
             if (made := verdict_of(state, report)) is not None:
                 for text in target_lines(mark_reported(state, made)):

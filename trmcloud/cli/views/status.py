@@ -38,6 +38,7 @@ from trmcloud.cli.views.metrics import (
     worth_json,
 )
 from trmcloud.cli.views.moves import moved_words, moving_json, moving_words
+from trmcloud.cli.views.pace import pace_json, pace_rows
 from trmcloud.cli.views.reasons import low_balance, reason_json, sentence
 from trmcloud.cli.views.run import RESUMABLE, show_verdict
 from trmcloud.cli.views.run_bar import lands_in_s, waiting_words
@@ -195,6 +196,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("told to land", sentence(run.stop.reason)))
     if run.generation is not None and run.generation.board is not None:
         rows.append(("board", sentence(run.generation.board)))
+    rows += pace_rows(run)
     if told := moving_words(run):
         rows.append(("moving", told))
     rows += [("moved", moved_words(move)) for move in report.moves]
@@ -363,6 +365,7 @@ def _as_json(context: Context, run: RunState) -> dict[str, Any]:
     data["balance"] = _low_balance_json(low) if low is not None else None
     board = run.generation.board if run.generation is not None else None
     data["board"] = sentence(board) or None
+    data["measured"] = pace_json(run)
     data["moving"] = moving_json(run)
     data["waits_for"] = sentence(waiting.what) if waiting is not None else None
     data["waits_for_kind"] = waiting.what.kind.value if waiting is not None else None
