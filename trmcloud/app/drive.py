@@ -391,9 +391,11 @@ class RunDriver:
         self._timed_at = now
         self._timing_s = min(_PACE_SLOWER * self._timing_s, _PACE_AT_LEAST_EVERY_S)
         lines = self.context.files.metrics(run.run_id, phase.name)
-        told = pace_from(lines, report.started_at)
+        begun = (each.started_at for each in report.phases if each.name == phase.name)
+        since = next(begun, None) or report.started_at
+        told = pace_from(lines, since)
         if told is None and run.spec.command is not None:
-            told = pace_by_log(lines, report.started_at)
+            told = pace_by_log(lines, since)
         if told is None:
             return run
         self._append(*pace_events(run, run.plan, phase, told, now))

@@ -61,7 +61,9 @@ class UserActions:
         if scenario.foreign:
             self._foreign_pods()
         for wish in scenario.wishes:
-            world.truths[wish.run_id] = TrueCourse(wish.plan, wish.shapes)
+            world.truths[wish.run_id] = TrueCourse(
+                wish.plan, wish.shapes, paces=scenario.paces.get(wish.run_id)
+            )
             world.queue.after(wish.at_s, partial(self._launch, wish))
             if wish.stop_after_s:
                 world.queue.after(wish.at_s + wish.stop_after_s, partial(self._stop, wish))
