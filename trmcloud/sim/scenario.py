@@ -351,11 +351,14 @@ def with_paces(scenario: Scenario) -> Scenario:
     rng = random.Random(f"paces {scenario.seed}")
     wishes, paces = [], {}
     for wish in scenario.wishes:
-        policy, lie = rng.choice(SLOW_POLICIES), rng.choice(_LIES)
+        able = bool(wish.plan.spec.bucket) and wish.plan.candidates[0].provider != LOCAL
+        policy = rng.choice((*SLOW_POLICIES, MOVE, MOVE) if able else SLOW_POLICIES)
+        lie = rng.choice(_LIES)
         factors = (rng.choice(_FIRST_FACTORS), *(rng.choice(_LATER_FACTORS) for _ in range(3)))
         paces[wish.run_id] = TruePaces(factors, rng.choice(_AT_FIRST), lie)
-        plan = _with_small_steps(replace(wish.plan, spec=replace(wish.plan.spec, if_slow=policy)))
-        room, stays = rng.uniform(1.0, 3.0), policy == MOVE and "controller" not in scenario.off
+        spec = replace(wish.plan.spec, if_slow=policy, hardware="8xH100")
+        plan = replace(wish.plan, spec=spec)
+        room, stays = rng.uniform(1.5, 3.5), policy == MOVE and "controller" not in scenario.off
         if policy == MOVE:
             cap = Usd.from_micros(int(plan.reservation.micros * room) + 1)
             plan = replace(plan, cap=max(plan.cap or ZERO, cap))
@@ -363,23 +366,6 @@ def with_paces(scenario: Scenario) -> Scenario:
         wishes.append(replace(wish, plan=plan, detached=detached))
     made = _with_wishes(rng, scenario, tuple(wishes), (), lambda plan: plan.cap or ZERO)
     return replace(made, paces=paces)
-
-
-def _with_small_steps(plan: Plan) -> Plan:
-    """``plan`` with settings whose steps no H100 is too slow for."""
-    return replace(
-        plan,
-        candidates=tuple(
-            replace(
-                made,
-                phases=tuple(
-                    replace(phase, settings=replace(phase.settings, batch=2, accumulation=1))
-                    for phase in made.phases
-                ),
-            )
-            for made in plan.candidates
-        ),
-    )
 
 
 def with_time_to_spare(scenario: Scenario) -> Scenario:

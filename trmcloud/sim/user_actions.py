@@ -283,6 +283,9 @@ class UserActions:
                 if run.outcome in _NOT_OF_A_MOVE and not (wish.stop_after_s or wish.resume_after_s):
                     check.fail("wasteful", f"{run.run_id} moved, and is {run.outcome.value}")
                 continue
+            if run.stop is not None and run.stop.by == "if-slow":
+                self._judge_slow(run)
+                continue
             if wish.stop_after_s:
                 generation = run.generation
                 agent_at = generation.agent_at if generation is not None else None
@@ -302,6 +305,14 @@ class UserActions:
             if rented.run_id == run_id and rented.pod.report is not None
             for phase in rented.pod.report.phases
         )
+
+    def _judge_slow(self, run: RunState) -> None:
+        """A run that is stopped since its machine is slow lands, with a checkpoint."""
+        made = self.world.files.checkpoints.get(run.run_id, ())
+        lost = (run.bucket or run.spec.volume) and not any(each.whole for each in made)
+        if run.outcome is not Outcome.STOPPED or lost:
+            told = run.outcome.value if run.outcome is not None else run.state.value
+            self.world.check.fail("wasteful", f"{run.run_id} was slow, and is {told}")
 
     def _judge_healthy(self, wish: SimRun, run: RunState) -> None:
         if run.stop is not None and run.stop.reason.kind is ReasonKind.BALANCE_ENDS:
