@@ -355,7 +355,8 @@ def with_paces(scenario: Scenario) -> Scenario:
         policy = rng.choice((*SLOW_POLICIES, MOVE, MOVE) if able else SLOW_POLICIES)
         lie = rng.choice(_LIES)
         factors = (rng.choice(_FIRST_FACTORS), *(rng.choice(_LATER_FACTORS) for _ in range(3)))
-        paces[wish.run_id] = TruePaces(factors, rng.choice(_AT_FIRST), lie)
+        at_first, steps = rng.choice(_AT_FIRST), rng.choice((20, 20, 30))
+        paces[wish.run_id] = TruePaces(factors, at_first, steps, lie)
         spec = replace(wish.plan.spec, if_slow=policy, hardware="8xH100")
         plan = replace(wish.plan, spec=spec)
         room, stays = rng.uniform(1.5, 3.5), policy == MOVE and "controller" not in scenario.off

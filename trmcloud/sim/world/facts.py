@@ -128,12 +128,13 @@ class TruePaces:
     """How fast a run's machines are, and what they say of it.
 
     ``factors``: the time of a step, relative to the run's shapes, on its first machine, its second
-    one, …; the last holds for all that follow. ``first``: the time of an attempt's first twenty
-    steps, relative to its others. ``lie``: the pace that is told, relative to the true one.
+    one, …; the last holds for all that follow. ``first``: the time of an attempt's ``first_steps``,
+    relative to its others. ``lie``: the pace that is told, relative to the true one.
     """
 
     factors: tuple[float, ...] = (1.0,)
     first: float = 1.0
+    first_steps: int = 20
     lie: float = 1.0
 
     def factor(self, generation: int) -> float:

@@ -35,7 +35,6 @@ from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
 from trmcloud.sim.world.trainer import Shape, SimCommand, SimTrainer, TrainerFault, asks_for
 
 LEDGER_ID = "51a0c0de"
-_FIRST_STEPS = 20
 _MOST_TIMED = 400
 
 
@@ -208,7 +207,7 @@ class SimWorld:
         if paces is None or isinstance(trainer, SimCommand):
             return
         for number in range(min(_MOST_TIMED, shape.steps - trainer.from_step)):
-            step_s = shape.step_s * (paces.first if number < _FIRST_STEPS else 1.0)
+            step_s = shape.step_s * (paces.first if number < paces.first_steps else 1.0)
             told = meter.add(step_s) if number >= WARM_UP_STEPS else None
             if told is not None:
                 step = trainer.from_step + number + 1
