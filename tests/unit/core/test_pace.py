@@ -45,7 +45,7 @@ from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
-from trmcloud.core.spec.plan import Plan, plan_to_json
+from trmcloud.core.spec.plan import Interval, Plan, plan_to_json
 from trmcloud.core.spec.spec import CONTINUE, MOVE, STOP, RunSpec
 
 # -- the meter ---------------------------------------------------------------------------------
@@ -360,7 +360,9 @@ def test_the_line_has_pace_hours_and_dollars_beside_the_planned_ones() -> None:
     plan = planned()
     run = apply(running(plan), *follow(plan, pace(plan, 45.0)), at=AT + HOUR_S)
     first, second = pace_lines(run, run.paces[0])
-    assert first.startswith("Measured: 45 s a step over 40 steps (planned 32 to 43): 12.6 h (")
+    assert first.startswith(
+        "Measured: 45 s a step over 40 steps (planned 32 to 43): 12.6 h (11.4 h to "
+    )
     assert "(planned 10.1 h, $" in first
     assert first.endswith("by the pod's report")
     assert "2 h 30 min and $10.00 more" in second
@@ -372,3 +374,29 @@ def test_the_line_has_pace_hours_and_dollars_beside_the_planned_ones() -> None:
     assert pace_rows(running(plan)) == []
     assert pace_json(running(plan)) is None
     assert CHEAP < DEAR
+
+
+def test_a_small_plan_under_a_large_budget_is_stopped_by_its_pace_and_not_by_the_money() -> None:
+    """Finding 9 of the planner's review: a plan of cents whose hard stop came after 556 h."""
+    made = planned(STOP)
+    stops = {"soft_stop_s": 555 * HOUR_S, "hard_stop_s": 556 * HOUR_S}
+    small = {"hours": Interval(0.09, 0.1, 0.12), "cost_p50": Usd("0.12")}
+    phase = replace(
+        made.candidates[0].phases[0],
+        step_s=Interval(0.3, 0.36, 0.4),
+        seconds=Interval(300.0, 360.0, 400.0),
+    )
+    plan = replace(
+        made,
+        candidates=tuple(replace(c, phases=(phase,), **stops, **small) for c in made.candidates),
+    )
+    told = pace(plan, 3.6)
+    first, *more = pace_events(running(plan), plan, phase, told, AT + 600.0)
+    assert isinstance(first, ev.PaceMeasured)
+    assert first.hours == pytest.approx(1.0)
+    assert first.slow is not None
+    assert more == [ev.StopRequested("if-slow", first.slow)]
+    plain = replace(plan, spec=replace(plan.spec, if_slow=CONTINUE))
+    [only] = pace_events(running(plain), plain, phase, told, AT + 600.0)
+    assert isinstance(only, ev.PaceMeasured)
+    assert only.slow == first.slow, "by default the cost is said, and a notification sent"

@@ -6,6 +6,7 @@ from typing import Any
 
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli.views.reasons import reason_json, sentence
+from trmcloud.cli.views.text import duration
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.spec.plan import Candidate, PhasePlan
@@ -39,9 +40,10 @@ def _words(run: RunState, pace: ev.PaceMeasured) -> str:
     told = f"{pace.step_s:.3g} s a step over {pace.steps} steps"
     if phase is not None:
         told += f" (planned {phase.step_s.p10:.3g} to {phase.step_s.p90:.3g})"
-    told += f": {pace.hours:.1f} h ({pace.least_hours:.1f} to {pace.most_hours:.1f}), {pace.usd}"
+    told += f": {_hours(pace.hours)} ({_hours(pace.least_hours)} to {_hours(pace.most_hours)})"
+    told += f", {pace.usd}"
     if candidate is not None:
-        told += f" (planned {candidate.hours.p50:.1f} h, {candidate.cost_p50})"
+        told += f" (planned {_hours(candidate.hours.p50)}, {candidate.cost_p50})"
     if phase is not None and pace.steps_fit < phase.settings.steps:
         told += f"; {pace.steps_fit:,} of {phase.settings.steps:,} steps of {phase.name} fit"
     return told
@@ -49,7 +51,7 @@ def _words(run: RunState, pace: ev.PaceMeasured) -> str:
 
 def pace_mark(pace: ev.PaceMeasured) -> str:
     """A mark of the page's timeline, which says that it is a pod's word by its place."""
-    told = f"measured {pace.step_s:.3g} s a step, {pace.hours:.1f} h and {pace.usd} in all"
+    told = f"measured {pace.step_s:.3g} s a step, {_hours(pace.hours)} and {pace.usd} in all"
     if pace.doubt is not None:
         return f"{told}; not believed: {sentence(pace.doubt)}"
     return told if pace.slow is None else f"{told}; {sentence(pace.slow)}"
@@ -93,6 +95,10 @@ def pace_json(run: RunState) -> dict[str, Any] | None:
         "instead": sentence(pace.instead) or None,
         "reported_by": mark_reported(run, pace).source,
     }
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1 else duration(hours * 3600)
 
 
 def _candidate(run: RunState, pace: ev.PaceMeasured) -> Candidate | None:
