@@ -361,7 +361,7 @@ def test_the_line_has_pace_hours_and_dollars_beside_the_planned_ones() -> None:
     run = apply(running(plan), *follow(plan, pace(plan, 45.0)), at=AT + HOUR_S)
     first, second = pace_lines(run, run.paces[0])
     assert first.startswith(
-        "Measured: 45 s a step over 40 steps (planned 32 to 43): 12.6 h (11.4 h to "
+        "Measured: 45 s a step over 40 steps (planned 32 to 43): 12.6 h (11.3 h to "
     )
     assert "(planned 10.1 h, $" in first
     assert first.endswith("by the pod's report")
@@ -379,8 +379,8 @@ def test_the_line_has_pace_hours_and_dollars_beside_the_planned_ones() -> None:
 def test_a_small_plan_under_a_large_budget_is_stopped_by_its_pace_and_not_by_the_money() -> None:
     """Finding 9 of the planner's review: a plan of cents whose hard stop came after 556 h."""
     made = planned(STOP)
-    stops = {"soft_stop_s": 555 * HOUR_S, "hard_stop_s": 556 * HOUR_S}
-    small = {"hours": Interval(0.09, 0.1, 0.12), "cost_p50": Usd("0.12")}
+    stops: dict[str, Any] = {"soft_stop_s": 555 * HOUR_S, "hard_stop_s": 556 * HOUR_S}
+    small: dict[str, Any] = {"hours": Interval(0.09, 0.1, 0.12), "cost_p50": Usd("0.12")}
     phase = replace(
         made.candidates[0].phases[0],
         step_s=Interval(0.3, 0.36, 0.4),

@@ -50,8 +50,8 @@ def _words(run: RunState, pace: ev.PaceMeasured) -> str:
 
 
 def pace_mark(pace: ev.PaceMeasured) -> str:
-    """A mark of the page's timeline, which says that it is a pod's word by its place."""
-    told = f"measured {pace.step_s:.3g} s a step, {_hours(pace.hours)} and {pace.usd} in all"
+    """A mark of the page's timeline."""
+    told = f"its trainer measured {pace.step_s:.3g} s a step, {_hours(pace.hours)} and {pace.usd} in all"
     if pace.doubt is not None:
         return f"{told}; not believed: {sentence(pace.doubt)}"
     return told if pace.slow is None else f"{told}; {sentence(pace.slow)}"

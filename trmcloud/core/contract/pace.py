@@ -98,11 +98,12 @@ def pace_by_log(lines: Iterable[Mapping[str, Any]], since: float) -> StepPace | 
     """Return the pace of a command by its lines of training: the seconds between two of them, for
     each step that lies between. None before ``LEAST_LINES`` such times, behind the first two, are
     steady. ``since`` as in ``pace_from``."""
-    points = []
+    points: list[tuple[float, int]] = []
     for line in lines:
         at, step = line.get("at"), line.get("step")
-        known = isinstance(at, (int, float)) and type(step) is int
-        if known and line.get("kind") == "train" and at >= since:
+        if line.get("kind") != "train" or not isinstance(at, (int, float)) or at < since:
+            continue
+        if type(step) is int and 0 <= step <= MOST_STEP:
             points.append((float(at), step))
     paces = [
         (after[0] - before[0], after[1] - before[1])
@@ -114,8 +115,8 @@ def pace_by_log(lines: Iterable[Mapping[str, Any]], since: float) -> StepPace | 
     if len(seconds) < LEAST_LINES or not _agree(seconds):
         return None
     rows, steps = sorted(seconds), min(MOST_STEPS, sum(steps for _, steps in paces))
-    tenth, last = len(rows) // 10, min(points[-1][1], MOST_STEP)
-    return StepPace(steps, median(rows), rows[tenth], rows[-1 - tenth], step=max(0, last))
+    tenth = len(rows) // 10
+    return StepPace(steps, median(rows), rows[tenth], rows[-1 - tenth], step=points[-1][1])
 
 
 def pace_from(lines: Iterable[Mapping[str, Any]], since: float) -> StepPace | None:

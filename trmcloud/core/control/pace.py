@@ -123,14 +123,16 @@ def why_slow(
     """Return how a machine is slower than planned: beyond the plan's P90, or so that work which
     was planned to fit no longer does; with what that costs."""
     more_s = float(max(0.0, found.hours.p50 - candidate.hours.p50) * _S_PER_HOUR)
-    more = {"more_s": more_s, "more_usd": max(ZERO, found.usd - candidate.cost_p50)}
+    more_usd = max(ZERO, found.usd - candidate.cost_p50)
     pace = _seconds(told.step_s)
     if told.step_s > phase.step_s.p90:
         limit = _seconds(phase.step_s.p90)
-        return make_reason(ReasonKind.SLOWER_THAN_PLANNED, pace=pace, limit=limit, **more)
+        kind = ReasonKind.SLOWER_THAN_PLANNED
+        return make_reason(kind, pace=pace, limit=limit, more_s=more_s, more_usd=more_usd)
     if not found.fits and _was_to_fit(plan, candidate):
         fit, steps = found.steps_fit, phase.settings.steps
-        return make_reason(ReasonKind.NO_LONGER_FITS, pace=pace, fit=fit, steps=steps, **more)
+        kind = ReasonKind.NO_LONGER_FITS
+        return make_reason(kind, pace=pace, fit=fit, steps=steps, more_s=more_s, more_usd=more_usd)
     return None
 
 
