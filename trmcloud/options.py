@@ -18,9 +18,11 @@ from trmcloud.core.spec.overrides import parse_last_rungs
 from trmcloud.core.spec.settings import PHASE_NAMES, PHASES, PRECISIONS, SCALES, parse_setting
 from trmcloud.core.spec.spec import (
     BALANCE_POLICIES,
+    CONTINUE,
     IGNORE,
     KEEP,
     OBJECTIVES,
+    SLOW_POLICIES,
     THEN,
     WARN,
     RunSpec,
@@ -426,6 +428,13 @@ class LaunchRequest:
         "Move to another machine while it trains, where that saves so much of what the rest "
         "costs: 25%. With --bucket.",
         "plan launch", _RENTING, metavar="PERCENT", parse=parse_share,
+    )
+    if_slow: str = option(
+        "--if-slow", CONTINUE,
+        "Where a machine measures slower than the plan's P90, or its work no longer fits: "
+        "move (another machine, where the rest costs less there; with --bucket), stop (a "
+        "checkpoint is saved; exit code 21), continue (a notification).",
+        "plan launch run", _RENTING, metavar="WHAT", parse=_one_of(*SLOW_POLICIES),
     )
     detach: bool = option(
         "-d --detach", False, "Leave once training has begun.", _LAUNCHED + " resume", _LEAVING,

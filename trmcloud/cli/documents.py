@@ -95,6 +95,32 @@ class PendingMove:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasuredPace:
+    """A machine's measured pace, and the run's time and money by it. ``doubt`` is null where it
+    is believed; ``slow`` says what a slower machine costs, ``follows`` and ``instead`` what is done."""
+
+    generation: int
+    phase: str
+    steps: int
+    step_s: float
+    fast_s: float
+    slow_s: float
+    planned_step_s: float
+    run_s: Spread
+    run_usd: Usd
+    planned_run_s: float | None
+    planned_run_usd: Usd | None
+    steps_fit: int
+    torch: str
+    board: str
+    doubt: Note | None
+    slow: Note | None
+    follows: str | None
+    instead: Note | None
+    reported_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class VolumeHold:
     """A network volume that a run's budget pays for. ``then``: keep, delete-fetched or delete."""
 
@@ -199,6 +225,7 @@ class RunAccount:
     bucket: str | None
     on_volume: bool
     moves: tuple[CompletedMove, ...]
+    measured: MeasuredPace | None
     volumes: tuple[VolumeHold, ...]
 
 

@@ -30,6 +30,7 @@ from trmcloud.cli.views.json_output import Verbatim, print_document
 from trmcloud.cli.views.metrics import marked_words, score_cell, target_lines, verdict_of
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.moves import moved_words
+from trmcloud.cli.views.pace import pace_lines
 from trmcloud.cli.views.reasons import failure_lines, trouble_code
 from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.streams import as_is
@@ -114,6 +115,9 @@ def report(
     else:
         names = {state.run_id: state.name for state in states}
         _show(reports, names, verbose=verbose)
+        for state in states:
+            for pace in state.paces:
+                print("\n".join(f"{state.run_id}: {line}" for line in pace_lines(state, pace)))
         for state, report in zip(states, reports, strict=True):
             if (made := verdict_of(state, report)) is not None:
                 for text in target_lines(mark_reported(state, made)):

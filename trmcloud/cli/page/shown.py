@@ -17,6 +17,7 @@ from trmcloud.app.trainings import recoveries_of
 from trmcloud.cli.views.foreseen import question
 from trmcloud.cli.views.health import recovered_json, remedy_text, trouble_text
 from trmcloud.cli.views.metrics import buys_words
+from trmcloud.cli.views.pace import pace_mark
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import bpb, pick
@@ -231,6 +232,8 @@ def _mark(event: ev.Event, at: float, rates: dict[int, Usd], *, saved: bool) -> 
             return Mark("price", at, f"goes on as {event.candidate_id}: {sentence(event.reason)}")
         case ev.BoardFound():
             return Mark("pod", at, f"machine {event.generation}: {sentence(event.reason)}")
+        case ev.PaceMeasured():
+            return Mark("pod", at, f"machine {event.generation}: {pace_mark(event)}")
         case ev.Pulled() if not saved:
             return Mark("checkpoint", at, f"{event.phase} step {event.step:,} brought here")
         case ev.PhaseEnded():

@@ -110,8 +110,40 @@ def _account(context: Context, run: RunState, report: RunReport) -> dict[str, An
             )
             for move in report.moves
         ),
+        "measured": measured_pace(run),
         "volumes": volume_holds(context.ledger.read(), context.wall(), run.run_id),
     }
+
+
+def measured_pace(run: RunState) -> doc.MeasuredPace | None:
+    """The newest measurement, and what followed."""
+    if not run.paces:
+        return None
+    pace = run.paces[-1]
+    candidate = run.candidate(run.generations[pace.generation - 1].candidate_id)
+    hours = (pace.least_hours, pace.hours, pace.most_hours)
+    p10, p50, p90 = (each * 3600.0 for each in hours)
+    return doc.MeasuredPace(
+        generation=pace.generation,
+        phase=pace.phase,
+        steps=pace.steps,
+        step_s=pace.step_s,
+        fast_s=pace.fast_s,
+        slow_s=pace.slow_s,
+        planned_step_s=pace.planned_s,
+        run_s=doc.Spread(p10=p10, p50=p50, p90=p90),
+        run_usd=pace.usd,
+        planned_run_s=candidate.hours.p50 * 3600.0 if candidate is not None else None,
+        planned_run_usd=candidate.cost_p50 if candidate is not None else None,
+        steps_fit=pace.steps_fit,
+        torch=pace.torch,
+        board=pace.board,
+        doubt=reason_note(pace.doubt),
+        slow=reason_note(pace.slow),
+        follows=pace.follows or None,
+        instead=reason_note(pace.instead),
+        reported_by=mark_reported(run, pace).source,
+    )
 
 
 def run_reported(

@@ -33,6 +33,7 @@ from trmcloud.cli.views.metrics import (
     training_rows,
 )
 from trmcloud.cli.views.moves import moved_words, moving_words
+from trmcloud.cli.views.pace import pace_rows
 from trmcloud.cli.views.reasons import low_balance, sentence
 from trmcloud.cli.views.run import RESUMABLE, show_verdict
 from trmcloud.cli.views.run_bar import lands_in_s, waiting_words
@@ -160,6 +161,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("told to land", sentence(run.stop.reason)))
     if run.generation is not None and run.generation.board is not None:
         rows.append(("board", sentence(run.generation.board)))
+    rows += pace_rows(run)
     if told := moving_words(run):
         rows.append(("moving", told))
     rows += [("moved", moved_words(move)) for move in report.moves]

@@ -319,6 +319,43 @@ class BoardFound(RunEvent):
 
 
 @dataclass(frozen=True)
+class PaceMeasured(RunEvent):
+    """The generation's machine has timed ``steps`` steps of ``phase``: ``step_s`` is their median,
+    of which a tenth took less than ``fast_s`` and a tenth more than ``slow_s``; ``planned_s`` is
+    the plan's P50. At that pace the whole run takes ``hours`` (``least_hours`` to ``most_hours``)
+    and ``usd``, and comes to step ``steps_fit`` of the phase before the soft stop. ``step`` is the
+    step after which that was known.
+
+    ``doubt``: why the pace is not believed; nothing follows from it then. ``slow``: how it is
+    slower than planned; ``follows`` is what is done about that, see ``spec.SLOW_POLICIES``, and
+    ``instead`` why that is not what was asked for. What the machine said of itself are its torch,
+    its board and the SHA-256 of its trainer's sources.
+    """
+
+    generation: int
+    phase: str
+    steps: int
+    step_s: float
+    fast_s: float
+    slow_s: float
+    planned_s: float
+    hours: float
+    least_hours: float
+    most_hours: float
+    usd: Usd
+    steps_fit: int
+    step: int = 0
+    tokens: int = 0
+    torch: str = ""
+    board: str = ""
+    code: str = ""
+    doubt: Reason | None = None
+    slow: Reason | None = None
+    follows: str = ""
+    instead: Reason | None = None
+
+
+@dataclass(frozen=True)
 class PodGone(RunEvent):
     """Proven: the pod no longer exists, and cost nothing after ``ended_at``."""
 
