@@ -96,8 +96,8 @@ class PendingMove:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredPace:
-    """A machine's measured pace, and the run's time and money by it. ``doubt`` is null where it
-    is believed; ``slow`` says what a slower machine costs, ``follows`` and ``instead`` what is done."""
+    """A machine's measured pace, and the run's time and money by it. ``doubt`` is null where it is
+    believed; ``slow`` is the cost of a slower machine, ``follows`` and ``instead`` what is done."""
 
     generation: int
     phase: str

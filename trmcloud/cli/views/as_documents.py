@@ -110,12 +110,12 @@ def _account(context: Context, run: RunState, report: RunReport) -> dict[str, An
             )
             for move in report.moves
         ),
-        "measured": measured_pace(run),
+        "measured": pace_document(run),
         "volumes": volume_holds(context.ledger.read(), context.wall(), run.run_id),
     }
 
 
-def measured_pace(run: RunState) -> doc.MeasuredPace | None:
+def pace_document(run: RunState) -> doc.MeasuredPace | None:
     """The newest measurement, and what followed."""
     if not run.paces:
         return None
