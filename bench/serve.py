@@ -101,6 +101,8 @@ def _fresh() -> ServedModel:
     from model.data.tokenizers import BpeTokenizer
     from model.families import registry
     from model.families.drawing import is_batched, make_sampler
+    from model.serve import fresh
+    from model.serving.active import TextSource
     from model.serving.app import ServedModel
     from model.serving.engine import Engine
     from model.serving.messages import MAX_BODY_BYTES, Info
@@ -115,10 +117,12 @@ def _fresh() -> ServedModel:
         make_sampler(model.eval(), CLIENTS, cpu), rows=CLIENTS, waiting=CLIENTS, report=print
     )
     info = Info(
-        family=settings.family, recipe=settings.recipe, run_id="", phase="fast", step=0, sha256="",
+        model=settings.recipe, created=0, family=settings.family, recipe=settings.recipe,
+        run_id="", phase="fast", step=0, sha256="",
         parameters=sum(each.numel() for each in model.parameters()),
         vocab_size=settings.vocab_size, sequence=model.sequence, device="cpu",
         batched=is_batched(model), batch=CLIENTS, queue=CLIENTS, max_body_bytes=MAX_BODY_BYTES,
     )  # fmt: skip
     tokenizer = BpeTokenizer.train([inspect.getsource(argparse)], settings.vocab_size)
-    return ServedModel(engine, tokenizer, info, "0", model.most_given)
+    source = TextSource(engine, tokenizer, model.most_given)
+    return ServedModel(source, info, "0", fresh(), print)

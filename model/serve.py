@@ -25,6 +25,7 @@ from trmcloud.io.web_server import listening, silent_server
 
 if TYPE_CHECKING:
     from model.serving.app import ServedModel
+    from model.serving.openai import Fresh
     from model.training.load import LoadedModel
 
 HOST = "127.0.0.1"
@@ -36,6 +37,7 @@ _TOKEN_BYTES = 24
 _SPARE_CONNECTIONS = 64
 """Beside those whose requests are drawn or wait."""
 _KILL_AFTER_S = 5
+_NUMBER_BITS = 63
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,12 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_served_model(loaded: LoadedModel, *, batch: int, queue: int) -> ServedModel:
     """A loaded checkpoint with an engine of its own, which is not started yet."""
     from model.families.drawing import is_batched, make_sampler
+    from model.serving.active import TextSource
     from model.serving.app import ServedModel
     from model.serving.engine import Engine
     from model.serving.messages import MAX_BODY_BYTES, Info
 
     def report(line: str) -> None:
         print(f"warning: {line}", flush=True)
+
+    def warn(line: str) -> None:
+        print(f"warning: {line}", file=sys.stderr, flush=True)
 
     def report_pass(error: Exception) -> None:
         failed = one_line(f"{type(error).__name__}: {error}")
@@ -90,6 +96,8 @@ def make_served_model(loaded: LoadedModel, *, batch: int, queue: int) -> ServedM
         report=report,
     )
     info = Info(
+        model=loaded.settings.recipe or loaded.settings.family,
+        created=int(manifest.created_at),
         family=loaded.settings.family,
         recipe=loaded.settings.recipe,
         run_id=manifest.run_id,
@@ -105,7 +113,15 @@ def make_served_model(loaded: LoadedModel, *, batch: int, queue: int) -> ServedM
         queue=queue,
         max_body_bytes=MAX_BODY_BYTES,
     )
-    return ServedModel(engine, loaded.tokenizer, info, _version(), model.most_given)
+    source = TextSource(engine, loaded.tokenizer, model.most_given)
+    return ServedModel(source, info, _version(), fresh(), warn)
+
+
+def fresh() -> Fresh:
+    """This machine's clock and random numbers."""
+    from model.serving.openai import Fresh
+
+    return Fresh(time.time, lambda: secrets.randbits(_NUMBER_BITS))
 
 
 def server(what: ServedModel, host: str = HOST, token: str = "") -> Any:
@@ -172,7 +188,8 @@ def _serve(chosen: argparse.Namespace) -> None:
         print(
             f"{what.info.phase}/step {what.info.step}, {what.info.family}, "
             f"{what.info.parameters:,} parameters, on {what.info.device}\n"
-            f"http://{host}:{sock.getsockname()[1]}  (Ctrl-C ends it)"
+            f"http://{host}:{sock.getsockname()[1]}  (Ctrl-C ends it)  "
+            f"chat page at /, OpenAI's API at /v1 with model {what.info.model!r}"
             + (f"\nAuthorization: Bearer {token}  (every request needs it)" if token else ""),
             flush=True,
         )

@@ -1,8 +1,7 @@
-"""The access control of the model. Pure ASGI, in front of every page. Pure ASGI, in front of every
-page.
+"""The access control of the model. Pure ASGI, in front of every route.
 
-At loopback every program of this machine may, and no page that a browser has from elsewhere; at any
-other address a request needs the token, too.
+At loopback every program of this machine is let in, and no page that a browser has from elsewhere;
+at any other address a request needs the token, too.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from model.serving.openai_messages import error_object
 from trmcloud.io.web_guard import (
     AllowedHosts,
     Refusal,
@@ -19,8 +19,9 @@ from trmcloud.io.web_guard import (
     refusal_of_token,
 )
 
-OPEN = frozenset({"/health", "/docs", "/openapi.json"})
+OPEN = frozenset({"/", "/health", "/docs", "/openapi.json"})
 """They hold nothing of the model: no token is needed."""
+_OPENAI = "/v1/"
 _HEADERS: Mapping[str, str] = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -41,7 +42,7 @@ class Guard:
             return
         refused = self._why_not(scope, headers_of(scope))
         if refused is not None:
-            await _refuse(send, *refused)
+            await _refuse(scope, send, *refused)
             return
 
         async def with_headers(message: Any) -> None:
@@ -63,8 +64,12 @@ class Guard:
         return None
 
 
-async def _refuse(send: Any, status: int, why: str) -> None:
-    body = json.dumps({"error": why}).encode()
+async def _refuse(scope: Any, send: Any, status: int, why: str) -> None:
+    if scope["path"].startswith(_OPENAI):
+        code = "invalid_api_key" if status == 401 else None
+        body = error_object(status, why, code=code).model_dump_json().encode()
+    else:
+        body = json.dumps({"error": why}).encode()
     headers = {
         **_HEADERS, "content-type": "application/json", "content-length": str(len(body)),
     }  # fmt: skip

@@ -1,8 +1,8 @@
-"""The requests and answers, and their OpenAPI document."""
+"""The requests and answers of the server's own endpoints."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -64,6 +64,8 @@ class Health(BaseModel):
 class Info(BaseModel):
     """The model that is served, and its limits."""
 
+    model: str = Field(description="Its id in requests to /v1/: the recipe's name.")
+    created: int = Field(description="When the checkpoint was saved, in seconds since 1970.")
     family: str
     recipe: str
     run_id: str
@@ -84,68 +86,10 @@ def line_of(error: ValidationError) -> str:
     """The first thing that is wrong with a question, as one line."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(each) for each in first["loc"])
-    text = " ".join(first["msg"].split())
+    text = " ".join(first["msg"].split()).removeprefix("Value error, ")
     return one_line(f"{where[:_SHOWN]}: {text}" if where else text)
 
 
 def is_json(error: ValidationError) -> bool:
     """Whether it could at least be read."""
     return all(each["type"] != "json_invalid" for each in error.errors(include_url=False))
-
-
-def openapi(version: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
-    models = (Question, Answer, Piece, Failure, Health, Info)
-    schemas: dict[str, Any] = {
-        each.__name__: each.model_json_schema(ref_template="#/components/schemas/{model}")
-        for each in models
-    }
-
-    def said(what: str, model: type[BaseModel], **more: Any) -> dict[str, Any]:
-        schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-        return {"description": what, "content": {"application/json": {"schema": schema}}, **more}
-
-    answer = said("The text, or its pieces where `stream` is true.", Answer)
-    answer["content"]["text/event-stream"] = {"schema": {"type": "string"}}
-    wait = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "A checkpoint, served by trmcloud", "version": version},
-        "paths": {
-            "/generate": {
-                "post": {
-                    "summary": "Go on from a prompt.",
-                    "requestBody": {
-                        "required": True,
-                        "content": said("", Question)["content"],
-                    },
-                    "responses": {
-                        "200": answer,
-                        "400": said("Not JSON.", Failure),
-                        "408": said("The body did not come.", Failure),
-                        "413": said("The body is too large.", Failure),
-                        "415": said("The body is not said to be JSON.", Failure),
-                        "422": said("Out of limits, or a prompt that is too long.", Failure),
-                        "500": said("A step failed.", Failure),
-                        "503": said("As many requests wait as may.", Failure, headers=wait),
-                    },
-                }
-            },
-            "/health": {
-                "get": {
-                    "summary": "Whether it answers.",
-                    "responses": {
-                        "200": said("It does.", Health),
-                        "503": said("It does not.", Health),
-                    },
-                }
-            },
-            "/info": {
-                "get": {
-                    "summary": "What is served.",
-                    "responses": {"200": said("The model and the limits.", Info)},
-                }
-            },
-        },
-        "components": {"schemas": schemas},
-    }

@@ -31,7 +31,7 @@ def page_of(document: Mapping[str, Any]) -> str:
         parts.append(f"<h2>{escape(name)}</h2><p>{escape(schema['description'])}</p>")
         required = schema.get("required", [])
         fields = [
-            (field, _kind(of), "needed" if field in required else str(of.get("default", "")),
+            (field, _kind(of), "needed" if field in required else _default(of),
              of.get("description", ""))
             for field, of in schema["properties"].items()
         ]  # fmt: skip
@@ -39,9 +39,22 @@ def page_of(document: Mapping[str, Any]) -> str:
     return "\n".join(parts) + "</html>\n"
 
 
+def _default(field: Mapping[str, Any]) -> str:
+    default = field.get("default", "")
+    return "" if default is None else str(default)
+
+
 def _kind(field: Mapping[str, Any]) -> str:
+    if "anyOf" in field:
+        return " | ".join(_kind(each) for each in field["anyOf"] if each.get("type") != "null")
     if "enum" in field:
         return " | ".join(map(str, field["enum"]))
+    if "const" in field:
+        return str(field["const"])
+    if "$ref" in field:
+        return str(field["$ref"]).rpartition("/")[2]
+    if field.get("type") == "array" and field.get("items"):
+        return f"array of {_kind(field['items'])}"
     limits = [f"{sign} {field[key]}" for key, sign in _LIMITS.items() if key in field]
     return " ".join([str(field.get("type", "")), *limits])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -94,12 +95,14 @@ class Client:
 
 
 @contextmanager
-def serving(loaded: LoadedModel, *, batch: int = 4, queue: int = 8) -> Iterator[Client]:
+def serving(
+    loaded: LoadedModel, *, batch: int = 4, queue: int = 8, token: str = ""
+) -> Iterator[Client]:
     from model.serve import make_served_model, server
     from trmcloud.io.web_server import listening
 
     with listening("127.0.0.1", 0) as sock:
-        made = server(make_served_model(loaded, batch=batch, queue=queue))
+        made = server(make_served_model(loaded, batch=batch, queue=queue), token=token)
         thread = threading.Thread(target=made.run, kwargs={"sockets": [sock]})
         thread.start()
         try:
@@ -201,7 +204,10 @@ def test_pages_tell_what_is_served_and_how_to_ask(client: Client, loaded: Loaded
     assert info["sequence"] == loaded.settings.sequence
     assert info["parameters"] == sum(each.numel() for each in loaded.model.parameters())
     document = client.get("/openapi.json")
-    assert set(document["paths"]) == {"/generate", "/health", "/info"}
+    assert set(document["paths"]) == {
+        "/generate", "/health", "/info", "/v1/models", "/v1/models/{model}", "/v1/completions",
+        "/v1/chat/completions",
+    }  # fmt: skip
     asked = document["components"]["schemas"]["Question"]["properties"]
     assert (asked["max_tokens"]["minimum"], asked["max_tokens"]["maximum"]) == (1, 2048)
     assert (asked["temperature"]["minimum"], asked["temperature"]["maximum"]) == (0, 2)
@@ -262,14 +268,20 @@ def test_other_pages_and_methods_are_refused_as_json(client: Client) -> None:
 
 
 def test_a_character_that_no_id_stands_for_is_named() -> None:
-    from model.serving.app import RefusedRequest, ServedModel, _start
+    from model.serving.active import RefusedRequest, TextSource
 
-    served = ServedModel(None, CharTokenizer("ab\n"), None, "0", 8)  # type: ignore[arg-type]
-    assert _start(served, "ab") == [3, 0, 1]
+    source = TextSource(None, CharTokenizer("ab\n"), 8)  # type: ignore[arg-type]
+
+    def start(prompt: str) -> list[int]:
+        return asyncio.run(source.start_of(prompt))
+
+    assert start("ab") == [3, 0, 1]
     with pytest.raises(RefusedRequest, match="no character 'c'"):
-        _start(served, "abc")
+        start("abc")
     with pytest.raises(RefusedRequest, match="8 tokens; the model has room for 7"):
-        _start(served, "a" * 8)
+        start("a" * 8)
+    with pytest.raises(RefusedRequest, match="5,000 tokens"):  # on a thread of its own
+        start("a" * 5_000)
 
 
 # -- places ----------------------------------------------------------------------------------------

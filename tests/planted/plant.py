@@ -40,7 +40,8 @@ import json, signal, sys
 from trmcloud.wiring_plans import simulate_providers
 from trmcloud.sim.faults.table import MARKET, MOVES, NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import draw, with_balance, with_moves, with_squeeze, with_time_to_spare
+from trmcloud.sim.scenario import draw, with_balance, with_moves, with_paces, with_squeeze
+from trmcloud.sim.scenario import with_time_to_spare
 simulate_providers()
 kept, beyond, first = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 broken = set(json.loads(sys.argv[4]))
@@ -52,8 +53,9 @@ signal.signal(signal.SIGVTALRM, stuck)
 def worlds(seed):
     yield seed, len(NAMES), None, None, False, ""
     # Beside it the same world in which machines are rare, or runs move, or give money to others, or
-    # a host has other GPUs.
-    more, kind = seed // 4 % 2, ("squeeze", "boards", "moves", "market")[seed % 4]
+    # a host has other GPUs, or machines time their steps.
+    more, kind = seed // 4 % 2, ("", "boards", "moves", "market")[seed % 4]
+    kind = kind or ("paces" if more else "squeeze")
     yield seed, len(NAMES) if more else 0, None, None, False, kind
 def drawn(seed, faults, among, elsewhere, kind):
     names = ("96",) if kind == "boards" else NAMES[:faults]
@@ -61,6 +63,8 @@ def drawn(seed, faults, among, elsewhere, kind):
     made = draw(seed, names, among=among, elsewhere=elsewhere, market=market)
     if kind == "boards" and not faults:
         made = with_time_to_spare(made)
+    if kind == "paces":
+        return with_paces(made)
     if kind == "squeeze":
         made = with_squeeze(made)
     return with_moves(made, tuple(MOVES), tuple(MARKET)) if kind == "moves" else made

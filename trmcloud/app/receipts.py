@@ -72,6 +72,12 @@ def receipt_of(context: Context, chain: ChainedLedger, run: RunState, made_by: s
     return make_receipt(run.run_id, sources, context.wall(), made_by)
 
 
+def records_of(context: Context, chain: ChainedLedger, run_id: str) -> list[Link]:
+    """The run's records, and those about pods and volumes that its account hangs on."""
+    wanted = _wanted(context.ledger.records(), run_id)
+    return [link for link in chain.links() if link.seq in wanted]
+
+
 def _wanted(records: Iterable[ev.Record], run_id: str) -> set[int]:
     """The run's own records, and those about pods and volumes that its account hangs on."""
     wanted, pods = set(), set()

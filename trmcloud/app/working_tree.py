@@ -29,6 +29,7 @@ from trmcloud.core.contract.command_terms import TREE_NAME
 from trmcloud.core.contract.manifest import MANIFEST_NAME
 from trmcloud.core.errors import DataError
 from trmcloud.core.values import dataclass
+from trmcloud.io.redaction import TOKEN
 
 if TYPE_CHECKING:  # reading them takes a package that other commands need not load
     from trmcloud.app.package_resolving import ResolvedPackages
@@ -63,20 +64,7 @@ _PUBLIC = (
     "tokens.json", "tokens.csv",
 )  # fmt: skip
 _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
-#: Tokens that say by their form what they open; of each the published length.
-_TOKEN = re.compile(
-    rb"(?<![0-9A-Za-z])("
-    rb"A(KIA|SIA)[A-Z2-7]{16}"  # AWS: an access key's id, beside which its secret stands
-    rb"|hf_[A-Za-z]{34}"  # Hugging Face
-    rb"|rpa_[0-9A-Z]{40,}"  # RunPod
-    rb"|gh[pousr]_[0-9A-Za-z]{36}|github_pat_[0-9A-Za-z_]{82}"  # GitHub
-    rb"|glpat-[0-9A-Za-z_-]{20}"  # GitLab
-    rb"|sk-(proj|ant|svcacct)-[0-9A-Za-z_-]{40,}"  # OpenAI, Anthropic
-    rb"|xox[abprs]-[0-9A-Za-z-]{20,}"  # Slack
-    rb"|AIza[0-9A-Za-z_-]{35}"  # Google
-    rb"|dop_v1_[0-9a-f]{64}"  # DigitalOcean
-    rb")(?![0-9A-Za-z])"
-)
+_TOKEN = re.compile(TOKEN.encode())
 _LOOKED_AT_BYTES = 4096
 _SEARCHED_BYTES = 1 << 16
 _TEXT_SUFFIXES = _DATA_SUFFIXES | {".py", ".md", ".ipynb", ".js", ".ts", ".env", ".hcl", ".tf"}

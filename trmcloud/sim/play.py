@@ -50,6 +50,8 @@ class PlayResult:
     for which the working machine was told to land, and that were completed."""
     squeezes: tuple[int, int] = (0, 0)
     """Stops that were made earlier for another run, and those whose money was freed."""
+    paces: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Paces that were measured, believed, slow, and for which the run was stopped."""
 
 
 def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = None) -> PlayResult:
@@ -125,6 +127,7 @@ def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResul
         timeline=tuple(world.timeline),
         moves=check.truth.moves.counts,
         squeezes=check.truth.room.counts,
+        paces=check.truth.moves.paces.counts,
     )
 
 

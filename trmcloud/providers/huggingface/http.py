@@ -29,6 +29,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.core.text import one_line
+from trmcloud.io.exchanges import ExchangeLog, send_recorded
 from trmcloud.io.requests import pause_s, send
 from trmcloud.ports.compute import ThrottledError, TransientError
 from trmcloud.providers.huggingface.secrets import TOKENS_PAGE
@@ -106,6 +107,7 @@ class Http:
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
         budget: RequestBudget | None = None,
+        log: ExchangeLog | None = None,
     ) -> None:
         if not token.isascii() or not token.isprintable():
             raise AuthError(
@@ -114,7 +116,7 @@ class Http:
             )
         self.base, self._token = base, token
         self.now, self.sleep = now, sleep
-        self._budget = budget
+        self._budget, self._log = budget, log
         self.requests = 0
 
     def where(self, method: str, url: str) -> str:
@@ -142,12 +144,11 @@ class Http:
             timeout_s = max(1.0, timeout_s - waited_s)
         self.requests += 1
         try:
-            with send(self._request(method, url, body), timeout_s) as answer:
-                text = answer.read(MAX_BYTES)
-                links = answer.headers.get("Link")
-                if self._budget is not None:
-                    stated = answer.headers
-                    self._budget.learn(stated.get("RateLimit-Policy"), stated.get("RateLimit"))
+            request = self._request(method, url, body)
+            text, stated = send_recorded(self._log, request, timeout_s, MAX_BYTES, self.now)
+            links = stated.get("Link")
+            if self._budget is not None:
+                self._budget.learn(stated.get("RateLimit-Policy"), stated.get("RateLimit"))
         except urllib.error.HTTPError as error:
             raise self._refusal(error, where) from None
         except (OSError, HTTPException, ValueError) as error:
@@ -216,6 +217,8 @@ class Http:
         except (OSError, HTTPException) as error:
             if not received and not isinstance(error, TimeoutError):
                 raise self._no_answer(error, where) from None
+        if self._log is not None:
+            self._log.record("GET", asked, status=200, answer=bytes(received))
         found = []
         for line in bytes(received).decode("utf-8", "replace").splitlines():
             if line.startswith("data: {"):

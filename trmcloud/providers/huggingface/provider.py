@@ -50,6 +50,7 @@ class HuggingFace(Provider):
         from trmcloud.adapters.ssh.keys import KeyStore
         from trmcloud.adapters.ssh.link import SshPodLink
         from trmcloud.app.packing import boot_payload
+        from trmcloud.io.exchanges import exchange_log
         from trmcloud.pod.machine.environment import install_settings
         from trmcloud.providers.huggingface import self_end
         from trmcloud.providers.huggingface.api import JobsApi
@@ -58,7 +59,8 @@ class HuggingFace(Provider):
 
         keys = KeyStore(site.home)
         budget = budget_of(site.home, NAME, token)
-        http = Http(secrets.endpoint(site.environ), token, budget=budget)
+        log = exchange_log(site.home, NAME, token, site.environ, time.time)
+        http = Http(secrets.endpoint(site.environ), token, budget=budget, log=log)
         api = JobsApi(http, secrets.namespace(site.environ))
         compute = HuggingFaceCompute(
             api,

@@ -28,6 +28,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.core.text import one_line
+from trmcloud.io.exchanges import ExchangeLog
 from trmcloud.ports.compute import ThrottledError, TransientError
 
 USER_AGENT = "trmcloud"
@@ -111,6 +112,7 @@ class Http:
         transport: httpx.BaseTransport | None = None,
         bound_s: float = READ_BOUND_S,
         budget: RequestBudget | None = None,
+        log: ExchangeLog | None = None,
     ) -> None:
         headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
         try:
@@ -124,7 +126,7 @@ class Http:
         self.now = now
         self.sleep = sleep
         self._bound_s = bound_s
-        self._budget = budget
+        self._budget, self._log = budget, log
         self._client = httpx.Client(
             headers=headers,
             timeout=httpx.Timeout(REQUEST_S, connect=CONNECT_S),
@@ -158,13 +160,31 @@ class Http:
             waited_s = self._budget.take(priority, most_s, self.where(method, url))
             timeout_s = max(1.0, timeout_s - waited_s)
         self.requests += 1
-        response = self._client.request(
-            method,
-            url,
-            params=dict(params) if params else None,
-            json=body,
-            timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
-        )
+        began = self.now()
+        try:
+            response = self._client.request(
+                method,
+                url,
+                params=dict(params) if params else None,
+                json=body,
+                timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
+            )
+        except httpx.HTTPError as error:
+            if self._log is not None:
+                asked = str(httpx.URL(url, params=dict(params or {})))
+                took_s = self.now() - began
+                self._log.record(method, asked, body=body, error=error, took_s=took_s)
+            raise
+        if self._log is not None:
+            self._log.record(
+                method,
+                str(response.request.url),
+                body=body,
+                status=response.status_code,
+                headers=response.headers,
+                answer=response.content,
+                took_s=self.now() - began,
+            )
         date = response.headers.get("Date")
         if date:
             try:
@@ -274,6 +294,9 @@ class Http:
             raise TransientError(
                 f"RunPod's log cannot be read: {error}", where=where, next_step=_OUTAGES
             ) from None
+        if self._log is not None:
+            asked = str(httpx.URL(url, params=dict(params)))
+            self._log.record("GET", asked, status=200, answer=bytes(received[:STREAM_BYTES]))
         text = bytes(received[:STREAM_BYTES]).decode("utf-8", "replace")
         return re.split(r"\r\n|\n|\r", text)
 

@@ -45,6 +45,7 @@ class RunPod(Provider):
         from trmcloud.adapters.request_budget import budget_of
         from trmcloud.adapters.ssh.keys import KeyStore
         from trmcloud.adapters.ssh.link import SshPodLink
+        from trmcloud.io.exchanges import exchange_log
         from trmcloud.providers.runpod.account import RunPodGraphql
         from trmcloud.providers.runpod.api import RunPodApi
         from trmcloud.providers.runpod.compute import RunPodCompute, RunPodVolumes
@@ -54,7 +55,8 @@ class RunPod(Provider):
         keys = KeyStore(site.home)
         # Its answers say which limits hold; without a word of them none does.
         budget = budget_of(site.home, NAME, key, unlimited_unless_told=True)
-        http = Http(key, budget=budget)
+        log = exchange_log(site.home, NAME, key, site.environ, time.time)
+        http = Http(key, budget=budget, log=log)
         api = RunPodApi(http, secrets.api_base(site.environ))
         compute = RunPodCompute(
             api,

@@ -44,7 +44,8 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.text import one_line
-from trmcloud.io.requests import pause_s, send
+from trmcloud.io.exchanges import ExchangeLog, send_recorded
+from trmcloud.io.requests import pause_s
 from trmcloud.ports.compute import ThrottledError, TransientError
 from trmcloud.providers.vast.secrets import ENV_KEY
 
@@ -112,6 +113,7 @@ class VastApi:
         sleep: Callable[[float], None] = time.sleep,
         bound_s: float = READ_BOUND_S,
         budget: RequestBudget | None = None,
+        log: ExchangeLog | None = None,
     ) -> None:
         if not key.isascii() or not key.isprintable() or " " in key:
             raise AuthError(
@@ -120,7 +122,7 @@ class VastApi:
             )
         self._key, self._base = key, base.rstrip("/")
         self.now, self.sleep, self._bound_s = now, sleep, bound_s
-        self._budget = budget
+        self._budget, self._log = budget, log
 
     @property
     def key(self) -> str:
@@ -228,8 +230,8 @@ class VastApi:
             raise ProviderError("vast.ai names no place for this log", next_step="ask again")
         request = urllib.request.Request(url, headers={"User-Agent": USER_AGENT})
         try:  # it lies in a bucket: our key is not sent there
-            with send(request, REQUEST_S) as answer:
-                return answer.read(MAX_LOG_BYTES).decode("utf-8", "replace")
+            content, _ = send_recorded(self._log, request, REQUEST_S, MAX_LOG_BYTES, self.now)
+            return content.decode("utf-8", "replace")
         except (OSError, ValueError, HTTPException) as error:
             raise ProviderError(f"the log is not there yet: {self.clean(str(error))}") from None
 
@@ -338,10 +340,9 @@ class VastApi:
             headers["Content-Type"] = "application/json"
         request = urllib.request.Request(url, data=data, headers=headers, method=method)
         try:
-            with send(request, timeout_s) as answer:
-                content = answer.read(MAX_BYTES)
-                if self._budget is not None:
-                    self._budget.learn(None, None)
+            content, _ = send_recorded(self._log, request, timeout_s, MAX_BYTES, self.now)
+            if self._budget is not None:
+                self._budget.learn(None, None)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refused(error, where) from None

@@ -44,13 +44,15 @@ class Vast(Provider):
         from trmcloud.adapters.request_budget import budget_of
         from trmcloud.adapters.ssh.keys import KeyStore
         from trmcloud.adapters.ssh.link import SshPodLink
+        from trmcloud.io.exchanges import exchange_log
         from trmcloud.providers.vast.api import VastApi
         from trmcloud.providers.vast.compute import VastCompute
         from trmcloud.providers.vast.create import boot_payload
 
         keys = KeyStore(site.home)
         budget = budget_of(site.home, NAME, key)
-        api = VastApi(key, secrets.api_base(site.environ), budget=budget)
+        log = exchange_log(site.home, NAME, key, site.environ, time.time)
+        api = VastApi(key, secrets.api_base(site.environ), budget=budget, log=log)
         compute = VastCompute(
             api,
             keys.for_pod,

@@ -7,7 +7,7 @@ the end at what it was billed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
@@ -40,8 +40,8 @@ class MoneyJudge:
         self.world, self.fail = world, fail
         self.worst = WorstOverrun()
         self.account_cap: Usd | None = None
-        self.lowered: dict[str, int] = {}
-        """By run whose money was given to another one: the micro-dollars that it may cost since."""
+        self.most: Mapping[str, int] = {}
+        """By run whose money was given to another one: the micro-dollars that it may cost."""
 
     def _pods_of(self, run_id: str) -> list[RentedMachine]:
         return [
@@ -63,7 +63,7 @@ class MoneyJudge:
             quantum_s = rented.account.habits.least_billed_s
             allowed += ceil(max(quantum_s, 2.0) * rented.hourly_micros / 3600)
             exposed += rented.exposed_micros + rented.dear_micros
-        most = min(run.cap.micros, self.lowered.get(run_id, run.cap.micros))
+        most = min(run.cap.micros, self.most.get(run_id, run.cap.micros))
         over = bill - most - allowed
         if over > 0:
             self.worst.over_exposed_micros = max(self.worst.over_exposed_micros, over)

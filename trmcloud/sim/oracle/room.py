@@ -22,6 +22,8 @@ class RoomJudge:
     ) -> None:
         self.world, self.undecidable, self.fail = world, undecidable, fail
         self.lowering = self.lowered = 0
+        self.most: dict[str, int] = {}
+        """By run whose money was given to another one: the micro-dollars that it may cost since."""
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -56,12 +58,12 @@ class RoomJudge:
         if rented is not None and not rented.ended and not wrong:
             if not rented.lowered_s:
                 self.fail("I1", f"{run.run_id} gives its money, and {rented.pod_id} knows nothing")
-            need = rented.micros(now)
-            need += (max(0.0, rented.due_at - now)) * rented.hourly_micros / 3600
+            rest_s = max(0.0, rented.due_at - now)
+            need = rented.micros(now) + rest_s * rented.hourly_micros / 3600
             if event.amount.micros + rented.hourly_micros / 3600 + 2 < need:
                 self.fail("I1", f"{run.run_id} keeps {event.amount}, its pod may cost {need / 1e6}")
-        self.world.check.money.lowered[run.run_id] = run.settled.micros + event.amount.micros
+        self.most[run.run_id] = run.settled.micros + event.amount.micros
 
     def on_reserved(self, run: RunState) -> None:
         """What it holds from here was granted anew."""
-        self.world.check.money.lowered.pop(run.run_id, None)
+        self.most.pop(run.run_id, None)
