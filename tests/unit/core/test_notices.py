@@ -297,12 +297,12 @@ def test_a_slow_machine_is_told_of_once_whoever_finds_it() -> None:
     numbers = (40, 0.5, 0.49, 0.52, 0.35, 5.0, 4.9, 5.1)
     paced = ev.PaceMeasured(1, "fast", *numbers, Usd(12), 900, step=47, slow=slow)
     book.add("r1", paced)
-    found = [n for n in book.due(after=0) if n.kind is NoticeKind.TROUBLE]
+    found = tuple(n for n in book.due(after=0) if n.kind is NoticeKind.TROUBLE)
     by_rule = book.due(
         after=0, symptoms=(TrainingFinding("r1", "fast", "slower_than_planned", 90),)
     )
     assert tails(found) == ["r1/g1/trouble/fast/slower_than_planned"]
-    assert tails([n for n in by_rule if n.kind is NoticeKind.TROUBLE]) == tails(found)
+    assert tails(tuple(n for n in by_rule if n.kind is NoticeKind.TROUBLE)) == tails(found)
     assert "slower than planned" in words_of(found[0])["title"]
     book.add("r1", replace(paced, phase="extreme", slow=None))
     assert [n.id for n in book.due(after=0) if n.kind is NoticeKind.TROUBLE] == [found[0].id]
