@@ -262,6 +262,15 @@ def test_steps_that_would_have_taken_longer_than_the_machine_lives_are_not_belie
     assert (event.slow, event.follows) == (None, ""), "a lie does not stop a run"
 
 
+def test_what_a_machine_says_of_itself_is_cut_and_one_line() -> None:
+    plan = planned()
+    event = measured(plan, pace(plan, 40.0, torch="2.9\n\x1b[2J" + "x" * 999, board="\u202e" * 99))
+    assert "\n" not in event.torch
+    assert "\x1b" not in event.torch
+    assert len(event.torch) <= 80
+    assert event.board == ""
+
+
 def test_steps_of_other_work_are_compared_with_nothing() -> None:
     plan = planned(STOP)
     event = measured(plan, pace(plan, 60.0, tokens=7))

@@ -23,6 +23,7 @@ from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
 from trmcloud.core.spec.spec import CONTINUE, MOVE, STOP
+from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.pace import StepPace
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _LOOKS_S = 120.0
 """Between a machine's clock and ours."""
 _S_PER_HOUR = 3600.0
+_MOST_CHARS = 80
+"""Of what a machine says of itself."""
 
 
 def phase_to_time(run: RunState, plan: Plan, report: AgentReport | None) -> PhasePlan | None:
@@ -86,9 +89,9 @@ def pace_events(
         steps_fit=found.steps_fit,
         step=told.step,
         tokens=told.tokens,
-        torch=told.torch,
-        board=told.board,
-        code=told.code,
+        torch=one_line(told.torch)[:_MOST_CHARS],
+        board=one_line(told.board)[:_MOST_CHARS],
+        code=one_line(told.code)[:_MOST_CHARS],
         doubt=doubt,
         slow=slow,
         follows=follows,
