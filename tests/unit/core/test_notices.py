@@ -288,6 +288,26 @@ def test_what_is_wrong_with_a_training_is_told_by_its_rule() -> None:
     assert found[0].facts["mended"] is False
 
 
+def test_a_slow_machine_is_told_of_once_whoever_finds_it() -> None:
+    book = Book()
+    book.rent()
+    slow = make_reason(
+        ReasonKind.SLOWER_THAN_PLANNED, pace="0.5 s", limit="0.4 s", more_s=60.0, more_usd=Usd(2)
+    )
+    numbers = (40, 0.5, 0.49, 0.52, 0.35, 5.0, 4.9, 5.1)
+    paced = ev.PaceMeasured(1, "fast", *numbers, Usd(12), 900, step=47, slow=slow)
+    book.add("r1", paced)
+    found = tuple(n for n in book.due(after=0) if n.kind is NoticeKind.TROUBLE)
+    by_rule = book.due(
+        after=0, symptoms=(TrainingFinding("r1", "fast", "slower_than_planned", 90),)
+    )
+    assert tails(found) == ["r1/g1/trouble/fast/slower_than_planned"]
+    assert tails(tuple(n for n in by_rule if n.kind is NoticeKind.TROUBLE)) == tails(found)
+    assert "slower than planned" in words_of(found[0])["title"]
+    book.add("r1", replace(paced, phase="extreme", slow=None))
+    assert [n.id for n in book.due(after=0) if n.kind is NoticeKind.TROUBLE] == [found[0].id]
+
+
 # -- what agents report --------------------------------------------------------------------------
 def test_agent_and_controller_tell_the_same_facts_by_the_same_ids() -> None:
     ended = replace(

@@ -40,6 +40,7 @@ from trmcloud.core.control.pace import (
     measured_pace,
     pace_events,
     phase_to_time,
+    planned_step_s,
     slowness,
 )
 from trmcloud.core.control.reason import ReasonKind
@@ -262,6 +263,15 @@ def test_steps_that_would_have_taken_longer_than_the_machine_lives_are_not_belie
     assert (event.slow, event.follows) == (None, ""), "a lie does not stop a run"
 
 
+def test_what_a_machine_says_of_itself_is_cut_and_one_line() -> None:
+    plan = planned()
+    event = measured(plan, pace(plan, 40.0, torch="2.9\n\x1b[2J" + "x" * 999, board="\u202e" * 99))
+    assert "\n" not in event.torch
+    assert "\x1b" not in event.torch
+    assert len(event.torch) <= 80
+    assert event.board == ""
+
+
 def test_steps_of_other_work_are_compared_with_nothing() -> None:
     plan = planned(STOP)
     event = measured(plan, pace(plan, 60.0, tokens=7))
@@ -401,3 +411,38 @@ def test_a_small_plan_under_a_large_budget_is_stopped_by_its_pace_and_not_by_the
     [only] = pace_events(running(plain), plain, phase, told, AT + 600.0)
     assert isinstance(only, ev.PaceMeasured)
     assert only.slow == first.slow, "by default the cost is said, and a notification sent"
+
+
+def test_a_command_is_compared_with_its_probe_and_a_few_percent_are_not_slow() -> None:
+    made = planned(STOP)
+    phase = replace(
+        made.candidates[0].phases[0],
+        step_s=Interval(0.0, 0.0, 0.0),
+        seconds=Interval(99_000.0, 100_000.0, 101_000.0),
+    )
+    plan = replace(made, candidates=tuple(replace(c, phases=(phase,)) for c in made.candidates))
+    run = running(plan)
+    heard = report(1, phases=(PhaseReport("fast", PhaseState.RUNNING, attempts=1),))
+    assert phase_to_time(run, plan, heard) == phase
+    assert planned_step_s(phase).p50 == pytest.approx(100.0)
+    now = AT + 3 * HOUR_S
+    few, many = pace(plan, 104.0, tokens=0), pace(plan, 106.0, tokens=0)
+    within = replace(
+        plan, candidates=tuple(replace(c, within_budget=False) for c in plan.candidates)
+    )
+    [event] = pace_events(run, within, phase, few, now)
+    assert isinstance(event, ev.PaceMeasured)
+    assert event.slow is None
+    assert len(pace_events(run, within, phase, many, now)) == 2
+    unknown = replace(phase, seconds=phase.step_s)
+    plan = replace(plan, candidates=tuple(replace(c, phases=(unknown,)) for c in plan.candidates))
+    assert phase_to_time(running(plan), plan, heard) is None, "nothing to compare it with"
+
+
+def test_a_slow_machine_left_behind_says_nothing_of_the_next_one() -> None:
+    plan = planned(MOVE)
+    run = apply(running(plan), *follow(plan, pace(plan, 72.0)), at=AT + HOUR_S)
+    assert leaves_slow_machine(run)
+    later = replace(run, generations=(replace(run.generations[0], number=2),))
+    assert measured_pace(later) is None
+    assert not leaves_slow_machine(later)

@@ -6,12 +6,13 @@ from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.text import duration
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.pace import planned_step_s
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.spec.plan import Candidate, PhasePlan
 from trmcloud.core.spec.spec import CONTINUE, MOVE, STOP
 
 _FOLLOWS = {
-    STOP: "the run stops here with a checkpoint saved (outcome stopped, exit code 21)",
+    STOP: "the run lands now, and what it has saved is kept (outcome stopped, exit code 21)",
     MOVE: "the run moves to another machine where the rest costs less there",
     CONTINUE: "the run continues; --if-slow stop or move, and trmcloud stop, do otherwise",
 }
@@ -37,7 +38,8 @@ def _words(run: RunState, pace: ev.PaceMeasured) -> str:
     phase = _phase(candidate, pace)
     told = f"{pace.step_s:.3g} s a step over {pace.steps} steps"
     if phase is not None:
-        told += f" (planned {phase.step_s.p10:.3g} to {phase.step_s.p90:.3g})"
+        planned = planned_step_s(phase)
+        told += f" (planned {planned.p10:.3g} to {planned.p90:.3g})"
     told += f": {_hours(pace.hours)} ({_hours(pace.least_hours)} to {_hours(pace.most_hours)})"
     told += f", {pace.usd}"
     if candidate is not None:
@@ -49,8 +51,8 @@ def _words(run: RunState, pace: ev.PaceMeasured) -> str:
 
 def pace_mark(pace: ev.PaceMeasured) -> str:
     """A mark of the page's timeline."""
-    told = f"its trainer measured {pace.step_s:.3g} s a step,"
-    told += f" {_hours(pace.hours)} and {pace.usd} in all"
+    whole = f"{_hours(pace.hours)} and {pace.usd} in all"
+    told = f"its trainer measured {pace.step_s:.3g} s a step, {whole}"
     if pace.doubt is not None:
         return f"{told}; not believed: {sentence(pace.doubt)}"
     return told if pace.slow is None else f"{told}; {sentence(pace.slow)}"

@@ -66,8 +66,8 @@ SENTENCES: Mapping[ReasonKind, str] = {
     ),
     _Kind.OTHER_BOARD: "{found} in place of {planned}",
     _Kind.SLOWER_THAN_PLANNED: (
-        "slower than planned: {pace} a step, and the plan's P90 is {limit}; {more_s} and {more_usd}"
-        " more than its P50"
+        "slower than planned: {pace} a step, and {limit} at most was planned; {more_s} and"
+        " {more_usd} more than the plan's P50"
     ),
     _Kind.NO_LONGER_FITS: (
         "at {pace} a step {fit} of {steps} steps fit before the soft stop; all of them would take"

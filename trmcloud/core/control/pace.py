@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trmcloud.core.catalog.hardware import LOCAL, least_step_s
+from trmcloud.core.contract.pace import TOLERANCE
 from trmcloud.core.contract.pod_contract import PhaseState
 from trmcloud.core.contract.supervisor import REPRICED_P90
 from trmcloud.core.control import events as ev
@@ -22,14 +23,17 @@ from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
 from trmcloud.core.spec.spec import CONTINUE, MOVE, STOP
+from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.pace import StepPace
     from trmcloud.core.contract.pod_contract import AgentReport
 
 _LOOKS_S = 120.0
-"""Between a machine's clock and ours, and for a report that came before its agent was on record."""
+"""Between a machine's clock and ours."""
 _S_PER_HOUR = 3600.0
+_MOST_CHARS = 80
+"""Of what a machine says of itself."""
 
 
 def phase_to_time(run: RunState, plan: Plan, report: AgentReport | None) -> PhasePlan | None:
@@ -44,9 +48,17 @@ def phase_to_time(run: RunState, plan: Plan, report: AgentReport | None) -> Phas
     timed = {(pace.generation, pace.phase) for pace in run.paces}
     phases = plan.candidate(generation.candidate_id).phases
     phase = next((phase for phase in phases if phase.name == name), None)
-    if phase is None or (generation.number, name) in timed or phase.step_s.p50 <= 0:
+    if phase is None or (generation.number, name) in timed or planned_step_s(phase).p50 <= 0:
         return None
     return phase
+
+
+def planned_step_s(phase: PhasePlan) -> Interval:
+    """Return the planned seconds of a step; of a command those of its probe. Zero: not known."""
+    steps = phase.settings.steps
+    if phase.step_s.p50 > 0 or steps <= 0:
+        return phase.step_s
+    return phase.seconds.scaled(1 / steps)
 
 
 def pace_events(
@@ -69,7 +81,7 @@ def pace_events(
         step_s=told.step_s,
         fast_s=told.fast_s,
         slow_s=told.slow_s,
-        planned_s=phase.step_s.p50,
+        planned_s=planned_step_s(phase).p50,
         hours=found.hours.p50,
         least_hours=found.hours.p10,
         most_hours=found.hours.p90,
@@ -77,9 +89,9 @@ def pace_events(
         steps_fit=found.steps_fit,
         step=told.step,
         tokens=told.tokens,
-        torch=told.torch,
-        board=told.board,
-        code=told.code,
+        torch=one_line(told.torch)[:_MOST_CHARS],
+        board=one_line(told.board)[:_MOST_CHARS],
+        code=one_line(told.code)[:_MOST_CHARS],
         doubt=doubt,
         slow=slow,
         follows=follows,
@@ -109,8 +121,8 @@ def why_impossible(
         if told.step_s < least_s:
             limit = _seconds(least_s)
             return make_reason(ReasonKind.FASTER_THAN_PEAK, pace=_seconds(told.step_s), limit=limit)
-    since = generation.agent_at if generation.agent_at is not None else generation.intended_at
-    passed_s = max(0.0, max(now, run.updated_at) - since) + _LOOKS_S
+    # Since it was asked for: its agent may have been heard long after it began.
+    passed_s = max(0.0, max(now, run.updated_at) - generation.intended_at) + _LOOKS_S
     if told.steps * told.step_s > passed_s:
         whole_s = float(told.steps * told.step_s)
         return make_reason(ReasonKind.SLOWER_THAN_TIME, steps_s=whole_s, passed_s=float(passed_s))
@@ -125,8 +137,11 @@ def why_slow(
     more_s = float(max(0.0, found.hours.p50 - candidate.hours.p50) * _S_PER_HOUR)
     more_usd = max(ZERO, found.usd - candidate.cost_p50)
     pace = _seconds(told.step_s)
-    if told.step_s > phase.step_s.p90:
-        limit = _seconds(phase.step_s.p90)
+    planned = planned_step_s(phase)
+    # A probe of this machine leaves a range that is narrower than what a pace is measured to.
+    most_s = max(planned.p90, (1 + TOLERANCE) * planned.p50)
+    if told.step_s > most_s:
+        limit = _seconds(most_s)
         kind = ReasonKind.SLOWER_THAN_PLANNED
         return make_reason(kind, pace=pace, limit=limit, more_s=more_s, more_usd=more_usd)
     if not found.fits and _was_to_fit(plan, candidate):
@@ -180,7 +195,7 @@ def _forecast(
     """The plan's P50, with the steps and evaluations of this phase and of those after it at the
     measured pace; their range is the scatter of one machine. What the clock ends takes as long as
     it was planned to."""
-    ratio = told.step_s / phase.step_s.p50
+    ratio = told.step_s / planned_step_s(phase).p50
     open_phases = phases_to_run(run, candidate)
     names = [each.name for each in open_phases]
     rest = open_phases[names.index(phase.name) :] if phase.name in names else (phase,)

@@ -267,9 +267,9 @@ class RunSpec:
     def moves_if_slow(self) -> bool:
         """Whether it moves where its machine is slow: as with ``move_if``, one rented machine, a
         bucket that pods use themselves, and work of known length."""
-        can = self.pod_uploads and self.hardware != "local" and self.nodes == 1
-        known = not (self.fills or self.hours or self.command is not None)
-        return self.if_slow == MOVE and can and known
+        if self.if_slow != MOVE or not self.pod_uploads or self.hardware == "local":
+            return False
+        return self.nodes == 1 and not (self.fills or self.hours or self.command is not None)
 
     @property
     def may_move(self) -> bool:
