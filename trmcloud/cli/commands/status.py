@@ -45,7 +45,7 @@ def status(
             print(f"damaged: {hurt_line(hurt)}")
         if trouble := context.backup_trouble():
             print(trouble, file=sys.stderr)
-    wanted = ()
+    wanted: tuple[tuple[str, str], ...] = ()
     if tag:
         from trmcloud.app.labels import parse_tags
 
