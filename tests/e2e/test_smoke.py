@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents import lines_in
 from tests.e2e.rented import skip_without_pods
 from tests.e2e.runpod_user import LAUNCH, RentedUser
 from tests.e2e.user import IMPATIENT, User, until
@@ -249,6 +250,11 @@ def test_offers_that_all_refuse_are_tried_in_turn_and_nothing_is_held(
     assert float(run.reserved) == 0.0
     assert paper.control.world.all_pods() == []
     assert "smoke run" in user.refused("resume", run.run_id, code=8)
+    out, _ = ended(smoke(user, "1", "-y", "--json"), 11)
+    *steps, failure = lines_in(out)
+    assert {step["schema"] for step in steps} == {"smoke-step/1"}
+    assert [(step["code"], step["passed"]) for step in steps][-1] == ("rent", False)
+    assert (failure["schema"], failure["code"]) == ("error/1", "provider")
 
 
 def test_what_cannot_be_meant_is_refused(user: User) -> None:

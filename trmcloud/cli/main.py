@@ -205,6 +205,10 @@ def main(arguments: list[str] | None = None) -> None:
     forgive_streams()
     typed = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in (typed[: typed.index("--")] if "--" in typed else typed)
+    if as_json:
+        from trmcloud.cli.views import json_output
+
+        json_output.begin()
     try:
         try:
             code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)
