@@ -177,8 +177,9 @@ def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
         "guard-elsewhere": "absent",
     }
     assert time.time() - layers["agent"]["heard_at"] < 30
-    assert shown["max_overspend_usd"] == 0.0
-    assert "while this controller lives" in shown["max_overspend"]
+    assert shown["max_overspend_usd"] == "0"
+    said = {each["code"]: each["message"] for each in shown["notes"]}
+    assert "while this controller lives" in said["max_overspend"]
 
     note = {"at": time.time(), "host": "a-server:1", "every_s": 300.0, "reached": ["runpod"]}
     (user.home / "guard.json").write_text(json.dumps(note))
@@ -226,7 +227,7 @@ def test_what_cannot_be_rented_is_told_before_anything_is_reserved(
     smoke_run = ("smoke", "--max-usd", "1")
     user.refused(*smoke_run, code=2)  # nobody to ask
     paper.control.set(no_capacity=["*"])
-    assert "no single GPU in stock" in user.fails(*smoke_run, "-y", code=11)
+    assert "no single GPU in stock" in user.fails(*smoke_run, "-y", code=75)
     paper.control.reset()
     paper.control.set_balance(0.0)
     user.fails(*smoke_run, "-y", code=14)
