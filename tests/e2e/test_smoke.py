@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -176,7 +177,8 @@ def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
         "prepaid": "armed",
         "guard-elsewhere": "absent",
     }
-    assert time.time() - layers["agent"]["heard_at"] < 30
+    heard_at = datetime.fromisoformat(layers["agent"]["heard_at"]).timestamp()
+    assert time.time() - heard_at < 30
     assert shown["max_overspend_usd"] == "0"
     said = {each["code"]: each["message"] for each in shown["notes"]}
     assert "while this controller lives" in said["max_overspend"]
