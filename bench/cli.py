@@ -1,4 +1,5 @@
-"""How long commands take as whole processes in an empty home, against an empty Typer app."""
+"""How long commands and presses of Tab take as whole processes in an empty home, against an empty
+Typer app."""
 
 from __future__ import annotations
 
@@ -30,4 +31,20 @@ def run() -> list[Row]:
             )
             detail = f"{ours * 1000:.0f} ms against {theirs * 1000:.0f} ms"
             rows.append(Row(name, ratio, target, "lower", "×", detail))
+        for words in ("st", "launch local --re", "launch 8xH", "stop "):
+            ratio, ours, theirs = paired_ratio(
+                [_ENTRY], [sys.executable, _EMPTY], environment=environment | _completes(words)
+            )
+            detail = f"{ours * 1000:.0f} ms against {theirs * 1000:.0f} ms"
+            rows.append(Row(f"Tab after trmcloud {words}", ratio, 1.2, "lower", "×", detail))
     return rows
+
+
+def _completes(words: str) -> dict[str, str]:
+    """What bash sets for both apps when Tab is pressed after ``words``."""
+    return {
+        "_TRMCLOUD_COMPLETE": "complete_bash",
+        f"_{Path(_EMPTY).name}_COMPLETE".upper(): "complete_bash",
+        "COMP_WORDS": f"app {words}",
+        "COMP_CWORD": str(words.count(" ") + 1),
+    }

@@ -455,7 +455,8 @@ class LaunchRequest:
     idempotency_key: str = option(
         "--idempotency-key", "",
         "Launch once: a second launch with this key gives the run of the first, and rents nothing.",
-        "launch run", _LEAVING, metavar="KEY", place="", beside_a_plan=True,
+        "launch run resume", _LEAVING, metavar="KEY", place="", beside_a_plan=True,
+        but={"resume": {"help": "Resume once: the same key again rents nothing."}},
     )
     typed: tuple[str, ...] = ()
     """Those of these names that stood on the command line itself."""

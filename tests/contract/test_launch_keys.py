@@ -39,8 +39,25 @@ def test_a_key_names_one_run_for_good(path: Path) -> None:
     with pytest.raises(KeyUsed):
         launch(path, "r-cccccc", name="second", key="k1")
     (run,) = ledger_at(path).read().runs.values()
-    said = (run.run_id, run.name, run.tags, run.key, run.request)
-    assert said == ("r-aaaaaa", "first", (("team", "a"),), "k1", "0" * 64)
+    said = (run.run_id, run.name, run.tags, run.key, run.keys)
+    assert said == ("r-aaaaaa", "first", (("team", "a"),), "k1", {"k1": "0" * 64})
+
+
+def test_a_run_is_reopened_once_for_a_key(path: Path) -> None:
+    epoch = launch(path, "r-aaaaaa", key="k1")
+    ledger = ledger_at(path)
+    for _ in range(2):
+        ledger.append("r-aaaaaa", epoch, [ev.Closed(Outcome.NOT_STARTED.value)], AT + 1)
+        with pytest.raises(KeyUsed):
+            ledger.reopen_run("r-aaaaaa", ev.Reopened(Usd(10), key="k1"), Usd(1), WHO, AT + 2)
+        reopened = ev.Reopened(Usd(10), key="k2", request="1" * 64)
+        if "k2" in ledger.read().runs["r-aaaaaa"].keys:
+            with pytest.raises(KeyUsed):
+                ledger.reopen_run("r-aaaaaa", reopened, Usd(1), WHO, AT + 2)
+        else:
+            epoch = ledger.reopen_run("r-aaaaaa", reopened, Usd(1), WHO, AT + 2)
+    (run,) = ledger.read().runs.values()
+    assert (run.key, set(run.keys)) == ("k1", {"k1", "k2"})
 
 
 def test_a_name_is_one_live_runs(path: Path) -> None:

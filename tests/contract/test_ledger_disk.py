@@ -28,6 +28,7 @@ from tests.contract.ledger_file import (
     ledger_at,
     open_run,
 )
+from tests.documents import document_in
 from tests.plans import a_candidate, plan_json
 from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
@@ -470,8 +471,9 @@ def test_a_run_that_no_backup_has_is_settled_by_hand(home: Path) -> None:
         backup.unlink()
     assert command("ledger", "restore", "--yes")[0] == 3
     assert command("ledger", "settle", "r9", "2")[0] == 3
-    code, said = command("ledger", "settle", "r1", "2")
-    assert (code, said) == (0, "r1: counted as $2.00\n")
+    code, said = command("ledger", "settle", "r1", "2", "--json")
+    assert code == 0
+    assert document_in(said)["cost_usd"] == "2"
     line = json.loads(command("budget", "show", "--json")[1])["budgets"][0]
     assert (line["settled_usd"], line["reserved_usd"]) == ("2", "0")
 
@@ -496,9 +498,9 @@ def append_cap(path: Path) -> None:
 def test_it_asks_before_it_replaces(home: Path) -> None:
     assert command("ledger", "restore")[0] == 2, "a whole ledger is not replaced"
     assert command("ledger", "restore", "1")[0] == 2, "not a terminal"
-    code, said = command("ledger", "restore", "1", "--yes")
+    code, said = command("ledger", "restore", "1", "--yes", "--json")
     assert code == 0
-    assert "nothing was lost" in said
+    assert (document_in(said)["backup"], document_in(said)["complete"]) == (1, True)
 
 
 def test_check_reads_pages_that_only_writes_meet(home: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_balance_that_cannot_be_read_is_a_line_and_no_refusal(
     out = renter.run(*PLAN, *AT_RUNPOD, *BIG, *renter.data)
     assert balance_line(out).startswith("balance: not read: RunPod")
     renter.standin.control.set(no_capacity=["*"])
-    code = Outcome.NOT_STARTED.exit_code
+    code = Outcome.NO_MACHINE.exit_code
     out = renter.run(*LAUNCH, *BIG, *renter.data, *ACCEPT, code=code)
     assert "balance" in out
     assert renter.creates() >= 1

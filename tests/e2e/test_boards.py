@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.test_boards import kept_offline
+from tests.documents import document_in
 from tests.e2e.user import LAUNCH, User, until
 from tests.standins.loopback import free_port
 
@@ -21,10 +22,11 @@ CANARY = "wandb-canary-" + "7" * 27
 def test_tensorboard_shows_a_run_under_the_names_that_its_users_know(owner: User) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard`")
     run, port = owner.only_run(), free_port()
-    process = owner.start("tensorboard", run.run_id, "--port", str(port))
+    process = owner.start("tensorboard", run.run_id, "--port", str(port), "--json")
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == f"http://127.0.0.1:{port}  (Ctrl-C ends it)\n"
+        serving = document_in(process.stdout.readline())
+        assert (serving["url"], serving["run"]) == (f"http://127.0.0.1:{port}", run.run_id)
         path = "/data/plugin/scalars/scalars?run=fast&tag=train%2Fthroughput"
 
         def shown() -> bool:

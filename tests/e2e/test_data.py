@@ -157,6 +157,8 @@ def test_check_says_what_is_wrong_with_which_file(reader: User, host: DataHost) 
     found = load_data_set("fineweb-edu")
     first, last = [f"{SETS}/{name}" for name in (next(found.shard_names()), "shard_01821.parquet")]
     host.files[last] = host.files[first]
+    checked = reader.json("data", "check", "fineweb-edu", "--json")
+    assert (checked["passed"], len(checked["checks"])) == (True, 3)
     good = reader.run("data", "check", "fineweb-edu")
     assert good.count("✔") == 3
     assert "column 'text'" in good
@@ -179,8 +181,8 @@ def test_a_token_goes_to_its_host_alone(reader: User, host: DataHost) -> None:
 
 
 def test_a_damaged_folder_is_told(reader: User) -> None:
-    out = reader.run("data", "get", "fineweb-edu", "--recipe", "trm-tiny", "--tokens", "20000")
-    folder = Path(out.split()[-1])
+    get = ("data", "get", "fineweb-edu", "--recipe", "trm-tiny", "--tokens", "20000", "--json")
+    folder = Path(reader.json(*get)["folder"])
     assert "✘" not in reader.run("data", "check", str(folder))
     shard = folder / "shard-00000.bin"
     content = bytearray(shard.read_bytes())

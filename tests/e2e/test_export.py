@@ -74,8 +74,9 @@ def test_a_script_makes_its_named_data_where_it_runs(tmp_path: Path) -> None:
     host = web_corpus.put_on(DataHost(), tmp_path / "corpus")
     with serving(host):
         user.environment |= host.environment
-        said = user.run("export", "local", *tiny, *named, "-o", "train.sh")
-        assert f"pinned to commit {host.commit}" in said
+        made = user.json("export", "local", *tiny, *named, "-o", "train.sh", "--json")
+        assert made["files"] == ["train.sh"]
+        assert any(f"pinned to commit {host.commit}" in each["message"] for each in made["notes"])
         host.requests.clear()
         bare = {"PATH": os.environ["PATH"], "HOME": str(empty), "PYTHON": sys.executable}
         ended = subprocess.run(

@@ -98,6 +98,41 @@ def test_a_followed_launch_is_lines_and_ends_with_the_run(user: User) -> None:
     assert (ended["schema"], ended["state"], ended["steps"]) == ("run/1", "finished", 30)
     assert "finished: every step was trained" in err, "words for people are on stderr"
 
+    *_, again = lines_in(user.run("attach", ended["run"], "--json"))
+    assert (again["schema"], again["run"], again["state"]) == ("run/1", ended["run"], "finished")
+    more = ("resume", ended["run"], "--budget", "2", "--set", "steps=60")
+    keyed = (*more, "--idempotency-key", "again-1", "--json")
+    resumed, *_, ended = lines_in(user.run(*keyed))
+    assert (resumed["schema"], resumed["cap_usd"]) == ("launch/1", "2")
+    assert (ended["state"], ended["steps"]) == ("finished", 60)
+    over = user.json(*keyed)
+    assert (over["existing"], over["run"], over["state"]) == (True, ended["run"], "finished")
+    assert len(user.only_run().generations) == 2
+
+
+def test_a_command_of_ones_own_prints_lines_too(in_project: User) -> None:
+    assert in_project.cwd is not None
+    (in_project.cwd / "train.py").write_text("print('val_loss 1.0')\n")
+    words = ("run", "local", "--rate", "3.60", "--budget", "0.10", "-y", "--json")
+    out = in_project.run(*words, "--", "python3", "train.py", "--json", code=30)
+    launched, *_, ended = lines_in(out)
+    assert (launched["schema"], launched["recipe"]) == ("launch/1", "command")
+    assert (ended["schema"], ended["state"], ended["best"]) == ("run/1", "finished", None)
+
+
+@pytest.mark.parametrize("words", [("ui", "--port", "0")], ids=" ".join)
+def test_a_server_says_in_a_line_where_it_answers(user: User, words: tuple[str, ...]) -> None:
+    pytest.importorskip("uvicorn", reason="the extra `ui`")
+    process = user.start(*words, "--json")
+    try:
+        assert process.stdout is not None
+        serving = document_in(process.stdout.readline())
+        assert (serving["schema"], serving["of"], serving["run"]) == ("serving/1", "page", None)
+        assert serving["url"].startswith("http://127.0.0.1:")
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
 
 def test_a_launch_that_was_killed_before_it_rented_is_gone_on_with(user: User) -> None:
     words = (*LAUNCH, "--steps", "30", "--budget", "1", "--idempotency-key", "job-1", "--json")

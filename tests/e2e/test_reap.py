@@ -74,14 +74,16 @@ def test_the_guard_shows_what_it_writes_and_takes_it_out_again(user: User) -> No
     assert entry in shown
     assert entry.startswith("*/7 * * * * ")
     assert f"TRMCLOUD_HOME={user.home}" in entry
-    user.run("guard", "install", "--cron", "--every", "5", "-y")
+    made = user.json("guard", "install", "--cron", "--every", "5", "-y", "--json")
+    assert (made["installed"], made["last_visit_at"]) == ("cron", None)
     assert table.read_text().count("trmcloud guard") == 1
     assert "cron" in user.run("guard", "status")
 
     command = table.read_text().splitlines()[1].split("* * * * ", 1)[1].split(" >/dev/null")[0]
     subprocess.run(["sh", "-c", command], env=user.env(), check=True)
     assert "never ran" not in user.run("guard", "status")
-    user.run("guard", "remove")
+    assert user.json("guard", "status", "--json")["every_s"] == 300.0
+    assert user.json("guard", "remove", "--json")["installed"] is None
     assert table.read_text() == "0 1 * * * echo mine\n"
     user.run("guard", "status", code=3)
 

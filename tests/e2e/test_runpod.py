@@ -31,6 +31,9 @@ def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None
         rented.run("ssh", run.run_id, "--", "sh", "-c", "cat /workspace/trmcloud/pods/*/lease.json")
     )
     assert lease["run_id"] == run.run_id
+    login = rented.json("ssh", run.run_id, "--json")
+    assert login["pod"].startswith("trmc-")
+    assert login["argv"][0].endswith("ssh")
     out, err = rented.see_out(launch, code=20)
     run = rented.only_run()
     assert run.outcome is Outcome.LANDED

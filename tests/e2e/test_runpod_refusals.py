@@ -59,8 +59,8 @@ def test_a_spend_limit_below_the_rate(renter: RentedUser) -> None:
     assert "$0.69/h more does not fit" in err
 
 
-def not_started(user: RentedUser, *more: str) -> str:
-    out = user.run(*launch_of(user, *more), code=Outcome.NOT_STARTED.exit_code)
+def not_started(user: RentedUser, *more: str, code: int = Outcome.NOT_STARTED.exit_code) -> str:
+    out = user.run(*launch_of(user, *more), code=code)
     run = user.only_run()
     assert (run.state, run.outcome) == (State.CLOSED, Outcome.NOT_STARTED)
     assert run.settled == run.reserved == ZERO
@@ -75,14 +75,14 @@ def test_a_key_that_may_only_read(renter: RentedUser) -> None:
 
 def test_no_capacity_anywhere_offers_the_next_best_plan(renter: RentedUser) -> None:
     renter.standin.control.set(no_capacity=["*"])
-    out = not_started(renter, "--budget", "2")
+    out = not_started(renter, "--budget", "2", code=Outcome.NO_MACHINE.exit_code)
     assert "why: RunPod has none free" in out
     offered = out.rpartition("  try: trmcloud launch ")[2].split()[0]
     plan = json.loads((renter.home / "plans" / f"{offered}.json").read_text())
     assert plan["recommended"] == "1xRTX3090", "its price is in no table here: RunPod was asked"
     assert plan["limits"]["live prices"] == "runpod's"
     assert plan["budget_usd"] == 2.0
-    renter.run("launch", offered, "-y", *ACCEPT, code=Outcome.NOT_STARTED.exit_code)
+    renter.run("launch", offered, "-y", *ACCEPT, code=Outcome.NO_MACHINE.exit_code)
 
 
 def test_no_capacity_with_a_budget_for_nothing_else(renter: RentedUser) -> None:

@@ -198,7 +198,7 @@ def test_what_is_sold_out_after_all_gives_way_to_the_next_candidate(renter: Rent
     skyfarer = by_sky(renter)
     skyfarer.standin.control.set(no_capacity=["*"])
     wish = ("launch", "1xA100", *LAUNCH[2:], "--steps", "60", "--budget", "2", *skyfarer.data)
-    out = skyfarer.run(*wish, *ACCEPT, *VIA, KEY, code=Outcome.NOT_STARTED.exit_code)
+    out = skyfarer.run(*wish, *ACCEPT, *VIA, KEY, code=Outcome.NO_MACHINE.exit_code)
     run = skyfarer.only_run()
     assert (run.outcome, run.settled, run.reserved) == (Outcome.NOT_STARTED, ZERO, ZERO)
     assert len(run.generations) > 1

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from tests.documents import lines_in
 from tests.e2e.rented import skip_without_pods
 from tests.e2e.runpod_user import LAUNCH, RentedUser
 from tests.e2e.user import IMPATIENT, User, until
@@ -175,9 +177,11 @@ def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
         "prepaid": "armed",
         "guard-elsewhere": "absent",
     }
-    assert time.time() - layers["agent"]["heard_at"] < 30
-    assert shown["max_overspend_usd"] == 0.0
-    assert "while this controller lives" in shown["max_overspend"]
+    heard_at = datetime.fromisoformat(layers["agent"]["heard_at"]).timestamp()
+    assert time.time() - heard_at < 30
+    assert shown["max_overspend_usd"] == "0"
+    said = {each["code"]: each["message"] for each in shown["notes"]}
+    assert "while this controller lives" in said["max_overspend"]
 
     note = {"at": time.time(), "host": "a-server:1", "every_s": 300.0, "reached": ["runpod"]}
     (user.home / "guard.json").write_text(json.dumps(note))
@@ -225,7 +229,7 @@ def test_what_cannot_be_rented_is_told_before_anything_is_reserved(
     smoke_run = ("smoke", "--max-usd", "1")
     user.refused(*smoke_run, code=2)  # nobody to ask
     paper.control.set(no_capacity=["*"])
-    assert "no single GPU in stock" in user.fails(*smoke_run, "-y", code=11)
+    assert "no single GPU in stock" in user.fails(*smoke_run, "-y", code=75)
     paper.control.reset()
     paper.control.set_balance(0.0)
     user.fails(*smoke_run, "-y", code=14)
@@ -249,6 +253,11 @@ def test_offers_that_all_refuse_are_tried_in_turn_and_nothing_is_held(
     assert float(run.reserved) == 0.0
     assert paper.control.world.all_pods() == []
     assert "smoke run" in user.refused("resume", run.run_id, code=8)
+    out, _ = ended(smoke(user, "1", "-y", "--json"), 11)
+    *steps, failure = lines_in(out)
+    assert {step["schema"] for step in steps} == {"smoke-step/1"}
+    assert [(step["code"], step["passed"]) for step in steps][-1] == ("rent", False)
+    assert (failure["schema"], failure["code"]) == ("error/1", "provider")
 
 
 def test_what_cannot_be_meant_is_refused(user: User) -> None:

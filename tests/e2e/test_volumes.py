@@ -37,7 +37,8 @@ def test_deleting_asks_and_spares_what_is_not_ours(paper: StandIn, user: User) -
     user.refused("volumes", "delete", theirs, "-y", code=3)
     user.refused("volumes", "delete", "../pods", "-y", code=3)
     assert len(user.json("volumes", "--json")["volumes"]) == 1
-    assert mine in user.run("volumes", "delete", mine, "-y")
+    (gone,) = user.json("volumes", "delete", mine, "-y", "--json")["volumes"]
+    assert gone["id"] == mine
     assert user.json("volumes", "--json")["volumes"] == []
     left = Client(paper)("GET", "/v2/network-volumes").data["networkVolumes"]
     assert [volume["id"] for volume in left] == [theirs]

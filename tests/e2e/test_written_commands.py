@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(1500)
 #: How a command may end beside well, in a world that has nothing to rent and a net too small to
 #: pass its gate.
 ENDS = {
-    "launch": (Outcome.NOT_STARTED.exit_code,),
+    "launch": (Outcome.NOT_STARTED.exit_code, Outcome.NO_MACHINE.exit_code),
     "doctor": (1,),
     "gate": (Outcome.GATE_FAILED.exit_code,),
     "notify": (NotifyError.exit_code,),  # nobody is there to be told

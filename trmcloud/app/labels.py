@@ -124,7 +124,7 @@ def find_earlier(context: Context, labels: Labels) -> RunState | None:
         if labels.name:
             require_free_name(ledger, labels.name)
         return None
-    if earlier.request != labels.request:
+    if earlier.keys[labels.key] != labels.request:
         raise UsageError(
             f"the idempotency key {labels.key!r:.60} is {earlier.run_id}'s, which was launched "
             "with other arguments",

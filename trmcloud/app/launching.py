@@ -122,6 +122,8 @@ def resume(
     fit_balance: bool = False,
     wait_s: float = 0.0,
     most_rate: Usd | None = None,
+    key: str = "",
+    request: str = "",
 ) -> RunDriver:
     """Continue a run: take a live one over if it has no driver, reopen a closed one.
 
@@ -134,9 +136,10 @@ def resume(
         fit_balance: reserve no more than what that balance leaves free.
         wait_s: for so long it asks again where no machine can be had; 0: each candidate once.
         most_rate: USD/h that the machine is billed at most at; it goes with ``wait_s``.
+        key, request: as in ``start``; recorded where the run is reopened.
 
     Raises:
-        ConflictError: it is being driven, or there is nothing left to do.
+        ConflictError: it is being driven, or there is nothing left to do. KeyUsed: the key was.
         BudgetRefused: its budget is spent.
         PaymentRequired: the provider's balance does not cover what would be reserved.
         UsageError, CheckpointError, DoesNotFit: see ``changed_settings``.
@@ -210,6 +213,8 @@ def resume(
         accepted=changed.accepted,
         processes=changed.processes,
         balance="" if policy == run.spec.balance else policy,
+        key=key,
+        request=request,
     )
     epoch = context.ledger.reopen_run(run.run_id, reopened, amount, context.who, context.wall())
     if wait_s:

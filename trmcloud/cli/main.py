@@ -85,6 +85,10 @@ _MODULES = {
 }
 
 
+_COMPLETES = "_TRMCLOUD_COMPLETE"
+"""Set by a shell that asks how the words so far may go on."""
+
+
 class LazyGroup(TyperGroup):
     """A group whose commands are imported when they are called, not when they are listed."""
 
@@ -102,11 +106,17 @@ class LazyGroup(TyperGroup):
         summary, panel = COMMANDS[cmd_name]
         if self._listing:
             return TyperCommand(cmd_name, help=summary, rich_help_panel=panel)
+        if _COMPLETES in os.environ:
+            if os.environ.get("COMP_CWORD") == "1":  # the command itself is typed
+                return TyperCommand(cmd_name, help=summary)
+            from trmcloud.cli.completion import light_command
+
+            return light_command(cmd_name)
         return load_command(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
-        if name and not name.startswith("-") and name not in COMMANDS:
+        if name and name[0] != "-" and name not in COMMANDS and not ctx.resilient_parsing:
             ctx.fail(f"no command {name!r}{_nearest(name, COMMANDS)}")
         return super().resolve_command(ctx, args)
 
@@ -132,6 +142,16 @@ def load_command(name: str) -> Any:
     take_as_typed(made)
     _keep_documents_apart(made)
     return made
+
+
+def completion_table() -> str:
+    """The options of every command as JSON, for ``completion``."""
+    import json
+
+    from trmcloud.cli.completion import describe
+
+    made = {name: describe(name, load_command(name)) for name in COMMANDS}
+    return json.dumps(made, indent=0, ensure_ascii=False) + "\n"
 
 
 def _keep_documents_apart(command: Any) -> None:
@@ -185,6 +205,10 @@ def main(arguments: list[str] | None = None) -> None:
     forgive_streams()
     typed = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in (typed[: typed.index("--")] if "--" in typed else typed)
+    if as_json:
+        from trmcloud.cli.views import json_output
+
+        json_output.begin()
     try:
         try:
             code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)

@@ -45,6 +45,8 @@ def test_a_webhook_is_added_tried_and_removed(run: Run, receiver: Receiver, tmp_
     code, out, _ = run("test", "ops")
     assert (code, out) == (0, f"ops: webhook to 127.0.0.1:{receiver.port}/…: it was taken\n")
     ((_, headers, body),) = receiver.got
+    code, out, _ = run("test", "ops", "--json")
+    assert (code, document_in(out)["checks"][0]["passed"]) == (0, True)
     expected = headers_of(
         headers["webhook-id"], body.decode(), secret, float(headers["webhook-timestamp"])
     )

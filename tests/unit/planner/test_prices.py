@@ -132,6 +132,10 @@ def test_no_network_says_so_and_the_age(monkeypatch: pytest.MonkeyPatch, home: P
     assert result.exit_code == 11
     assert "kept what there was: prices" in result.stdout
     assert "days old" in result.stdout
+    result = CliRunner().invoke(app, ["refresh", "--json"])
+    assert result.exit_code == 11
+    told = document_in(result.stdout)
+    assert (told["path"], told["moved"], bool(told["notes"])) == (None, [], True)
 
 
 PUBLIC = {

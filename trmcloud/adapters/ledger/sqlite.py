@@ -92,6 +92,7 @@ class SqliteLedger:
         self, run_id: str, reopened: ev.Reopened, amount: Usd, who: ControllerId, at: float
     ) -> int:
         def write(into: _Write) -> int:
+            bookkeeping.require_unused(into.state, reopened.key)
             bookkeeping.require_closed(into.state, run_id)
             epoch = into.drive(run_id, who, at)
             into.add(run_id, epoch, (reopened, ev.Reserved(amount)), at)

@@ -125,13 +125,17 @@ def resume(
     """
     context = build_context()
     before = find_run(context, run or None)
+    changes = f"{'accepts' if accept_change else 'keeps'} what decides"
+    labels = labels_of(f"resume {before.run_id} {changes}", request)
+    if (earlier := find_earlier(context, labels)) is not None:
+        sys.exit(_again(context, request, earlier, as_json=as_json))
     plan = before.plan
     if first_candidate(plan).provider == LOCAL:
         need_training_extra()
     check_bucket(context, plan.spec)
     driver = launching.resume(
         context,
-        run or None,
+        before.run_id,
         cap=parse_money("--budget", request.budget),
         settings=[parse_setting(text) for text in request.setting],
         accept_change=accept_change,
@@ -140,6 +144,8 @@ def resume(
         fit_balance=request.fit_balance,
         wait_s=parse_wait("--wait-for", request.wait_for) if request.wait_for else 0.0,
         most_rate=parse_money("--max-price", request.max_price),
+        key=labels.key,
+        request=labels.request,
     )
     if not before.live:
         show_resume(context, driver.run(), driver.run().plan, verbose=verbose)

@@ -224,13 +224,13 @@ def _status(context: Context, run: RunState) -> dict[str, Any]:
         "health": _health(context, run),
         "precision": precision_of(context, run),
         "recoveries": _recoveries(context, run),
-        "notes": _notes(context, run),
+        "notes": _notes(context, run, guards.overshoot.text),
     }
 
 
-def _notes(context: Context, run: RunState) -> tuple[doc.Note, ...]:
-    """What stands in a run's way, and what its machine says of itself."""
-    said: list[doc.Note | None] = []
+def _notes(context: Context, run: RunState, overspend: str) -> tuple[doc.Note, ...]:
+    """What stands in a run's way, what its machine says of itself, and what bounds it."""
+    said: list[doc.Note | None] = [note("max_overspend", overspend) if run.live else None]
     if (link := link_trouble(context, run)) is not None:
         said.append(note("link", str(link), link.next_step))
     for code, text in (

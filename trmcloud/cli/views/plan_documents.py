@@ -39,6 +39,7 @@ def plan_document(
     spec, first = plan.spec, plan.recommended
     notes = [note("basis", text) for text in rests_on if text.strip()]
     notes += [note("balance_not_read", unread)] if unread else []
+    limits = {"checkpoints": plan.survives, **plan.limits}
     return doc.Planned(
         id=plan.id,
         created_at=plan.created_at,
@@ -58,7 +59,7 @@ def plan_document(
         launchable=tuple(plan.launchable),
         candidates=tuple(_machine(each) for each in plan.candidates),
         offers_total=plan.offers_total,
-        limits=tuple(note(_code(name), text) for name, text in plan.limits.items()),
+        limits=tuple(note(_code(name), text) for name, text in limits.items()),
         notes=tuple(notes),
         balance=_balance(plan, funds),
         own=own_machine(own) if own is not None else None,

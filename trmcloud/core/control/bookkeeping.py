@@ -417,21 +417,29 @@ def require_new(ledger: LedgerState, run_id: str, planned: ev.RunPlanned) -> Non
         raise ConflictError(
             f"run {run_id} exists already", next_step=f"see it with: trmcloud status {run_id}"
         )
-    if (mine := run_of_key(ledger, planned.key)) is not None:
-        raise KeyUsed(planned.key, mine.run_id)
+    require_unused(ledger, planned.key)
     if planned.name:
         require_free_name(ledger, planned.name)
 
 
+def require_unused(ledger: LedgerState, key: str) -> None:
+    """
+    Raises:
+        KeyUsed: a run was launched, or reopened, with that key. RunQuarantined: one may have been.
+    """
+    if (mine := run_of_key(ledger, key)) is not None:
+        raise KeyUsed(key, mine.run_id)
+
+
 def run_of_key(ledger: LedgerState, key: str) -> RunState | None:
-    """Return the run that was launched with an idempotency key; None for none.
+    """Return the run that was launched, or reopened, with an idempotency key; None for none.
 
     Raises:
         RunQuarantined: records are damaged that may hold the key.
     """
     if not key:
         return None
-    mine = next((run for run in ledger.runs.values() if run.key == key), None)
+    mine = next((run for run in ledger.runs.values() if key in run.keys), None)
     if mine is None and ledger.quarantined:
         names = ", ".join(sorted(ledger.quarantined))
         raise RunQuarantined(

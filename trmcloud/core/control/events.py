@@ -450,6 +450,9 @@ class Reopened(RunEvent):
     balance: str = ""
     """What follows from now on where the provider's balance will not last: see
     ``spec.BALANCE_POLICIES``. Empty: as the plan has it."""
+    key: str = ""
+    request: str = ""
+    """As in ``RunPlanned``, of what reopened it."""
 
 
 @dataclass(frozen=True)

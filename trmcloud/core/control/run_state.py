@@ -204,8 +204,8 @@ class RunState:
     tags: tuple[tuple[str, str], ...] = ()
     key: str = ""
     """The idempotency key of its launch; empty for none."""
-    request: str = ""
-    """SHA-256 of the arguments of a launch that has a key."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """By idempotency key of its launch and of what reopened it, SHA-256 of the arguments."""
     created_at: float = 0.0
     updated_at: float = 0.0
     epoch: int = 0
@@ -539,7 +539,7 @@ def _planned(run: RunState, event: ev.RunPlanned, at: float) -> RunState:
         name=event.name,
         tags=event.tags,
         key=event.key,
-        request=event.request,
+        keys={event.key: event.request} if event.key else {},
     )
 
 
@@ -766,6 +766,7 @@ def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
         kept_outcome=run.outcome if errand is not None else None,
         kept_reason=run.reason if errand is not None else None,
         cap=event.cap,
+        keys={**run.keys, event.key: event.request} if event.key else run.keys,
         first_generation=len(run.generations) + 1,
         wait=None,
         outcome=None,

@@ -87,6 +87,7 @@ class MemoryLedger:
     def reopen_run(
         self, run_id: str, reopened: ev.Reopened, amount: Usd, who: ControllerId, at: float
     ) -> int:
+        bookkeeping.require_unused(self._seen, reopened.key)
         bookkeeping.require_closed(self._seen, run_id)
         return self._drive_with((reopened, ev.Reserved(amount)), run_id, who, at)
 
