@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, cast
 
 import pytest
 
@@ -88,7 +88,7 @@ def test_a_conversation_by_the_keyboard_alone(browser: Browser, client: Client) 
 def test_an_answer_is_stopped_and_its_place_given_to_others(
     browser: Browser, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free, real = threading.Event(), loaded.model.decode
+    free, real = threading.Event(), cast(Any, loaded.model.decode)
 
     def decode(*arguments: Any) -> Any:
         free.wait(0.02)

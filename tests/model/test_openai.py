@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, cast
 
 import pytest
 from hypothesis import given
@@ -425,7 +425,7 @@ def test_beyond_loopback_the_token_is_the_api_key(loaded: LoadedModel) -> None:
 def test_choices_that_the_queue_has_no_room_for_take_no_place(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free, real = threading.Event(), loaded.model.decode
+    free, real = threading.Event(), cast(Any, loaded.model.decode)
 
     def decode(*arguments: Any) -> Any:
         free.wait(0.02)

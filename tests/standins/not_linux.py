@@ -13,6 +13,7 @@ import os
 import resource
 import select
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -58,7 +59,8 @@ def leave_linux() -> None:
     sys.modules["_scproxy"] = proxies
     # What they found at their import, which may have been before.
     tempfile._O_TMPFILE_WORKS = False  # type: ignore[attr-defined]
-    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc]
+    shutil._copyxattr = lambda *_, **__: None  # type: ignore[attr-defined]
+    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment,misc]
     sysconfig.get_config_vars()  # read from a file that is named by the platform
     sys.platform = "darwin"
     sys.addaudithook(_without_files)
