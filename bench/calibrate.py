@@ -9,7 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.calibration import Calibration, Residual, bootstrapped, calibrate
+from bench.calibration import (
+    Calibration,
+    Residual,
+    bootstrapped,
+    calibrate,
+    repeated_runs,
+    repeats,
+)
 from bench.published import Published, parse_rows
 from bench.row import Row
 
@@ -78,6 +85,7 @@ def _figures(found: Calibration) -> list[Row | str]:
     newest = [abs(r.error) for r in found.residuals if r.row.gpu == "B200"]
     rows.append(Row("error, median on B200", float(np.median(newest)), 0.15, "lower", "",
                     f"{len(newest)} rows, at the board's 1,000 W"))  # fmt: skip
+    rows += _repeated(found)
     families = [""] + [
         family
         for family in dict.fromkeys(r.row.family for r in found.residuals)
@@ -98,6 +106,32 @@ def _figures(found: Calibration) -> list[Row | str]:
             rows.append(Row(f"bias, {gpu}, either way", abs(bias.sources), 0.10, "lower", "", told))
         else:
             rows.append(f"bias, {gpu}: {told}: too few to say")
+    return rows
+
+
+def _repeated(found: Calibration) -> list[Row | str]:
+    """What is left of the error once a script was timed on such a machine."""
+    runs = repeated_runs()
+    later = [run for run in runs if run.later]
+    rows: list[Row | str] = []
+    for label, some in (
+        ("timed once before", later),
+        ("timed once on another machine", [run for run in later if not run.same_machine]),
+    ):
+        errors = [abs(run.error) for run in some]
+        detail = f"{len(some)} runs of {len({run.script for run in some})} scripts"
+        for name, quantile, limit in (("median", 0.5, 0.02), ("P90", 0.9, 0.06)):
+            value = float(np.quantile(errors, quantile))
+            rows.append(Row(f"error, {name}, {label}", value, limit, "lower", "", detail))
+    pairs = repeats(found)
+    for label, some_pairs in (
+        ("another script of the same settings", [pair for pair in pairs if pair.alike]),
+        ("the same software, other settings", [pair for pair in pairs if not pair.alike]),
+    ):
+        errors = [abs(pair.error) for pair in some_pairs]
+        median, most = (float(np.quantile(errors, quantile)) for quantile in (0.5, 0.9))
+        told = f"timed once was {label}: median {median:.3f}, P90 {most:.3f}"
+        rows.append(f"{told}; {len(some_pairs)} ordered pairs of one source and machine")
     return rows
 
 

@@ -13,9 +13,11 @@ many rows they cover is asked of each source with the residuals of the others al
 
 from __future__ import annotations
 
+import csv
 import itertools
 import math
 import random
+from pathlib import Path
 from typing import Final, NamedTuple, Sequence
 
 import numpy as np
@@ -184,6 +186,64 @@ def row_seconds(row: Published, parameters: Parameters) -> float:
     nodes = -(-row.gpus // 8)
     step = time_step(row.step, gpu, row.gpus, parameters, share, nodes=nodes)
     return step.total / row.step_tokens
+
+
+REPEATS = Path(__file__).with_name("repeats.csv")
+
+
+class RepeatedRun(NamedTuple):
+    """A run of a script, predicted by the first run of it on such GPUs: ``error`` is predicted ÷
+    measured time − 1. ``later``: it is not that first run itself."""
+
+    script: tuple[str, ...]
+    error: float
+    later: bool
+    same_machine: bool
+
+
+def repeated_runs(table: Path = REPEATS) -> list[RepeatedRun]:
+    """The runs of ``repeats.csv``, each script's in the order of their dates."""
+    lines = table.read_text(encoding="utf-8").splitlines()
+    first: dict[tuple[str, ...], tuple[float, str]] = {}
+    made = []
+    for cells in csv.DictReader(line for line in lines if not line.startswith("#")):
+        script = tuple(cells[name] for name in ("code", "gpu", "gpus", "torch", "steps"))
+        for text in cells["step_ms"].split():
+            later = script in first
+            first_ms, machine = first.setdefault(script, (float(text), cells["machine"]))
+            error = first_ms / float(text) - 1
+            made.append(RepeatedRun(script, error, later, machine == cells["machine"]))
+    return made
+
+
+class Repeat(NamedTuple):
+    """A row predicted from one measurement of another run of its script on as many of the same
+    GPUs: ``error`` is predicted ÷ measured time − 1. ``alike``: both runs had the same settings;
+    else what the model says of the two is between them."""
+
+    row: Published
+    by: Published
+    error: float
+    alike: bool
+
+
+def repeats(found: Calibration) -> list[Repeat]:
+    """Every ordered pair of rows of one source, one software and one kind of machine: what a plan
+    knows once its script was timed there, by the function that plans."""
+    made = []
+    rows = [residual.row for residual in found.residuals]
+    for row in rows:
+        for by in rows:
+            same = (row.group, row.family, row.gpu, row.gpus, row.precision, row.fp8) == (
+                *(by.group, by.family, by.gpu, by.gpus, by.precision, by.fp8),
+            )
+            if row is by or not same:
+                continue
+            scale = 1 / by.tokens_per_s / row_seconds(by, found.parameters)
+            predicted_s = scale * row_seconds(row, found.parameters)
+            error = predicted_s * row.tokens_per_s - 1
+            made.append(Repeat(row, by, error, row.step == by.step))
+    return made
 
 
 class _Fit:

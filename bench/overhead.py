@@ -36,15 +36,15 @@ def run() -> list[Row]:
         answer = subprocess.run(
             [entry, "report", "--json"], env=environment, capture_output=True, check=True
         )
-        report = json.loads(answer.stdout)[0]
+        report = json.loads(answer.stdout)["runs"][0]
         metrics = next(Path(home).glob("runs/*/fast/metrics.jsonl"))
         logged = metrics.read_text().splitlines()
     lines, evaluations = len(logged), sum('"kind": "eval"' in line for line in logged)
-    seconds = report["seconds"]
+    seconds = report["parts_s"]
     beat_s, write_s, line_s = _cost_of_telling()
     judge_s, fit_s, pace_s = _cost_of_rules()
     rules_s = report["steps"] * (judge_s + pace_s) + evaluations * fit_s
-    telling_s = report["steps"] * beat_s + report["paid_seconds"] * write_s + lines * line_s
+    telling_s = report["steps"] * beat_s + report["paid_s"] * write_s + lines * line_s
     spent_s = guards_s + telling_s + seconds["saving"]
     share = 100 * spent_s / seconds["training"]
     useful = 100 * report["useful_fraction"]

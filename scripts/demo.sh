@@ -20,7 +20,7 @@ say trmcloud launch local --recipe trm-tiny --phase fast --processes 2 \
 
 # The gate judges the phase; after a few minutes on a CPU it may fail, and says why.
 say trmcloud gate || [ $? -eq 22 ]
-run=$(trmcloud status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)[-1]["run"])')
+run=$(trmcloud status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["runs"][-1]["run"])')
 say trmcloud fetch-best "$run" --into ".demo/best-$run"
 say trmcloud eval ".demo/best-$run"
 say trmcloud sample ".demo/best-$run" --prompt "def " --max-tokens 60

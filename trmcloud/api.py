@@ -33,6 +33,7 @@ from trmcloud.app.context import Context, find_run, is_quiet
 from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.kill_layers import Layer, MaxOverspend
+from trmcloud.app.labels import Labels, find_earlier, is_left_alone, labels_of
 from trmcloud.app.launch_checks import check_bucket, check_capped
 from trmcloud.app.launching import (
     OnlyBillPending,
@@ -52,6 +53,7 @@ from trmcloud.app.steering import FETCH, VERBS, Forecast, foresee
 from trmcloud.app.trainings import Event, events_since, find_symptoms
 from trmcloud.app.trial import Trial, TrialBounds, try_command
 from trmcloud.app.trial_checks import Check, RequestedMachine
+from trmcloud.core.control.bookkeeping import KeyUsed
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
@@ -136,15 +138,19 @@ class Home:
         ``detach=True`` that is refused unless they survive elsewhere, or ``accept_loss=True``.
 
         Args:
-            hardware: a saved plan's id, or hardware; ``wish`` as in ``plan``, beside it.
+            hardware: a saved plan's id, or hardware; ``wish`` as in ``plan``, beside it. With an
+                ``idempotency_key`` that was used before it returns the run of that launch.
             progress: told (done, total) bytes of what is sent to a bucket.
 
         Raises:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
         request = request_from({**wish, "hardware": hardware})
+        labels = labels_of("launch", request)
+        if (earlier := find_earlier(self._context, labels)) is not None:
+            return self._again(earlier)
         ready = preparing.prepare(self._context, self._planner(), request, _nothing)
-        return self._begin(ready, progress or _nothing, detached=request.detach)
+        return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def plan_command(
         self, words: Sequence[str], *, here: str | os.PathLike[str] | None = None, **wish: Any
@@ -187,9 +193,12 @@ class Home:
         folder, planner = _folder(here), self._planner()
         request, asked = commands.requests_of(words, wish)
         spec = commands.wish_of(planner, request, asked, folder)
+        labels = labels_of("run", request, asked)
+        if (earlier := find_earlier(self._context, labels)) is not None:
+            return self._again(earlier)
         ready, _ = commands.prepare(self._context, planner, request, spec, folder)
         check_capped(self._context, ready.plan, confirmed=False)
-        return self._begin(ready, progress or _nothing, detached=request.detach)
+        return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def try_command(
         self,
@@ -260,7 +269,7 @@ class Home:
             NotFoundError: no such run.
         """
         if run_id is not None:
-            find_run(self._context, run_id)
+            run_id = find_run(self._context, run_id).run_id
         caught_up_at = self._context.clock.now().boot
         while True:
             # Asked first: what is appended in between belongs to what is told.
@@ -357,7 +366,7 @@ class Home:
         """
         asked = request_save(self._context, run_id, "trmcloud.api")
         waiting = SaveWaiter(self._context, asked, timeout_s)
-        state = follow_or_drive(self._context, run_id, waiting.is_over, _nothing)
+        state = follow_or_drive(self._context, asked.run_id, waiting.is_over, _nothing)
         return waiting.place(state).at
 
     def fetch_best(
@@ -451,16 +460,36 @@ class Home:
     def _planner(self) -> Planner:
         return build_planner(self._context.home, funds=funds_reader(self._context))
 
-    def _begin(self, ready: PreparedLaunch, progress: Progress, *, detached: bool) -> Run:
+    def _begin(
+        self, ready: PreparedLaunch, progress: Progress, labels: Labels, *, detached: bool
+    ) -> Run:
         preparing.upload_data(self._context, ready, progress)
-        driver = start(
-            self._context,
-            ready.plan,
-            data=ready.data,
-            initial_weights=ready.initial_weights,
-            detached=detached,
-        )
+        try:
+            driver = start(
+                self._context,
+                ready.plan,
+                data=ready.data,
+                initial_weights=ready.initial_weights,
+                detached=detached,
+                name=labels.name,
+                tags=labels.tags,
+                key=labels.key,
+                request=labels.request,
+            )
+        except KeyUsed as used:  # by another process, while this one prepared its data
+            find_earlier(self._context, labels)
+            return self._again(find_run(self._context, used.run_id))
         return self._once_begun(driver)
+
+    def _again(self, run: RunState) -> Run:
+        """The run that was launched with this key before; it is driven on until it trains where its
+        launch was killed before."""
+        context = self._context
+        if not is_left_alone(context, run):
+            self.catch_up()
+            return self.run(run.run_id)
+        epoch = context.ledger.take_over(run.run_id, context.who, context.wall())
+        return self._once_begun(RunDriver(context, run.run_id, epoch))
 
     def _once_begun(self, driver: RunDriver) -> Run:
         """It trains by itself from then on, or has ended."""

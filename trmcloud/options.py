@@ -18,9 +18,11 @@ from trmcloud.core.spec.overrides import parse_last_rungs
 from trmcloud.core.spec.settings import PHASE_NAMES, PHASES, PRECISIONS, SCALES, parse_setting
 from trmcloud.core.spec.spec import (
     BALANCE_POLICIES,
+    CONTINUE,
     IGNORE,
     KEEP,
     OBJECTIVES,
+    SLOW_POLICIES,
     THEN,
     WARN,
     RunSpec,
@@ -427,6 +429,13 @@ class LaunchRequest:
         "costs: 25%. With --bucket.",
         "plan launch", _RENTING, metavar="PERCENT", parse=parse_share,
     )
+    if_slow: str = option(
+        "--if-slow", CONTINUE,
+        "Where a machine measures slower than the plan's P90, or its work no longer fits: "
+        "move (another machine, where the rest costs less there; with --bucket), stop (a "
+        "checkpoint is saved; exit code 21), continue (a notification).",
+        "plan launch run", _RENTING, metavar="WHAT", parse=_one_of(*SLOW_POLICIES),
+    )
     detach: bool = option(
         "-d --detach", False, "Leave once training has begun.", _LAUNCHED + " resume", _LEAVING,
         place="", beside_a_plan=True,
@@ -434,6 +443,19 @@ class LaunchRequest:
     accept_loss: bool = option(
         "--accept-loss", False, "With -d: accept losing checkpoints not in --bucket or --volume.",
         _LAUNCHED, _LEAVING, place="", beside_a_plan=True,
+    )
+    name: str = option(
+        "--name", "", "A name for the run: it stands wherever an id does.", "launch run",
+        _LEAVING, place="", beside_a_plan=True,
+    )
+    tag: Sequence[str] = option(
+        "--tag", (), "A tag to find the run by, repeatable.", "launch run", _LEAVING,
+        metavar="KEY=VALUE", place="", beside_a_plan=True,
+    )
+    idempotency_key: str = option(
+        "--idempotency-key", "",
+        "Launch once: a second launch with this key gives the run of the first, and rents nothing.",
+        "launch run", _LEAVING, metavar="KEY", place="", beside_a_plan=True,
     )
     typed: tuple[str, ...] = ()
     """Those of these names that stood on the command line itself."""

@@ -10,7 +10,7 @@ in the order of use. All ranks go through all of them together; only rank 0 writ
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,10 +26,11 @@ from model.training.evaluate import evaluate
 from model.training.landing import Landing
 from model.training.progress import CurveEstimator, generator_states
 from model.training.reporting import Reporter, StepReport
-from model.training.saver import Saver, TrainingState
+from model.training.saver import Saver, TrainingState, provenance
 from model.training.schedule import Cooldown, Schedule
 from model.training.stepping import ObjectiveSums, Paces, Step, Stepper
 from trmcloud.core.contract import gate
+from trmcloud.core.contract.pace import WARM_UP_STEPS, PaceMeter
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -94,6 +95,8 @@ class Trainer:
         self._left_out = 0
         self._beside_s = 0.0
         self._paces = Paces()
+        self._meter = PaceMeter() if world.is_main else None
+        """None once the pace is reported."""
         self._global_batch = settings.global_batch(world.size)
         self._last: StepReport | None = None
         self._curve = CurveEstimator(trained.progress, settings.warmup_steps)
@@ -148,6 +151,7 @@ class Trainer:
             self._pulse.beat(**self._news())
             now = self._clock.monotonic()
             self._landing.took(now - self._mark)
+            self._time(now - self._mark)
             self._beside_s += now - self._mark - stepped_s
             self._pause()
             self._mark = self._clock.monotonic()
@@ -231,6 +235,23 @@ class Trainer:
         return cooldown.first if cooldown is not None and begun else None
 
     # -- log, evaluate, save ---------------------------------------------------------------
+
+    def _time(self, step_s: float) -> None:
+        """Report the pace of this attempt, once, as soon as it is steady."""
+        progress, settings = self._progress, self._settings
+        if self._meter is None or progress.step <= self._first_step + WARM_UP_STEPS:
+            return
+        pace = self._meter.add(step_s)
+        if pace is None:
+            return
+        self._meter = None
+        about, device = provenance(), self._world.device
+        board = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        tokens = self._global_batch * settings.sequence
+        told = replace(pace, tokens=tokens, processes=self._world.size, board=board[:80])
+        self._reporter.paced(
+            progress.step, replace(told, torch=about["torch"], code=about["code_sha256"])
+        )
 
     def _log(self, gradient_norm: float, sums: ObjectiveSums) -> None:
         progress = self._progress

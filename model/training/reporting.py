@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from model.machine.distributed import World
 from model.machine.precision import RejectedOption
@@ -16,6 +16,7 @@ from model.training.evaluate import Evaluation
 from model.training.number_format import Decision
 from model.training.schedule import Cooldown
 from trmcloud.core.contract.gate import Curve, gain_soon
+from trmcloud.core.contract.pace import PACE, StepPace
 from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 
 _LARGEST_EXPONENT = 700.0
@@ -147,6 +148,16 @@ class Reporter:
             f"step {report.step}/{self._settings.steps} · nats/token {_row(losses)} · "
             f"grad norm {report.gradient_norm:.2f} · rate ×{report.rate:.3f} · "
             f"{report.tokens_per_second:,.0f} tokens/s{_beside(report)}"
+        )
+
+    def paced(self, step: int, pace: StepPace) -> None:
+        """Report the measured pace of this machine."""
+        if not self._world.is_main:
+            return
+        self._metrics.write(PACE, **(asdict(pace) | {"step": step}))
+        say(
+            f"measured: {pace.step_s:.4g} s a step over {pace.steps} steps, "
+            f"{pace.fast_s:.4g} to {pace.slow_s:.4g}"
         )
 
     def left_out(self, step: int, why: str, loss: float, norm: float) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.contract.formats.schema import SCHEMA, schema
 from tests.contract.ledger_file import AT, edit, ledger_at
+from tests.documents import document_in
 from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app import planning
@@ -139,7 +140,7 @@ def test_an_old_export_is_adopted(old: Path, tmp_path: Path) -> None:
         env={"PATH": "/usr/bin:/bin", "TRMCLOUD_HOME": str(tmp_path / "home")},
     )
     assert answer.returncode == 0, answer.stderr
-    assert json.loads(answer.stdout)["outcome"] in ("landed", "finished")
+    assert document_in(answer.stdout)["outcome"] in ("landed", "finished")
 
 
 def test_a_newer_plan_is_called_newer(old: Path) -> None:

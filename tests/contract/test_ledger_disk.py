@@ -472,9 +472,8 @@ def test_a_run_that_no_backup_has_is_settled_by_hand(home: Path) -> None:
     assert command("ledger", "settle", "r9", "2")[0] == 3
     code, said = command("ledger", "settle", "r1", "2")
     assert (code, said) == (0, "r1: counted as $2.00\n")
-    lines = json.loads(command("budget", "show", "--json")[1])
-    assert lines[0]["settled_usd"] == 2.0
-    assert lines[0]["reserved_usd"] == 0.0
+    line = json.loads(command("budget", "show", "--json")[1])["budgets"][0]
+    assert (line["settled_usd"], line["reserved_usd"]) == ("2", "0")
 
 
 def test_a_lost_file_is_restored_by_the_next_command_and_says_what_was_lost(home: Path) -> None:

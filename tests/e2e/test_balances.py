@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_a_plan_shows_balance_held_free_and_worst_case(renter: RentedUser) -> No
     )
     assert balance_line(out).endswith("· not checked while this machine is off")
     told = renter.json(*PLAN, *AT_RUNPOD, *BIG, *renter.data, "--json")["balance"]
-    assert (told["balance_usd"], told["free_usd"], told["missing_usd"]) == (100.0, 100.0, 0.0)
+    assert (told["balance_usd"], told["free_usd"], told["missing_usd"]) == ("100", "100", "0")
 
 
 def test_a_plan_that_ignores_the_balance_does_not_read_it(renter: RentedUser) -> None:
@@ -51,12 +51,16 @@ def test_too_little_is_refused_with_the_sum_and_fits_when_asked(renter: RentedUs
     assert "--fit-balance shortens it; --balance ignore" in err
     assert renter.creates() == 0
     plan = renter.json(*launch, "--fit-balance", "--dry-run", "--json")
-    assert plan["budget_usd"] == 1.96
+    assert plan["budget_usd"] == "1.96"
     assert float(plan["reservation_usd"]) <= 1.96
-    assert plan["limits"]["fit balance"].startswith("$1.96, of what the provider's balance leaves")
+    assert limits_of(plan)["fit_balance"].startswith("$1.96, of what the provider's balance leaves")
     ignored = renter.json(*launch, "--balance", "ignore", "--dry-run", "--json")
-    assert "balance" not in ignored
-    assert ignored["spec"]["balance"] == "ignore"
+    assert ignored["balance"] is None
+    assert limits_of(ignored)["low_balance"].startswith("the provider's balance is not read")
+
+
+def limits_of(plan: Any) -> dict[str, str]:
+    return {each["code"]: each["message"] for each in plan["limits"]}
 
 
 @pytest.mark.parametrize(
@@ -92,20 +96,20 @@ def test_other_words_are_refused(renter: RentedUser) -> None:
     assert "--fit-balance reads the balance, and --balance ignore does not" in err
 
 
-def found(user: RentedUser, plan: str) -> dict[str, dict[str, str]]:
-    rows = json.loads(user.run("doctor", plan, "--json", code=(0, 1)))
-    return {row["name"]: row for row in rows}
+def found(user: RentedUser, plan: str) -> dict[str, bool | None]:
+    rows = user.json("doctor", plan, "--json", code=(0, 1))["checks"]
+    return {row["code"]: row["passed"] for row in rows}
 
 
 def test_the_doctor_holds_a_plan_against_what_is_free(renter: RentedUser) -> None:
     launch = (*LAUNCH, "--hours", "5", "--budget", "5", *renter.data, *ACCEPT)
     plan = renter.json(*launch, "--dry-run", "--json")["id"]
     findings = found(renter, plan)
-    assert findings["funds"]["state"] == "ok"
+    assert findings["funds"] is True
     renter.standin.control.set_balance(2.0)
     findings = found(renter, plan)
-    assert findings["funds"]["state"] == "bad"
-    assert findings["balance"]["state"] == "ok", "it covers an hour"
+    assert findings["funds"] is False
+    assert findings["balance"] is True, "it covers an hour"
 
 
 def test_the_guard_lands_a_run_whose_balance_ends(renter_in: RentedUser) -> None:

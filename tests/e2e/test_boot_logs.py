@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import until
 from trmcloud.cli.views.reasons import sentence
@@ -69,8 +67,8 @@ def test_other_trouble_is_shown_in_the_hosts_words_and_ends_nothing(renter: Rent
     shown = "error pulling image, trying again: connection reset by peer"
     renter.clock.advance(20.0)
     until(lambda: shown in renter.run("status", run.run_id), within_s=60, what="it is shown")
-    data = json.loads(renter.run("status", run.run_id, "--json"))
-    assert shown in (data[0] if isinstance(data, list) else data)["boot_trouble"]
+    (row,) = renter.json("status", run.run_id, "--json")["runs"]
+    assert shown in next(each["message"] for each in row["notes"] if each["code"] == "boot")
     for _ in range(3):
         read_again(renter)
         assert ended_by(renter) == []

@@ -91,7 +91,7 @@ def test_a_killed_preparation_and_agent_go_on(reader: User, host: DataHost) -> N
     assert len(reader.checkpoints()) >= 2
     folder = Path(json.loads(_note(reader))["data_dir"])
     assert "hash as recorded" in reader.run("data", "check", str(folder))
-    assert json.loads(reader.run("eval", "--json"))["val_bpb"] > 0
+    assert reader.json("eval", "--json")["values"]["val_bpb"] > 0
 
 
 def _others(user: User, known: list[int]) -> bool:
@@ -130,7 +130,7 @@ def test_list_and_show(reader: User) -> None:
     (line,) = [line for line in shown.splitlines() if line.startswith("fineweb-edu ")]
     assert "ODC-By 1.0" in line
     assert line.endswith("trm")
-    names = {row["name"] for row in reader.json("data", "list", "--json")}
+    names = {row["name"] for row in reader.json("data", "list", "--json")["data_sets"]}
     assert {"climbmix", "openwebtext", "gsm8k", "generated"} <= names
     about = reader.run("data", "show", "climbmix")
     assert "CC BY-NC 4.0" in about

@@ -99,10 +99,10 @@ def settled(user: RentedUser, folder: Path) -> RunState:
     assert run.reserved == ZERO
     assert ZERO < run.settled <= run.cap
     assert user.billed() <= float(run.settled) + 2e-6
-    account = user.json("budget", "show", "--json")[0]
+    account = user.json("budget", "show", "--json")["budgets"][0]
     assert account["level"] == "account"
-    assert account["reserved_usd"] == 0
-    assert account["settled_usd"] == pytest.approx(float(run.settled))
+    assert account["reserved_usd"] == "0"
+    assert account["settled_usd"] == run.settled.plain()
     return run
 
 

@@ -136,8 +136,8 @@ def test_status_and_stop_reach_a_live_job(jobs: StandIn, tenant: User) -> None:
     launch = tenant.start(*words, *data(tenant))
     until(lambda: any(run.state is State.RUNNING for run in tenant.ledger().runs.values()))
     (run,) = tenant.ledger().runs.values()
-    (shown,) = tenant.json("status", run.run_id, "--json")
-    layers = {layer["name"]: layer["state"] for layer in shown["kill_layers"]}
+    (shown,) = tenant.json("status", run.run_id, "--json")["runs"]
+    layers = {layer["name"]: layer["state"] for layer in shown["guards"]}
     assert (layers["timeout"], layers["agent"]) == ("armed", "armed")
     tenant.run("stop", "-y", run.run_id)
     launch.communicate(timeout=150)

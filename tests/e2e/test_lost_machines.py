@@ -126,11 +126,11 @@ def test_a_run_moves_to_the_cheaper_provider_while_its_machine_works(
         with renter.vast.world.lock:
             renter.vast.world.hosts.extend(rented_out)
         until(lambda: renter.moving() is not None, within_s=180, what="another one stands by")
-        row = renter.json("status", renter.only_run().run_id, "--json")
-        told = (row[0] if isinstance(row, list) else row)["moving"]
+        (row,) = renter.json("status", renter.only_run().run_id, "--json")["runs"]
+        told = row["moving"]
         number = told["generation"]
         assert told["provider"] == "vast"
-        assert told["saves_usd"] >= 0.2 * told["stays_usd"]
+        assert float(told["saves_usd"]) >= 0.2 * float(told["stays_usd"])
         until(lambda: bool(renter.only_run().moves), within_s=240, what="it has moved")
         run = renter.only_run()
         landed = next(a.step for a in run.phase_accounts if a.generation == number - 1) or 0

@@ -27,7 +27,7 @@ def test_a_run_is_told_from_its_start_to_its_end(user: User, receiver: Receiver)
 
     def all_told() -> bool:
         user.run("status")
-        return bool(user.json("notify", "list", "--json")[0]["waiting"] == 0)
+        return bool(user.json("notify", "list", "--json")["destinations"][0]["waiting"] == 0)
 
     until(all_told, what="all of it")
     told = kinds(receiver)
@@ -38,8 +38,8 @@ def test_a_run_is_told_from_its_start_to_its_end(user: User, receiver: Receiver)
     assert end["title"] == f"{run.run_id}: finished"
     assert len(receiver.got) >= len(told) + 1, "what was lost came again, by its id"
     assert all(CANARY.encode() not in body for _, _, body in receiver.got)
-    row = user.json("notify", "list", "--json")[0]
-    assert (row["waiting"], row["gave_up"]) == (0, "")
+    row = user.json("notify", "list", "--json")["destinations"][0]
+    assert (row["waiting"], row["gave_up"]) == (0, None)
 
 
 def test_a_webhook_that_never_answers_costs_the_run_nothing(user: User, receiver: Receiver) -> None:
@@ -56,7 +56,7 @@ def test_a_webhook_that_never_answers_costs_the_run_nothing(user: User, receiver
     trained_until = json.loads(beat.read_text())["at"]
     assert generation.ended_at - trained_until < 15.0, "its pod was ended as ever"
     assert time.monotonic() - began < 120.0
-    assert user.json("notify", "list", "--json")[0]["waiting"] >= 1
+    assert user.json("notify", "list", "--json")["destinations"][0]["waiting"] >= 1
     receiver.always = "takes"
     receiver.released.set()
 

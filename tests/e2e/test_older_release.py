@@ -67,8 +67,8 @@ def settled(user: RentedUser) -> RunState:
     run = user.close_books()
     assert ZERO < run.settled <= run.cap
     assert user.billed() == pytest.approx(float(run.settled), abs=2e-6)
-    (report,) = user.json("report", "--json")
-    assert report["billed_usd"] == pytest.approx(user.billed(), abs=2e-6)
+    (report,) = user.json("report", "--json")["runs"]
+    assert float(report["billed_usd"]) == pytest.approx(user.billed(), abs=2e-6)
     return run
 
 
@@ -80,7 +80,7 @@ def test_one_that_trains_is_watched_stopped_landed_fetched_and_settled(
     image_env |= HOLD
     run = begin(user, "--steps", "400", "--accept-loss")
     until(lambda: "step 40" in user.run("status", run.run_id).replace(",", ""), what="it is seen")
-    assert [one["run"] for one in user.json("status", "--json")] == [run.run_id]
+    assert [one["run"] for one in user.json("status", "--json")["runs"]] == [run.run_id]
     out = user.drive("stop", "-y", run.run_id)
     assert user.live() == []
     run = settled(user)

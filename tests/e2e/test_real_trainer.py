@@ -31,17 +31,18 @@ def test_a_budget_that_binds(trainee: User) -> None:
     assert best is not None
     assert (fetched["checkpoint"], fetched["sha256"]) == (best.label, best.sha256)
 
-    scored = trainee.json("eval", "best", "--json")
+    scored = trainee.json("eval", "best", "--json")["values"]
     assert scored["sha256"] == best.sha256
     assert scored["val_bpb"] == pytest.approx(best.val_bpb, rel=1e-3)
     assert len(scored["val_step_losses"]) == 4
     assert 0 < scored["byte_bigram_bits"] < scored["byte_unigram_bits"]
     other = trainee.folder / "other.py"
     other.write_text(inspect.getsource(inspect)[:20_000])
-    assert trainee.json("eval", "best", "--data", "other.py", "--json")["tokens"] > 1000
+    assert trainee.json("eval", "best", "--data", "other.py", "--json")["values"]["tokens"] > 1000
 
     arguments = ("sample", "best", "--prompt", "def f", "--max-tokens", "8")
     sampled = trainee.run(*arguments)
+    assert trainee.json(*arguments, "--json")["text"] == sampled.removesuffix("\n")
     assert sampled.startswith("def f")
     assert sampled == trainee.run(*arguments, "--seed", "0")
 
@@ -58,7 +59,8 @@ def test_a_run_that_landed_is_topped_up_from_before_its_cooldown(trainee: User) 
     kept = {m.step: m.cooldown_from for m in trainee.checkpoints().values()}
     assert (kept[first], kept[landed]) == (None, first)
     before = f"fast/step-{first:08d}"
-    assert before in trainee.json("prune", trainee.only_run().run_id, "--json")["keep"]
+    places = trainee.json("prune", run.run_id, "--json")["places"]
+    assert before in places[0]["keep"]
 
     told = trainee.run("resume", "--budget", "0.08", code=20)
     assert f"since step {first:,}: given more than a cooldown takes, it trains on from" in told
@@ -98,11 +100,11 @@ def test_a_dense_recipe_from_its_small_table_to_its_report(trainee: User) -> Non
     assert "order" not in told
     fetched = trainee.json("fetch-best", "--into", "best", "--json")
     assert fetched["checkpoint"].startswith("train/step-")
-    scored = trainee.json("eval", "best", "--json")
+    scored = trainee.json("eval", "best", "--json")["values"]
     assert len(scored["val_step_losses"]) == 1
     assert scored["val_bpb"] < scored["byte_unigram_bits"]
     assert trainee.run("sample", "best", "--prompt", "def f", "--max-tokens", "8").startswith("def")
-    [report] = trainee.json("report", "--json")
+    [report] = trainee.json("report", "--json")["runs"]
     assert report["best"]["val_bpb"] == pytest.approx(scored["val_bpb"], rel=1e-3)
 
 
@@ -156,19 +158,20 @@ def test_block_diffusion_from_questions_to_exact_match(
     assert left_out in log.read_text()
     fetched = trainee.json("fetch-best", "--for-inference", "--into", "best", "--json")
     assert fetched["checkpoint"].startswith("train/step-")
-    scored = trainee.json("eval", "best", "--json")
+    scored = trainee.json("eval", "best", "--json")["values"]
     assert scored["sha256"] == fetched["sha256"]
     [first, *_] = [line for line in map(json.loads, log.open()) if line["kind"] == "eval"]
     assert scored["val_bpb"] < 0.8 * first["val_bpb"]
     task = ("eval", "best", "--task", "gsm8k", "--data", "sums.jsonl", "--limit", "8")
-    solved = trainee.json(*task, "--json")
+    solved = trainee.json(*task, "--json")["values"]
     assert (solved["items"], solved["not_asked"]) == (8, 0)
     assert solved["parts"] == parts
     arguments = ("sample", "best", "--prompt", "A dog eats 3 and 4.", "--temperature", "0")
     sampled = trainee.run(*arguments)
+    assert trainee.json(*arguments, "--json")["text"] == sampled.removesuffix("\n")
     assert sampled.startswith("A dog eats 3 and 4.")
     assert sampled.count("\n\n") >= len(parts), "a plan, and an execution"
-    [report] = trainee.json("report", "--json")
+    [report] = trainee.json("report", "--json")["runs"]
     assert report["best"]["val_bpb"] == fetched["val_bpb"]
 
 

@@ -104,10 +104,10 @@ def told(user: User, out: str, *words: str) -> dict[str, Any]:
     for screen in (out, user.run("status", run.run_id)):
         for each in (*words, " lost\n"):
             assert each in screen, screen
-    found = user.json("status", run.run_id, "--json")[0]["recoveries"][-1]
+    found = user.json("status", run.run_id, "--json")["runs"][0]["recoveries"][-1]
     logs = user.start("logs", run.run_id)
     assert "mended: fast step" in logs.communicate(timeout=60)[1]
-    assert found["lost_usd"] == pytest.approx(found["lost_seconds"] * 3.60 / 3600, abs=2e-6)
+    assert float(found["lost_usd"]) == pytest.approx(found["lost_s"] * 3.60 / 3600, abs=2e-6)
     return dict(found)
 
 
@@ -116,8 +116,8 @@ def test_memory_that_runs_out_is_made_do_with(stricken: Callable[[str], User]) -
     batch = ("--set", "batch=64", "--set", "accumulation=1")
     out = launch(user, 3, *batch, *ONE)
     found = told(user, out, "ran out of memory", "batch 32 × accumulation 2")
-    assert found["what"] == "out_of_memory"
-    assert found["lost_seconds"] > 0
+    assert found["code"] == "out_of_memory"
+    assert found["lost_s"] > 0
     assert {row.what for row in rows(user)} == {"out_of_memory"}
     last = user.checkpoints()["fast/step-00000003"]
     assert last.settings["batch"] * last.settings["accumulation"] == 64
@@ -127,7 +127,7 @@ def test_a_loss_that_is_lost_goes_back_at_half_the_rate(stricken: Callable[[str]
     user = stricken("nan")
     out = launch(user, 40, *ONE)
     found = told(user, out, "loss or gradients were not finite", "0.5 of its learning rates")
-    assert (found["what"], found["rung"], found["changed"]) == ("non_finite", "rate", {"rate": 0.5})
+    assert (found["code"], found["rung"], found["changed"]) == ("non_finite", "rate", {"rate": 0.5})
     assert found["lost_steps"] == 8, "from the checkpoint at 20 to the last of five"
     assert [line["from_step"] for line in user.metrics("start")] == [0, 20]
 
@@ -138,8 +138,8 @@ def test_a_trainer_that_stands_still_is_started_again(stricken: Callable[[str], 
     user.program = IMPATIENT
     out = launch(user, 60, *ONE)
     found = told(user, out, "the trainer stood still, twice (no step for ")
-    assert (found["what"], found["rung"]) == ("lost", "again")
-    assert found["lost_seconds"] >= HANG_AFTER_S
+    assert (found["code"], found["rung"]) == ("lost", "again")
+    assert found["lost_s"] >= HANG_AFTER_S
     assert [line["attempt"] for line in user.metrics("start")] == [1, 2, 3]
 
 
@@ -151,8 +151,8 @@ def test_a_rank_that_lags_is_named(stricken: Callable[[str], User]) -> None:
     for screen in (out, user.run("status", run.run_id)):
         assert "rank 1 takes " in screen, screen
         assert "all wait for it" in screen
-    found = user.json("status", run.run_id, "--json")[0]["health"]
-    [lagging] = [each for each in found if each["rule"] == "rank_lags"]
+    found = user.json("status", run.run_id, "--json")["runs"][0]["health"]
+    [lagging] = [each for each in found if each["code"] == "rank_lags"]
     assert lagging["facts"]["rank"] == 1
     assert lagging["facts"]["pass_s"] > 0.5 > lagging["facts"]["usual_s"] - 0.5
 

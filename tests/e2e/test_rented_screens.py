@@ -118,9 +118,8 @@ def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
     assert fetched["checkpoint"] == "fast/step-00000200"
     assert (Path(fetched["folder"]) / "weights.safetensors").exists()
     assert "gate after fast: passed" in lodger.run("gate", run.run_id)
-    assert json.loads(lodger.run("report", run.run_id, "--json"))[0]["best"]["checkpoint"] == (
-        "fast/step-00000200"
-    )
+    (report,) = lodger.json("report", run.run_id, "--json")["runs"]
+    assert report["best"]["checkpoint"] == "fast/step-00000200"
     # resume takes it up where it stands: only the bill is waited for, and not for long.
     assert "its bill is not final yet" in lodger.run("resume", run.run_id)
 

@@ -61,7 +61,7 @@ def test_a_strangers_script_ends_in_time_and_its_best_comes_home(user: User) -> 
     assert "1 file, " in out
     told = user.only_run()
     assert told.outcome is Outcome.LANDED
-    assert user.json("status", told.run_id, "--json")[0]["spent_usd"] <= 0.02
+    assert float(user.json("status", told.run_id, "--json")["runs"][0]["spent_usd"]) <= 0.02
     assert len(kept(user)) <= 3, "the best two and the latest"
     assert "val_loss" in out
     assert "bpb" not in out
@@ -75,7 +75,7 @@ def test_a_strangers_script_ends_in_time_and_its_best_comes_home(user: User) -> 
     assert f" {100 / best:.4g}\n" in fetched, "the metric is that of its own step"
     again = user.run("fetch-best", "--into", "best")
     assert "already there, verified" in again
-    report = user.json("report", "--json")
+    report = user.json("report", "--json")["runs"]
     assert report[0]["best"]["checkpoint"] == f"train/step-{best:08d}"
     assert f"val_loss {100 / best:.4g}" in user.run("report")
     work = user.home / "runs" / told.run_id / "train" / "work"
@@ -122,7 +122,7 @@ def test_one_that_listens_saves_when_it_is_told_and_says_how_good_it_is(user: Us
         *("run", "local", *RATE, "--budget", "0.30", "--grace", "10", "--metric", "val_loss", "-d"),
         *("--", "python3", "train.py"),
     )
-    until(lambda: (user.json("status", "--json")[0]["step"] or 0) > 20)
+    until(lambda: (user.json("status", "--json")["runs"][0]["step"] or 0) > 20)
     user.stop()
     assert user.only_run().outcome is Outcome.STOPPED
     out = user.run("fetch-best", "--into", "best")
@@ -138,7 +138,7 @@ def test_one_that_listens_saves_when_it_is_told_and_says_how_good_it_is(user: Us
 @pytest.mark.parametrize(
     ("text", "options", "code", "words"),
     [
-        (scripts.DEAF, ("--hours", "0.0008", "--grace", "3"), LANDED, ("was killed",)),
+        (scripts.DEAF, ("--hours", "0.002", "--grace", "3"), LANDED, ("was killed",)),
         (
             "raise SystemExit(0)",
             ("--hours", "0.01"),
@@ -389,8 +389,8 @@ def test_a_dry_run_shows_what_would_be_sent(user: User) -> None:
     out = user.run(*dry, "-v", "--", "python3", "train.py")
     assert "train.py" in out
     assert "not known: how long the command takes" in out
-    plan = json.loads(user.run(*dry, "--json", "--", "python3", "train.py"))
-    assert plan["spec"]["command"]["words"] == ["python3", "train.py"]
+    plan = user.json(*dry, "--json", "--", "python3", "train.py")
+    assert plan["command"] == ["python3", "train.py"]
     refused = user.fails("launch", plan["id"], "-y", code=2)
     assert "that of a command" in refused
 
@@ -405,8 +405,8 @@ def test_the_guides_script_is_stopped_in_time_for_less_than_five_cents(user: Use
     guide = written.commands_in(page.name, page.read_text(encoding="utf-8"))
     shown = next(c for c in guide if c.words[0] == "run" and "-y" in c.words)
     user.run(*shown.words, code=LANDED)
-    [told] = user.json("status", user.only_run().run_id, "--json")
-    assert 0 < told["spent_usd"] <= 0.05
+    [told] = user.json("status", user.only_run().run_id, "--json")["runs"]
+    assert 0 < float(told["spent_usd"]) <= 0.05
     fetched = user.run("fetch-best", "--into", "best")
     assert "opening it      not safe: a zip with a pickle in it may run code" in fetched
     [own] = (user.cwd / "best" / "own").glob("step-*.pt")

@@ -243,7 +243,7 @@ def test_manifest_and_receipt_say_what_was_run(user: User) -> None:
     line = f"{hashlib.sha256(b'to be').hexdigest()}  a.txt\n"
     assert manifest["data_sha256"] == hashlib.sha256(line.encode()).hexdigest()
     assert f"pytest=={version('pytest')}" in about["packages"]
-    receipt = json.loads(user.run("report", "--html", "receipt.html", "--json"))
+    receipt = user.json("report", "--html", "receipt.html", "--json")["receipt"]
     [row] = receipt["account"]["checkpoints"]["all"]
     assert row["provenance"] == about
     page = (user.cwd / "receipt.html").read_text()

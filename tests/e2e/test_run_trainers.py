@@ -57,8 +57,8 @@ def test_it_is_told_in_time_saves_and_its_best_comes_home(
     shutil.copy(ROOT / "docs" / "guide" / "your-own" / name, user.cwd)
     words = ("--checkpoints", "out", "--metric", metric, "-y", "--", "python", name)
     out = user.run("run", "local", *OPTIONS, *words, code=Outcome.LANDED.exit_code)
-    [told] = user.json("status", user.only_run().run_id, "--json")
-    assert 0 < told["spent_usd"] < 0.05
+    [told] = user.json("status", user.only_run().run_id, "--json")["runs"]
+    assert 0 < float(told["spent_usd"]) < 0.05
     beat = json.loads(next(user.home.glob("runs/*/train/heartbeat.json")).read_text())
     assert beat["outcome"] == "landed_deadline"
     assert beat["message"] == "", "it left by itself, before it was killed"

@@ -43,8 +43,8 @@ def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None
     fetched = rented.json("fetch-best", "--into", str(rented.folder / "best"), "--json")
     assert fetched["sha256"] == best.sha256
     rented.close_books()
-    report = rented.json("report", "--json")[0]
-    assert report["billed_usd"] == pytest.approx(rented.billed(), abs=2e-6)
+    report = rented.json("report", "--json")["runs"][0]
+    assert float(report["billed_usd"]) == pytest.approx(rented.billed(), abs=2e-6)
     assert report["useful_fraction"] > 0.3
     for path in rented.folder.rglob("*"):
         if path.is_file() and rented.folder / "site" not in path.parents:

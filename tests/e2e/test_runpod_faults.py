@@ -229,16 +229,16 @@ def test_detached_with_the_loss_accepted_it_ends_itself(rented: RentedUser) -> N
     rented.run("status")
     rented.clock.advance(600.0)
     rented.run("status")
-    (told,) = rented.json("status", "--json")
+    (told,) = rented.json("status", "--json")["runs"]
     shown = rented.run("status", rented.only_run().run_id)
     print(shown, rented.run("status"), rented.run("budget", "show"))
-    assert told["spent_usd"] <= rented.billed() < told["at_most_usd"]
+    assert float(told["spent_usd"]) <= rented.billed() < float(told["at_most_usd"])
     assert "at most" in shown
     assert "until the bill is final of its pod" in shown
     run = rented.close_books()
     assert run.outcome in (Outcome.FINISHED, Outcome.LOST)
-    (told,) = rented.json("status", "--json")
-    assert told["spent_usd"] == told["at_most_usd"] == float(run.settled)
+    (told,) = rented.json("status", "--json")["runs"]
+    assert told["spent_usd"] == told["at_most_usd"] == run.settled.plain()
     shown = rented.run("status", run.run_id)
     print(shown)
     assert "at most" not in shown
@@ -279,9 +279,9 @@ def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser)
     print(shown, rented.run("status", run.run_id))
     assert "network volume in EU-RO-1: $0.0" in shown
     assert "then it is deleted, if best and latest were fetched" in shown
-    (told,) = rented.json("status", "--json")
+    (told,) = rented.json("status", "--json")["runs"]
     (held,) = told["volumes"]
-    assert told["spent_usd"] + held["reserved_usd"] <= float(run.cap)
+    assert Usd(told["spent_usd"]) + Usd(held["reserved_usd"]) <= run.cap
     rented.clock.advance(2 * 86_400.0)
     for words in (
         ("status",),

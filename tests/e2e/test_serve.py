@@ -111,7 +111,7 @@ def test_questions_are_answered_and_what_is_no_question_is_told(trained: User) -
     path = trained.folder / "items.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in ITEMS))
     task = ("eval", "best", "--task", "gsm8k", "--data", "items.jsonl")
-    told = trained.json(*task, "--json")
+    told = trained.json(*task, "--json")["values"]
     assert (told["items"], told["correct"], told["bad_lines"]) == (2, 0, 1)
     assert told["bad"] == [{"line": 3, "why": "no #### in its answer"}]
     shown = trained.run(*task)

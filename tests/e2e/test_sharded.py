@@ -50,7 +50,7 @@ def test_two_processes_share_it_out_are_killed_and_one_goes_on(trainee: User) ->
     home = trainee.folder / "sharded"
     assert sorted(os.listdir(home)) == WHOLE
     assert trainee.json("fetch-best", "--into", "sharded", "--json")["already_there"]
-    scored = trainee.json("eval", "sharded", "--json")
+    scored = trainee.json("eval", "sharded", "--json")["values"]
     assert scored["val_bpb"] == pytest.approx(best.val_bpb, abs=1e-4)
 
     trainee.refused("resume", run.run_id, "--processes", "3", code=2)

@@ -72,8 +72,8 @@ def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None
     assert best.step == run.phases["fast"].step
     fetched = skyfarer.json("fetch-best", "--into", str(skyfarer.folder / "best"), "--json")
     assert fetched["sha256"] == best.sha256
-    (report,) = skyfarer.json("report", "--json")
-    assert 0 < report["billed_usd"] <= float(run.cap)
+    (report,) = skyfarer.json("report", "--json")["runs"]
+    assert 0 < float(report["billed_usd"]) <= float(run.cap)
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_status_asks_skypilot_only_when_told_to(renter: RentedUser) -> None:
     assert "it was not asked whether it is set" in shown
     table = skyfarer.run("status")
     assert f"SkyPilot was not asked about {run.run_id}: trmcloud status --live" in table
-    (told,) = skyfarer.json("status", "--json")
+    (told,) = skyfarer.json("status", "--json")["runs"]
     assert told["unasked"] is True
     assert len(json.loads(state.read_text())["asked"]) == asked
     assert skyfarer.only_run().state is State.BOOTING
@@ -239,9 +239,9 @@ def test_a_skypilot_that_cannot_rent_is_told_in_one_line_and_nothing_is_reserved
         assert "Traceback" not in err
     assert user.ledger().runs == {}
     (user.folder / ".config" / "gcloud").mkdir(parents=True)
-    findings = json.loads(user.run("doctor", "--json", code=(0, 1)))
-    (found,) = (one for one in findings if one["name"] == "skypilot")
-    assert (found["state"], found["detail"]) == ("ok", "0.14.1; enabled: gcp")
+    findings = user.json("doctor", "--json", code=(0, 1))["checks"]
+    (found,) = (one for one in findings if one["code"] == "skypilot")
+    assert (found["passed"], found["message"]) == (True, "0.14.1; enabled: gcp")
 
 
 def test_skypilot_is_left_alone_where_nothing_was_rented_through_it(

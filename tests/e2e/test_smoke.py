@@ -84,10 +84,10 @@ def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
     assert billed <= float(TWO_PODS)
     assert verified(user) == {"agent", "prepaid"}
     assert exposure_of(traits_of("runpod"), user.ledger().verified, time.time()).enough
-    (shown,) = user.json("status", first.run_id, "--json")
-    layers = {layer["name"]: layer for layer in shown["kill_layers"]}
+    (shown,) = user.json("status", first.run_id, "--json")["runs"]
+    layers = {layer["name"]: layer for layer in shown["guards"]}
     assert layers["prepaid"]["state"] == "verified"
-    assert "a balance of $100.00 on 20" in layers["prepaid"]["detail"]
+    assert "a balance of $100.00 on 20" in layers["prepaid"]["message"]
     assert layers["agent"]["state"] == "silent"  # it worked once, and is no more
 
 
@@ -163,8 +163,8 @@ def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
     process = smoke(user, TWO_PODS, "--minutes", "5", "-y")
     until(lambda: bool(runs(user)) and runs(user)[-1].result is not None, within_s=90)
     (run,) = runs(user)
-    (shown,) = user.json("status", run.run_id, "--json")
-    layers = {layer["name"]: layer for layer in shown["kill_layers"]}
+    (shown,) = user.json("status", run.run_id, "--json")["runs"]
+    layers = {layer["name"]: layer for layer in shown["guards"]}
     states = {name: layer["state"] for name, layer in layers.items()}
     assert states == {
         "trainer": "absent",
@@ -181,11 +181,11 @@ def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
 
     note = {"at": time.time(), "host": "a-server:1", "every_s": 300.0, "reached": ["runpod"]}
     (user.home / "guard.json").write_text(json.dumps(note))
-    (shown,) = user.json("status", run.run_id, "--json")
-    states = {layer["name"]: layer["state"] for layer in shown["kill_layers"]}
+    (shown,) = user.json("status", run.run_id, "--json")["runs"]
+    states = {layer["name"]: layer["state"] for layer in shown["guards"]}
     assert states["reap"] == "armed"
     assert states["guard-elsewhere"] == "verified"
-    assert shown["max_overspend_usd"] == pytest.approx(0.46 * 300 / 3600, rel=0.01)
+    assert float(shown["max_overspend_usd"]) == pytest.approx(0.46 * 300 / 3600, rel=0.01)
 
     process.send_signal(signal.SIGINT)
     ended(process, 130)

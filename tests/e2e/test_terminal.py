@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import fcntl
 import io
-import json
 import os
 import pty
 import select
@@ -258,7 +257,7 @@ def test_logs_follow_and_end_with_the_run(user: User) -> None:
 def test_stop_says_what_is_lost_and_asks(user: User, terminal: Desk) -> None:
     user.run(*LAUNCH, "--rate", "3.60", "--steps", "100000", "-y", "-d")
     run_id = user.only_run().run_id
-    until(lambda: (user.json("status", "--json")[0]["step"] or 0) > 5)
+    until(lambda: (user.json("status", "--json")["runs"][0]["step"] or 0) > 5)
     window = terminal(user, "stop", "--now")
     window.sees("End it now? [y/N]")
     assert f"{run_id}: stop this run at once" in window.shown
@@ -408,6 +407,6 @@ def test_json_is_all_that_stands_on_stdout(user: User) -> None:
         assert user.json(*arguments, "--json"), arguments
     rows = list(csv.DictReader(io.StringIO(user.run("report", "--csv"))))
     assert [row["run"] for row in rows] == [run]
-    report = json.loads(user.run("report", "--json"))[0]
-    for name in ("planned_usd", "accrued_usd", "billed_usd", "budget_usd", "useful_fraction"):
+    report = user.json("report", "--json")["runs"][0]
+    for name in ("planned_usd", "accrued_usd", "billed_usd", "cap_usd", "useful_fraction"):
         assert name in report

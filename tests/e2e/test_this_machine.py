@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import socket
 import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.documents import document_in
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import User, until
 from trmcloud.core.catalog.providers import TRAITS
@@ -34,11 +35,11 @@ def leave_only(user: User, *tools: str) -> None:
     user.environment["PATH"] = str(folder)
 
 
-def findings(user: User) -> dict[str, dict[str, str]]:
+def findings(user: User) -> dict[str, dict[str, Any]]:
     process = user.start("doctor", "--json")
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    return {finding["name"]: finding for finding in json.loads(out)}
+    return {finding["code"]: finding for finding in document_in(out)["checks"]}
 
 
 @pytest.mark.parametrize(
@@ -60,8 +61,8 @@ def test_without_ssh_nothing_is_rented(
     assert renter.creates() == 0
     assert renter.ledger().runs == {}
     found = findings(renter)[lacks]
-    assert (found["state"], found["detail"][:19]) == ("bad", "it is not installed")
-    assert "openssh-client" in found["fix"]
+    assert (found["passed"], found["message"][:19]) == (False, "it is not installed")
+    assert "openssh-client" in found["next"]
 
 
 def test_a_run_is_not_resumed_from_where_it_cannot_be_reached(renter: RentedUser) -> None:
@@ -92,15 +93,15 @@ def test_an_ssh_that_takes_no_configuration_rents_nothing(renter: RentedUser) ->
     assert "Bad configuration option: frobnicate" in err
     assert "mend ~/.ssh/config, or install OpenSSH 8.5 or newer" in err
     assert renter.creates() == 0
-    assert findings(renter)["ssh"]["state"] == "bad"
+    assert findings(renter)["ssh"]["passed"] is False
 
 
 def test_a_machine_that_rents_nothing_needs_no_ssh(user: User) -> None:
     leave_only(user, "sh", "env")
     process = user.start("doctor", "--json")
     out, _ = process.communicate(timeout=60)
-    states = {finding["name"]: finding["state"] for finding in json.loads(out)}
-    assert states["ssh"] == states["ssh-keygen"] == "warn"
+    passed = {finding["code"]: finding["passed"] for finding in document_in(out)["checks"]}
+    assert passed["ssh"] is passed["ssh-keygen"] is None
 
 
 # -- the line --------------------------------------------------------------------------------------
@@ -162,8 +163,8 @@ def test_what_keeps_the_line_down_is_told_while_the_pod_boots(
         assert f"  the pod does not answer: {says} (trmc-" in told
         assert "; it is asked again for 14 min" in told
         assert "    try: let SSH out to that address (firewall, VPN, proxy)" in told
-        status = renter.json("status", "--json")[0]
-        assert says in status["link_trouble"]
+        status = renter.json("status", "--json")["runs"][0]
+        assert says in next(n["message"] for n in status["notes"] if n["code"] == "link")
         assert len(renter.live()) == 1, "the controller goes on"
         renter.clock.advance(BOOT_S)
         renter.see_out(launch, code=Outcome.LOST.exit_code)

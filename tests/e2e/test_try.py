@@ -72,8 +72,8 @@ def script(user: User, text: str, name: str = "train.py") -> None:
 
 def tried(user: User, *words: str, code: int = 0) -> dict[str, Any]:
     """The record by ``--json``, its checks by name."""
-    said = json.loads(user.run("try", *SHORT, "--json", *words, code=code))
-    return {**said, "checks": {check["name"]: check for check in said["checks"]}}
+    said = user.json("try", *SHORT, "--json", *words, code=code)
+    return {**said, "checks": {check["code"]: check for check in said["checks"]}}
 
 
 def results(record: dict[str, Any]) -> dict[str, str]:
@@ -132,9 +132,9 @@ def test_its_checks_are_kept_by_code_and_command(user: User) -> None:
         "resumes": "unknown",
         "gpu": "unknown",
     }
-    assert record["words"] == ["python3", "train.py"]
-    assert record["checks"]["stops"]["evidence"].startswith("saved ")
-    assert "in out, " in record["checks"]["writes"]["evidence"]
+    assert record["command"] == ["python3", "train.py"]
+    assert record["checks"]["stops"]["message"].startswith("saved ")
+    assert "in out, " in record["checks"]["writes"]["message"]
     kept = list((user.home / "trials").glob("*.json"))
     assert len(kept) == 1
     assert json.loads(kept[0].read_text())["code_sha256"] == record["code_sha256"]
@@ -167,7 +167,7 @@ def test_data_that_git_ignores_is_named_with_what_sends_it(user: User) -> None:
     assert "! failed there: starts: " in user.run(*plan)
     again = tried(user, "--data", "data/shakespeare", "--", "python3", "train.py")
     assert results(again)["starts"] == "passed"
-    assert "--data data/shakespeare --metric val_loss " in again["line"]
+    assert "--data data/shakespeare --metric val_loss " in again["run_command"]
 
 
 def test_a_package_above_the_folder_is_named_with_its_root(user: User) -> None:
@@ -184,7 +184,7 @@ def test_a_package_above_the_folder_is_named_with_its_root(user: User) -> None:
     (below / "chargpt.py").write_text("import mingpt\n" + TRAINS)
     whole = tried(made, "--root", "..", "--", "python3", "chargpt.py")
     assert results(whole)["starts"] == "passed"
-    assert "--root .. --checkpoints out " in whole["line"]
+    assert "--root .. --checkpoints out " in whole["run_command"]
     above = user.run("try", *SHORT, "--", "python3", "projects/chargpt.py", code=FAILED)
     assert "module mingpt is sent, but is not on Python's path" in above
     path = ("env", "PYTHONPATH=.", "python3", "projects/chargpt.py")
@@ -214,14 +214,14 @@ for step in range(1000):
     user.environment |= {"SECRET": "s", "NAMED": "n"}
     made = tried(user, "--env", "NAMED", "--", "python3", "train.py", code=FAILED)
     assert results(made)["starts"] == "passed"
-    assert str(outside).replace(str(tmp_path), "") in made["checks"]["reads"]["evidence"]
-    assert made["checks"]["imports"]["evidence"] == (
+    assert str(outside).replace(str(tmp_path), "") in made["checks"]["reads"]["message"]
+    assert made["checks"]["imports"]["message"] == (
         "requirements.txt does not name pyyaml, which is imported"
     )
-    assert "/made.txt" in made["checks"]["writes"]["evidence"]
+    assert "/made.txt" in made["checks"]["writes"]["message"]
     assert (tmp_path / "made.txt").read_text() == "for real"
     assert not (tmp_path / "kept.txt").exists()
-    assert "--env NAMED" in made["line"]
+    assert "--env NAMED" in made["run_command"]
     log = next((user.home / "trials").glob("*.log")).read_text()
     assert "WANDB_MODE offline False n\n" in log
 
@@ -271,7 +271,7 @@ for _ in range(6000):
 def test_bad_commands(user: User, text: str, check: str, said: str, code: int) -> None:
     script(user, text)
     made = tried(user, "--gb", "0.05", "--", "python3", "train.py", code=code)
-    assert said in made["checks"][check]["evidence"]
+    assert said in made["checks"][check]["message"]
     assert (made["checks"][check]["result"] == "failed") == (code == FAILED)
     nothing_is_left(user)
 
@@ -281,9 +281,9 @@ def test_a_command_that_is_no_python_is_tried_too(user: User) -> None:
     (project(user) / "run").chmod(0o755)
     script(user, "", "empty.py")
     made = tried(user, "--", "sh", "./run")
-    assert made["checks"]["reads"]["evidence"] == "no Python process was observed"
+    assert made["checks"]["reads"]["message"] == "no Python process was observed"
     assert results(made)["pace"] == "passed"
-    assert "--metric loss " in made["line"]
+    assert "--metric loss " in made["run_command"]
 
 
 def test_what_cannot_be_tried_is_refused(user: User) -> None:
@@ -329,9 +329,9 @@ def test_a_known_framework_is_resumed_by_its_own_option(user: User) -> None:
     script(user, LIKE_TRANSFORMERS)
     made = tried(user, "--", "python3", "train.py", "--output_dir", "out")
     assert results(made)["resumes"] == "passed", made["checks"]["resumes"]
-    assert "(transformers-model" in made["checks"]["writes"]["evidence"]
-    assert "eval_loss (" in made["checks"]["metric"]["evidence"]
-    words = shlex.split(made["line"])
+    assert "(transformers-model" in made["checks"]["writes"]["message"]
+    assert "eval_loss (" in made["checks"]["metric"]["message"]
+    words = shlex.split(made["run_command"])
     assert words[words.index("--metric") + 1] == "eval_loss"
     assert words[words.index("--resume") + 1] == (
         "python3 train.py --output_dir out --resume_from_checkpoint {checkpoint}"

@@ -60,8 +60,8 @@ def test_plan_launch_status_land_fetch_report(renter: VastUser) -> None:
     fetched = renter.json("fetch-best", "--into", str(renter.folder / "best"), "--json")
     assert fetched["sha256"] == best.sha256
     renter.close_books()
-    report = renter.json("report", "--json")[0]
-    assert report["billed_usd"] == pytest.approx(renter.billed(), abs=2e-6)
+    report = renter.json("report", "--json")["runs"][0]
+    assert float(report["billed_usd"]) == pytest.approx(renter.billed(), abs=2e-6)
     assert key not in out + err
 
 

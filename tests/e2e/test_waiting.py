@@ -3,8 +3,8 @@ then not, boots that never come, time that passes, a command that is killed mean
 
 from __future__ import annotations
 
-import json
 import time
+from datetime import datetime
 
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import until
@@ -55,10 +55,10 @@ def test_what_was_sold_out_is_rented_once_it_is_free(rented: RentedUser) -> None
     told = rented.run("status", run.run_id)
     assert "a free 1xRTX4090" in told
     assert "then it ends with exit code 75" in told
-    data = json.loads(rented.run("status", run.run_id, "--json"))
-    row = data[0] if isinstance(data, list) else data
-    assert row["waits_for_kind"] == ReasonKind.AWAITS_CAPACITY.value
-    assert row["waits_until"] - run.created_at > 6 * HOUR_S - 60
+    (row,) = rented.json("status", run.run_id, "--json")["runs"]
+    assert row["waits_for"]["code"] == ReasonKind.AWAITS_CAPACITY.value
+    until_at = datetime.fromisoformat(row["waits_until_at"]).timestamp()
+    assert until_at - run.created_at > 6 * HOUR_S - 60
     before = len(asks(run))
     rented.clock.advance(NEXT_S)
     waits(rented, before + 1)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.documents import document_in
 from tests.warm import Warm, can_warm
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.contract import manifest as mf
@@ -184,8 +185,9 @@ class User:
         paths = [self.ledger_path, *self.home.glob("runs/**/*"), *self.home.glob("pods/*")]
         return {path: path.lstat().st_mtime_ns for path in paths if os.path.lexists(path)}
 
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self.run(*arguments))
+    def json(self, *arguments: str, code: int | Sequence[int] = 0) -> Any:
+        """The one document on stdout of a command, which is what its schema says."""
+        return document_in(self.run(*arguments, code=code))
 
     def ledger(self) -> LedgerState:
         """What the ledger says; read again only where its files have changed since, as a test that

@@ -85,9 +85,13 @@ def other_name(said: dict[str, Any], ids: Any) -> Any:
 
 
 LIES = [
-    wrong_bytes, wrong_documents, wrong_unit, nothing_but_one, beyond_the_vocabulary, no_parts,
+    wrong_unit,
     other_name,
-]  # fmt: skip
+    *(
+        pytest.param(lie, marks=pytest.mark.more)
+        for lie in (wrong_bytes, wrong_documents, nothing_but_one, beyond_the_vocabulary, no_parts)
+    ),
+]
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -126,6 +130,7 @@ def test_an_honest_cache_is_believed_and_not_tokenized_again(rig: Rig) -> None:
     assert not any("in the cache" in line for line in said)
 
 
+@pytest.mark.more
 def test_any_unit_may_be_the_one_and_validation_is_always_made(rig: Rig) -> None:
     """Three units in one file, the last of which alone is false: it is found where it is chosen."""
     chosen = random.Random(1)

@@ -32,7 +32,7 @@ GOVERN, ACTIONS, ABSENCE = (
 )
 RENTING, CONTINUING = "core/control/renting.py", "core/control/continuing.py"
 WAITING, BOARDS = "core/control/waiting.py", "core/control/boards.py"
-MOVING = "core/control/moving.py"
+MOVING, PACE, METER = "core/control/moving.py", "core/control/pace.py", "core/contract/pace.py"
 SUPERVISE, MIND, MANIFEST = (
     "core/contract/supervisor.py",
     "pod/agent/loop.py",
@@ -485,6 +485,20 @@ BUGS: tuple[Bug, ...] = (
     Bug("what stopped paying is trained again", LEASE, "account.outcome in DONE}", 'account.outcome == "finished"}'),
     Bug("a request to save is never heard", SUPERVISE, "        return SaveNow()\n", "        return Wait()\n"),
     # -- a pod's words are hostile -----------------------------------------------------------
+    # -- a measured pace ------------------------------------------------------------------------
+    Bug("the first steps decide the pace", METER, "LEAST_STEPS = 40\n", "LEAST_STEPS = 10\n"),
+    Bug("two halves need not agree on a pace", METER, "return least > 0 and abs(after - before) <= TOLERANCE * least", "return True"),
+    Bug("a pace beyond the GPUs' peak is believed", PACE, "        if told.step_s < least_s:\n", "        if False:\n"),
+    Bug("a pace slower than the time that passed is believed", PACE, "if told.steps * told.step_s > passed_s:", "if False:"),
+    Bug("a machine is slow from its P50 on", PACE, "if told.step_s > phase.step_s.p90:", "if told.step_s > phase.step_s.p50:"),
+    Bug("a machine slower than P90 is as planned", PACE, "if told.step_s > phase.step_s.p90:", "if told.step_s > 9 * phase.step_s.p90:"),
+    Bug("what is not believed stops a run all the same", PACE, "slow = None if doubt is not None else why_slow", "slow = why_slow"),
+    Bug("a slow run is stopped whatever was chosen", PACE, "if follows == STOP and slow is not None:", "if slow is not None:"),
+    Bug("a slow run that is to stop is not stopped", PACE, '        return (measured, ev.StopRequested("if-slow", slow))\n', "        return (measured,)\n"),
+    Bug("a run leaves each machine that has measured", PACE, "return pace is not None and pace.follows == MOVE", "return pace is not None"),
+    Bug("a run leaves a machine since the one before was slow", PACE, "if p.generation == generation.number and not p.doubt)", "if not p.doubt)"),
+    Bug("a slow machine is left at any price", MOVING, "        return 0.0\n    return plan.spec.move_if or None", "        return -9.0\n    return plan.spec.move_if or None"),
+    Bug("an earlier machine's pace counts for the next one", DRIVE, "            told = pace_by_log(lines, since)\n", "            told = pace_by_log(lines, since)\n        told = told or pace_from(lines, 0.0)\n", timing=True),
     Bug("a whole number of any digits is read", RECORDS, "if len(text) > MAX_DIGITS or not text.isascii()", "if not text.isascii()"),
     Bug("digits of any script are digits", RECORDS, "not text.isascii() or not text.isdigit()", "not text.isdigit()"),
     Bug("a whole number has no end", RECORDS, "return number if number <= most else None", "return number"),

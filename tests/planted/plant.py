@@ -40,7 +40,7 @@ import json, signal, sys
 from trmcloud.wiring_plans import simulate_providers
 from trmcloud.sim.faults.table import MARKET, MOVES, NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import draw, with_balance, with_moves, with_time_to_spare
+from trmcloud.sim.scenario import draw, with_balance, with_moves, with_paces, with_time_to_spare
 simulate_providers()
 kept, beyond, first = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 broken = set(json.loads(sys.argv[4]))
@@ -51,16 +51,19 @@ def stuck(*what):
 signal.signal(signal.SIGVTALRM, stuck)
 def worlds(seed):
     yield seed, len(NAMES), None, None, False, ""
-    # Beside it the same world in which machines are rare, or runs move, or a host has other GPUs.
+    # Beside it the same world in which machines are rare, or runs move, or a host has other GPUs,
+    # or machines time their steps.
     more, kind = seed // 4 % 2, ("", "boards", "moves", "market")[seed % 4]
-    if kind:
-        yield seed, len(NAMES) if more else 0, None, None, False, kind
+    if kind or more:
+        yield seed, len(NAMES) if more else 0, None, None, False, kind or "paces"
 def drawn(seed, faults, among, elsewhere, kind):
     names = ("96",) if kind == "boards" else NAMES[:faults]
     market = tuple(MARKET) if kind == "market" else ()
     made = draw(seed, names, among=among, elsewhere=elsewhere, market=market)
     if kind == "boards" and not faults:
         made = with_time_to_spare(made)
+    if kind == "paces":
+        return with_paces(made)
     return with_moves(made, tuple(MOVES), tuple(MARKET)) if kind == "moves" else made
 fresh = [list(worlds(seed)) for seed in range(beyond)]
 early, late = [sum(part, []) for part in (fresh[:first], fresh[first:])]

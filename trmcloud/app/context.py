@@ -191,7 +191,8 @@ def is_quiet(context: Context) -> bool:
 
 
 def find_run(context: Context, name: str | None) -> RunState:
-    """The run of that id, or the newest one where no id is given.
+    """The run of that id or name, or the newest one where none is given. Of runs of one name the
+    live one is meant, else the newest.
 
     Raises:
         NotFoundError: naming what there is.
@@ -207,6 +208,9 @@ def find_run(context: Context, name: str | None) -> RunState:
         return newest
     if name in runs:
         return runs[name]
+    named = [run for run in runs.values() if run.name == name] if name else []
+    if named:
+        return max(named, key=lambda run: (run.live, run.created_at))
     require_whole(context.ledger.read(), name)
     known = ", ".join(sorted(runs)[-5:]) or "none"
     raise NotFoundError(f"no run {name!r}", next_step=f"trmcloud status (runs: {known})")

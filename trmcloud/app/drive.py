@@ -20,6 +20,7 @@ from trmcloud.app.stock import note_outcomes
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
+from trmcloud.core.contract.pace import pace_by_log, pace_from
 from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint
 from trmcloud.core.contract.records import dump
 from trmcloud.core.control import events as ev
@@ -39,6 +40,7 @@ from trmcloud.core.control.controller import decide, decide_standby
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.moving import may_move, move_events
 from trmcloud.core.control.observation import Observation
+from trmcloud.core.control.pace import pace_events, phase_to_time
 from trmcloud.core.control.pod_facts import (
     LAST_REPORTS_S,
     late_report,
@@ -96,6 +98,8 @@ _BESIDE_LIST_AGE_S = 2.0
 """The list that was read for the working machine serves for the one that stands by."""
 _MOVES_EVERY_S = 60.0
 """So often a driver thinks of moving; how often a provider is asked is in ``control.moving``."""
+_PACE_EVERY_S, _PACE_SLOWER, _PACE_AT_LEAST_EVERY_S = 2.0, 1.3, 600.0
+"""How often a phase's metrics are read for its measured pace: ever more rarely, as they grow."""
 _MOST_EVENTS_AT_ONCE = 50
 _LONGEST_UNLISTED_S = 1800.0
 _LONGEST_RETRY_S, _END_AGAIN_S, _LIST_EVERY_S = 30.0, 10.0, 10.0
@@ -141,6 +145,10 @@ class RunDriver:
     _asks_again_at: float = 0.0
     _moves_again_at: float = 0.0
     """When a move is thought of again, where a budget refused the last one, or none would pay."""
+    _timing: tuple[str, str] = ("", "")
+    """The pod and the phase whose pace is looked for."""
+    _timed_at: float = 0.0
+    _timing_s: float = 0.0
     _watch: Watcher = lambda run: None
     _observer: Observer = field(init=False)
     _beside: Observer = field(init=False)
@@ -330,7 +338,7 @@ class RunDriver:
         self._carry_out(run, decision.actions)
         if decision.actions:
             run = self.run()
-        run = self._step_beside(run, seen)
+        run = self._step_beside(self._note_pace(run, seen), seen)
         if _is_due(self._beaten_at, _BEAT_EVERY_S, now):
             self._beaten_at = now
             self.context.ledger.beat(self.run_id, self.epoch, now)
@@ -368,6 +376,30 @@ class RunDriver:
             run = self.run()
         self._carry_out(run, decision.actions)
         return self.run() if decision.actions else run
+
+    def _note_pace(self, run: RunState, seen: Observation) -> RunState:
+        """Put on record what the machine has measured of its steps, with what follows from it."""
+        report = own_report(seen, run.generation) if run.generation is not None else None
+        phase = phase_to_time(run, run.plan, report)
+        if phase is None or report is None:
+            return run
+        now, place = self.context.wall(), (report.pod_name, phase.name)
+        if place != self._timing:
+            self._timing, self._timed_at, self._timing_s = place, 0.0, _PACE_EVERY_S
+        if not _is_due(self._timed_at, self._timing_s, now):
+            return run
+        self._timed_at = now
+        self._timing_s = min(_PACE_SLOWER * self._timing_s, _PACE_AT_LEAST_EVERY_S)
+        lines = self.context.files.metrics(run.run_id, phase.name)
+        begun = (each.started_at for each in report.phases if each.name == phase.name)
+        since = next(begun, None) or report.started_at
+        told = pace_from(lines, since)
+        if told is None and run.spec.command is not None:
+            told = pace_by_log(lines, since)
+        if told is None:
+            return run
+        self._append(*pace_events(run, run.plan, phase, told, now))
+        return self.run()
 
     def _begin_move(self, run: RunState, report: AgentReport) -> RunState:
         """Reserve a machine to move to and put on record that it is asked for, both at once: what

@@ -6,11 +6,10 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trmcloud.app.planning import Planner
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, UsageError
-from trmcloud.core.money import Usd
 from trmcloud.core.planner.finetuning import (
     METHODS,
     TOKENS,
@@ -50,15 +49,6 @@ class FinetunePlan(NamedTuple):
     @property
     def recommended(self) -> FinetuneRow:
         return self.rows[0]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "model": {**self.model._asdict(), "parameters": self.model.parameters},
-            "finetuning": {**self.how._asdict(), "tokens": self.tokens},
-            "recommended": self.recommended.hardware,
-            "candidates": [_row_to_json(row) for row in self.rows],
-            "too_small": list(self.too_small),
-        }
 
 
 def finetune_plan(
@@ -169,23 +159,3 @@ def _smaller(how: Finetuning) -> str:
     if how.method == "lora" and how.bits != 4:
         return "--hf-set bits=4 quantizes what is frozen"
     return f"--hf-set sequence={max(256, how.sequence // 2)}"
-
-
-def _row_to_json(row: FinetuneRow) -> dict[str, Any]:
-    amounts: dict[str, Usd] = {
-        "rate_usd_per_hour": row.rate,
-        "cost_p50_usd": row.cost_p50,
-        "cost_p90_usd": row.cost_p90,
-    }
-    return {
-        "hardware": row.hardware,
-        "sku": row.offer.sku,
-        "provider": row.offer.provider,
-        "region": row.offer.region,
-        "hours": row.hours.to_json(),
-        **{name: float(amount) for name, amount in amounts.items()},
-        "memory_gb": row.memory_gb,
-        "need_gb": row.need._asdict(),
-        "fits_for_certain": row.is_sure,
-        "batch": row.batch,
-    }

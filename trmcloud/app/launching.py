@@ -55,11 +55,17 @@ def start(
     initial_weights: str = "",
     detached: bool = False,
     run_id: str = "",
+    name: str = "",
+    tags: tuple[tuple[str, str], ...] = (),
+    key: str = "",
+    request: str = "",
 ) -> RunDriver:
     """Reserve the worst case of a plan that was checked, and become the run's driver. Nothing is
-    rented yet. ``run_id``: a new one is drawn where it is empty.
+    rented yet. ``run_id``: a new one is drawn where it is empty. ``key`` is an idempotency key, and
+    ``request`` the hash of the launch's arguments: see ``labels``.
 
     Raises:
+        KeyUsed: there is a run of that key. ConflictError: a live run has that name.
         DoesNotFit: the plan has nothing to launch.
         BudgetRefused: some level lacks the money.
         ProviderError: the provider's account does not allow it any more, or cannot be asked.
@@ -76,6 +82,10 @@ def start(
         cap=plan.cap or ZERO,
         project=context.project,
         detached=detached,
+        name=name,
+        tags=tags,
+        key=key,
+        request=request,
     )
     try:
         epoch = context.ledger.open_run(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from trmcloud.app.context import Context
 from trmcloud.core.control.budget import LEVELS, LedgerState, Line, month_of
@@ -89,14 +88,3 @@ def restored_lines(home: Path, ledger: LedgerState, done: Restoration) -> Sequen
         "nothing new is reserved until trmcloud reap --yes says that the ledger is reconciled"
     )
     return lines
-
-
-def restored_json(home: Path, ledger: LedgerState, done: Restoration) -> Mapping[str, Any]:
-    return {
-        "restored": done.backup.number,
-        "up_to": done.backup.seq,
-        "newest_known": done.newest_seq,
-        "complete": done.is_complete,
-        "aside": str(done.aside) if done.aside is not None else None,
-        "forgotten_runs": forgotten_runs(home, ledger),
-    }

@@ -19,6 +19,7 @@ from trmcloud.core.planner.command_outlook import MEMORY_ROOM, CommandProbe
 from trmcloud.core.planner.roofline import MeasuredSpeed
 from trmcloud.core.planner.speed import rented_machine, step_seconds
 from trmcloud.core.spec.plan import Candidate, PhasePlan
+from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import write_atomic
 
@@ -50,10 +51,15 @@ def load_probes(home: Path) -> list[MeasuredSpeed]:
 
 
 def record_probe(home: Path, probe: MeasuredSpeed) -> None:
-    """Keeps ``probe``, in place of an older one of the same chip."""
-    kept = [probe, *(old for old in load_probes(home) if old.sku != probe.sku)][:_KEPT]
+    """Keeps ``probe``, in place of an older one of the same kind of machine and torch."""
+    kept = [probe, *(old for old in load_probes(home) if _kind(old) != _kind(probe))][:_KEPT]
     make_home(home)
     write_atomic(home / PROBES_NAME, json.dumps([old._asdict() for old in kept], indent=1))
+
+
+def _kind(probe: MeasuredSpeed) -> tuple[object, ...]:
+    """What must be the same for a newer measurement to replace an older one."""
+    return probe.sku, probe.gpus, probe.provider, probe.torch
 
 
 def _sane(probe: MeasuredSpeed) -> bool:
@@ -64,6 +70,10 @@ def _sane(probe: MeasuredSpeed) -> bool:
         and all(_is_number(n) and 0 <= n < _FAR for n in since)
         and isinstance(probe.run_id, str)
         and len(probe.run_id) <= _LONGEST_ID
+        and all(
+            isinstance(text, str) and len(text) <= _LONGEST_ID
+            for text in (probe.provider, probe.torch, probe.board, probe.code)
+        )
         and isinstance(probe.sku, str)
         and probe.is_possible
     )
@@ -129,7 +139,7 @@ def note_measured(context: Context, run: RunState) -> None:
     """
     found = measured_in(context, run)
     kept = load_probes(context.home) if found is not None else ()
-    if found is not None and all(m.at < found.at for m in kept if m.sku == found.sku):
+    if found is not None and all(m.at < found.at for m in kept if _kind(m) == _kind(found)):
         record_probe(context.home, found)
 
 
@@ -142,7 +152,14 @@ def measured_in(context: Context, run: RunState) -> MeasuredSpeed | None:
         return None
     if any(each.recovery.changed for each in recoveries_of(context, run)):
         return None
-    pace = pace_of(context, run)
+    told, pace = run.paces[-1] if run.paces else None, pace_of(context, run)
+    if told is not None:
+        # Timed by the trainer, and judged as it came: what is not believed teaches nothing, and
+        # neither do the lines that the same machine has logged.
+        phase = next((p for p in candidate.phases if p.name == told.phase), None)
+        if any(each.doubt for each in run.paces) or phase is None or not told.tokens:
+            return None
+        pace = Pace(phase, told.steps, told.step_s)
     if pace is None:
         return None
     settings = pace.phase.settings
@@ -162,6 +179,10 @@ def measured_in(context: Context, run: RunState) -> MeasuredSpeed | None:
         predicted_s=predicted_s,
         at=run.updated_at,
         run_id=run.run_id,
+        provider=candidate.provider,
+        torch=one_line(told.torch)[:_LONGEST_ID] if told is not None else "",
+        board=one_line(told.board)[:_LONGEST_ID] if told is not None else "",
+        code=one_line(told.code)[:_LONGEST_ID] if told is not None else "",
     )
     return found if found.is_possible else None
 

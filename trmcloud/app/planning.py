@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trmcloud.app import measurements
 from trmcloud.app.data import resolve_source
@@ -173,27 +173,6 @@ class OwnHardware:
         """The rent for the training that an hour on one's own machine does."""
         assert self.rented is not None
         return Usd.from_micros(round(self.rented.cost_p50.micros / self.candidate.hours.p50))
-
-    def to_json(self) -> dict[str, Any]:
-        rented = None
-        if self.rented is not None:
-            rented = {
-                "hardware": self.rented.hardware,
-                "dearer_usd": float(self.dearer),
-                "sooner_hours": self.sooner_h,
-                "worth_from_usd_per_hour": float(self.worth_from),
-                "rent_per_own_hour_usd": float(self.rent_per_own_hour),
-            }
-        hours = self.candidate.hours
-        return {
-            "hardware": self.hardware,
-            "watts": self.watts,
-            "usd_per_kwh": float(self.per_kwh),
-            "usd_per_hour": float(self.per_hour),
-            "hours": {"p10": hours.p10, "p50": hours.p50, "p90": hours.p90},
-            "power_usd": float(self.candidate.cost_p50),
-            "against": rented,
-        }
 
 
 def own_hardware(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from trmcloud.app.checkpoints.fetching import of_last_phase
 from trmcloud.app.checkpoints.sources import known_in_bucket
 from trmcloud.app.context import Context, is_unasked
@@ -102,6 +105,9 @@ class Run:
     trouble: str
     unasked: bool
     """Whether its provider was left alone: what is known is what was heard."""
+    name: str = ""
+    """The user's own name for it; empty for none."""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def gains_of(run: RunState, beat: Heartbeat) -> tuple[float | None, float | None]:
@@ -177,6 +183,8 @@ def facts_of(context: Context, run: RunState) -> Run:
         waits_until=waiting.until_at if waiting is not None else None,
         trouble=trouble,
         unasked=run.live and is_unasked(context, run),
+        name=run.name,
+        tags=dict(run.tags),
     )
 
 

@@ -169,18 +169,6 @@ class TargetResult:
         """None: the two losses cannot be compared."""
         return None if self.other else self.nats <= self.target.nats
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "target_nats": self.target.nats,
-            "target_hours": self.target.hours,
-            "nats": self.nats,
-            "bits_per_byte": self.bits_per_byte,
-            "hours": self.hours,
-            "passed": self.passed,
-            "other": self.other or None,
-            "why_not": list(self.target.why_not),
-        }
-
 
 def judge_target(
     run: RunState, best: CheckpointManifest | None, hours: float

@@ -9,6 +9,7 @@ import sys
 
 import typer
 
+from trmcloud.cli.views.streams import is_for_documents
 from trmcloud.core.errors import UsageError
 
 _ANSWERS = {"y": True, "yes": True, "n": False, "no": False, "": False}
@@ -18,10 +19,12 @@ def is_confirmed(question: str, *, before: str = "") -> bool:
     """Whether the user says yes. ``before``: what the question is about, where that is not plain.
 
     Raises:
-        UsageError: stdin is no terminal.
+        UsageError: stdin is no terminal, or JSON is printed.
         KeyboardInterrupt: Ctrl-C, at whatever moment it comes.
         typer.Abort: the terminal says that nothing more is typed.
     """
+    if is_for_documents():
+        raise UsageError("--json asks no question", next_step="pass -y")
     if not sys.stdin.isatty():
         about = f"{before}, and " if before else ""
         raise UsageError(f"{about}this is not a terminal: nobody can say yes", next_step="pass -y")

@@ -130,7 +130,25 @@ def load_command(name: str) -> Any:
         made = typer.main.get_command(app)
     made.name = name
     take_as_typed(made)
+    _keep_documents_apart(made)
     return made
+
+
+def _keep_documents_apart(command: Any) -> None:
+    """Have stdout hold nothing but documents while ``command`` runs with ``--json``."""
+    invoke = command.invoke
+
+    def invoked(context: Any) -> Any:
+        if not context.params.get("as_json"):
+            return invoke(context)
+        from trmcloud.cli.views.streams import only_documents
+
+        with only_documents():
+            return invoke(context)
+
+    command.invoke = invoked
+    for each in getattr(command, "commands", {}).values():
+        _keep_documents_apart(each)
 
 
 app = typer.Typer(
@@ -160,10 +178,13 @@ def _root(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; every error becomes one line and an exit code of its own."""
+    """Run the command line; every error becomes one line and an exit code of its own, and with
+    ``--json`` a document, too."""
     from trmcloud.cli.views.streams import drop_stdout, forgive_streams
 
     forgive_streams()
+    typed = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in (typed[: typed.index("--")] if "--" in typed else typed)
     try:
         try:
             code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)
@@ -174,20 +195,20 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(code if isinstance(code, int) else 0)
     except TrmcloudError as error:
         error.next_step = error.next_step or _next_step(error, arguments)
-        print_error(error)
-        sys.exit(error.exit_code)
+        sys.exit(_failed(error, as_json=as_json))
     except _USAGE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             # Bare `trmcloud` has shown its help already; a bare group's help is the message.
             if error.format_message():
                 print(error.format_message().rstrip(), file=sys.stderr)
-        else:
-            print_error(_as_ours(error))
-        sys.exit(UsageError.exit_code)
+            sys.exit(UsageError.exit_code)
+        sys.exit(_failed(_as_ours(error), as_json=as_json))
     except typer.Exit as leaving:
         sys.exit(leaving.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
+        if as_json:
+            _print_failure("interrupted", 130, "interrupted", "")
         sys.exit(130)
     except BrokenPipeError:
         # The reader of a pipe left: not an error of ours, and no one reads a message.
@@ -195,18 +216,37 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(141)
     except OSError as error:
         drop_stdout()
-        sys.exit(_system_error(error))
+        sys.exit(_failed(_system_error(error), as_json=as_json))
     except Exception as error:  # the last net: nothing is shown that a user cannot use
-        sys.exit(_unexpected(error))
+        sys.exit(_failed(_unexpected(error), as_json=as_json))
 
 
-def _system_error(error: OSError) -> int:
-    """Print an error of the system that no caller explained; return its exit code."""
+def _failed(error: TrmcloudError, *, as_json: bool) -> int:
+    """Print an error, with ``--json`` as a document, too; return its exit code."""
+    print_error(error)
+    if as_json:
+        from trmcloud.cli.views.json_output import code_of
+
+        _print_failure(code_of(error), error.exit_code, str(error), error.next_step)
+    return error.exit_code
+
+
+def _print_failure(code: str, exit_code: int, message: str, next_step: str) -> None:
+    from trmcloud.cli.views.json_output import print_failure
+    from trmcloud.cli.views.streams import drop_stdout
+
+    try:
+        print_failure(code, exit_code, message, next_step)
+    except OSError:  # the reader has left, or the disk is full: the exit code says it
+        drop_stdout()
+
+
+def _system_error(error: OSError) -> TrmcloudError:
+    """Return an error of the system that no caller explained as one of ours."""
     try:
         os.getcwd()
     except OSError:
-        print_error(UsageError("the folder you are in is gone", next_step="cd to one that exists"))
-        return UsageError.exit_code
+        return UsageError("the folder you are in is gone", next_step="cd to one that exists")
     advice = {
         errno.ENOSPC: "free some disk space",
         errno.EDQUOT: "free some disk space: your quota is used up",
@@ -221,12 +261,11 @@ def _system_error(error: OSError) -> int:
         return _unexpected(error)
     where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
     what = (error.strerror or "the system refused").lower()
-    print_error(TrmcloudError(what, where=where, next_step=advice))
-    return TrmcloudError.exit_code
+    return TrmcloudError(what, where=where, next_step=advice)
 
 
-def _unexpected(error: Exception) -> int:
-    """Keep the traceback in a file (code and lines, never values) and print its path."""
+def _unexpected(error: Exception) -> TrmcloudError:
+    """Keep the traceback in a file (code and lines, never values); the error names its path."""
     import tempfile
 
     text = "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__ + "\n"
@@ -234,8 +273,7 @@ def _unexpected(error: Exception) -> int:
     with os.fdopen(handle, "w") as file:
         file.write(text)
     kind = type(error).__name__
-    print_error(TrmcloudError(f"unexpected {kind}: {error}", next_step=f"please report {path}"))
-    return TrmcloudError.exit_code
+    return TrmcloudError(f"unexpected {kind}: {error}", next_step=f"please report {path}")
 
 
 def _next_step(error: TrmcloudError, arguments: list[str] | None) -> str:

@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Defaults and details, too.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 Live = Annotated[
     bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
 ]
-RunName = Annotated[str, typer.Argument(help="A run's id; the newest otherwise.")]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="KEY=VALUE", help="Runs with this tag alone, repeatable."),
+]
+RunName = Annotated[str, typer.Argument(help="A run's id or name; the newest otherwise.")]
 Checkpoint = Annotated[
-    str, typer.Argument(help="A fetched folder, or a run's id (its best checkpoint).")
+    str, typer.Argument(help="A fetched folder, or a run (its best checkpoint).")
 ]
 Into = Annotated[str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")]
 

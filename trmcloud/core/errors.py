@@ -24,7 +24,7 @@ from enum import Enum
 #     ├── DataError (9)             the training data cannot be used
 #     ├── CheckpointError (10)      a checkpoint is damaged, incomplete or hostile
 #     ├── ProviderError (11)        the provider refused or could not be understood
-#     │   ├── NoCapacity            nothing was created; try the next candidate
+#     │   ├── NoCapacity (75)       nothing was created; try the next candidate
 #     │   ├── AmbiguousCreate       something may have been created; list before trying again
 #     │   └── ProviderRefused       nothing was created or changed; the same request fails again
 #     │       └── FinalRefusal          so would any other create: no candidate is tried after it
@@ -144,7 +144,7 @@ class ProviderError(TrmcloudError):
 
 
 class NoCapacity(ProviderError):
-    pass
+    exit_code = 75
 
 
 class AmbiguousCreate(ProviderError):

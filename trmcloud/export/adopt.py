@@ -49,21 +49,6 @@ class AdoptedRun:
     worst_case: Usd
     best: CheckpointManifest
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run_id,
-            "recipe": self.recipe,
-            "hardware": self.hardware,
-            "outcome": self.outcome.value if self.outcome is not None else None,
-            "starts": self.starts,
-            "used_seconds": self.used_s,
-            "rate_usd_per_hour": float(self.rate),
-            "accounted_usd": float(self.cost),
-            "planned_usd": float(self.planned),
-            "worst_case_usd": float(self.worst_case),
-            "billed_usd": None,
-        }
-
 
 def find_folder(folder: Path) -> Path:
     """The script's RUN_DIR: ``folder``, or ``trmcloud-run`` in it.

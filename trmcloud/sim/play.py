@@ -48,6 +48,8 @@ class PlayResult:
     moves: tuple[int, int, int, int] = (0, 0, 0, 0)
     """Moves to another machine that were begun (a machine was asked for), whose machine came up,
     for which the working machine was told to land, and that were completed."""
+    paces: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Paces that were measured, believed, slow, and for which the run was stopped."""
 
 
 def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = None) -> PlayResult:
@@ -122,6 +124,7 @@ def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResul
         saved=tuple(saved),
         timeline=tuple(world.timeline),
         moves=check.truth.moves.counts,
+        paces=check.truth.moves.paces.counts,
     )
 
 

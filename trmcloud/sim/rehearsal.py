@@ -67,34 +67,6 @@ class Rehearsal:
     def steps_saved(self) -> list[int]:
         return sorted(step for p in self.plays for step in p.saved)
 
-    def to_json(self) -> dict[str, Any]:
-        spent, saved = self.spent, self.steps_saved()
-        of_command: dict[str, Any] = {}
-        if self.kept_s:
-            saved = []  # its steps are simulated, and none of the command's own
-            of_command = {
-                "habits": dict(Counter(self.habits)),
-                "plays_without_checkpoint": self.kept_s.count(0.0),
-                "training_kept_s": dict(spread(sorted(self.kept_s))),
-            }
-        return {
-            "plan": self.plan.id,
-            "runs": len(self.plays),
-            "budget_usd": None if self.plan.cap is None else float(self.plan.cap),
-            "spent_usd": {name: float(value) for name, value in spread(spent).items()},
-            "outcomes": dict(self.outcomes()),
-            "ended_by": dict(self.ended_by()),
-            "steps_saved": dict(spread(saved)) if saved else {},
-            **of_command,
-            "over_budget_exposed_usd": max(p.over_exposed_usd for p in self.plays),
-            "exposed_seconds": max(p.exposed_s for p in self.plays),
-            "faults_felt": dict(Counter(name for p in self.plays for name in p.observed)),
-            "violations": [
-                {"seed": p.seed, "what": p.violation, "detail": p.detail} for p in self.violations
-            ],
-            "timeline": [{"at_s": line.at, "what": line.text} for line in self.shown.timeline],
-        }
-
 
 def fault_names(text: str, *, of_command: bool = False) -> tuple[str, ...]:
     """``all``, ``none``, or numbers and words of faults, comma-separated; those ``of_command`` are

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import field
 
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.offers import DAY_S
@@ -18,9 +19,10 @@ from trmcloud.core.planner.estimates import (
 from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
 from trmcloud.core.spec.settings import PhaseRecipe
-from trmcloud.core.spec.spec import KEEP, STOP, THEN, WARN, RunSpec
+from trmcloud.core.spec.spec import KEEP, MOVE, SLOW_POLICIES, STOP, THEN, WARN, RunSpec
 from trmcloud.core.storage import pod_disks_price, price_per_hour, work_gb
 from trmcloud.core.values import dataclass, replace
+from trmcloud.sim.world.facts import TruePaces
 from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.trainer import Shape
 
@@ -64,6 +66,8 @@ class Scenario:
     fault_seeds: tuple[int, ...]
     off: frozenset[str] = frozenset()
     """Layers that do nothing from beginning to end: trainer, agent, watchdog, controller."""
+    paces: Mapping[str, TruePaces] = field(default_factory=dict)
+    """By run: how fast its machines are, and what they say of it; the others tell no pace."""
     paid_in: Usd | None = None
     """The balance of each prepaid account at the beginning; None: none ever ends."""
 
@@ -332,6 +336,37 @@ def with_moves(
     strikes = tuple(rng.sample(moves, min(len(moves), rng.choice((0, 1, 1, 2, 3)))))
     strikes += tuple(rng.sample(market, min(len(market), rng.choice((0, 0, 1, 2)))))
     return _with_wishes(rng, scenario, wishes, strikes, lambda plan: plan.cap or ZERO)
+
+
+_FIRST_FACTORS = (0.6, 0.9, 1.0, 1.0, 1.3, 1.6, 2.5, 4.0)
+_LATER_FACTORS = (0.8, 1.0, 1.0, 1.5)
+_AT_FIRST = (1.0, 1.0, 1.0, 10.0, 0.1)
+_LIES = (1.0, 1.0, 1.0, 1.0, 0.002, 0.5, 3.0, 1000.0)
+
+
+def with_paces(scenario: Scenario) -> Scenario:
+    """The same scenario with machines that are faster or slower than planned and time their steps,
+    of which some lie, and with each of ``--if-slow``. Drawn apart: all else of the world is as it
+    was without."""
+    rng = random.Random(f"paces {scenario.seed}")
+    wishes, paces = [], {}
+    for wish in scenario.wishes:
+        able = bool(wish.plan.spec.bucket) and wish.plan.candidates[0].provider != LOCAL
+        policy = rng.choice((*SLOW_POLICIES, MOVE, MOVE) if able else SLOW_POLICIES)
+        lie = rng.choice(_LIES)
+        factors = (rng.choice(_FIRST_FACTORS), *(rng.choice(_LATER_FACTORS) for _ in range(3)))
+        at_first, steps = rng.choice(_AT_FIRST), rng.choice((20, 20, 30))
+        paces[wish.run_id] = TruePaces(factors, at_first, steps, lie)
+        spec = replace(wish.plan.spec, if_slow=policy, hardware="8xH100")
+        plan = replace(wish.plan, spec=spec)
+        room, stays = rng.uniform(1.5, 3.5), policy == MOVE and "controller" not in scenario.off
+        if policy == MOVE:
+            cap = Usd.from_micros(int(plan.reservation.micros * room) + 1)
+            plan = replace(plan, cap=max(plan.cap or ZERO, cap))
+        detached = wish.detached and not stays
+        wishes.append(replace(wish, plan=plan, detached=detached))
+    made = _with_wishes(rng, scenario, tuple(wishes), (), lambda plan: plan.cap or ZERO)
+    return replace(made, paces=paces)
 
 
 def with_time_to_spare(scenario: Scenario) -> Scenario:

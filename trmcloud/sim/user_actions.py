@@ -35,6 +35,10 @@ _LEAST_LEFT = 0.02
 _STARTED = frozenset({State.BOOTING, State.RUNNING})
 _GENEROUS = 1.6
 _DATA = LaunchData("/sim/data")
+_BY_ITSELF = (
+    Outcome.FINISHED, Outcome.LANDED, Outcome.GATE_FAILED, Outcome.NEXT_PHASE_REFUSED,
+)  # fmt: skip
+"""Outcomes of a run that nothing went wrong with, and that nothing stopped."""
 
 
 class UserActions:
@@ -61,7 +65,9 @@ class UserActions:
         if scenario.foreign:
             self._foreign_pods()
         for wish in scenario.wishes:
-            world.truths[wish.run_id] = TrueCourse(wish.plan, wish.shapes)
+            world.truths[wish.run_id] = TrueCourse(
+                wish.plan, wish.shapes, paces=scenario.paces.get(wish.run_id)
+            )
             world.queue.after(wish.at_s, partial(self._launch, wish))
             if wish.stop_after_s:
                 world.queue.after(wish.at_s + wish.stop_after_s, partial(self._stop, wish))
@@ -281,6 +287,9 @@ class UserActions:
                 if run.outcome in _NOT_OF_A_MOVE and not (wish.stop_after_s or wish.resume_after_s):
                     check.fail("wasteful", f"{run.run_id} moved, and is {run.outcome.value}")
                 continue
+            if run.stop is not None and run.stop.by == "if-slow":
+                self._judge_slow(run)
+                continue
             if wish.stop_after_s:
                 generation = run.generation
                 agent_at = generation.agent_at if generation is not None else None
@@ -301,16 +310,22 @@ class UserActions:
             for phase in rented.pod.report.phases
         )
 
+    def _judge_slow(self, run: RunState) -> None:
+        """A run that is stopped since its machine is slow lands with a checkpoint, unless it has
+        ended by itself before it was told."""
+        made = self.world.files.checkpoints.get(run.run_id, ())
+        lost = (run.bucket or run.spec.volume) and not any(each.whole for each in made)
+        if run.outcome not in (Outcome.STOPPED, *_BY_ITSELF) or lost:
+            told = run.outcome.value if run.outcome is not None else run.state.value
+            self.world.check.fail("wasteful", f"{run.run_id} was slow, and is {told}")
+
     def _judge_healthy(self, wish: SimRun, run: RunState) -> None:
         if run.stop is not None and run.stop.reason.kind is ReasonKind.BALANCE_ENDS:
             return  # whether it was in time is judged when the balance ends
         check = self.world.check
-        fine = (
-            Outcome.FINISHED, Outcome.LANDED, Outcome.GATE_FAILED, Outcome.NEXT_PHASE_REFUSED,
-        )  # fmt: skip
         if run.outcome is Outcome.FAILED and self._came_too_late(run):
             return
-        if run.outcome not in fine:
+        if run.outcome not in _BY_ITSELF:
             check.fail("wasteful", f"{run.run_id} was healthy and {run.outcome.value}")  # type: ignore[union-attr]
         shapes = wish.shapes
         *gated, _ = shapes  # nothing is judged after the last phase

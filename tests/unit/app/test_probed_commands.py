@@ -24,21 +24,26 @@ from trmcloud.app.measurements import (
 )
 from trmcloud.app.planning import HOST_W, Planner, own_hardware
 from trmcloud.app.trainings import judge_target
-from trmcloud.cli.views.health import format_rows, formats_json
+from trmcloud.cli.views.as_documents import precision_of
+from trmcloud.cli.views.health import format_rows
 from trmcloud.cli.views.metrics import target_lines
 from trmcloud.cli.views.plan import own_lines
+from trmcloud.cli.views.plan_documents import own_machine
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.catalog.torch_builds import POD_TORCH
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import MeasuredSteps
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuCounters, GpuWindow
+from trmcloud.core.control import events as ev
 from trmcloud.core.control.observation import ReportedValue
+from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.planner.command_outlook import CommandProbe, recipe_of
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.planner.roofline import MeasuredSpeed
+from trmcloud.core.planner.roofline import MeasuredSpeed, pick_measured
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace
@@ -279,9 +284,20 @@ def run_of(made: Plan, **changed: Any) -> RunState:
     generation = SimpleNamespace(candidate_id=made.candidates[0].id, agent_at=NOW)
     values = {
         "run_id": "r-1", "plan": made, "state": State.CLOSED, "updated_at": NOW,
-        "generation": generation, "generations": (generation,),
+        "generation": generation, "generations": (generation,), "paces": (),
     }  # fmt: skip
     return cast(RunState, SimpleNamespace(**values | changed))
+
+
+def paced(made: Plan, step_s: float, **changed: Any) -> ev.PaceMeasured:
+    """A pace that the machine's trainer has timed itself."""
+    phase = made.candidates[0].phases[-1]
+    tokens = phase.settings.tokens_per_step(8)
+    told = ev.PaceMeasured(
+        1, phase.name, 40, step_s, step_s, step_s, phase.step_s.p50, 1.0, 1.0, 1.0, Usd(1), 900,
+        tokens=tokens, torch=POD_TORCH, board="NVIDIA H100 80GB HBM3", code="ab" * 32,
+    )  # fmt: skip
+    return replace(told, **changed)
 
 
 def lines(step_s: Any, rows: int = 30) -> list[dict[str, Any]]:
@@ -338,7 +354,7 @@ def test_the_next_plan_takes_it_and_says_when_it_was_measured(tmp_path: Path) ->
     spread = [p.step_s.p90 / p.step_s.p10 for c in (before, after) for p in c.phases]
     assert spread[1] < spread[0], "less is doubted, though it may be another machine"
     [told] = [remark.text for remark in after.reasons if "measured" in remark.text]
-    assert told.endswith("(r-1): 1.25 × what is modelled")
+    assert told.endswith("(r-1, H100-SXM at runpod): 1.25 × what is modelled")
     assert "measured on 20" in told
 
 
@@ -426,7 +442,7 @@ def test_renting_is_better_from_the_worth_of_an_hour_that_is_told(
     assert float(own.rent_per_own_hour) * own.candidate.hours.p50 == pytest.approx(
         float(rented.cost_p50), abs=0.01
     )
-    assert own.to_json()["against"]["worth_from_usd_per_hour"] == worth
+    assert own_machine(own).worth_from_per_hour_usd == own.worth_from
     assert own_lines(own)[-1].endswith(f"worth more than {own.worth_from}")
 
 
@@ -435,7 +451,7 @@ def test_what_is_quicker_than_all_that_is_rented_is_trained_on(
 ) -> None:
     own = own_hardware(planner, spec, plan_hardware, "16xB200", Usd("0.10"))
     assert own.rented is None
-    assert own.to_json()["against"] is None
+    assert own_machine(own).rented_hardware is None
     assert "train there" in own_lines(own)[-1]
 
 
@@ -488,7 +504,6 @@ def test_a_loss_above_the_guides_fails_and_the_guides_own_arithmetic_is_told() -
     assert first.endswith("after 1.50 h of training; the guide's is 3.0781 in 1.5 h")
     assert "172 to 221 %" in why[0]
     assert "1.0B tokens, not 3.78B" in why[1]
-    assert made.to_json()["passed"] is False
 
 
 def test_a_loss_at_the_guides_passes_and_needs_no_more_words() -> None:
@@ -546,8 +561,9 @@ def test_what_was_taken_and_left_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
         ("  not", "torchao-tensorwise: torchao is not installed"),
         ("  not", "FlexAttention: no Triton"),
     ]
-    [row] = formats_json(context, a_run())
-    assert (row["taken"], row["step"], len(row["left"])) == ("bfloat16", 40, 2)
+    [row] = precision_of(context, a_run())
+    assert (row.taken, row.step) == ("bfloat16", 40)
+    assert [each.code for each in row.notes] == ["taken", "left", "left"]
 
 
 def test_a_pods_nonsense_is_cut_and_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -561,3 +577,52 @@ def test_a_pods_nonsense_is_cut_and_on_one_line(monkeypatch: pytest.MonkeyPatch)
     assert len(rows) == 9
     for bad in ({"kind": "precision", "left": 7}, {"kind": "attention"}):
         assert format_rows(verdict_of(monkeypatch, [bad]), a_run()) == []
+
+
+def test_what_the_trainer_has_timed_teaches_before_what_it_logged(tmp_path: Path) -> None:
+    made = plan_runs()
+    step_s = 1.3 * made.candidates[0].phases[-1].step_s.p50
+    run = run_of(made, paces=(paced(made, step_s),))
+    note_measured(context_in(tmp_path, lines(9.0)), run)
+    [kept] = measurements.load_probes(tmp_path)
+    assert (kept.step_s, kept.steps, kept.provider, kept.torch) == (step_s, 40, "runpod", POD_TORCH)
+    assert (kept.board, kept.code) == ("NVIDIA H100 80GB HBM3", "ab" * 32)
+    after = plan_runs(kept).candidates[0]
+    assert after.phases[-1].step_s.p50 == pytest.approx(step_s)
+    [told] = [remark.text for remark in after.reasons if "measured" in remark.text]
+    where = f"NVIDIA H100 80GB HBM3 at runpod, torch {POD_TORCH}"
+    assert told.endswith(f"(r-1, {where}): 1.30 × what is modelled")
+
+
+def test_a_machine_that_is_not_believed_teaches_nothing(tmp_path: Path) -> None:
+    made = plan_runs()
+    doubt = make_reason(ReasonKind.FASTER_THAN_PEAK, pace="0.01 s", limit="0.1 s")
+    run = run_of(made, paces=(paced(made, 0.5, doubt=doubt),))
+    note_measured(context_in(tmp_path, lines(0.5)), run)
+    assert measurements.load_probes(tmp_path) == [], "nor do the lines that it logged"
+
+
+def test_a_plan_prefers_the_torch_then_the_provider_then_the_number_of_gpus() -> None:
+    made = plan_runs()
+    base = MeasuredSpeed("H100-SXM", 8, 0.5, 40, 1000, 1.0, at=NOW, run_id="base")
+    other_torch = base._replace(at=NOW + 9, run_id="torch", torch="2.8.0", provider="runpod")
+    elsewhere = base._replace(run_id="elsewhere", torch=POD_TORCH, provider="vast")
+    same = base._replace(at=NOW - 9, run_id="same", torch=POD_TORCH, provider="runpod")
+    fewer = same._replace(gpus=1, at=NOW + 5, run_id="fewer")
+    other_chip = same._replace(sku="H200", run_id="chip")
+    found = pick_measured(
+        [base, other_torch, elsewhere, fewer, same, other_chip],
+        *("H100-SXM",), gpus=8, provider=made.candidates[0].provider,
+    )  # fmt: skip
+    assert found is same
+    assert pick_measured([other_torch, fewer], "H100-SXM", gpus=8, provider="runpod") is fewer
+    assert pick_measured([other_chip], "H100-SXM", gpus=8, provider="runpod") is None
+
+
+def test_measurements_of_another_torch_stand_beside_each_other(tmp_path: Path) -> None:
+    made = plan_runs()
+    for at, torch in ((NOW, "2.8.0"), (NOW + 1, POD_TORCH), (NOW + 2, POD_TORCH)):
+        run = run_of(made, updated_at=at, paces=(paced(made, 0.5, torch=torch),))
+        note_measured(context_in(tmp_path, lines(0.5)), run)
+    kept = measurements.load_probes(tmp_path)
+    assert [(m.torch, m.at) for m in kept] == [(POD_TORCH, NOW + 2), ("2.8.0", NOW)]

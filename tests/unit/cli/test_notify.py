@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import stat
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.documents import document_in
 from tests.standins.receiver import Receiver
 from trmcloud.cli.main import main
 from trmcloud.cli.views.reasons import words_of
@@ -51,7 +51,7 @@ def test_a_webhook_is_added_tried_and_removed(run: Run, receiver: Receiver, tmp_
     )
     assert headers["webhook-signature"] == expected["webhook-signature"]
     code, out, _ = run("list", "--json")
-    (row,) = json.loads(out)
+    (row,) = document_in(out)["destinations"]
     assert (row["name"], row["waiting"]) == ("ops", 0)
     assert secret not in out
     assert "t0ken" not in out

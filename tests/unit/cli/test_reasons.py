@@ -15,8 +15,10 @@ import trmcloud.core.control as control
 from tests.plans import a_generation
 from trmcloud.app.run_queries import WorkerTransfer
 from trmcloud.app.trainings import RecoveryRow
+from trmcloud.cli.documents import note
+from trmcloud.cli.views.as_documents import reason_note
 from trmcloud.cli.views.health import loss_text, remedy_text, trouble_text
-from trmcloud.cli.views.reasons import FOLLOWS, SENTENCES, reason_json, sentence
+from trmcloud.cli.views.reasons import FOLLOWS, SENTENCES, sentence
 from trmcloud.cli.views.run_bar import (
     GONE,
     PULLING,
@@ -93,12 +95,9 @@ def test_somebody_elses_words_are_quoted_whatever_they_hold() -> None:
 
 def test_a_program_gets_kind_and_facts_beside_the_sentence() -> None:
     cut = make_reason(ReasonKind.BUDGET_CUT, level="month", cap_usd=Usd(4))
-    assert reason_json(cut) == {
-        "reason": "the month budget was cut to $4.00",
-        "reason_kind": "budget_cut",
-        "reason_facts": {"level": "month", "cap_usd": "4"},
-    }
-    assert reason_json(None) == {"reason": "", "reason_kind": None, "reason_facts": {}}
+    facts = {"level": "month", "cap_usd": "4"}
+    assert reason_note(cut) == note("budget_cut", "the month budget was cut to $4.00", **facts)
+    assert reason_note(None) is None
 
 
 @pytest.mark.parametrize(

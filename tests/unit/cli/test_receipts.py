@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.documents import document_in
 from tests.reasons import quoted
 from tests.unit.cli import told_home
 from tests.unit.cli.told_home import told
@@ -65,7 +66,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Verify:
                 signers=options.get("signers", ""),
                 as_json=True,
             )
-        said = json.loads(capsys.readouterr().out)
+        said = document_in(capsys.readouterr().out)
         assert left.value.code == (0 if said["matches"] else ReceiptError.exit_code)
         return dict(said)
 
@@ -96,11 +97,11 @@ def metrics(home: Path, run_id: str = LANDED) -> None:
 
 
 def verdicts(said: dict[str, Any]) -> dict[str, str]:
-    return {check["what"]: check["verdict"] for check in said["checks"]}
+    return {check["code"]: check["verdict"] for check in said["checks"]}
 
 
 def details(said: dict[str, Any], what: str) -> str:
-    return "; ".join(each["detail"] for each in said["checks"] if each["what"] == what)
+    return "; ".join(each["message"] for each in said["checks"] if each["code"] == what)
 
 
 # -- made and read ------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.test_moving import AT, HOUR_S, apply, handed_over, left, standing, working
-from trmcloud.cli.views.moves import moved_words, moving_json, moving_words
+from trmcloud.cli.views.as_documents import pending_move
+from trmcloud.cli.views.moves import moved_words, moving_words
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.report import MoveAccount, move_accounts
 from trmcloud.core.errors import UsageError
@@ -15,15 +16,15 @@ from trmcloud.options import parse_share
 
 def test_a_move_is_told_with_its_stage_its_reservation_and_its_saving() -> None:
     assert moving_words(working()) == ""
-    assert moving_json(working()) is None
+    assert pending_move(working()) is None
     money = "$40.00 reserved for it · saves $12.00 of $30.00"
     assert moving_words(standing()) == f"a machine at vast gets ready · {money}"
     lands = "is ready: training lands here first"
     assert moving_words(handed_over()) == f"a machine at vast {lands} · {money}"
-    told = moving_json(handed_over())
+    told = pending_move(handed_over())
     assert told is not None
-    assert (told["generation"], told["state"], told["lands"]) == (2, "running", True)
-    assert (told["reserved_usd"], told["saves_usd"], told["stays_usd"]) == (40.0, 12.0, 30.0)
+    assert (told.generation, told.state, told.lands) == (2, "running", True)
+    assert (told.reserved_usd, told.saves_usd, told.stays_usd) == (Usd(40), Usd(12), Usd(30))
 
 
 def test_a_completed_move_is_told_with_what_it_cost_since() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.documents import valid
 from tests.unit.cli import told_home
 from tests.unit.cli.told_home import told
 from tests.unit.core.test_strays import AT, ENDED, Book
@@ -30,7 +31,9 @@ from trmcloud.cli.commands.stop import _show
 from trmcloud.cli.main import COMMANDS, load_command, main
 from trmcloud.cli.page.shown import run_json
 from trmcloud.cli.views import run_bar, status
+from trmcloud.cli.views.as_documents import month_document, run_status
 from trmcloud.cli.views.html_page import page_of
+from trmcloud.cli.views.json_output import as_object
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.cli.views.streams import padded, width, wrap
@@ -38,7 +41,7 @@ from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, month_of
-from trmcloud.core.control.report import KINDS, NO_RUN, MonthReport, month_to_json, report_month
+from trmcloud.core.control.report import KINDS, NO_RUN, MonthReport, report_month
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd, total
@@ -104,13 +107,12 @@ def test_one_run_says_whose_training_losses_and_gate_it_shows(
         assert (BY_POD in shown) == (not run.trained_here)
 
 
-def test_json_of_status_names_who_reported(
-    context: Context, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status.show_json(context, [rented_run(context), local_run(context)])
-    rented, local = json.loads(capsys.readouterr().out)
-    assert (rented.get("reported_by"), rented["best"].get("reported_by")) == ("pod", "pod")
-    assert (local.get("reported_by", ""), local["best"].get("reported_by", "")) == (None, None)
+def test_json_of_status_names_who_reported(context: Context) -> None:
+    rented, local = (run_status(context, run(context)) for run in (rented_run, local_run))
+    assert rented.best is not None
+    assert local.best is not None
+    assert (rented.reported_by, rented.best.reported_by) == ("pod", "pod")
+    assert (local.reported_by, local.best.reported_by) == (None, None)
 
 
 def test_a_low_balance_stands_beside_the_run_that_it_pays_for(
@@ -127,12 +129,11 @@ def test_a_low_balance_stands_beside_the_run_that_it_pays_for(
     shown = " ".join(capsys.readouterr().out.split())
     assert f"balance the {provider} balance was $9.00" in shown
     assert "at $2.50/h, all that the account rents; add credit" in shown
-    status.show_json(context, [run])
-    told_of = json.loads(capsys.readouterr().out)[0]["balance"]
-    assert (told_of["balance_usd"], told_of["ends_at"]) == (9.0, low.ends_at)
+    told_of = run_status(context, run).balance
+    assert told_of is not None
+    assert (told_of.balance_usd, told_of.ends_at) == (Usd(9), low.ends_at)
     context.ledger.note(replace(low, hours=0, balance=Usd(900)), now)
-    status.show_json(context, [run])
-    assert json.loads(capsys.readouterr().out)[0]["balance"] is None
+    assert run_status(context, run).balance is None
 
 
 def test_the_bar_says_whose_losses_and_best_they_are(context: Context) -> None:
@@ -446,10 +447,8 @@ def test_caps_stand_beside_what_they_bind(ledger: LedgerState) -> None:
     lines = month_lines(report)
     assert lines[0].startswith(f"{month} · {len(report.runs)} runs · ")
     assert " of $500.00, " in lines[0]
-    data = month_to_json(report)
-    assert data["month"] == month
-    assert isinstance(data["budget"], dict)
-    assert data["budget"]["cap_usd"] == 500.0
+    data = valid(as_object(month_document(report, "")))
+    assert (data["month"], data["budget"]["cap_usd"]) == (month, "500")
 
 
 def test_a_page_has_the_cap_as_a_line_and_no_tags_of_others(ledger: LedgerState) -> None:

@@ -210,10 +210,13 @@ def test_a_layer_that_a_provider_does_not_have_is_refused(provider: str, said: s
 # -- who may write -----------------------------------------------------------------------------
 
 
+NEW_RUN = ev.RunPlanned({}, Usd(1), "thesis")
+
+
 def test_a_run_is_new_or_it_is_known() -> None:
-    require_new(EMPTY, "r1")
+    require_new(EMPTY, "r1", NEW_RUN)
     with pytest.raises(ConflictError, match="r1 exists already"):
-        require_new(holding(), "r1")
+        require_new(holding(), "r1", NEW_RUN)
     assert require_run(holding(), "r1").run_id == "r1"
     with pytest.raises(NotFoundError, match="knows no run r1"):
         require_run(EMPTY, "r1")

@@ -161,10 +161,13 @@ def test_once_its_cost_is_bounded_others_reserve(hurt: Quarantine) -> None:
 
 
 def test_nothing_is_written_to_it() -> None:
-    for require in (require_new, require_run):
-        with pytest.raises(RunQuarantined, match="run r-7 is in quarantine: its records"):
-            require(book(HURT), "r-7")
-    require_new(book(HURT), "r-1")
+    planned = ev.RunPlanned({}, Usd(1), "thesis")
+    said = "run r-7 is in quarantine: its records"
+    with pytest.raises(RunQuarantined, match=said):
+        require_new(book(HURT), "r-7", planned)
+    with pytest.raises(RunQuarantined, match=said):
+        require_run(book(HURT), "r-7")
+    require_new(book(HURT), "r-1", planned)
 
 
 # -- its pods ----------------------------------------------------------------------------------

@@ -82,6 +82,9 @@ def sample(kind: type[Any], generation: int = 1) -> Any:
         ev.Reopened: ev.Reopened(Usd(20)),
         ev.PlanRevised: ev.PlanRevised("c2", quoted("the first is out of stock")),
         ev.BoardFound: ev.BoardFound(generation, quoted("another board")),
+        ev.PaceMeasured: ev.PaceMeasured(
+            generation, "fast", 40, 0.42, 0.4, 0.5, 0.35, 5.1, 5.0, 5.3, Usd("13.2"), 900
+        ),
         ev.WaitStarted: ev.WaitStarted(9e9, Usd("0.5"), Usd("3.2")),
         ev.MoveStarted: ev.MoveStarted("c2", Usd(1), Usd(3), Usd(9), Usd(4)),
         ev.HandedOver: ev.HandedOver(generation),

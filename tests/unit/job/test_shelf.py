@@ -167,6 +167,37 @@ def test_a_save_has_the_step_of_its_value_where_the_log_ran_ahead(
     assert (made.step, made.val_bpb) == (500, -0.7), said
 
 
+def test_one_that_loses_its_optimizer_has_the_value_of_the_version_that_never_settled(
+    tmp_path: Path, work: Path
+) -> None:
+    """As Ultralytics' last.pt where its last epoch was short: the version of the epoch before was
+    taken, that of the last one only seen."""
+    job = SimpleNamespace(run_id="r-1", phase="train", settings={})
+    tell = CommandReporter(tmp_path, job, COMMAND, 1, 100.0)  # type: ignore[arg-type]
+    watcher, shelf = Watcher(work, "out"), shelf_at(tmp_path)
+    taker = CheckpointTaker(work, watcher, shelf, tell, lambda line: None, 1 << 30)
+    path = work / "out" / "last.pt"
+
+    def save(at: float, content: bytes, acc: float | None) -> None:
+        path.write_bytes(content)
+        os.utime(path, (at, at))
+        if acc is not None:
+            tell.read(Reading(None, {"acc": acc}, at=at), at)
+
+    save(1000.0, b"epoch 1" * 100, 0.75)
+    taker.settled(1000.0, 2.0)
+    taker.settled(1003.0, 2.0)
+    taker.collect(to_the_end=True)
+    save(1004.0, b"epoch 2" * 100, 0.5)
+    taker.settled(1004.0, 2.0)
+    save(1005.0, b"epoch 2", None)
+    tell.order.has_ended = True
+    taker.settled(1005.5, 0.0)
+    taker.collect(to_the_end=True)
+    first, second = sorted(shelf.manifests(), key=lambda made: made.step)
+    assert (first.val_bpb, second.val_bpb) == (-0.75, -0.5)
+
+
 def safetensors() -> bytes:
     return (2).to_bytes(8, "little") + b"{}"
 

@@ -18,6 +18,7 @@ from bench.calibration import (
     bootstrapped,
     calibrate,
     half_width,
+    repeated_runs,
     row_seconds,
 )
 from bench.published import Published, parse_rows
@@ -603,3 +604,18 @@ def test_more_tokens_than_there_are_shards_for() -> None:
     small = replace_dataclasses(load_data_set("openwebtext"), last=3, tokenizer_shards=1)
     found = estimate_data(DataSource("openwebtext", small), phases(10**12), EIGHT)
     assert found.download_bytes == 5 * small.shard_bytes
+
+
+def test_a_script_is_predicted_by_its_first_run_on_such_a_machine() -> None:
+    runs = repeated_runs()
+    assert len(runs) == 1041
+    later = [run for run in runs if run.later]
+    assert len(later) == 942
+    assert len({run.script for run in runs}) == 99
+    errors = sorted(abs(run.error) for run in later)
+    assert errors[len(errors) // 2] < 0.002
+    assert errors[len(errors) * 9 // 10] < 0.006
+    elsewhere = sorted(abs(run.error) for run in later if not run.same_machine)
+    assert elsewhere[len(elsewhere) // 2] < 0.02
+    assert elsewhere[len(elsewhere) * 9 // 10] < 0.06
+    assert all(run.error == 0.0 for run in runs if not run.later)

@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 import bench.finetune
+from tests.documents import document_in
 from trmcloud.app import measurements
 from trmcloud.app.finetune_plans import read_model
 from trmcloud.cli.commands import plan as plan_command
@@ -177,13 +178,14 @@ def test_a_fine_tunings_plan_fits_a_screen_and_says_what_measures_it(tmp_path: P
 
 def test_a_fine_tunings_json_has_ranges_and_dollars_of_hours_times_rate(tmp_path: Path) -> None:
     words = ("--hf", config(tmp_path), "--tokens", "50000000", "--json")
-    made = json.loads(run(*words).stdout)
-    assert made["finetuning"]["tokens"] == 50_000_000
+    made = document_in(run(*words).stdout)
+    assert made["tokens"] == 50_000_000
     assert made["candidates"][0]["hardware"] == made["recommended"]
     for row in made["candidates"]:
-        assert row["hours"]["p10"] < row["hours"]["p50"] < row["hours"]["p90"]
-        dollars = row["hours"]["p50"] * row["rate_usd_per_hour"]
-        assert row["cost_p50_usd"] == pytest.approx(dollars, abs=0.001)
+        took = row["duration_s"]
+        assert took["p10"] < took["p50"] < took["p90"]
+        dollars = took["p50"] / 3600 * float(row["rate_per_hour_usd"])
+        assert float(row["cost_p50_usd"]) == pytest.approx(dollars, abs=0.001)
         assert row["need_gb"]["least"] <= row["memory_gb"]
     sure = [row["fits_for_certain"] for row in made["candidates"]]
     assert sure == sorted(sure, reverse=True), "what may not fit comes after what does"

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.documents import document_in
 from trmcloud.cli.commands import plan as plan_command
 from trmcloud.cli.views import plan as plan_view
 from trmcloud.core.errors import MissingExtra, NotFoundError, UsageError
@@ -100,8 +100,8 @@ def test_the_guides_six_are_shown_with_a_recommendation() -> None:
 
 
 def test_json_is_json() -> None:
-    data = json.loads(run("--budget", "1000", "--json").stdout)
-    assert data["budget_usd"] == 1000
+    data = document_in(run("--budget", "1000", "--json").stdout)
+    assert data["budget_usd"] == "1000"
     assert data["recommended"]
 
 
@@ -194,7 +194,7 @@ def test_an_unknown_plot_suffix_is_refused(tmp_path: Path) -> None:
 
 
 def test_providers_regions_and_counts_limit_the_offers() -> None:
-    data = json.loads(run("--provider", "aws", "--gpus", "8", "--json").stdout)
+    data = document_in(run("--provider", "aws", "--gpus", "8", "--json").stdout)
     assert {row["provider"] for row in data["candidates"]} == {"aws"}
     assert {row["gpus"] for row in data["candidates"]} == {8}
     with pytest.raises(NotFoundError, match="amazon"):
@@ -205,13 +205,13 @@ def test_providers_regions_and_counts_limit_the_offers() -> None:
 
 def test_spot_is_opt_in_and_priced_with_its_interruptions() -> None:
     asked = ("--provider", "aws", "--hardware", "8xH100", "--bucket", "s3://bucket/x", "--json")
-    calm = json.loads(run(*asked).stdout)
-    risky = json.loads(run(*asked, "--spot").stdout)
+    calm = document_in(run(*asked).stdout)
+    risky = document_in(run(*asked, "--spot").stdout)
     assert not any(row["spot"] for row in calm["candidates"])
     spot = [row for row in risky["candidates"] if row["spot"]]
     assert spot
-    assert spot[0]["hours"]["p50"] > calm["candidates"][0]["hours"]["p50"]
-    told = spot[0]["reasons"]
+    assert spot[0]["duration_s"]["p50"] > calm["candidates"][0]["duration_s"]["p50"]
+    told = [each["message"] for each in spot[0]["notes"]]
     assert any("against interruptions, and is expected to take" in reason for reason in told)
     assert any("no rate per hour is known, once in 10 h is assumed" in reason for reason in told)
 
@@ -263,7 +263,7 @@ def test_a_plan_without_a_recipe_says_what_else_its_budget_buys() -> None:
     ):  # fmt: skip
         assert "also buys" not in run("--budget", "1000", *words).stdout, words
     assert "also buys" not in run().stdout, "nothing says how much"
-    assert json.loads(run("--budget", "1000", "--json").stdout)["recipe"] == "trm"
+    assert document_in(run("--budget", "1000", "--json").stdout)["recipe"] == "trm"
 
 
 def test_what_else_costs_what_its_own_plan_on_that_hardware_says() -> None:
@@ -282,9 +282,9 @@ def test_every_recipe_that_a_budget_pays_for_is_listed_with_what_it_reached() ->
         "bd3lm", "d24", "d32", "gpt350m", "hdp", "shakespeare", "speedrun", "trm",
     ]  # fmt: skip
     assert "8 of 9 recipes; --recipe NAME" in text
-    made = json.loads(run("--recipes", "--budget", "100", "--json").stdout)
+    made = document_in(run("--recipes", "--budget", "100", "--json").stdout)["recipes"]
     assert {each["reached"] for each in made} >= {"not known", "1.57 nats a character (ours)"}
-    assert all(each["cost_p90_usd"] <= 100 for each in made)
+    assert all(float(each["cost_p90_usd"]) <= 100 for each in made)
     nothing = run("--recipes", "--budget", "0.001", "--provider", "runpod")
     assert nothing.exit_code == 4
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.documents import document_in
 from tests.standins.loopback import Handler, serving_at
 from tests.unit.skypilot.rig import KEYS, request
 from trmcloud import wiring_plans
@@ -204,7 +205,7 @@ def test_list_show_and_diff(monkeypatch: pytest.MonkeyPatch, home: Path) -> None
     runner = CliRunner()
     assert "8 × H100-SXM" in runner.invoke(app, ["list"]).stdout
     assert "historic" in runner.invoke(app, ["list", "--guides"]).stdout
-    assert json.loads(runner.invoke(app, ["list", "--json"]).stdout)
+    assert document_in(runner.invoke(app, ["list", "--json"]).stdout)["offers"]
     assert "989 dense" in runner.invoke(app, ["show", "h100-sxm"]).stdout
     assert "no snapshot yet" in runner.invoke(app, ["diff"]).stdout
     assert os.environ["TRMCLOUD_HOME"] == str(home)

@@ -55,7 +55,8 @@ VERSION = 8
                agent's last report; a pod may be ended because its provider has stopped it; a
                machine may be refused for its board, or train on another one than was planned; a
                run may wait for a machine, and a provider may say when it is to be asked again;
-               another machine may stand by while one works, and the run move to it
+               another machine may stand by while one works, and the run move to it; a run may have
+               a name, tags and the idempotency key of its launch
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);

@@ -81,7 +81,7 @@ class SqliteLedger:
         self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
     ) -> int:
         def write(into: _Write) -> int:
-            bookkeeping.require_new(into.state, run_id)
+            bookkeeping.require_new(into.state, run_id, planned)
             epoch = into.drive(run_id, who, at)
             into.add(run_id, epoch, (planned, ev.Reserved(amount)), at)
             return epoch

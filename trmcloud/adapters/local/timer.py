@@ -110,8 +110,8 @@ class ReaperTimer:
         except subprocess.TimeoutExpired:
             return Trial(f"it gave no answer within {_TRIAL_S:.0f} s", {})
         try:
-            unreachable = json.loads(answer.stdout)["unreachable"]
-            return Trial("", {str(name): str(why) for name, why in unreachable.items()})
+            rows = json.loads(answer.stdout)["unreachable"]
+            return Trial("", {str(row["provider"]): str(row["message"]) for row in rows})
         except (ValueError, KeyError, TypeError, AttributeError):
             said = answer.stderr.strip().splitlines()
             why = said[0].removeprefix("error: ") if said else f"exit code {answer.returncode}"

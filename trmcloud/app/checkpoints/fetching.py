@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from trmcloud.app.checkpoints.opening import Opening, opening_of
 from trmcloud.app.checkpoints.sources import (
@@ -168,16 +168,6 @@ class FetchedCheckpoint:
     manifest: CheckpointManifest
     folder: Path
     already_there: bool
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "run": self.manifest.run_id,
-            "checkpoint": self.manifest.label,
-            "val_bpb": self.manifest.val_bpb,
-            "sha256": self.manifest.sha256,
-            "folder": str(self.folder),
-            "already_there": self.already_there,
-        }
 
 
 def choose(

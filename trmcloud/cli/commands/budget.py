@@ -11,10 +11,13 @@ import typer
 
 from trmcloud.app import ledger_care
 from trmcloud.app.context import Context
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.views.as_documents import budget_lines
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.status import volume_lines
-from trmcloud.cli.views.text import pick, print_json, table
+from trmcloud.cli.views.text import table
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.events import CapSet
 from trmcloud.core.errors import UsageError
@@ -36,6 +39,7 @@ def set_(
     level: Annotated[str, _LEVEL],
     amount: Annotated[str, _AMOUNT],
     key: Annotated[str, _KEY] = "",
+    as_json: options.Json = False,
 ) -> None:
     """Set a cap where there is none, or lower one.
 
@@ -48,7 +52,7 @@ def set_(
             f"the {level} cap is {line.cap}; raising it is a step of its own",
             next_step=f"trmcloud budget raise {level} {amount}{_for(key)}",
         )
-    _tell(context, ledger_care.set_cap(context, line, cap, by=getpass.getuser()))
+    _tell(context, ledger_care.set_cap(context, line, cap, by=getpass.getuser()), as_json=as_json)
 
 
 @app.command("raise")
@@ -56,6 +60,7 @@ def raise_(
     level: Annotated[str, _LEVEL],
     amount: Annotated[str, _AMOUNT],
     key: Annotated[str, _KEY] = "",
+    as_json: options.Json = False,
 ) -> None:
     """Raise a cap, explicitly and on record.
 
@@ -64,7 +69,8 @@ def raise_(
     context = build_context()
     line, by = ledger_care.line_of(context, level, key), getpass.getuser()
     lower = f"trmcloud budget set {level} {amount}{_for(key)}"
-    _tell(context, ledger_care.raise_cap(context, line, _amount(amount), by=by, next_step=lower))
+    raised = ledger_care.raise_cap(context, line, _amount(amount), by=by, next_step=lower)
+    _tell(context, raised, as_json=as_json)
 
 
 @app.command("show")
@@ -77,7 +83,7 @@ def show(as_json: options.Json = False) -> None:
     catch_up(context)
     lines = context.ledger.read().lines_for(context.project, context.wall())
     if as_json:
-        print_json([_as_json(line) for line in lines])
+        print_document(budget_lines(lines))
         return
     rows = [
         (
@@ -112,17 +118,13 @@ def history(as_json: options.Json = False) -> None:
     records = build_context().ledger.read().cap_history
     changes = [(record.at, record.event) for record in records if isinstance(record.event, CapSet)]
     if as_json:
-        rows = [
-            {
-                "at": at,
-                "level": event.level,
-                "key": event.key,
-                "cap_usd": float(event.cap) if event.cap is not None else None,
-                "by": event.by,
-            }
+        rows = tuple(
+            doc.CapChange(
+                changed_at=at, level=event.level, key=event.key, cap_usd=event.cap, by=event.by
+            )
             for at, event in changes
-        ]
-        print_json(rows)
+        )
+        print_document(doc.CapHistory(changes=rows))
         return
     if not changes:
         print("no cap was ever set · trmcloud budget set month 500")
@@ -144,15 +146,9 @@ def _for(key: str) -> str:
     return f" --for {shlex.quote(key)}" if key else ""
 
 
-def _tell(context: Context, line: Line) -> None:
+def _tell(context: Context, line: Line, *, as_json: bool) -> None:
     catch_up(context)
+    if as_json:
+        print_document(budget_lines([line]))
+        return
     print(f"{line.level} {line.key}".strip() + f" cap: {line.cap}")
-
-
-def _as_json(line: Line) -> dict[str, object]:
-    amounts = pick(line, "cap", "settled", "reserved", "remaining", "strays", "unproven", "volumes")
-    amounts |= pick(line, "quarantined")
-    return pick(line, "level", "key") | {
-        f"{name}_usd": float(amount) if amount is not None else None
-        for name, amount in amounts.items()
-    }

@@ -6,7 +6,7 @@ import getpass
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,14 +16,17 @@ from trmcloud.app.checkpoints.inventory import SourcePruning
 from trmcloud.app.context import Context, UnreachableProvider, require_reach
 from trmcloud.app.launching import follow_or_drive
 from trmcloud.app.run_queries import mark_reported
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up
 from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.views.as_documents import fetched_fields
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import own_files
 from trmcloud.cli.views.metrics import score_rows
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.status import volume_lines
-from trmcloud.cli.views.text import Progress, duration, not_evaluated, print_json, table
+from trmcloud.cli.views.text import Progress, duration, not_evaluated, table
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.control.events import VolumeDeleted
@@ -112,7 +115,7 @@ def fetch_best(
         context, state, found, folder, weights_only=weights_only, progress=progress
     )
     if as_json:
-        print_json(fetched.to_json(), indent=None)
+        print_document(doc.Fetched(**fetched_fields(fetched)))
         return
     word = "already there, verified" if fetched.already_there else "fetched and verified"
     final = "" if best.final_at is None else f", the final model of step {best.final_at:,}"
@@ -151,34 +154,36 @@ def prune(
     planned = inventory.plan_pruning(context, state, keep_best)
     freed = sum(each.freed_bytes for each in planned)
     if as_json:
-        print_json(_as_json(planned, freed), indent=None)
-    else:
-        for each in planned:
-            _show(each)
+        if yes:
+            inventory.prune(planned)
+        print_document(_document(state, planned, deleted=yes))
+        return
+    for each in planned:
+        _show(each)
     if all(each.empty for each in planned):
         return
     if not yes and not is_confirmed("  Delete?"):
         return
     inventory.prune(planned)
-    if not as_json:
-        print(f"freed {freed / 1e6:,.1f} MB")
+    print(f"freed {freed / 1e6:,.1f} MB")
 
 
-def _as_json(planned: Sequence[SourcePruning], freed: int) -> dict[str, Any]:
-    here, *elsewhere = planned
-    told: dict[str, Any] = {**_labels(here), "freed_bytes": freed}
-    for each in elsewhere:
-        told[each.source.name] = {**_labels(each), "freed_bytes": each.pruning.freed_bytes}
-        if each.source.name == "bucket":
-            told["bucket"]["drop_optimizer"] = [manifest.label for manifest in each.dropped]
-    return told
-
-
-def _labels(each: SourcePruning) -> dict[str, list[str]]:
-    return {
-        "delete": [manifest.label for manifest in each.pruning.checkpoints],
-        "keep": [manifest.label for manifest in each.pruning.kept],
-    }
+def _document(run: RunState, planned: Sequence[SourcePruning], *, deleted: bool) -> doc.Pruned:
+    return doc.Pruned(
+        run=run.run_id,
+        deleted=deleted,
+        freed_bytes=sum(each.freed_bytes for each in planned),
+        places=tuple(
+            doc.PrunedPlace(
+                place=each.source.name,
+                delete=tuple(manifest.label for manifest in each.pruning.checkpoints),
+                keep=tuple(manifest.label for manifest in each.pruning.kept),
+                drop_optimizer=tuple(manifest.label for manifest in each.dropped),
+                freed_bytes=each.freed_bytes,
+            )
+            for each in planned
+        ),
+    )
 
 
 def _show(each: SourcePruning) -> None:
@@ -210,6 +215,8 @@ def show(
     as_json: options.Json = False,
 ) -> None:
     if typed.invoked_subcommand is not None:
+        if as_json:
+            raise UsageError("--json stands behind the command", next_step="volumes delete --json")
         return
 
     context = build_context()
@@ -224,19 +231,8 @@ def show(
         for name, row in found
     ]
     if as_json:
-        rows = [
-            {
-                "id": volume.volume_id,
-                "name": volume.name,
-                "provider": provider,
-                "data_centre": volume.place,
-                "size_gb": volume.size_gb,
-                "usd_per_month": float(month),
-                "usd_per_day": float(day),
-            }
-            for provider, volume, day, month in priced
-        ]
-        print_json(rows)
+        rows = tuple(_row(provider, volume) for provider, volume in found)
+        print_document(doc.Volumes(volumes=rows))
         return
     if not found:
         print("this ledger has no network volumes: nothing is charged for any")
@@ -260,6 +256,7 @@ def delete(
         str, typer.Argument(help="Its id, or its data centre, as trmcloud volumes shows them.")
     ],
     yes: options.Yes = False,
+    as_json: options.Json = False,
 ) -> None:
     """Delete a network volume and everything on it.
 
@@ -285,7 +282,22 @@ def delete(
         deleted = VolumeDeleted(provider, own.place, getpass.getuser())
         context.ledger.note(deleted, context.wall())
     month = price_per_month(provider, "kept", own.size_gb)
+    if as_json:
+        print_document(doc.Volumes(volumes=(_row(provider, own),), deleted=True))
+        return
     print(f"deleted {own.volume_id}: {month} a month less")
+
+
+def _row(provider: str, volume: VolumeSeen) -> doc.VolumeRow:
+    return doc.VolumeRow(
+        id=volume.volume_id,
+        name=volume.name,
+        provider=provider,
+        data_centre=volume.place,
+        size_gb=volume.size_gb,
+        per_month_usd=price_per_month(provider, "kept", volume.size_gb),
+        per_day_usd=price_per_hour(provider, "kept", volume.size_gb) * _HOURS_PER_DAY,
+    )
 
 
 def _there(context: Context) -> list[tuple[str, VolumeSeen]]:

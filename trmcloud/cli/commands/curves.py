@@ -13,8 +13,10 @@ from trmcloud.app.boards import BoardFeed, need_metrics
 from trmcloud.app.checkpoints.sources import live_pod
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.run_queries import is_driven
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, find_caught_up, look_again, tell
+from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import ConnectionDropped, UsageError
 from trmcloud.wiring import board_server, build_context, event_files, wandb_run
@@ -25,6 +27,7 @@ _LOOK_S = 3.0
 def tensorboard(
     run: Annotated[str, typer.Argument(help="A run's id.")],
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 6006,
+    as_json: options.Json = False,
 ) -> None:
     """Serve a run's curves on this machine alone, until Ctrl-C.
 
@@ -37,22 +40,26 @@ def tensorboard(
     state = find_run(context, run)
     if live_pod(state) is not None:
         _require_free(port)
-        _from_pod(context, state, port)
+        _from_pod(context, state, port, as_json=as_json)
         return
     need_metrics(context, state)
     options.require_packages(("tensorboard",), "trmcloud tensorboard", "tensorboard")
     _require_free(port)
-    _from_here(context, state, port)
+    _from_here(context, state, port, as_json=as_json)
 
 
-def _from_here(context: Context, run: RunState, port: int) -> None:
+def _from_here(context: Context, run: RunState, port: int, *, as_json: bool) -> None:
     """Until Ctrl-C: what is logged meanwhile is shown, too."""
     with tempfile.TemporaryDirectory(prefix="trmcloud-board-") as folder:
         files = event_files(Path(folder))
         try:
             feed = BoardFeed(context, run.run_id, files)
             feed.look()
-            print(f"{board_server(Path(folder), port)}  (Ctrl-C ends it)", flush=True)
+            url = board_server(Path(folder), port)
+            if as_json:
+                print_line(doc.Serving(of="tensorboard", run=run.run_id, url=url, token=None))
+            else:
+                print(f"{url}  (Ctrl-C ends it)", flush=True)
             while True:
                 context.clock.sleep(_LOOK_S)
                 feed.look()
@@ -60,13 +67,16 @@ def _from_here(context: Context, run: RunState, port: int) -> None:
             files.close()
 
 
-def _from_pod(context: Context, run: RunState, port: int) -> None:
+def _from_pod(context: Context, run: RunState, port: int, *, as_json: bool) -> None:
     """Until the pod is gone; a connection that drops is made anew."""
     said = ""
     while (pod := live_pod(run)) is not None:
         link = context.links[pod.provider]
         try:
             with link.tensorboard(pod.pod_name, port) as runs_still:
+                if as_json:
+                    url = f"http://127.0.0.1:{port}"
+                    print_line(doc.Serving(of="tensorboard", run=run.run_id, url=url, token=None))
                 said = _say(f"http://127.0.0.1:{port}  on its pod (Ctrl-C ends it)", said)
                 while runs_still():
                     context.clock.sleep(_LOOK_S)
@@ -109,6 +119,7 @@ def wandb(
     entity: Annotated[
         str, typer.Option(help="W&B's team or user; your default.", envvar="WANDB_ENTITY")
     ] = "",
+    as_json: options.Json = False,
 ) -> None:
     """Send a run's curves to Weights & Biases from this machine, until the run has ended.
 
@@ -137,6 +148,9 @@ def wandb(
             look_again(context, state)
     finally:
         board.close()
+    if as_json:
+        print_document(doc.MetricsSent(run=state.run_id, where=where, lines=told))
+        return
     print(f"{state.run_id}: {told:,} lines of metrics were told")
 
 
@@ -147,6 +161,7 @@ def ui(
     ] = options.LOOPBACK[0],
     port: Annotated[int, typer.Option(help="Port; 0: one that is free.", min=0, max=65535)] = 8765,
     live: options.Live = False,
+    as_json: options.Json = False,
 ) -> None:
     """Serve a page on this machine alone, until Ctrl-C: runs, money, curves, and buttons that land,
     save, stop, fetch and raise. Its address holds a token, without which nothing is shown.
@@ -161,4 +176,4 @@ def ui(
     run_id = find_run(context, run).run_id if run else ""
     options.warn_if_exposed(host, "whoever sees the token on its way may steer every run")
     tell(context)  # what is clicked is driven on from here
-    serve(None, host, port, run_id=run_id, live=live)
+    serve(None, host, port, run_id=run_id, live=live, as_json=as_json)

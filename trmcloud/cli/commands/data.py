@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,10 @@ import typer
 
 from trmcloud.app.data import check_folder, is_prepared, need_data_extra, resolve_source
 from trmcloud.app.preparing import pinned_source, ready_data
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
-from trmcloud.cli.views.text import DataProgress, count, fields, print_json, table
+from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.text import DataProgress, count, fields, table
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.spec import DataSource
@@ -36,8 +39,7 @@ def show_all(as_json: options.Json = False) -> None:
     used = _used_by()
     sets = data_sets()
     if as_json:
-        rows = [{**each.to_json(), "recipes": used.get(each.name, [])} for each in sets]
-        print_json(rows)
+        print_document(doc.DataSets(data_sets=tuple(_row(each, used) for each in sets)))
         return
     header = ("name", "what it is", "size", "licence", "recipes")
     lines = [
@@ -65,7 +67,7 @@ def show_one(
     """
     found = data_set(name)
     if as_json:
-        print_json(found.to_json())
+        print_document(doc.DataSets(data_sets=(_row(found, _used_by()),)))
         return
     rows = [
         ("name", found.name),
@@ -91,6 +93,7 @@ def get(
     tokens: Annotated[
         int, typer.Option(min=1, help="Training tokens to make ready, of a set of shards.")
     ] = 1_000_000,
+    as_json: options.Json = False,
 ) -> None:
     """Make data ready on this machine for a recipe; the same command goes on where it stopped.
 
@@ -105,6 +108,15 @@ def get(
     named = inputs.data_source(resolve_source(source, settings))
     found = pinned_source(context, inputs, named, progress)
     folder, train, validation = ready_data(context, found, settings, progress, tokens=tokens)
+    if as_json:
+        made = doc.DataReady(
+            name=found.name,
+            train_tokens=train,
+            validation_tokens=validation,
+            folder=str(folder),
+        )
+        print_document(made)
+        return
     print(f"{found.name}: {train:,} tokens to train on, {validation:,} to validate on")
     print(f"  lies in {folder}")
 
@@ -115,6 +127,7 @@ def check(
     whole: Annotated[
         bool, typer.Option("--all", help="Ask for every file, not the first, last and validation.")
     ] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Whether data can be had: its files answer with their length (and hash, where one is known)
     and hold the columns; or a prepared folder is what its records say.
@@ -127,9 +140,19 @@ def check(
     else:
         found = build_planner().inputs.data_source(resolve_source(source))
         if found.data_set is None or not found.data_set.is_remote:
-            print(f"✔ {found.name}: nothing of it is elsewhere")
+            if as_json:
+                print_document(doc.DataChecked(source=source, passed=True, checks=()))
+            else:
+                print(f"✔ {found.name}: nothing of it is elsewhere")
             return
         results = check_data_files(found.data_set, whole=whole)
+    if as_json:
+        rows = tuple(
+            doc.CheckRow(code=each.name, passed=each.good, message=each.detail) for each in results
+        )
+        passed = all(row.passed for row in rows)
+        print_document(doc.DataChecked(source=source, passed=passed, checks=rows))
+        raise typer.Exit(0 if passed else DataError.exit_code)
     bad = 0
     for result in results:
         bad += not result.good
@@ -140,6 +163,23 @@ def check(
             where=source,
             next_step="the same command again later; TRMCLOUD_DATA_HOSTS names a mirror",
         )
+
+
+def _row(found: DataSet, used: Mapping[str, Sequence[str]]) -> doc.DataSetRow:
+    return doc.DataSetRow(
+        name=found.name,
+        title=found.title,
+        layout=found.layout,
+        licence=found.licence,
+        page=found.page,
+        address=found.base_url,
+        tokens=found.tokens,
+        size_bytes=found.shard_count * found.shard_bytes,
+        shards=found.shard_count,
+        validation=found.validation,
+        hashes=len(found.sha256),
+        recipes=tuple(used.get(found.name, ())),
+    )
 
 
 def size_of(data_set: DataSet) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -28,10 +30,13 @@ from trmcloud.app.data import (
 from trmcloud.app.pod_request import LaunchData, read_launch_note
 from trmcloud.app.preparing import pinned_source, ready_data
 from trmcloud.app.run_queries import mark_reported
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up
+from trmcloud.cli.views.as_documents import verdict_document
+from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.run import show_verdict
-from trmcloud.cli.views.text import DataProgress, print_json
+from trmcloud.cli.views.text import DataProgress
 from trmcloud.core.contract.gate import judge
 from trmcloud.core.errors import DataError, NotFoundError, Outcome, UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -54,11 +59,16 @@ def checkpoint_folder(context: Context, named: str) -> str:
 
 
 def run_trainer_command(
-    module: str, arguments: Sequence[str], *, until_interrupted: bool = False
+    module: str,
+    arguments: Sequence[str],
+    *,
+    until_interrupted: bool = False,
+    take: Callable[[str], None] | None = None,
 ) -> None:
     """``python -m MODULE ARGUMENTS``, its output ours; its error becomes one of ours.
 
     Args:
+        take: gets each line of its output, in a thread, in place of stdout.
         until_interrupted: it goes on until Ctrl-C or SIGTERM, which are passed on to it and are no
             failure of its or ours. Its standard input is a pipe that nothing is written to, and
             that ends with us, even where we are killed.
@@ -73,14 +83,18 @@ def run_trainer_command(
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.PIPE if until_interrupted else None,
+        stdout=subprocess.PIPE if take is not None else None,
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
     )
     assert process.stderr is not None
     with _passed_on(process, until_interrupted) as told_to_end:
+        reader = threading.Thread(target=lambda: _read_lines(process, take))
+        reader.start()
         errors = _read_errors(process.stderr)
         code = process.wait()
+        reader.join()
     if code != 0 and not told_to_end:
         raise error_of(errors, code, module)
 
@@ -94,6 +108,20 @@ def _read_errors(stream: IO[str]) -> str:
         else:
             kept.append(line)
     return "".join(kept)
+
+
+def _read_lines(process: subprocess.Popen[str], take: Callable[[str], None] | None) -> None:
+    if take is not None and process.stdout is not None:
+        for line in process.stdout:
+            take(line.removesuffix("\n"))
+
+
+def print_measured(module: str, arguments: Sequence[str]) -> None:
+    """Print what a command of the trainer measures as a document."""
+    lines: list[str] = []
+    run_trainer_command(module, [*arguments, "--json"], take=lines.append)
+    values = json.loads("".join(lines))
+    print_document(doc.Measured(of=module.removeprefix("model."), values=values))
 
 
 @contextlib.contextmanager
@@ -140,14 +168,7 @@ def gate(
         raise NotFoundError(f"{state.run_id} has no metrics yet", next_step="trmcloud status")
     verdict = judge(phases[0], metrics, strict=strict_guide)
     if as_json:
-        print_json(
-            {
-                "run": state.run_id,
-                "reported_by": mark_reported(state, verdict).source,
-                **verdict.to_json(),
-            },
-            indent=None,
-        )
+        print_document(verdict_document(state, verdict))
     else:
         print(state.run_id)
         show_verdict(phases[0], mark_reported(state, verdict.to_json()))
@@ -189,13 +210,13 @@ def eval(
     if task:
         items = str(Path(data).expanduser().absolute())
         arguments = ["--checkpoint", folder, "--items", items, "--limit", str(limit)]
-        run_trainer_command("model.solve", [*arguments, *(["--json"] if as_json else [])])
+        (print_measured if as_json else run_trainer_command)("model.solve", arguments)
         return
     prepared = _prepared(context, Path(folder), data)
     arguments = ["--checkpoint", folder, "--data", prepared]
     if control:
         arguments += ["--control", checkpoint_folder(context, control)]
-    run_trainer_command("model.score", [*arguments, *(["--json"] if as_json else [])])
+    (print_measured if as_json else run_trainer_command)("model.score", arguments)
 
 
 def _check(data: str, control: str, task: str, limit: int) -> None:
@@ -264,6 +285,7 @@ def sample(
         float, typer.Option(help="Choose among the likeliest that come to P together.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the choice.")] = 0,
+    as_json: options.Json = False,
 ) -> None:
     """Print a text that a checkpoint writes, with as many refinement steps as in training.
 
@@ -274,14 +296,17 @@ def sample(
     if not 0 < top_p <= 1:
         raise UsageError("--top-p lies above 0 and up to 1")
     folder = checkpoint_folder(build_context(), checkpoint)
-    run_trainer_command(
-        "model.sample",
-        [
-            *("--checkpoint", folder, "--prompt", prompt, "--max-tokens", str(max_tokens)),
-            *("--temperature", str(temperature), "--top-k", str(top_k)),
-            *("--top-p", str(top_p), "--seed", str(seed)),
-        ],
-    )
+    arguments = [
+        *("--checkpoint", folder, "--prompt", prompt, "--max-tokens", str(max_tokens)),
+        *("--temperature", str(temperature), "--top-k", str(top_k)),
+        *("--top-p", str(top_p), "--seed", str(seed)),
+    ]
+    if not as_json:
+        run_trainer_command("model.sample", arguments)
+        return
+    lines: list[str] = []
+    run_trainer_command("model.sample", arguments, take=lines.append)
+    print_document(doc.Sampled(checkpoint=folder, text="\n".join(lines)))
 
 
 def serve(
@@ -296,6 +321,7 @@ def serve(
     queue: Annotated[
         int, typer.Option(help="Requests that may wait beside them.", min=0, max=100_000)
     ] = 64,
+    as_json: options.Json = False,
 ) -> None:
     """Answer requests with what a checkpoint writes, on this machine alone, until Ctrl-C.
 
@@ -307,4 +333,26 @@ def serve(
     options.warn_if_exposed(host, "who sees the token on its way can ask the model")
     arguments = ["--checkpoint", folder, "--host", host, "--port", str(port)]
     arguments += ["--batch", str(batch), "--queue", str(queue), "--with-stdin"]
-    run_trainer_command("model.serve", arguments, until_interrupted=True)
+    take = _Announced(checkpoint, has_token=host not in options.LOOPBACK) if as_json else None
+    run_trainer_command("model.serve", arguments, until_interrupted=True, take=take)
+
+
+class _Announced:
+    """Prints a document once a server has said where it answers; what else it says, on stderr."""
+
+    def __init__(self, checkpoint: str, *, has_token: bool) -> None:
+        self._checkpoint, self._has_token = checkpoint, has_token
+        self._url = self._token = ""
+        self._said = False
+
+    def __call__(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+        first, _, rest = line.partition(" ")
+        if first.startswith("http"):
+            self._url = first
+        if first == "Authorization:":
+            self._token = rest.removeprefix("Bearer ").partition(" ")[0]
+        if self._url and (self._token or not self._has_token) and not self._said:
+            self._said = True
+            of, token = "checkpoint", self._token or None
+            print_line(doc.Serving(of=of, run=self._checkpoint or None, url=self._url, token=token))

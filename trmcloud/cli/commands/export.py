@@ -10,9 +10,14 @@ from typing import Annotated
 import typer
 
 from trmcloud.app.checkpoints import fetching
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
+from trmcloud.cli.documents import note
+from trmcloud.cli.views.as_documents import fetched_fields
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.metrics import score_rows
-from trmcloud.cli.views.text import Progress, duration, not_evaluated, print_json
+from trmcloud.cli.views.plan_documents import spread
+from trmcloud.cli.views.text import Progress, duration, not_evaluated
 from trmcloud.core.control.observation import ReportedValue
 from trmcloud.export import writing
 from trmcloud.export.adopt import find_folder, read_adopted_run
@@ -30,6 +35,7 @@ def export(
         str, typer.Option("-o", "--output", help="File to write; train_HARDWARE_PHASE otherwise.")
     ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write the standalone equivalent of a launch: a script, or a SkyPilot task and its script,
     that stops at its budget.
@@ -40,12 +46,35 @@ def export(
     if request.hardware == "all" and form == writing.SKY:
         trm, now = planner.recipe("trm"), time.time()
         folder = Path(output or "sky")
-        for path in writing.write_guides(folder, trm, shipped_offers, names, now, force=force):
+        written = writing.write_guides(folder, trm, shipped_offers, names, now, force=force)
+        if as_json:
+            files = tuple(map(str, written))
+            empty = dict.fromkeys(("hardware", "duration_s", "cost_p50_usd", "worst_case_usd"))
+            print_document(
+                doc.ExportedFiles(form=form, files=files, hard_stop_s=None, notes=(), **empty)
+            )
+            return
+        for path in written:
             print(path)
         return
     asked = writing.ExportRequest(request, form, nodes, output, force)
     made = writing.write(asked, planner, trainer_package(), names)
     chosen, carrier = made.chosen, made.carrier
+    if as_json:
+        said = [note(reason.about.value, reason.text) for reason in chosen.reasons]
+        said += [note("data_source", made.data_words)] if made.data_words else []
+        exported = doc.ExportedFiles(
+            form=form,
+            files=tuple(dict.fromkeys((str(made.path), str(carrier)))),
+            hardware=chosen.hardware,
+            duration_s=spread(chosen.hours, 3600.0),
+            cost_p50_usd=chosen.cost_p50,
+            worst_case_usd=chosen.worst_case,
+            hard_stop_s=chosen.hard_stop_s,
+            notes=tuple(said),
+        )
+        print_document(exported)
+        return
     print(f"{made.path}: {chosen.hardware}, about {chosen.hours.p50:,.2f} h and {chosen.cost_p50}")
     print(f"  killed {chosen.hard_stop_s:,.0f} s after its start, at most {chosen.worst_case}")
     if made.data_words:
@@ -82,7 +111,20 @@ def adopt(
         files.fetch, best, target, weights_only=weights_only, progress=Progress()
     )
     if as_json:
-        print_json({**fetched.to_json(), **found.to_json()}, indent=None)
+        print_document(
+            doc.Adopted(
+                **fetched_fields(fetched),
+                recipe=found.recipe,
+                hardware=found.hardware,
+                outcome=found.outcome.value if found.outcome is not None else None,
+                starts=found.starts,
+                used_s=found.used_s,
+                rate_per_hour_usd=found.rate,
+                accounted_usd=found.cost,
+                planned_usd=found.planned,
+                worst_case_usd=found.worst_case,
+            )
+        )
         return
     ended = found.outcome.value if found.outcome is not None else "still running"
     why = f": {found.why}" if found.why else ""

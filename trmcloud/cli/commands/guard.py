@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +21,13 @@ from trmcloud.app.home import home_dir
 from trmcloud.app.planning import load_plan
 from trmcloud.app.reap import last_visit
 from trmcloud.app.run_facts import report_run
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
-from trmcloud.cli.commands.evaluate import run_trainer_command
+from trmcloud.cli.commands.evaluate import print_measured, run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.views.text import duration, print_json
+from trmcloud.cli.documents import note
+from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.text import duration
 from trmcloud.core.control.balance import worst_at
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import Usd
@@ -72,15 +76,18 @@ def doctor(
         return
     if run or into:
         raise UsageError("--run and --into are for --bundle", next_step="trmcloud doctor --bundle")
+    if gpu and as_json:
+        print_measured("model.gpu", [])
+        return
     if gpu:
-        run_trainer_command("model.gpu", ["--json"] if as_json else [])
+        run_trainer_command("model.gpu", [])
         return
 
     checks = account_checks(os.environ, _rates(plan) if plan else {}, bucket)
     findings = examine(build_context, local_machine, python_path, known_offers, checks)
     findings += _funds_for(plan) if plan else []
     if as_json:
-        print_json([finding._asdict() for finding in findings])
+        print_document(_diagnosis(findings))
     else:
         width = max(len(finding.name) for finding in findings)
         for finding in findings:
@@ -109,14 +116,37 @@ def _write_bundle(name: str, into: str, *, as_json: bool) -> None:
     report = report_run(context, run).to_json()
     made = write_bundle(context, build_chain(), run, report, redactor, path)
     if as_json:
-        told = {"run_id": run.run_id, "path": str(made.path), "files": list(made.names)}
-        print_json({**told, "exchanges": made.exchanges, "size_bytes": made.size_bytes})
+        print_document(
+            doc.BundleWritten(
+                run_id=run.run_id,
+                path=str(made.path),
+                files=tuple(made.names),
+                exchanges=made.exchanges,
+                size_bytes=made.size_bytes,
+            )
+        )
         return
     print(
         f"{run.run_id}: written to {made.path}, {made.size_bytes / 1e3:,.0f} kB; nothing was sent"
     )
     print(f"  {made.exchanges} requests to providers; {', '.join(made.names)}")
     print("  read it before you send it: README.txt lists what was taken out and what was not")
+
+
+def _diagnosis(findings: Sequence[Finding]) -> doc.Diagnosis:
+    marks = {"ok": True, "warn": None, "bad": False}
+    return doc.Diagnosis(
+        passed=all(finding.state != "bad" for finding in findings),
+        checks=tuple(
+            doc.CheckRow(
+                code=each.name,
+                passed=marks[each.state],
+                message=each.detail,
+                next=each.fix or None,
+            )
+            for each in findings
+        ),
+    )
 
 
 def _rates(plan_id: str) -> dict[str, Usd]:
@@ -148,6 +178,7 @@ def install(
     every: Annotated[int, typer.Option(help="Minutes between visits.")] = 5,
     cron: Annotated[bool, typer.Option("--cron", help="cron, even where systemd is.")] = False,
     yes: options.Yes = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show what would be written, then write it: a systemd user timer, or a line for cron.
 
@@ -179,17 +210,22 @@ def install(
     if not yes and not is_confirmed("Write this?"):
         return
     timer.install(planned)
+    if as_json:
+        _print_guard()
+        return
     print(f"the reaper runs every {every} min ({planned.kind}); tried as the timer will start it")
     if weak := timer.weakness(planned.kind):
         print(f"  but {weak}")
 
 
 @app.command("status")
-def status() -> None:
+def status(as_json: options.Json = False) -> None:
     """Whether the guard is in place, and when its reaper last ran.
 
     Example: trmcloud guard status
     """
+    if as_json:
+        sys.exit(0 if _print_guard() else 3)
     context, timer = build_context(), reaper_timer()
     kind = timer.installed()
     print(f"installed  {kind or 'no'}")
@@ -206,10 +242,30 @@ def status() -> None:
 
 
 @app.command("remove")
-def remove() -> None:
+def remove(as_json: options.Json = False) -> None:
     """Take the guard out again.
 
     Example: trmcloud guard remove
     """
     kind = reaper_timer().remove()
+    if as_json:
+        _print_guard()
+        return
     print(f"removed the {kind} guard" if kind else "there was no guard")
+
+
+def _print_guard() -> str:
+    """Print the guard's state as JSON; return the kind that is installed, '' for none."""
+    context, timer = build_context(), reaper_timer()
+    kind, visit = timer.installed(), last_visit(context)
+    weak = timer.weakness(kind) if kind else ""
+    document = doc.GuardStatus(
+        installed=kind or None,
+        every_s=visit.every_s if visit is not None else None,
+        last_visit_at=visit.at if visit is not None else None,
+        machine=visit.machine if visit is not None else None,
+        reached=tuple(visit.reached) if visit is not None else (),
+        notes=(note("weak", weak),) if weak else (),
+    )
+    print_document(document)
+    return kind or ""

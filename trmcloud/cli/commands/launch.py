@@ -11,27 +11,34 @@ from typing import Annotated
 import typer
 
 from trmcloud.app import commands, launching, measurements, preparing
-from trmcloud.app.balances import funds_reader
+from trmcloud.app.balances import funds_reader, plan_funds
 from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.data import need_training_extra
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.labels import Labels, find_earlier, is_left_alone, labels_of
 from trmcloud.app.launch_checks import check_bucket, check_capped, first_candidate
 from trmcloud.app.preparing import PreparedLaunch
-from trmcloud.app.working_tree import pack
-from trmcloud.cli import options
-from trmcloud.cli.catch_up import tell
+from trmcloud.app.working_tree import WorkingTree, pack
+from trmcloud.cli import documents, options
+from trmcloud.cli.catch_up import catch_up, tell
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views import run as run_view
+from trmcloud.cli.views.as_documents import launched, state_of
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import show_plan, show_resume, tree_lines
+from trmcloud.cli.views.plan_documents import plan_document
 from trmcloud.cli.views.plan_explain import probe_lines
 from trmcloud.cli.views.reasons import tell_unreached
 from trmcloud.cli.views.run import carry
 from trmcloud.cli.views.text import DataProgress, Progress
 from trmcloud.cli.views.trial import trial_lines
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.control.bookkeeping import KeyUsed
 from trmcloud.core.control.events import FailureKind
-from trmcloud.core.errors import Outcome, UsageError
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import Outcome
+from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.settings import parse_setting
 from trmcloud.core.spec.spec import parse_wait
 from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money
@@ -46,36 +53,50 @@ def launch(
         bool, typer.Option("--dry-run", help="Print the plan that would run, and leave.")
     ] = False,
     yes: options.Yes = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With --dry-run: print the plan as JSON.")
-    ] = False,
+    as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Carry a plan out: reserve its worst case, rent, train, land in time, settle.
 
     Example: trmcloud launch local --recipe trm-tiny --rate 3.60 --budget 0.20
     """
-    if as_json and not dry_run:
-        raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
     context = build_context()
+    labels = labels_of("launch", request)
     planner = build_planner(funds=funds_reader(context))
     context.ledger.read()  # a ledger that cannot be used is told before any work is done
     if dry_run:
         plan = preparing.dry_run(context, planner, request)
-        show_plan(context, plan, as_json=as_json, verbose=verbose)
-        if plan.launchable and not as_json:
+        if as_json:
+            print_document(_plan_document(context, plan))
+            return
+        show_plan(context, plan, verbose=verbose)
+        if plan.launchable:
             print(f"Launch it: trmcloud launch {plan.id}")
         return
+    if (earlier := find_earlier(context, labels)) is not None:
+        sys.exit(_again(context, request, earlier, as_json=as_json))
     ready = preparing.prepare(context, planner, request, DataProgress())
     show_plan(context, ready.plan, verbose=verbose)
-    if (driver := _start(context, request, ready, yes=yes)) is None:
+    driver = _start(context, request, ready, labels, yes=yes, as_json=as_json)
+    if driver is None:
         return
-    code = run_view.carry(context, driver, detach=request.detach)
-    run = driver.run()
-    sold_out = any(action.failed_kind is FailureKind.NO_CAPACITY for action in run.actions.values())
-    if code == Outcome.NOT_STARTED.exit_code and sold_out:
+    code = run_view.carry(context, driver, detach=request.detach, as_json=as_json)
+    if code == Outcome.NOT_STARTED.exit_code and _is_sold_out(driver.run()):
         print(f"  try: {preparing.next_best(planner, ready.plan)}")
+        code = Outcome.NO_MACHINE.exit_code
     sys.exit(code)
+
+
+def _is_sold_out(run: RunState) -> bool:
+    kinds = (action.failed_kind for action in run.actions.values())
+    return any(kind is FailureKind.NO_CAPACITY for kind in kinds)
+
+
+def _plan_document(
+    context: Context, plan: Plan, tree: WorkingTree | None = None
+) -> documents.Planned:
+    funds, unread = plan_funds(context, plan)
+    return plan_document(plan, funds=funds, unread=unread, tree=tree)
 
 
 @options.with_options("resume")
@@ -89,6 +110,7 @@ def resume(
             help="Go on though settings differ that decide what is trained.",
         ),
     ] = False,
+    as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Go on from the last checkpoint, within what is left of the run's budget.
@@ -120,7 +142,10 @@ def resume(
     if not before.live:
         show_resume(context, driver.run(), driver.run().plan, verbose=verbose)
     tell(context)
-    sys.exit(carry(context, driver, detach=request.detach))
+    code = carry(context, driver, detach=request.detach, as_json=as_json)
+    if code == Outcome.NOT_STARTED.exit_code and _is_sold_out(driver.run()):
+        code = Outcome.NO_MACHINE.exit_code
+    sys.exit(code)
 
 
 def _typed_policy(request: LaunchRequest) -> str:
@@ -136,9 +161,7 @@ def run(
         bool, typer.Option("--dry-run", help="Print plan and files that would be sent, and leave.")
     ] = False,
     yes: options.Yes = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With --dry-run: print the plan as JSON.")
-    ] = False,
+    as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Run any training script under a hard budget: stopped in time, its best checkpoint brought
@@ -146,34 +169,65 @@ def run(
 
     Example: trmcloud run local --rate 3.60 --budget 0.05 --checkpoints out -- python train.py
     """
-    if as_json and not dry_run:
-        raise UsageError("--json goes with --dry-run", next_step="trmcloud status --json")
     here = Path.cwd()
     context = build_context()
+    labels = labels_of("run", request, asked)
     planner = build_planner(funds=funds_reader(context))
     spec = commands.wish_of(planner, request, asked, here)
     context.ledger.read()  # a ledger that cannot be used is told before any work is done
     if dry_run:
         plan, tree = commands.dry_run(planner, spec, here)
-        show_plan(context, plan, as_json=as_json, verbose=verbose)
-        if not as_json:
-            tried = trial_lines(context, plan, lambda: pack(tree, context.home))
-            print("\n".join([*tree_lines(tree, verbose=verbose), *tried]))
+        if as_json:
+            print_document(_plan_document(context, plan, tree))
+            return
+        show_plan(context, plan, verbose=verbose)
+        tried = trial_lines(context, plan, lambda: pack(tree, context.home))
+        print("\n".join([*tree_lines(tree, verbose=verbose), *tried]))
         return
+    if (earlier := find_earlier(context, labels)) is not None:
+        sys.exit(_again(context, request, earlier, as_json=as_json))
     ready, tree = commands.prepare(context, planner, request, spec, here)
     show_plan(context, ready.plan, verbose=verbose)
     tried = trial_lines(context, ready.plan, lambda: Path(ready.data.code))
     print("\n".join([*tree_lines(tree, verbose=verbose), *tried]))
-    if (driver := _start(context, request, ready, yes=yes)) is None:
+    driver = _start(context, request, ready, labels, yes=yes, as_json=as_json)
+    if driver is None:
         return
-    code = run_view.carry(context, driver, detach=request.detach)
+    code = run_view.carry(context, driver, detach=request.detach, as_json=as_json)
+    if code == Outcome.NOT_STARTED.exit_code and _is_sold_out(driver.run()):
+        code = Outcome.NO_MACHINE.exit_code
     if asked.probe and not request.detach:
         print("\n".join(probe_lines(measurements.probed_in(context, driver.run()), request.steps)))
     sys.exit(code)
 
 
+def _again(context: Context, request: LaunchRequest, run: RunState, *, as_json: bool) -> int:
+    """Show the run that was launched with this key before, and go on with it where its launch was
+    killed before it trained; the exit code."""
+    tell(context)
+    if is_left_alone(context, run):  # before anything else drives it a step
+        print(f"{run.run_id}: launched with this key before, and left alone; it goes on")
+        epoch = context.ledger.take_over(run.run_id, context.who, context.wall())
+        driver = RunDriver(context, run.run_id, epoch)
+        return carry(context, driver, detach=request.detach, as_json=as_json, existing=True)
+    catch_up(context)
+    run = find_run(context, run.run_id)
+    if as_json:
+        print_document(launched(context, run, detached=run.detached, existing=True))
+    else:
+        print(f"{run.run_id}: launched with this key before: {state_of(run)}; nothing is rented")
+        print(f"  trmcloud status {run.run_id}")
+    return 0
+
+
 def _start(
-    context: Context, request: LaunchRequest, ready: PreparedLaunch, *, yes: bool
+    context: Context,
+    request: LaunchRequest,
+    ready: PreparedLaunch,
+    labels: Labels,
+    *,
+    yes: bool,
+    as_json: bool,
 ) -> RunDriver | None:
     """Ask, and reserve what was prepared; None where the user declines."""
     check_capped(context, ready.plan, confirmed=not yes)
@@ -181,13 +235,22 @@ def _start(
         print("nothing was started, nothing was spent")
         return None
     preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
-    driver = launching.start(
-        context,
-        ready.plan,
-        data=ready.data,
-        initial_weights=ready.initial_weights,
-        detached=request.detach,
-    )
+    try:
+        driver = launching.start(
+            context,
+            ready.plan,
+            data=ready.data,
+            initial_weights=ready.initial_weights,
+            detached=request.detach,
+            name=labels.name,
+            tags=labels.tags,
+            key=labels.key,
+            request=labels.request,
+        )
+    except KeyUsed:  # by another command, while this one prepared its data or asked
+        earlier = find_earlier(context, labels)
+        assert earlier is not None
+        sys.exit(_again(context, request, earlier, as_json=as_json))
     tell(context)
     tell_unreached(context)
     return driver

@@ -6,19 +6,24 @@ import datetime as dt
 import getpass
 import sys
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from trmcloud.app.ledger_care import restored_json, restored_lines
+from trmcloud.app.ledger_care import forgotten_runs, restored_lines
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.documents import note
+from trmcloud.cli.views.as_documents import damaged_run
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.reasons import hurt_line
-from trmcloud.cli.views.text import print_json, table
+from trmcloud.cli.views.text import table
 from trmcloud.core.control.events import DamageSettled
-from trmcloud.core.control.ledger_facts import Quarantine
 from trmcloud.core.errors import LedgerDamaged, LedgerError, NotFoundError, UsageError
 from trmcloud.core.money import Usd, parse_budget
+from trmcloud.ports.ledger import Restoration
 from trmcloud.wiring import build_context, build_ledger
 
 app = options.make_group(
@@ -40,17 +45,18 @@ def check(as_json: options.Json = False) -> None:
     state, trouble = ledger.read(), ledger.backup_trouble()
     count = len(ledger.records()) + len(lost)
     if as_json:
-        words = {
-            "ledger": state.ledger_id,
-            "records": count,
-            "damaged": [
-                {"seq": each.seq, "kind": each.kind or None, "run": each.run_id or None}
-                for each in lost
-            ],
-            "quarantined": [_hurt_json(hurt) for hurt in state.quarantined.values()],
-            "backup_trouble": trouble or None,
-        }
-        print_json(words)
+        damaged = (
+            doc.DamagedRecord(seq=each.seq, kind=each.kind or None, run=each.run_id or None)
+            for each in lost
+        )
+        checked = doc.LedgerChecked(
+            ledger=state.ledger_id,
+            records=count,
+            damaged=tuple(damaged),
+            quarantined=tuple(map(damaged_run, state.quarantined.values())),
+            backup=note("backup", trouble) if trouble else None,
+        )
+        print_document(checked)
         sys.exit(7 if lost else 0)
     print(f"{state.ledger_id}: {count} records")
     for each in lost:
@@ -84,17 +90,17 @@ def backups(
         )
     found = ledger.backups()
     if as_json:
-        rows = [
-            {
-                "number": each.number,
-                "path": str(each.path),
-                "up_to": each.seq,
-                "at": each.at,
-                "why_not": each.why or None,
-            }
+        rows = tuple(
+            doc.BackupRow(
+                number=each.number,
+                path=str(each.path),
+                up_to_seq=each.seq,
+                made_at=each.at,
+                trouble=note("damaged", each.why) if each.why else None,
+            )
             for each in found
-        ]
-        print_json(rows)
+        )
+        print_document(doc.Backups(backups=rows))
     elif not found:
         print("no backups yet: one is made for every pod and after every run that ends")
     else:
@@ -138,7 +144,7 @@ def restore(
                 print(f"record {each.seq} was put back: its hash is that of the one written")
             if not left:
                 if as_json:
-                    print_json({"mended": [each.seq for each in mended]}, indent=None)
+                    print_document(_restored([each.seq for each in mended]))
                 return
             why = f"no backup has record {', '.join(str(each.seq) for each in left)}"
     usable = [each for each in ledger.backups() if not each.why and backup in (0, each.number)]
@@ -156,7 +162,7 @@ def restore(
     if done is None:
         raise NotFoundError("there is no whole backup", next_step="trmcloud ledger backups")
     if as_json:
-        print_json(restored_json(home, ledger.read(), done))
+        print_document(_restored([], done, forgotten_runs(home, ledger.read())))
         return
     for line in restored_lines(home, ledger.read(), done):
         print(line)
@@ -166,6 +172,7 @@ def restore(
 def settle(
     name: Annotated[str, typer.Argument(help="A run's id, or #12 for record 12.")],
     amount: Annotated[str, typer.Argument(help="What it cost, USD.", metavar="USD")],
+    as_json: options.Json = False,
 ) -> None:
     """Say what a run with damaged records cost: see its provider's bill. That counts as spent.
 
@@ -183,17 +190,24 @@ def settle(
             next_step="trmcloud ledger check",
         )
     context.ledger.note(DamageSettled(name, cost, getpass.getuser()), context.wall())
+    if as_json:
+        print_document(doc.DamageCounted(name=name, cost_usd=cost))
+        return
     print(f"{name}: counted as {cost}")
 
 
-def _hurt_json(hurt: Quarantine) -> dict[str, object]:
-    return {
-        "run": hurt.run_id,
-        "read": hurt.read,
-        "damaged": list(hurt.lost),
-        "at_most_usd": float(hurt.most) if hurt.most is not None else None,
-        "settled_usd": float(hurt.settled) if hurt.settled is not None else None,
-    }
+def _restored(
+    mended: Sequence[int], done: Restoration | None = None, forgotten: Sequence[str] = ()
+) -> doc.LedgerRestored:
+    return doc.LedgerRestored(
+        mended=tuple(mended),
+        backup=done.backup.number if done is not None else None,
+        up_to_seq=done.backup.seq if done is not None else None,
+        newest_known_seq=done.newest_seq if done is not None else None,
+        complete=done is None or done.is_complete,
+        aside=str(done.aside) if done is not None and done.aside is not None else None,
+        forgotten_runs=tuple(forgotten),
+    )
 
 
 def _when(at: float) -> str:

@@ -14,9 +14,11 @@ from trmcloud.app.checkpoints.sources import live_pod
 from trmcloud.app.context import Context, find_run, require_reach
 from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
 from trmcloud.app.trainings import find_symptoms
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up, look_again
 from trmcloud.cli.views.health import RecoveryNews, advice_of, evidence_text
+from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.streams import as_is
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
@@ -34,6 +36,7 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as it grows.")] = False,
     phase: Annotated[str, typer.Option(help="fast or extreme; the last one otherwise.")] = "",
     lines: Annotated[int, typer.Option("-n", "--lines", help="Only the last N lines.")] = 0,
+    as_json: options.Json = False,
 ) -> None:
     """Print a run's training log; with -f, go on until the run has ended, or its pod is gone.
 
@@ -43,7 +46,12 @@ def logs(
     phases = [phase] if phase else list(context.files.phases(state.run_id))
     if not phases and not (follow and state.live):
         raise NotFoundError(f"{state.run_id} has no log yet", next_step="trmcloud status")
-    log = Log(Path(context.files.logs(state.run_id, phases[-1]))) if phases else None
+
+    def log_of(name: str) -> Log:
+        path = Path(context.files.logs(state.run_id, name))
+        return JsonLog(path, state.run_id, name) if as_json else Log(path)
+
+    log = log_of(phases[-1]) if phases else None
     data = DataLines(context)
     data.print_new(state)
     if log is not None and not log.path.exists() and not (follow and state.live):
@@ -59,19 +67,21 @@ def logs(
         if newest and (log is None or newest[-1] != phases[-1]):
             if log is not None:
                 log.print_new()
-            phases, log = newest, Log(Path(context.files.logs(state.run_id, newest[-1])))
+            phases, log = newest, log_of(newest[-1])
         if log is not None:
             log.print_new()
         data.print_new(state)
         _tell_mended(mended, state)
         health.print_new(state)
         if not state.live:
-            return
+            break
         gone = _why_no_more(context, state)
         if gone:
             print(f"{state.run_id}: {gone}", file=sys.stderr)
-            return
+            break
         look_again(context, state)
+    if log is not None:
+        log.end()
 
 
 def _tell_mended(news: RecoveryNews, run: RunState) -> None:
@@ -159,12 +169,41 @@ class Log:
             file.seek(self._offset)
             if last_lines > 0:
                 text = self._decoder.decode(file.read())
-                print("\n".join(text.splitlines()[-last_lines:]), file=as_is())
+                self.write("\n".join(text.splitlines()[-last_lines:]) + "\n")
             else:
                 while chunk := file.read(_CHUNK):
-                    as_is().write(self._decoder.decode(chunk))
-            sys.stdout.flush()
+                    self.write(self._decoder.decode(chunk))
             self._offset = file.tell()
+            self.flush()
+
+    def write(self, text: str) -> None:
+        as_is().write(text)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        """Nothing more will come."""
+
+
+class JsonLog(Log):
+    """A log as lines of JSON; a line is printed once it is whole, or nothing more will come."""
+
+    def __init__(self, path: Path, run_id: str, phase: str) -> None:
+        super().__init__(path)
+        self._run_id, self._phase, self._rest = run_id, phase, ""
+
+    def write(self, text: str) -> None:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            print_line(doc.LogLine(run=self._run_id, phase=self._phase, text=line))
+
+    def flush(self) -> None:
+        """Each line has been flushed."""
+
+    def end(self) -> None:
+        if self._rest:
+            self.write("\n")
 
 
 def ssh(
@@ -173,6 +212,9 @@ def ssh(
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND...]", help="What to run there; a shell otherwise."),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the command that logs in as JSON, and leave.")
+    ] = False,
 ) -> None:
     """Log in to a run's pod by the key that was made for it, and no other.
 
@@ -198,5 +240,10 @@ def ssh(
     require_reach(context, pod.provider)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     login = context.links[pod.provider].login(pod.pod_name, words or (), terminal=terminal)
+    if as_json:
+        argv = tuple(map(str, login))
+        made = doc.Login(run=state.run_id, pod=pod.pod_name, provider=pod.provider, argv=argv)
+        print_document(made)
+        return
     sys.stdout.flush()
     os.execvp(login[0], list(login))

@@ -9,16 +9,19 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
 
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
+from trmcloud.cli.documents import note
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.reasons import words_of
-from trmcloud.cli.views.text import duration, pick, print_json, table
+from trmcloud.cli.views.text import duration, table
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.errors import ConflictError, NotFoundError, NotifyError, UsageError
@@ -62,6 +65,7 @@ def add(
             help="Give the webhook and its secret to pods, whose agents then tell by themselves.",
         ),
     ] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Have it told from now on.
 
@@ -86,6 +90,10 @@ def add(
     teller = build_notifier(build_context(), words_of)
     if teller is not None:
         teller.derive(silently=not known)
+    if as_json:
+        shown_once = secret if secret and not secret_from else None
+        print_document(doc.NoticeTargets(destinations=(_target(made),), secret=shown_once))
+        return
     print(f"{made.name}: {made.way} to {_shown(made)}, {_wanted(made)}")
     if secret and not secret_from:
         print(f"  its secret, shown once: {secret}")
@@ -104,49 +112,59 @@ def show(as_json: options.Json = False) -> None:
     context = build_context()
     outbox = outbox_of(context.home) if destinations else None
     waiting = outbox.waiting() if outbox is not None else ()
-    data: list[dict[str, Any]] = []
+    data: list[doc.NoticeTarget] = []
     for each in destinations:
         mine = [one for one in waiting if one.destination == each.name]
         at, gave_up = outbox.last_told(each.name) if outbox is not None else (None, "")
-        data.append(
-            {
-                **pick(each, "name", "way"),
-                "where": _shown(each),
-                "only": list(each.only),
-                "on_pod": each.on_pod,
-                "last_told_at": at,
-                "waiting": len(mine),
-                "why": next((one.why for one in reversed(mine) if one.why), ""),
-                "gave_up": gave_up,
-            }
-        )
+        why = next((one.why for one in reversed(mine) if one.why), "")
+        data.append(_target(each, at, len(mine), why, gave_up))
     if as_json:
-        print_json(data)
+        print_document(doc.NoticeTargets(destinations=tuple(data)))
     elif not data:
         print("nobody is told · trmcloud notify add webhook URL")
     else:
         header = ("name", "way", "where", "told of", "last told", "waiting")
         print("\n".join(table(header, [_row(told, context.wall()) for told in data])))
         for told in data:
-            if told["gave_up"]:
-                print(f"{told['name']}: gave up telling {told['gave_up']}")
+            if told.gave_up:
+                print(f"{told.name}: gave up telling {told.gave_up}")
 
 
-def _row(told: Mapping[str, Any], now: float) -> tuple[str, ...]:
-    at, waiting, why = told["last_told_at"], told["waiting"], told["why"]
-    wanted = ", ".join(told["only"]) or "everything"
+def _target(
+    made: Destination, at: float | None = None, waiting: int = 0, why: str = "", gave_up: str = ""
+) -> doc.NoticeTarget:
+    return doc.NoticeTarget(
+        name=made.name,
+        way=made.way,
+        where=_shown(made),
+        only=tuple(made.only),
+        on_pod=made.on_pod,
+        last_told_at=at,
+        waiting=waiting,
+        trouble=note("not_sent", why) if why else None,
+        gave_up=gave_up or None,
+    )
+
+
+def _row(told: doc.NoticeTarget, now: float) -> tuple[str, ...]:
+    at, waiting = told.last_told_at, told.waiting
+    why = told.trouble.message if told.trouble is not None else ""
+    wanted = ", ".join(told.only) or "everything"
     return (
-        told["name"],
-        told["way"],
-        told["where"],
-        wanted + (", pods tell it, too" if told["on_pod"] else ""),
+        told.name,
+        told.way,
+        told.where,
+        wanted + (", pods tell it, too" if told.on_pod else ""),
         "never" if at is None else f"{duration(now - at)} ago",
         f"{waiting} wait" + (f": {why}" if why else "") if waiting else "–",
     )
 
 
 @app.command("remove")
-def remove(name: Annotated[str, typer.Argument(help="Which one.", metavar="NAME")]) -> None:
+def remove(
+    name: Annotated[str, typer.Argument(help="Which one.", metavar="NAME")],
+    as_json: options.Json = False,
+) -> None:
     """Tell it nothing any more; what waits for it is dropped.
 
     Example: trmcloud notify remove webhook
@@ -156,6 +174,10 @@ def remove(name: Annotated[str, typer.Argument(help="Which one.", metavar="NAME"
     made = _named(known, name)
     write([each for each in known if each.name != made.name])
     outbox_of(build_context().home).forget(made.name)
+    if as_json:
+        left = tuple(_target(each) for each in known if each.name != made.name)
+        print_document(doc.NoticeTargets(destinations=left))
+        return
     print(f"{made.name} is told nothing any more")
     if made.on_pod:
         print("  pods that were given it keep it until they end: have its receiver refuse it")
@@ -164,6 +186,7 @@ def remove(name: Annotated[str, typer.Argument(help="Which one.", metavar="NAME"
 @app.command("test")
 def try_out(
     name: Annotated[str, typer.Argument(help="Which one; all otherwise.", metavar="NAME")] = "",
+    as_json: options.Json = False,
 ) -> None:
     """Tell each destination that this is a test, now, and say what came of it.
 
@@ -178,11 +201,15 @@ def try_out(
     notice = Notice(test_id, NoticeKind.TEST, "", context.wall())
     body = body_of(notice, words_of(notice))
     failed = 0
+    rows = []
     for each in chosen:
         told = _within(sender_of(each), notice.id, body)
         failed += not told.taken
+        rows.append(doc.CheckRow(code=each.name, passed=told.taken, message=one_line(told.why)))
         result = "it was taken" if told.taken else f"NOT taken: {told.why}"
         print(one_line(f"{each.name}: {each.way} to {_shown(each)}: {result}"))
+    if as_json:
+        print_document(doc.NoticesTried(passed=not failed, checks=tuple(rows)))
     sys.exit(NotifyError.exit_code if failed else 0)
 
 

@@ -58,7 +58,7 @@ def plan(
     kwh: Annotated[
         str | None, typer.Option(help="USD your power costs, for --own.", metavar="USD")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    as_json: options.Json = False,
     everything: Annotated[bool, typer.Option("--all", help="Show every candidate kept.")] = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -79,7 +79,13 @@ def plan(
 
         config = Path(hf).expanduser()
         tuned = finetune_plan(planner, planner.spec(request), config, method, hf_set or ())
-        finetuning.show(tuned, as_json=as_json)
+        if as_json:
+            from trmcloud.cli.views.json_output import print_document
+            from trmcloud.cli.views.plan_documents import finetune_document
+
+            print_document(finetune_document(tuned))
+        else:
+            finetuning.show(tuned)
         return
     if all_recipes:
         _show_recipes(planner, planner.spec(request), as_json=as_json)
@@ -111,8 +117,7 @@ def plan(
     from trmcloud.cli.views import plan as plan_view
 
     funds, unread = planner.funds(plan)
-    told = plan_view.balance_json(plan, funds, unread)
-    more_json: dict[str, Any] = {} if told is None else {"balance": told}
+    compared = None
     shown: dict[str, Any] = {"balance": plan_view.balance_text(plan, funds, unread)}
     if rests_on:
         shown["more"] = rests_on
@@ -126,9 +131,14 @@ def plan(
 
         compared = _own(planner, spec, plan, own, kwh)
         shown["more"] = ["", *own_lines(compared)]
-        more_json["own"] = compared.to_json()
-    shown["more_json"] = more_json
-    plan_view.show(plan, as_json=as_json, everything=everything, verbose=verbose, **shown)
+    if as_json:
+        from trmcloud.cli.views.json_output import print_document
+        from trmcloud.cli.views.plan_documents import plan_document
+
+        about = plan_document(plan, funds=funds, unread=unread, own=compared, rests_on=rests_on)
+        print_document(about)
+    else:
+        plan_view.show(plan, everything=everything, verbose=verbose, **shown)
     _leave_if_nothing_fits(plan)
 
 
@@ -154,7 +164,13 @@ def _show_recipes(planner: "Planner", spec: "RunSpec", *, as_json: bool) -> None
 
     names = [recipe.name for recipe in recipes() if not recipe.name.endswith("-tiny")]
     found = planner.others(spec, names)
-    plan_view.show_recipes(found, len(names), as_json=as_json)
+    if as_json:
+        from trmcloud.cli.views.json_output import print_document
+        from trmcloud.cli.views.plan_documents import recipe_offers
+
+        print_document(recipe_offers(found))
+    else:
+        plan_view.show_recipes(found, len(names))
     if not found:
         raise typer.Exit(BudgetRefused.exit_code)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
-from trmcloud.cli.views.text import print_json
+from trmcloud.cli.documents import note
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.core.catalog.hardware import GPUS, find_gpu
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer, moves
 from trmcloud.core.money import Usd
@@ -28,19 +31,22 @@ app = options.make_group(
 def list_offers(
     provider: Annotated[str, typer.Option(help="Of this provider alone.")] = "",
     guides: Annotated[bool, typer.Option("--guides", help="The guides' historic prices.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every offer as JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """The cheapest offer of every GPU and count: those of fresh quotes first.
 
     Example: trmcloud prices list --provider runpod
     """
+    if guides and as_json:
+        print_document(_guide_prices())
+        return
     if guides:
         _print_guides()
         return
     now = time.time()
     offers = [o for o in known_offers(now) if not provider or o.provider == provider]
     if as_json:
-        print_json([_as_json(offer) for offer in offers])
+        print_document(_offers(offers, now))
         return
     best: dict[tuple[str, int], tuple[bool, Usd, Offer]] = {}
     for offer in offers:
@@ -55,7 +61,10 @@ def list_offers(
 
 
 @app.command()
-def show(sku: Annotated[str, typer.Argument(help="H100-SXM, RTX3090, …")]) -> None:
+def show(
+    sku: Annotated[str, typer.Argument(help="H100-SXM, RTX3090, …")],
+    as_json: options.Json = False,
+) -> None:
     """Every offer of one GPU, cheapest per GPU first, with source and age.
 
     Example: trmcloud prices show A100-80GB-SXM
@@ -63,6 +72,9 @@ def show(sku: Annotated[str, typer.Argument(help="H100-SXM, RTX3090, …")]) -> 
     gpu = find_gpu(sku)
     now = time.time()
     offers = [offer for offer in known_offers(now) if offer.sku == gpu.sku]
+    if as_json:
+        print_document(_offers(offers, now, gpu.sku))
+        return
     print(
         f"{gpu.sku}: {gpu.bf16_tflops:,.0f} dense bf16 TFLOP/s, {gpu.memory_gb:g} GB at"
         f" {gpu.memory_gb_s:,.0f} GB/s ({gpu.source})"
@@ -73,7 +85,7 @@ def show(sku: Annotated[str, typer.Argument(help="H100-SXM, RTX3090, …")]) -> 
 
 
 @app.command()
-def refresh() -> None:
+def refresh(as_json: options.Json = False) -> None:
     """Read today's prices into a dated snapshot: RunPod's, and of eight clouds. No key is needed.
 
     Example: trmcloud prices refresh
@@ -81,8 +93,13 @@ def refresh() -> None:
     now, tables = time.time(), price_tables()
     before = tables.offers(now)
     outcome = tables.refresh(now)
-    for note in outcome.notes:
-        print(note)
+    if as_json:
+        after = tables.offers(now) if outcome.path is not None else before
+        said = [note("source", text) for text in outcome.notes]
+        print_document(_moves(before, after, str(outcome.path or ""), outcome.offers, said))
+        raise typer.Exit(0 if outcome.path is not None else 11)
+    for text in outcome.notes:
+        print(text)
     if outcome.path is None:
         print(f"kept what there was: {_freshness(before, now)}")
         raise typer.Exit(11)
@@ -91,13 +108,19 @@ def refresh() -> None:
 
 
 @app.command()
-def diff() -> None:
+def diff(as_json: options.Json = False) -> None:
     """What the newest snapshot moved against the one before it, or the shipped table.
 
     Example: trmcloud prices diff
     """
     now, tables = time.time(), price_tables()
     snapshots = tables.snapshots()
+    if as_json:
+        offers = tables.offers(now)
+        before = tables.offers(now, upto=len(snapshots) - 1) if snapshots else offers
+        path = str(snapshots[-1]) if snapshots else ""
+        print_document(_moves(before, offers, path, len(offers), ()))
+        return
     if not snapshots:
         print("no snapshot yet: trmcloud prices refresh")
         return
@@ -161,8 +184,72 @@ def _print_guides() -> None:
         )
 
 
-def _as_json(offer: Offer) -> dict[str, object]:
-    row: dict[str, object] = offer._asdict()
-    row["rate_usd_per_hour"] = float(offer.rate)
-    row["rate"] = offer.rate.plain()
-    return row
+def _offers(offers: Sequence[Offer], now: float, gpu: str = "") -> doc.Offers:
+    return doc.Offers(
+        gpu=gpu or None,
+        offers=tuple(
+            doc.OfferRow(
+                sku=offer.sku,
+                gpus=offer.gpus,
+                provider=offer.provider,
+                region=offer.region,
+                instance=offer.instance,
+                rate_per_hour_usd=offer.rate,
+                spot=offer.spot,
+                priced_at=offer.priced_at,
+                stale=offer.is_stale(now),
+                source=offer.source,
+                vcpus=offer.vcpus,
+                ram_gb=offer.ram_gb,
+                community=offer.is_community,
+                own=offer.own,
+            )
+            for offer in offers
+        ),
+    )
+
+
+def _moves(
+    before: list[Offer],
+    after: list[Offer],
+    path: str,
+    number: int,
+    notes: Sequence[doc.Note],
+) -> doc.PriceMoves:
+    return doc.PriceMoves(
+        path=path or None,
+        offers=number,
+        moved=tuple(
+            doc.PriceMove(
+                sku=offer.sku,
+                gpus=offer.gpus,
+                provider=offer.provider,
+                region=offer.region,
+                instance=offer.instance,
+                rate_per_hour_usd=offer.rate,
+                before_per_hour_usd=old,
+            )
+            for offer, old in sorted(moves(before, after), key=_how_far)
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _guide_prices() -> doc.GuidePrices:
+    return doc.GuidePrices(
+        prices=tuple(
+            doc.GuidePrice(
+                hardware=claim.hardware,
+                phase=claim.phase,
+                rate_per_hour_usd=claim.rate,
+                batch=claim.batch,
+                accumulation=claim.accumulation,
+                steps=claim.steps,
+                least_s=claim.minutes[0] * 60.0,
+                most_s=claim.minutes[1] * 60.0,
+                least_usd=claim.cost_usd[0],
+                most_usd=claim.cost_usd[1],
+            )
+            for claim in (claim for guide in guides() for claim in guide.rows)
+        )
+    )

@@ -8,18 +8,20 @@ from typing import Annotated
 import typer
 
 from trmcloud.app import ending
-from trmcloud.app.context import Context
+from trmcloud.app.context import Context, find_run
 from trmcloud.app.drive import land_before_balance_ends
-from trmcloud.app.ending import end_overdue
+from trmcloud.app.ending import NamedPodEnds, end_overdue
 from trmcloud.app.reap import end, look, note_visit
 from trmcloud.app.reconciling import continue_waits, reconcile
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import GRACE_S, tell
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.views.reasons import did_line, reason_json, sentence, tell_troubles, trouble_code
+from trmcloud.cli.views.as_documents import done_note, named_ends, reason_note, unreachable
+from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.reasons import did_line, sentence, tell_troubles, trouble_code
 from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
 from trmcloud.cli.views.status import volume_lines
-from trmcloud.cli.views.text import print_json
 from trmcloud.core.control.bookkeeping import is_charge_pending
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.wiring import build_context
@@ -62,9 +64,9 @@ def reap(
     """
     context = build_context()
     if run or all_of:
-        if (run and all_of) or accept_restored or as_json:
+        if (run and all_of) or accept_restored:
             raise UsageError("name a run or a ledger, and nothing beside it but --yes")
-        sys.exit(_end_named(context, run, all_of, yes=yes))
+        sys.exit(_end_named(context, _id_of(context, run), all_of, yes=yes, as_json=as_json))
     # When its timer starts it no user waits for it, and no other process may be awake.
     tell(context, GUARD_GRACE_S if guard_every else GRACE_S)
     if accept_restored and not context.ledger.accept_restored(context.wall()):
@@ -90,13 +92,26 @@ def reap(
     said = [did_line(each) for each in did]
     known = not is_charge_pending(context.ledger.read())
     if as_json:
-        rows = [
-            {"provider": provider, "pod": orphan.pod.name, **reason_json(orphan.reason)}
+        rows = tuple(
+            doc.EndedPod(
+                provider=provider,
+                pod=orphan.pod.name,
+                rate_per_hour_usd=orphan.pod.rate,
+                asked=yes,
+                reason=reason_note(orphan.reason),
+            )
             for provider, orphan in found.orphans
-        ]
-        unreachable = dict(found.unreachable)
-        words = {"orphans": rows, "did": said, "unreachable": unreachable, "reconciled": known}
-        print_json(words, indent=None)
+        )
+        reaped = doc.Reaped(
+            run=None,
+            ledger=None,
+            orphans=rows,
+            done=tuple(map(done_note, did)),
+            unreachable=unreachable(found.unreachable),
+            reconciled=known,
+            recorded=None,
+        )
+        print_document(reaped)
     else:
         for provider, orphan in found.orphans if not yes else ():
             print(f"{orphan.pod.name} on {provider}: {sentence(orphan.reason)}")
@@ -117,7 +132,15 @@ def reap(
     sys.exit(11 if found.unreachable else trouble_code(context))
 
 
-def _end_named(context: Context, run: str, ledger_id: str, *, yes: bool) -> int:
+def _id_of(context: Context, run: str) -> str:
+    """Return the id of a run that is named; what was typed where no ledger says what it means."""
+    try:
+        return find_run(context, run).run_id if run else ""
+    except TrmcloudError:
+        return run
+
+
+def _end_named(context: Context, run: str, ledger_id: str, *, yes: bool, as_json: bool) -> int:
     """End the pods of a run, or of a ledger, by their names; the exit code."""
     if yes and run:
         ended = ending.end_run(context, run)
@@ -139,6 +162,9 @@ def _end_named(context: Context, run: str, ledger_id: str, *, yes: bool) -> int:
             ended = ending.end_run(context, run) if run else ending.end_all(context, found)
     if not found.pods and not (yes and run and ended.asked):
         if found.unreachable:
+            if as_json:
+                nothing = NamedPodEnds((), (), found, recorded=False)
+                print_document(named_ends(nothing, run=run, ledger=ledger_id))
             return 11
         named = f"of {run}" if run else f"of ledger {ledger_id}"
         raise NotFoundError(
@@ -154,4 +180,6 @@ def _end_named(context: Context, run: str, ledger_id: str, *, yes: bool) -> int:
     except TrmcloudError:
         pass  # the pods were asked to end; the next command settles what is left
     tell_ending(run, ended, why)
+    if as_json:
+        print_document(named_ends(ended, run=run, ledger=ledger_id))
     return ending_code(ended)

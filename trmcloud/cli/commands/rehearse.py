@@ -15,9 +15,13 @@ from trmcloud.app.commands import CommandRequest
 from trmcloud.app.launch_checks import check_launchable, check_loss
 from trmcloud.app.launching import keep_launchable
 from trmcloud.app.working_tree import WorkingTree
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
+from trmcloud.cli.documents import note
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import show_plan, tree_lines
-from trmcloud.cli.views.text import duration, print_json
+from trmcloud.cli.views.plan_documents import amounts
+from trmcloud.cli.views.text import duration
 from trmcloud.core.contract.command import Command
 from trmcloud.core.errors import NotSupported, UsageError
 from trmcloud.core.spec.plan import Candidate
@@ -56,7 +60,7 @@ def rehearse(
         ),
     ] = "all",
     seed: Annotated[int, typer.Option(help="The first play's dice; the rest follow.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Play a planned run in a simulated world: what it would spend, and who would stop it; with a
@@ -90,7 +94,7 @@ def rehearse(
     simulate_providers()
     made = rehearsal.rehearse(carried, runs=runs, faults=names, seed=seed, detached=request.detach)
     if as_json:
-        print_json({**made.to_json(), "launch_refused": refusal}, indent=None)
+        print_document(_document(made, refusal))
     else:
         if verbose:
             show_plan(context, made.plan, verbose=True)
@@ -99,6 +103,34 @@ def rehearse(
             print(f"  launch      refuses this plan: {refusal}")
     if made.violations:
         sys.exit(1)
+
+
+def _document(made: Rehearsal, refusal: str) -> doc.Rehearsed:
+    saved = [] if made.kept_s else made.steps_saved()  # of a command they are simulated
+    return doc.Rehearsed(
+        plan=made.plan.id,
+        plays=len(made.plays),
+        cap_usd=made.plan.cap,
+        spent=amounts(spread(made.spent)),
+        outcomes=dict(made.outcomes()),
+        ended_by=dict(made.ended_by()),
+        steps_saved=dict(spread(saved)) if saved else {},
+        habits=dict(Counter(made.habits)),
+        plays_without_checkpoint=made.kept_s.count(0.0) if made.kept_s else None,
+        training_kept_s=dict(spread(sorted(made.kept_s))) if made.kept_s else {},
+        over_budget_exposed_usd=max(play.over_exposed_usd for play in made.plays),
+        exposed_s=max(play.exposed_s for play in made.plays),
+        faults_felt=dict(Counter(name for play in made.plays for name in play.observed)),
+        violations=tuple(
+            doc.BrokenPlay(seed=play.seed, code=play.violation, message=play.detail)
+            for play in made.violations
+        ),
+        timeline=tuple(
+            doc.TimelineEntry(after_s=line.at, code="event", message=line.text)
+            for line in made.shown.timeline
+        ),
+        launch_refused=note("refused", refusal) if refusal else None,
+    )
 
 
 def _show(

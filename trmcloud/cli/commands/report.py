@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -14,23 +16,28 @@ from typing import Annotated
 import typer
 
 from trmcloud.app.context import Context, find_run
+from trmcloud.app.labels import has_tags, parse_tags
 from trmcloud.app.measurements import note_measured, speeds_of
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.views.as_documents import month_document, run_reported
 from trmcloud.cli.views.html_page import page_of
+from trmcloud.cli.views.json_output import Verbatim, print_document
 from trmcloud.cli.views.metrics import marked_words, score_cell, target_lines, verdict_of
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.moves import moved_words
+from trmcloud.cli.views.pace import pace_lines
 from trmcloud.cli.views.reasons import failure_lines, trouble_code
-from trmcloud.cli.views.status import volume_lines, volumes_json
+from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.streams import as_is
-from trmcloud.cli.views.text import duration, on_volume, print_json, table
+from trmcloud.cli.views.text import duration, on_volume, table
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.control.budget import month_of
-from trmcloud.core.control.report import DRIFT_ALARM, PARTS, RunReport, month_to_json, report_month
+from trmcloud.core.control.report import DRIFT_ALARM, PARTS, RunReport, report_month
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, UsageError
 from trmcloud.core.money import total
@@ -61,6 +68,7 @@ def report(
             metavar="FILE",
         ),
     ] = "",
+    tag: options.Tags = None,
     month: Annotated[
         bool, typer.Option("--month", help="Projects, providers and storage against caps.")
     ] = False,
@@ -70,41 +78,46 @@ def report(
 
     Example: trmcloud report --csv
     """
+    if as_csv and as_json:
+        raise UsageError("--csv and --json are two formats: give one of them")
     if as_csv and (html or month):
         raise UsageError("--csv goes with neither --html nor --month")
     context = build_context()
     catch_up(context)
+    if tag and (run or month or html):
+        raise UsageError("--tag chooses among all runs: leave the run, --month or --html out")
     if month:
         _show_month(context, run, as_json=as_json, html=html)
         sys.exit(trouble_code(context))
     if html:
         _write_receipt(context, find_run(context, run or None), html, as_json=as_json)
-        sys.exit(trouble_code(context, run))
+        sys.exit(trouble_code(context, find_run(context, run or None).run_id))
     if run:
         states = [find_run(context, run)]
     else:
-        states = sorted(context.ledger.read().runs.values(), key=lambda r: r.created_at)
+        wanted = parse_tags("--tag", tag or ())
+        known = sorted(context.ledger.read().runs.values(), key=lambda r: r.created_at)
+        states = [each for each in known if has_tags(each, wanted)]
     reports = [report_run(context, state, speeds_of(context, state)) for state in states]
     for state in states:
         with suppress(OSError):  # a home that cannot be written to can be reported on
             note_measured(context, state)
     if as_json:
-        ledger, now = context.ledger.read(), context.wall()
-        rows = [
-            {
-                **report.to_json(),
-                "volumes": volumes_json(ledger, now, report.run_id),
-                "verdict": made.to_json() if (made := verdict_of(state, report)) else None,
-            }
+        rows = tuple(
+            run_reported(context, state, report, verdict_of(state, report))
             for state, report in zip(states, reports, strict=True)
-        ]
-        print_json(rows)
+        )
+        print_document(doc.Reports(runs=rows))
     elif as_csv:
         writer = csv.writer(as_is())
         writer.writerow((*_COLUMNS, *(f"{name}_s" for name in PARTS), "best_bpb", "sha256"))
         writer.writerows(_csv_row(report) for report in reports)
     else:
-        _show(reports, verbose=verbose)
+        names = {state.run_id: state.name for state in states}
+        _show(reports, names, verbose=verbose)
+        for state in states:
+            for pace in state.paces:
+                print("\n".join(f"{state.run_id}: {line}" for line in pace_lines(state, pace)))
         for state, report in zip(states, reports, strict=True):
             if (made := verdict_of(state, report)) is not None:
                 for text in target_lines(mark_reported(state, made)):
@@ -115,7 +128,7 @@ def report(
             context.ledger.read(), context.wall(), states[0].run_id if run else ""
         ):
             print(text)
-    sys.exit(trouble_code(context, run))
+    sys.exit(trouble_code(context, states[0].run_id if run else ""))
 
 
 def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool) -> None:
@@ -123,7 +136,15 @@ def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool)
     receipt = receipt_of(context, build_chain(), run, made_by)
     size = _write(file, page_of(receipt))
     if as_json:
-        print(receipt.text, end="", file=as_is())
+        made = doc.ReceiptWritten(
+            run=run.run_id,
+            path=file,
+            size_bytes=size,
+            seal=str(receipt.data["seal"]),
+            final=bool(receipt.account["final"]),
+            receipt=Verbatim(json.loads(receipt.text)),
+        )
+        print_document(made)
         return
     final = "" if receipt.account["final"] else "; not final yet, its costs may still change"
     print(f"{run.run_id}: receipt written to {file}, {size / 1e3:,.0f} kB{final}")
@@ -139,7 +160,7 @@ def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> No
     if html:
         size = _write(html, month_page(report, now, f"trmcloud {version('trmcloud')}"))
     if as_json:
-        print_json(month_to_json(report))
+        print_document(month_document(report, html))
         return
     print("\n".join(month_lines(report)))
     if html:
@@ -170,12 +191,13 @@ def _csv_row(report: RunReport) -> list[object]:
     return [*(data[name] for name in _COLUMNS), *seconds, *found]
 
 
-def _show(reports: list[RunReport], *, verbose: bool) -> None:
+def _show(reports: list[RunReport], names: Mapping[str, str], *, verbose: bool) -> None:
+    """``names``: the users' own, by run."""
     if not reports:
         print("no runs yet")
         return
     heads = _MONEY if all(r.recipe != RECIPE for r in reports) else _MONEY_OF_COMMANDS
-    print("\n".join(table(heads, [_money_row(r) for r in reports])))
+    print("\n".join(table(heads, [_money_row(r, names[r.run_id]) for r in reports])))
     if any(r.best is not None and r.best.val_bpb is not None and not r.here for r in reports):
         print(marked_words())
     print()
@@ -221,13 +243,13 @@ _MONEY_OF_COMMANDS = (*_MONEY[:-2], "best", _MONEY[-1])
 _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
 
 
-def _money_row(r: RunReport) -> tuple[str, ...]:
+def _money_row(r: RunReport, name: str) -> tuple[str, ...]:
     """Return the row of a run's cost, and what that bought."""
     best, per = score_cell(r.best_told), r.usd_per_centibpb
     if r.recipe == RECIPE:  # a hundredth of its own metric is worth nothing in particular
         best, per = score_cell(r.best_told, named=True), None
     return (
-        r.run_id,
+        f"{r.run_id} {name}".rstrip(),
         r.hardware,
         str(r.planned),
         str(r.accrued),

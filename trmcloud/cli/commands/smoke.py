@@ -8,8 +8,10 @@ import typer
 
 from trmcloud.app.smoke import Smoke
 from trmcloud.app.smoke_watch import Step
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.views.json_output import print_line
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.streams import outlive_the_reader
 from trmcloud.core.catalog.providers import find_traits
@@ -34,6 +36,7 @@ def smoke(
         ),
     ] = None,
     yes: options.Yes = False,
+    as_json: options.Json = False,
 ) -> None:
     """Rent the cheapest pod, see which kill layers work for this account, end it, show the bill.
 
@@ -52,7 +55,8 @@ def smoke(
             next_step="--minutes 10",
         )
     context, ground = build_smoke(provider)
-    smoke = Smoke(context, ground, amount, minutes * 60.0, show, sentence)
+    tell = print_step if as_json else show
+    smoke = Smoke(context, ground, amount, minutes * 60.0, tell, sentence)
     smoke.check_account()
     plan = smoke.plan()
     first = plan.recommended
@@ -75,7 +79,31 @@ def smoke(
     print(f"verified for this account: {layers}")
     if verdict.trouble is not None:
         raise verdict.trouble
+    if as_json:
+        ended = doc.SmokeEnded(
+            provider=ground.provider,
+            hardware=first.hardware,
+            region=first.region,
+            rate_per_hour_usd=first.rate,
+            reservation_usd=plan.reservation,
+            verified=tuple(verdict.verified),
+        )
+        print_line(ended)
+        return
     print("next: trmcloud plan --budget 100")
+
+
+def print_step(step: Step) -> None:
+    """The step as a line of JSON."""
+    print_line(
+        doc.SmokeStep(
+            elapsed_s=step.at_s,
+            spent_usd=step.spent,
+            code=step.name,
+            passed=step.good,
+            message=one_line(step.detail),
+        )
+    )
 
 
 def show(step: Step) -> None:

@@ -18,6 +18,7 @@ def status(
     run: Annotated[str, typer.Argument(help="A run's id; all live ones otherwise.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Ended runs, too.")] = False,
     live: options.Live = False,
+    tag: options.Tags = None,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -44,22 +45,34 @@ def status(
             print(f"damaged: {hurt_line(hurt)}")
         if trouble := context.backup_trouble():
             print(trouble, file=sys.stderr)
+    wanted: tuple[tuple[str, str], ...] = ()
+    if tag:
+        from trmcloud.app.labels import parse_tags
+
+        wanted = parse_tags("--tag", tag)
     if run:
         runs = [find_run(context, run)]
     else:
         known = sorted(context.ledger.read().runs.values(), key=lambda r: r.created_at)
+        known = [each for each in known if set(wanted) <= set(each.tags)]
         runs = [r for r in known if r.live or everything] or known[-1:]
-    code = trouble_code(context, run)
+    code = trouble_code(context, runs[0].run_id if run else "")
     if not as_json:
         for each in did:
             print(f"· {did_line(each)}")
+        if not runs and wanted:
+            print("no run has these tags · trmcloud status --all")
+            sys.exit(code)
         if not runs:
             print("no runs yet · trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60")
             sys.exit(code)
     from trmcloud.cli.views import status as status_view
 
     if as_json:
-        status_view.show_json(context, runs)
+        from trmcloud.cli.views.as_documents import status_document
+        from trmcloud.cli.views.json_output import print_document
+
+        print_document(status_document(context, runs, did))
         sys.exit(code)
     if run:
         status_view.show_one(context, runs[0], verbose=verbose)
@@ -74,6 +87,7 @@ def status(
 
 def attach(
     run: options.RunName = "",
+    as_json: options.Json = False,
 ) -> None:
     """Watch a run as the command that launched it did, until it ends or you leave.
 
@@ -90,4 +104,4 @@ def attach(
     context, state = find_caught_up(run)
     if state.live and state.generation is not None:
         require_reach(context, state.generation.provider)
-    sys.exit(look_on(context, state.run_id))
+    sys.exit(look_on(context, state.run_id, as_json=as_json))

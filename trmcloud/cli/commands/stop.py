@@ -14,13 +14,16 @@ from trmcloud.app.ending import end_run
 from trmcloud.app.launching import OnlyBillPending, follow_or_drive, request_stop
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.steering import LAND, STOP, foresee
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.views.as_documents import named_ends, state_of
 from trmcloud.cli.views.foreseen import question
-from trmcloud.cli.views.run import ending_code, outcome_of, show_end, tell_ending
+from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.run import EventLines, ending_code, outcome_of, show_end, tell_ending
 from trmcloud.cli.views.run_bar import RunBar
-from trmcloud.cli.views.text import bpb, fields, print_json
+from trmcloud.cli.views.text import bpb, fields
 from trmcloud.core.control.observation import BY_POD
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
@@ -53,10 +56,14 @@ def save(
     context = build_context()
     catch_up(context)
     asked = request_save(context, run or None, "trmcloud save")
-    if not as_json:
-        print(f"{asked.run_id}: asked to save", flush=True)
+    print(f"{asked.run_id}: asked to save", flush=True)
     if detach:
         catch_up(context)
+        if as_json:
+            nothing = dict.fromkeys(
+                ("checkpoint", "val_bpb", "sha256", "size_bytes", "place", "reported_by")
+            )
+            print_document(doc.Saved(run=asked.run_id, safe=False, kept=False, **nothing))
         return
     state = find_run(context, asked.run_id)
     if state.generation is not None:
@@ -69,19 +76,18 @@ def save(
 def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -> None:
     kept, is_here = place.kept, place.at.kind == HERE
     if as_json:
-        print_json(
-            {
-                "run": asked.run_id,
-                "checkpoint": place.label,
-                "val_bpb": kept.val_bpb,
-                "sha256": kept.sha256,
-                "size_bytes": kept.size_bytes,
-                "lies_in": place.words,
-                "safe": is_here,
-                "kept": place.final,
-                "reported_by": mark_reported(state, kept).source,
-            },
-            indent=None,
+        print_document(
+            doc.Saved(
+                run=asked.run_id,
+                checkpoint=place.label,
+                val_bpb=kept.val_bpb,
+                sha256=kept.sha256,
+                size_bytes=kept.size_bytes,
+                place=place.at.where or place.at.kind,
+                safe=is_here,
+                kept=place.final,
+                reported_by=mark_reported(state, kept).source,
+            )
         )
         return
     metric = "not evaluated yet"
@@ -101,6 +107,7 @@ def stop(
         bool, typer.Option("--now", help="End its pod without landing: what is not saved is lost.")
     ] = False,
     yes: options.Yes = False,
+    as_json: options.Json = False,
 ) -> None:
     """Land a run: it ends its step, saves, evaluates, and its pod is ended.
 
@@ -111,14 +118,14 @@ def stop(
     """
     context = build_context()
     try:
-        _stop(context, run, detach=detach, now=now, yes=yes)
+        _stop(context, run, detach=detach, now=now, yes=yes, as_json=as_json)
     except StaleEpoch:
         raise
     except (LedgerError, NotFoundError) as error:
         if now and run:
             if not yes and not is_confirmed(f"{error}\nend every pod of {run} now?"):
                 return
-            _end_by_name(context, run, error)
+            _end_by_name(context, run, error, as_json=as_json)
         if isinstance(error, LedgerError) and not now:
             error.next_step = "trmcloud stop --now RUN ends its pod without the ledger"
         elif not run and isinstance(error, LedgerError):
@@ -126,7 +133,7 @@ def stop(
         raise
 
 
-def _stop(context: Context, run: str, *, detach: bool, now: bool, yes: bool) -> None:
+def _stop(context: Context, run: str, *, detach: bool, now: bool, yes: bool, as_json: bool) -> None:
     if not now:
         catch_up(context)
     chosen = find_run(context, run) if run else _only_live(context, now=now)
@@ -143,13 +150,23 @@ def _stop(context: Context, run: str, *, detach: bool, now: bool, yes: bool) -> 
     print(f"{state.run_id}: {'its pod is ended' if now else 'asked to land'}")
     if detach:
         catch_up(context)
+        if as_json:
+            state = find_run(context, state.run_id)
+            asked = "end" if now else "land"
+            print_document(
+                doc.Stopped(run=state.run_id, asked=asked, state=state_of(state), live=state.live)
+            )
         return
     if state.generation is not None:
         require_reach(context, state.generation.provider)
     over = OnlyBillPending(context)
+    events = EventLines(context, state.run_id) if as_json else None
     with RunBar(context) as bar:
-        ended = follow_or_drive(context, state.run_id, over, bar.watch)
+        watch = events.beside(bar.watch) if events is not None else bar.watch
+        ended = follow_or_drive(context, state.run_id, over, watch)
     code = show_end(context, ended)
+    if events is not None:
+        events.end(ended)
     wanted = (Outcome.STOPPED, Outcome.FINISHED, Outcome.LANDED)
     sys.exit(0 if outcome_of(ended) in wanted else code)
 
@@ -173,9 +190,11 @@ def _only_live(context: Context, *, now: bool) -> RunState:
     )
 
 
-def _end_by_name(context: Context, run: str, error: TrmcloudError) -> None:
+def _end_by_name(context: Context, run: str, error: TrmcloudError, *, as_json: bool) -> None:
     """End the run's pods without the ledger; returns where none is listed."""
     ended = end_run(context, run)
     if ended.asked or ended.failed or ended.listed.unreachable:
         tell_ending(run, ended, str(error))
+        if as_json:
+            print_document(named_ends(ended, run=run))
         sys.exit(ending_code(ended))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,10 +13,12 @@ from trmcloud.app.commands import CommandRequest, check_hardware
 from trmcloud.app.trial import Trial, TrialBounds, log_path
 from trmcloud.app.trial import try_command as run_trial
 from trmcloud.app.trial_checks import RequestedMachine
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
+from trmcloud.cli.documents import note
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.trial import TrialProgress, check_lines, contained_lines
-from trmcloud.core.contract.records import finite
 from trmcloud.core.errors import TrialFailed
 from trmcloud.core.money import Usd
 from trmcloud.options import LaunchRequest, parse_money
@@ -42,7 +43,7 @@ def try_command(
     online: Annotated[
         bool, typer.Option("--online", help="Let it download; pushes need a key in --env.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Run a command here for a minute, free, in a copy of what would be sent: what it needs and
     writes, whether it stops and resumes, and the line that runs it.
@@ -66,11 +67,33 @@ def try_command(
     finally:
         progress.clear()
     if as_json:
-        print(json.dumps(finite(trial)), file=as_is())
+        print_document(_document(trial))
     else:
         _show(trial, hired, log_path(ground.home, trial))
     if trial.has_failed:
         sys.exit(TrialFailed.exit_code)
+
+
+def _document(trial: Trial) -> doc.Tried:
+    return doc.Tried(
+        code_sha256=trial.code_sha256,
+        command=tuple(trial.words),
+        tried_at=trial.at,
+        ran_for_s=trial.for_s,
+        passed=not trial.has_failed,
+        checks=tuple(
+            doc.TrialCheck(
+                code=check.name,
+                result=check.result.value,
+                message=check.evidence,
+                next=check.fix or None,
+                details=tuple(note("detail", text) for text in check.details),
+            )
+            for check in trial.checks
+        ),
+        run_command=trial.line or None,
+        not_contained=tuple(note("not_contained", text) for text in trial.contained),
+    )
 
 
 def _show(trial: Trial, hired: RequestedMachine, log: Path) -> None:

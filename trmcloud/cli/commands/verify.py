@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -16,11 +17,13 @@ from trmcloud.app.receipts import (
     check_ledger,
     unchecked,
 )
+from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.views.html_page import instant, parts_of
-from trmcloud.cli.views.text import fields, print_json
+from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.text import fields
 from trmcloud.core.contract.records import ContractError
-from trmcloud.core.control.receipt import MOST_BYTES, Receipt, read_receipt
+from trmcloud.core.control.receipt import MOST_BYTES, Receipt, canonical, read_receipt
 from trmcloud.core.control.receipt_page import PAGE_VERSION, is_page, json_is_exact, open_page
 from trmcloud.core.errors import NotFoundError, ReceiptError
 from trmcloud.core.money import Usd
@@ -57,15 +60,17 @@ def verify(
     checks += unchecked(made, folder)
     broken = [check for check in checks if check.verdict is Verdict.BROKEN]
     if as_json:
-        rows = [{"what": c.what, "verdict": c.verdict.value, "detail": c.detail} for c in checks]
         signed = any(check.verdict is Verdict.SIGNED for check in checks)
-        told = {
-            "run": made.run_id,
-            "matches": not broken,
-            "signed": signed and not broken,
-            "checks": rows,
-        }
-        print_json(told)
+        verified = doc.Verified(
+            run=made.run_id,
+            matches=not broken,
+            signed=signed and not broken,
+            checks=tuple(
+                doc.VerifyCheck(code=c.what, verdict=c.verdict.value, message=c.detail)
+                for c in checks
+            ),
+        )
+        print_document(verified)
     else:
         _show(made, checks)
     sys.exit(ReceiptError.exit_code if broken else 0)
@@ -83,6 +88,7 @@ def _read(path: Path) -> tuple[Receipt, list[Check]]:
             next_step="trmcloud report RUN --html FILE makes one",
         ) from None
     if not is_page(content):
+        content = _receipt_in(content)
         made = read_receipt(content)
         try:
             at = json_is_exact(content)
@@ -115,6 +121,19 @@ def _read(path: Path) -> tuple[Receipt, list[Check]]:
         why = f"what it shows is not what its data says: {off or 'another part'}"
         return made, [Check("page", Verdict.BROKEN, why)]
     return made, [Check("page", Verdict.MATCHES, "every byte as it was, and drawn from its data")]
+
+
+def _receipt_in(content: bytes) -> bytes:
+    """Return the receipt in a document of ``report --html FILE --json``; ``content`` itself where
+    it is none."""
+    if content.lstrip()[:1] != b"{" or b'"receipt/1"' not in content[:200]:
+        return content
+    try:
+        data = json.loads(content)
+    except ValueError:
+        return content
+    held = data.get("receipt") if data.get("schema") == doc.ReceiptWritten.schema else None
+    return f"{canonical(held)}\n".encode() if isinstance(held, dict) else content
 
 
 def _existing(signers: str) -> Path | None:

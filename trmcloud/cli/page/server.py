@@ -29,9 +29,11 @@ from trmcloud.api import Home
 from trmcloud.app.checkpoints.fetching import default_folder, find_best
 from trmcloud.app.context import find_run
 from trmcloud.app.steering import Forecast
+from trmcloud.cli.documents import Serving
 from trmcloud.cli.page import shown
 from trmcloud.cli.page.feed import CurveStore, Feed
 from trmcloud.cli.page.watch import Jobs, Watch
+from trmcloud.cli.views.json_output import print_line
 from trmcloud.core.catalog.providers import brokered, rentable
 from trmcloud.core.errors import (
     CannotListen,
@@ -417,7 +419,9 @@ def open_socket(host: str, port: int) -> socket.socket:
         raise CannotListen(host, port, error, next_step="--port with another, or 0") from None
 
 
-def serve(home: Path | None, host: str, port: int, *, run_id: str, live: bool) -> None:
+def serve(
+    home: Path | None, host: str, port: int, *, run_id: str, live: bool, as_json: bool = False
+) -> None:
     """Until Ctrl-C, or SIGTERM. The address is printed, token and all, and nowhere else.
 
     Raises:
@@ -433,7 +437,10 @@ def serve(home: Path | None, host: str, port: int, *, run_id: str, live: bool) -
         )
         path = f"run/{run_id}" if run_id else ""
         address = f"http://{shown}:{sock.getsockname()[1]}/{path}#token={token}"
-        print(f"{address}\n(Ctrl-C ends the page; runs go on)", flush=True)
+        if as_json:
+            print_line(Serving(of="page", run=run_id or None, url=address, token=None))
+        else:
+            print(f"{address}\n(Ctrl-C ends the page; runs go on)", flush=True)
         with suppress(KeyboardInterrupt):
             made.run(sockets=[sock])
     print("ended", flush=True)

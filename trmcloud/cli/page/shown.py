@@ -17,6 +17,7 @@ from trmcloud.app.trainings import recoveries_of
 from trmcloud.cli.views.foreseen import question
 from trmcloud.cli.views.health import recovered_json, remedy_text, trouble_text
 from trmcloud.cli.views.metrics import buys_words
+from trmcloud.cli.views.pace import pace_mark
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import bpb, pick
@@ -39,6 +40,8 @@ def run_json(run: Run) -> dict[str, Any]:
     amounts = pick(run.money, "cap", "proven", "at_most", "reserved", "left", "rate")
     return {
         "id": run.id,
+        "name": one_line(run.name),
+        "tags": {one_line(key): one_line(value) for key, value in run.tags.items()},
         "recipe": one_line(run.recipe),
         "project": one_line(run.project),
         "outcome": run.outcome.value if run.outcome is not None else None,
@@ -229,6 +232,8 @@ def _mark(event: ev.Event, at: float, rates: dict[int, Usd], *, saved: bool) -> 
             return Mark("price", at, f"goes on as {event.candidate_id}: {sentence(event.reason)}")
         case ev.BoardFound():
             return Mark("pod", at, f"machine {event.generation}: {sentence(event.reason)}")
+        case ev.PaceMeasured():
+            return Mark("pod", at, f"machine {event.generation}: {pace_mark(event)}")
         case ev.Pulled() if not saved:
             return Mark("checkpoint", at, f"{event.phase} step {event.step:,} brought here")
         case ev.PhaseEnded():

@@ -233,7 +233,7 @@ function allRuns(told) {
   function row(run) {
     const t = run.training;
     const cells = [
-      [element("a", { href: address(run.id), text: run.id }), element("div", { class: "dim", text: `${run.recipe} on ${run.hardware}` })],
+      [element("a", { href: address(run.id), text: run.id }), element("div", { class: "dim", text: `${run.name ? `${run.name} · ` : ""}${run.recipe} on ${run.hardware}` })],
       [stateOf(run), run.trouble || run.waits_for ? element("div", { class: "dim", text: run.trouble || `waits for ${run.waits_for}` }) : ""],
       t ? [`${t.phase} ${t.step.toLocaleString("en")} of ${t.steps.toLocaleString("en")}`,
         run.live ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": `steps of ${run.id}` }) : ""] : ["–"],
@@ -341,7 +341,7 @@ function oneRun(told) {
 
   function drawHead() {
     const t = run.training;
-    head.replaceChildren(element("h1", {}, `${run.id} `, stateOf(run)),
+    head.replaceChildren(element("h1", {}, `${run.id} ${run.name} `, stateOf(run)),
       element("p", { text: `${run.recipe} on ${run.hardware}${run.provider && run.provider !== "local" ? `, ${run.provider}` : ""} · project ${run.project} · since ${when(run.created_at)}` }),
       ...[run.meaning, run.why && `why: ${run.why}`, run.waits_for && `waits for ${run.waits_for}`, run.trouble, run.unasked && "its provider is not asked now: what is shown was heard before"]
         .filter(Boolean).map((text) => element("p", { class: "dim", text })));

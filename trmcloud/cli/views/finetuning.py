@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from trmcloud.app.finetune_plans import FinetunePlan
 from trmcloud.cli.views.plan import LEAST_GAIN, MOST_CHOICES, hours_text
-from trmcloud.cli.views.text import count, print_json
+from trmcloud.cli.views.text import count
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS
 from trmcloud.core.planner.finetuning import SIGMAS, FinetuneRow
 from trmcloud.core.planner.roofline import P90_SIGMAS
@@ -17,11 +17,8 @@ _LEAST_SAVED = Decimal("1.05")
 """Choices differ by this factor in dollars, too."""
 
 
-def show(plan: FinetunePlan, *, as_json: bool) -> None:
-    if as_json:
-        print_json(plan.to_json())
-    else:
-        print("\n".join(render(plan)))
+def show(plan: FinetunePlan) -> None:
+    print("\n".join(render(plan)))
 
 
 def render(plan: FinetunePlan) -> list[str]:

@@ -292,16 +292,3 @@ def format_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
             rows.append(("precision", f"{each.phase}: {each.taken}: {each.why}"))
         rows += [("  not", f"{what}: {why}") for what, why in each.left]
     return rows
-
-
-def formats_json(context: Context, run: RunState) -> list[dict[str, Any]]:
-    return [
-        {
-            "phase": each.phase,
-            "step": each.step,
-            "taken": each.taken or None,
-            "why": each.why or None,
-            "left": [{"what": what, "why": why} for what, why in each.left],
-        }
-        for each in formats_of(context, run)
-    ]

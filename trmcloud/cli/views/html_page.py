@@ -116,6 +116,7 @@ _CODES = {
     "Settled": "settled",
     "Billed": "final bill",
     "BoardFound": "its machine has another board",
+    "PaceMeasured": "its pace was measured",
     "PlanRevised": "went on to another offer",
     "Reopened": "went on, by resume",
     "Fetched": "fetched",

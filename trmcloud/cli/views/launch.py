@@ -14,17 +14,16 @@ from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree
 from trmcloud.cli.views.plan import (
     age_days,
-    balance_json,
     balance_text,
     limit_rows,
     reasons_to_show,
 )
-from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields, print_json
+from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered
 from trmcloud.core.contract.command import NO_SIGNAL, Command
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan, plan_to_json
+from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.spec.settings import CommandSettings
 from trmcloud.core.text import one_line
 
@@ -60,15 +59,9 @@ def lines_of(context: Context, run: RunState) -> list[str]:
     return list(context.computes[generation.provider].by_hand(generation.pod_name))
 
 
-def show_plan(
-    context: Context, plan: Plan, *, as_json: bool = False, verbose: bool = False
-) -> None:
+def show_plan(context: Context, plan: Plan, *, verbose: bool = False) -> None:
     """The very plan that will run; with ``verbose`` every limit and switch, "off" included."""
     funds, unread = plan_funds(context, plan)
-    if as_json:
-        told = balance_json(plan, funds, unread)
-        print_json(plan_to_json(plan) | ({"balance": told} if told is not None else {}))
-        return
     rows = plan_rows(context, plan, verbose=verbose)
     if text := balance_text(plan, funds, unread):
         rows.append(("balance", text))
@@ -223,7 +216,7 @@ def _cap(plan: Plan) -> str:
     if not plan.launchable:
         return "none: plan only"
     whose = "" if plan.spec.budget is not None else ", the plan's worst case"
-    whose += ", twice" if whose and plan.spec.move_if else ""
+    whose += ", twice" if whose and plan.spec.may_move else ""
     return f"{plan.cap}{whose} · reserves {plan.reservation}"
 
 

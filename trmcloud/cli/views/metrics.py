@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from trmcloud.app.context import Context
 from trmcloud.app.run_facts import gains_of, report_run
 from trmcloud.app.run_queries import mark_reported
@@ -145,11 +143,6 @@ def buys_words(usd: float | None, hour: float | None) -> str:
     if gain is None:
         return ""
     return f"next {what} buys {f'{gain:.2g}' if gain > 0 else 'no better'} bpb"
-
-
-def worth_json(run: RunState, beat: Heartbeat | None) -> dict[str, Any]:
-    usd, hour = gains_of(run, beat) if beat is not None else (None, None)
-    return {"next_usd_buys_bpb": usd, "next_hour_buys_bpb": hour}
 
 
 _WORDS = {True: "passed", False: "FAILED", None: "not judged"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from trmcloud.core.control.report import MoveAccount
 from trmcloud.core.control.run_state import Move, RunState, State
 from trmcloud.core.money import ZERO
@@ -35,22 +33,6 @@ def _stage(run: RunState, move: Move) -> str:
     if mine is not None and mine.hands_over and move.state is State.RUNNING:
         return "is ready: training lands here first"
     return _STAGES.get(move.state, "is ended")
-
-
-def moving_json(run: RunState) -> dict[str, Any] | None:
-    move = run.move
-    if move is None or not move.number:
-        return None
-    mine = run.generation
-    return {
-        "generation": move.number,
-        "provider": run.generations[move.number - 1].provider,
-        "state": move.state.value,
-        "lands": mine is not None and mine.hands_over,
-        "reserved_usd": float(move.started.amount),
-        "stays_usd": float(move.started.stays),
-        "saves_usd": float(move.started.saves),
-    }
 
 
 def moved_words(move: MoveAccount) -> str:

@@ -6,12 +6,11 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trmcloud.app.planning import Bought, OwnHardware
 from trmcloud.cli.views.streams import columns as columns_here
-from trmcloud.cli.views.text import count, print_json
+from trmcloud.cli.views.text import count
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS
 from trmcloud.core.money import ZERO, Usd, cost
@@ -25,7 +24,6 @@ from trmcloud.core.spec.plan import (
     Plan,
     Remark,
     RemarkTopic,
-    plan_to_json,
 )
 from trmcloud.core.spec.spec import GUIDE_HOUR_VALUE
 from trmcloud.core.storage import traffic_price
@@ -165,23 +163,6 @@ def balance_text(plan: Plan, funds: Funds | None, trouble: str) -> str:
     )
 
 
-def balance_json(plan: Plan, funds: Funds | None, trouble: str) -> dict[str, Any] | None:
-    """The same for programs; None where there is nothing to tell."""
-    if funds is None or plan.recommended is None:
-        return {"not_read": trouble} if trouble else None
-    from trmcloud.core.control.balance import worst_at
-
-    worst = worst_at(plan, plan.recommended.provider)
-    return {
-        "provider": funds.provider,
-        "balance_usd": float(funds.balance),
-        "held_usd": {run_id: float(usd) for run_id, usd in funds.held.items()},
-        "free_usd": float(funds.free),
-        "worst_case_usd": float(worst),
-        "missing_usd": float(funds.missing(worst)),
-    }
-
-
 WIDE_COLUMNS = 100
 PIPE_COLUMNS = 80
 _TOLD = (TRAINER, "objective", "fill", "storage")
@@ -196,19 +177,14 @@ _COMMAND_COLUMNS = 30
 def show(
     plan: Plan,
     *,
-    as_json: bool = False,
     everything: bool = False,
     verbose: bool = False,
     balance: str = "",
     others: Sequence[str] = (),
     more: Sequence[str] = (),
-    more_json: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """``balance``: what is told of the provider's; ``others``: what else the budget buys; ``more``:
-    lines below the plan; ``more_json``: more beside a plan's own keys."""
-    if as_json:
-        print_json({**plan_to_json(plan), **more_json})
-        return
+    lines below the plan."""
     columns = columns_here() if sys.stdout.isatty() else PIPE_COLUMNS
     lines = render(
         plan, columns=columns, everything=everything, verbose=verbose, balance=balance,
@@ -621,24 +597,9 @@ def _other_line(other: Bought) -> str:
     return f"  {other.recipe:<12}{hardware:<11}{hours:>7} {dollars:>7}  {other.reached}"
 
 
-def show_recipes(found: Sequence[Bought], number: int, *, as_json: bool) -> None:
+def show_recipes(found: Sequence[Bought], number: int) -> None:
     """A line for each of ``number`` recipes that the limits pay for: hardware, hours, dollars, and
     the quality that it reached."""
-    if as_json:
-        print_json(
-            [
-                {
-                    "recipe": each.recipe,
-                    "hardware": each.candidate.hardware,
-                    "hours": each.candidate.hours.to_json(),
-                    "cost_p50_usd": float(each.candidate.cost_p50),
-                    "cost_p90_usd": float(each.candidate.cost_p90),
-                    "reached": each.reached,
-                }
-                for each in found
-            ]
-        )
-        return
     print("  recipe      hardware     hours       $  what it reached")
     print("\n".join(map(_other_line, found)))
     print(f"{len(found)} of {number} recipes; --recipe NAME plans one of them")

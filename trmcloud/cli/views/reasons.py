@@ -65,6 +65,21 @@ SENTENCES: Mapping[ReasonKind, str] = {
         "{found} in place of {planned}: planned again, it takes up to {time_ratio} times as long"
     ),
     _Kind.OTHER_BOARD: "{found} in place of {planned}",
+    _Kind.SLOWER_THAN_PLANNED: (
+        "slower than planned: {pace} a step, and the plan's P90 is {limit}; {more_s} and {more_usd}"
+        " more than its P50"
+    ),
+    _Kind.NO_LONGER_FITS: (
+        "at {pace} a step {fit} of {steps} steps fit before the soft stop; all of them would take"
+        " {more_s} and {more_usd} more than planned"
+    ),
+    _Kind.FASTER_THAN_PEAK: "{pace} a step is less than the GPUs' peak allows, {limit}",
+    _Kind.SLOWER_THAN_TIME: "its steps would have taken {steps_s}, and {passed_s} have passed here",
+    _Kind.OTHER_STEPS: "its steps are of {tokens} tokens, the planned ones of {planned_tokens}",
+    _Kind.NO_MOVE_WITHOUT_BUCKET: "it does not move: that needs --bucket with presigned requests",
+    _Kind.NO_MOVE_OF_SUCH_A_RUN: (
+        "it does not move: only a run of known length on one rented machine does"
+    ),
     _Kind.NAME_TWICE: "its run has another pod of this name",
     _Kind.OUTLIVED_HARD_STOP: "it has outlived its hard stop",
     _Kind.NO_OWNER: "no live run of this ledger owns it",
@@ -117,15 +132,6 @@ def sentence(reason: Reason | None) -> str:
     words = {name: _words(name, fact) for name, fact in reason.facts.items()}
     told = SENTENCES[reason.kind].format(**words)
     return f"{told}: {sentence(reason.more)}" if reason.more is not None else told
-
-
-def reason_json(reason: Reason | None) -> dict[str, Any]:
-    """The sentence, and beside it what a program asks for: its kind and its facts."""
-    return {
-        "reason": sentence(reason),
-        "reason_kind": reason.kind.value if reason is not None else None,
-        "reason_facts": dict(reason.facts) if reason is not None else {},
-    }
 
 
 def low_balance(low: BalanceLow, now: float) -> str:

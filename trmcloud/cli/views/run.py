@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +20,9 @@ from trmcloud.app.launching import (
 from trmcloud.app.measurements import note_measured, note_probed
 from trmcloud.app.run_queries import mark_reported, reported_uploads
 from trmcloud.app.short_rentals import meaning_of, never_heard
+from trmcloud.cli.views.as_documents import launched, run_ended, run_event
 from trmcloud.cli.views.health import health_rows, recovered_rows
+from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.metrics import target_rows
 from trmcloud.cli.views.reasons import failure_lines, sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
@@ -81,25 +84,65 @@ RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNREPORTED)
 """Ends after which a run is usually gone on with."""
 
 
-def carry(context: Context, driver: RunDriver, *, detach: bool) -> int:
+class EventLines:
+    """Prints each event on record of a run as a line of JSON, and at last the run itself."""
+
+    def __init__(self, context: Context, run_id: str) -> None:
+        self._context, self._run_id, self._seq = context, run_id, 0
+
+    def beside(self, watch: Callable[[RunState], None]) -> Callable[[RunState], None]:
+        """Return a function that prints what is new, and calls ``watch``."""
+
+        def watch_both(run: RunState) -> None:
+            self._print_new()
+            watch(run)
+
+        return watch_both
+
+    def end(self, run: RunState) -> None:
+        self._print_new()
+        print_line(run_ended(self._context, run))
+
+    def _print_new(self) -> None:
+        for record in self._context.ledger.records(self._run_id):
+            if record.seq > self._seq:
+                self._seq = record.seq
+                print_line(run_event(record))
+
+
+def carry(
+    context: Context,
+    driver: RunDriver,
+    *,
+    detach: bool,
+    as_json: bool = False,
+    existing: bool = False,
+) -> int:
     """Drive a run in the foreground until its pod is gone, or in ``-d`` until it runs; exit code.
 
-    It does not wait for a late bill: the next command settles that.
+    It does not wait for a late bill: the next command settles that. With ``as_json`` a run that is
+    followed is a line of JSON first, then its events are, and at last what became of it;
+    ``existing``: it was launched before.
     """
     run = driver.run()
     outlive_the_reader()
     tell_troubles(context)
     if detach:
         outlive_the_terminal()
-    print(f"{run.run_id}: reserved {run.reserved} of a cap of {run.cap}")
+    named = f" ({run.name})" if run.name else ""
+    print(f"{run.run_id}{named}: reserved {run.reserved} of a cap of {run.cap}")
     over = OnlyBillPending(context)
 
     def done(state: RunState) -> bool:
         return over(state) or (detach and has_begun(state))
 
+    events = EventLines(context, run.run_id) if as_json and not detach else None
+    if events is not None:
+        print_line(launched(context, run, detached=False, existing=existing))
     with RunBar(context) as bar:
+        watch = events.beside(bar.watch) if events is not None else bar.watch
         try:
-            run = driver.until(done, bar.watch)
+            run = driver.until(done, watch)
         except KeyboardInterrupt:
             bar.pause()
             run = _interrupted(context, driver, bar, over)
@@ -107,13 +150,19 @@ def carry(context: Context, driver: RunDriver, *, detach: bool) -> int:
             bar.pause()
             print(f"{driver.run_id}: another command has taken it over; looking on", flush=True)
             bar.resume()
-            run = follow_or_drive(context, driver.run_id, done, bar.watch)
+            run = follow_or_drive(context, driver.run_id, done, watch)
     if run.live:
         context.ledger.release(run.run_id, driver.epoch)
+    code = 0
     if run.live and not over.reached:
         _goes_on(context, run)
-        return 0
-    return show_end(context, run)
+    else:
+        code = show_end(context, run)
+    if events is not None:
+        events.end(run)
+    elif as_json:
+        print_document(launched(context, run, detached=True, existing=existing))
+    return code
 
 
 def _goes_on(context: Context, run: RunState) -> None:
@@ -127,23 +176,29 @@ def _goes_on(context: Context, run: RunState) -> None:
     print(f"  trmcloud attach {run.run_id} · status {run.run_id} · stop {run.run_id}")
 
 
-def look_on(context: Context, run_id: str) -> int:
+def look_on(context: Context, run_id: str, *, as_json: bool = False) -> int:
     """Show a run that another command may drive, until nothing is left of it but its bill; exit
     code. Where no command drives it, this one does. Ctrl-C leaves it as it is."""
     outlive_the_reader()
     tell_troubles(context)
     over = OnlyBillPending(context)
     run = find_run(context, run_id)
+    events = EventLines(context, run.run_id) if as_json else None
     with RunBar(context) as bar:
+        watch = events.beside(bar.watch) if events is not None else bar.watch
         try:
             if not over(run):
-                run = follow_or_drive(context, run_id, over, bar.watch)
+                run = follow_or_drive(context, run_id, over, watch)
         except KeyboardInterrupt:
             run = find_run(context, run_id)
+    code = 0
     if run.live and not over.reached:
         _goes_on(context, run)
-        return 0
-    return show_end(context, run)
+    else:
+        code = show_end(context, run)
+    if events is not None:
+        events.end(run)
+    return code
 
 
 def outcome_of(run: RunState) -> Outcome:

@@ -38,6 +38,7 @@ from trmcloud.cli.views.metrics import (
     steps_words,
 )
 from trmcloud.cli.views.moves import moving_words
+from trmcloud.cli.views.pace import pace_lines
 from trmcloud.cli.views.reasons import FOLLOWS, low_balance, sentence
 from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader, paint, wrap
 from trmcloud.cli.views.text import duration
@@ -213,6 +214,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._refused = 0
         self._board_of = 0
         self._move_told = ""
+        self._paces_told = 0
         self._pulled: set[tuple[str, int]] | None = None
         self._trouble_at: float | None = None
         self._trouble_said = ""
@@ -245,6 +247,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._tell_refused(run)
         self._tell_board(run)
         self._tell_move(run)
+        self._tell_pace(run)
         if stage and stage != self._stage:
             self._end_stage(run, now)
             self._stage, self._stage_at, self._stage_words = stage, now, ""
@@ -336,6 +339,13 @@ class RunBar(AbstractContextManager["RunBar"]):
             return
         self._board_of = generation.number
         self._print(f"  generation {generation.number}: {sentence(generation.board)}")
+
+    def _tell_pace(self, run: RunState) -> None:
+        """Each measured pace once, with the corrected hours and dollars."""
+        for pace in run.paces[self._paces_told :]:
+            for line in pace_lines(run, pace):
+                self._print(f"  {line}")
+        self._paces_told = len(run.paces)
 
     def _tell_pulled(self, run: RunState) -> None:
         """Each checkpoint that has come, once; on a terminal the bar's own line tells it."""

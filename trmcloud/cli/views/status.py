@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import Any
 
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of
@@ -22,10 +21,7 @@ from trmcloud.app.run_queries import (
 from trmcloud.app.short_rentals import meaning_of
 from trmcloud.cli.views.health import (
     format_rows,
-    formats_json,
-    health_json,
     health_rows,
-    recovered_json,
     recovered_rows,
 )
 from trmcloud.cli.views.launch import resumed_rows, run_credential_rows
@@ -35,10 +31,10 @@ from trmcloud.cli.views.metrics import (
     next_buys,
     score_words,
     training_rows,
-    worth_json,
 )
-from trmcloud.cli.views.moves import moved_words, moving_json, moving_words
-from trmcloud.cli.views.reasons import low_balance, reason_json, sentence
+from trmcloud.cli.views.moves import moved_words, moving_words
+from trmcloud.cli.views.pace import pace_rows
+from trmcloud.cli.views.reasons import low_balance, sentence
 from trmcloud.cli.views.run import RESUMABLE, show_verdict
 from trmcloud.cli.views.run_bar import lands_in_s, waiting_words
 from trmcloud.cli.views.text import (
@@ -47,7 +43,6 @@ from trmcloud.cli.views.text import (
     fields,
     on_volume,
     own_name,
-    print_json,
     table,
 )
 from trmcloud.core.catalog.providers import is_brokered, traits_of
@@ -88,33 +83,6 @@ def volume_lines(ledger: LedgerState, now: float, run_id: str = "") -> list[str]
             f" trmcloud volumes delete {over.place}"
         )
     return lines
-
-
-def volumes_json(ledger: LedgerState, now: float, run_id: str = "") -> list[dict[str, Any]]:
-    """The same for programs."""
-    ended = {(over.provider, over.place): over for over in due_volumes(ledger, now)}
-    rows = []
-    for hold in holds(ledger):
-        if run_id not in ("", hold.run_id):
-            continue
-        over = ended.get((hold.provider, hold.place))
-        rows.append(
-            {
-                "run": hold.run_id,
-                "provider": hold.provider,
-                "data_centre": hold.place,
-                "size_gb": hold.size_gb,
-                "usd_per_day": float(hold.per_day),
-                "reserved_usd": float(hold.amount),
-                "accrued_usd": float(hold.accrued(now)),
-                "reserved_until": hold.until,
-                "then": hold.then,
-                "deleted_at": hold.deleted_at,
-                "uncapped_since": over.since if over is not None else None,
-                "uncapped_usd": float(over.beyond(now)) if over is not None else 0.0,
-            }
-        )
-    return rows
 
 
 def _reserved(mine: Sequence[Hold], now: float) -> str:
@@ -158,10 +126,6 @@ def _via(run: RunState) -> str:
     return traits_of(run.generation.provider).via if run.generation is not None else ""
 
 
-def show_json(context: Context, runs: Sequence[RunState]) -> None:
-    print_json([_as_json(context, run) for run in runs])
-
-
 def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     """One run: its state, money, training and checkpoints, what guards it, and what to type next;
     with ``verbose`` also what each kill layer lacks that is absent."""
@@ -170,6 +134,8 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     ended = meaning_of(run, run.outcome) if run.outcome is not None else ""
     rows = [
         ("run", f"{run.run_id} · {report.recipe} on {report.hardware} · project {run.project}"),
+        *([("name", run.name)] if run.name else []),
+        *([("tags", ", ".join(f"{key}={value}" for key, value in run.tags))] if run.tags else []),
         ("state", " · ".join(filter(None, (run.state.value, ended)))),
         ("spent", f"{spent.proven} of {run.cap} · {run.reserved} reserved"),
     ]
@@ -195,6 +161,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("told to land", sentence(run.stop.reason)))
     if run.generation is not None and run.generation.board is not None:
         rows.append(("board", sentence(run.generation.board)))
+    rows += pace_rows(run)
     if told := moving_words(run):
         rows.append(("moving", told))
     rows += [("moved", moved_words(move)) for move in report.moves]
@@ -286,16 +253,6 @@ def _low_balance_of(context: Context, run: RunState) -> BalanceLow | None:
     return context.ledger.read().low_balances.get(generation.provider)
 
 
-def _low_balance_json(low: BalanceLow) -> dict[str, Any]:
-    return {
-        "provider": low.provider,
-        "balance_usd": float(low.balance),
-        "spending_usd_per_hour": float(low.spending),
-        "read_at": low.read_at,
-        "ends_at": low.ends_at,
-    }
-
-
 def _in_the_way(context: Context, run: RunState) -> list[tuple[str, str]]:
     """Return rows: what the run waits for, and why its pod cannot be asked."""
     rows = []
@@ -326,7 +283,7 @@ def _row(context: Context, run: RunState) -> tuple[str, ...]:
     )
     state = run.outcome.value if run.outcome else run.state.value
     return (
-        f"{run.run_id} {report.hardware}",
+        " ".join(filter(None, (run.run_id, run.name, report.hardware))),
         state,
         f"{_spent(spending(context, run))} / {run.cap}",
         metric_cell(run.spec.command, mark_reported(run, beat) if beat is not None else None),
@@ -338,38 +295,3 @@ def _row(context: Context, run: RunState) -> tuple[str, ...]:
 
 def _spent(spent: Spending) -> str:
     return f"{spent.proven} (≤ {spent.at_most})" if spent.unproven >= _TOLD else str(spent.proven)
-
-
-def _as_json(context: Context, run: RunState) -> dict[str, Any]:
-    guards = guards_of(context, run)
-    beat = guards.beat
-    data = report_run(context, run).to_json()
-    data["health"] = health_json(context, run)
-    data["precision"] = formats_json(context, run)
-    data["recoveries"] = recovered_json(context, run)
-    data["cap_usd"] = float(run.cap)
-    spent = spending(context, run)
-    data["spent_usd"], data["at_most_usd"] = float(spent.proven), float(spent.at_most)
-    data["volumes"] = volumes_json(context.ledger.read(), context.wall(), run.run_id)
-    data["step"] = beat.step if beat is not None else None
-    data["val_bpb"] = beat.val_bpb if beat is not None else None
-    data["reported_by"] = mark_reported(run, beat).source if beat is not None else None
-    data.update(worth_json(run, beat))
-    data["kill_layers"] = [dict(vars(layer)) for layer in guards.layers]
-    bound = guards.overshoot.amount
-    waiting, trouble = waits_for(context, run), link_trouble(context, run)
-    data.update(reason_json(run.reason))
-    low = _low_balance_of(context, run)
-    data["balance"] = _low_balance_json(low) if low is not None else None
-    board = run.generation.board if run.generation is not None else None
-    data["board"] = sentence(board) or None
-    data["moving"] = moving_json(run)
-    data["waits_for"] = sentence(waiting.what) if waiting is not None else None
-    data["waits_for_kind"] = waiting.what.kind.value if waiting is not None else None
-    data["waits_until"] = waiting.until_at if waiting is not None else None
-    data["unasked"] = run.live and is_unasked(context, run)
-    data["link_trouble"] = str(trouble) if trouble is not None else None
-    data["boot_trouble"] = boot_trouble(context, run) or None
-    data["max_overspend"] = guards.overshoot.text if run.live else None
-    data["max_overspend_usd"] = float(bound) if run.live and bound is not None else None
-    return data

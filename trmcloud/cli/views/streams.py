@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
 import os
 import re
@@ -179,12 +180,43 @@ class PlainStream:
 
 def as_is() -> TextIO:
     """stdout for data or another program's log: cleaned like all else, and never wrapped."""
-    stream: Any = sys.stdout
+    return _as_is(sys.stdout)
+
+
+def _as_is(stream: Any) -> TextIO:
     if not isinstance(stream, PlainStream):
-        return sys.stdout
+        return stream  # type: ignore[no-any-return]
     made: Any = PlainStream(stream.stream, as_is=True)
     made.outlives = stream.outlives
     return made  # type: ignore[no-any-return]
+
+
+_out: list[TextIO] = []
+"""The real stdout while it is for JSON documents alone."""
+
+
+@contextlib.contextmanager
+def only_documents() -> Iterator[None]:
+    """Keep stdout for JSON documents: what else is printed meanwhile goes to stderr."""
+    if _out:
+        yield
+        return
+    _out.append(sys.stdout)
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout = _out.pop()
+
+
+def is_for_documents() -> bool:
+    """Whether stdout is kept for JSON documents now."""
+    return bool(_out)
+
+
+def documents_out() -> TextIO:
+    """Return the stream that JSON documents are written to: stdout, cleaned and never wrapped."""
+    return _as_is(_out[-1] if _out else sys.stdout)
 
 
 def columns() -> int:
@@ -221,7 +253,7 @@ def forgive_streams() -> None:
 
 def outlive_the_reader() -> None:
     """Let this command finish its work though the reader of its output has left."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr, *_out):
         if isinstance(stream, PlainStream):
             stream.outlives = True
 

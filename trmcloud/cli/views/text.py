@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from trmcloud.cli.views.streams import as_is, columns, draw, padded, width
+from trmcloud.cli.views.streams import columns, draw, padded, width
 from trmcloud.core.contract.manifest import NAMED_BEST, CheckpointManifest
 from trmcloud.core.text import one_line
 
@@ -78,11 +77,6 @@ def fields(rows: Sequence[tuple[str, str]], indent: str = "") -> list[str]:
     """A line for each named value, one below the other."""
     most = max(len(name) for name, _ in rows)
     return [f"{indent}{name:<{most}}  {one_line(text)}" for name, text in rows]
-
-
-def print_json(data: object, *, indent: int | None = 1) -> None:
-    """Print ``data`` as JSON, and nothing else."""
-    print(json.dumps(data, indent=indent), file=as_is())
 
 
 def pick(record: object, *names: str) -> dict[str, Any]:

@@ -277,6 +277,15 @@ def slowdown(planned: Gpu, found: Gpu, gpus: int) -> float:
     return max(ratios)
 
 
+def least_step_s(sku: str, gpus: int, flops: float) -> float:
+    """Return the least seconds in which ``gpus`` GPUs can do a step of ``flops``, at the highest
+    dense peak of any number format; 0 of a GPU that is not in the table."""
+    gpu = GPUS.get(sku)
+    if gpu is None or gpus < 1:
+        return 0.0
+    return flops / (max(gpu.bf16_tflops, gpu.fp8_tflops) * 1e12 * gpus)
+
+
 class LocalMachine(NamedTuple):
     """The machine this runs on, as an adapter found it.
 

@@ -389,12 +389,63 @@ def add_note(
     return extend_ledger(ledger, (record,)), record
 
 
-def require_new(ledger: LedgerState, run_id: str) -> None:
+class KeyUsed(ConflictError):
+    """An idempotency key was used before: by the run ``run_id``."""
+
+    def __init__(self, key: str, run_id: str) -> None:
+        super().__init__(
+            f"the idempotency key {key!r} is {run_id}'s",
+            next_step=f"see it with: trmcloud status {run_id}",
+        )
+        self.run_id = run_id
+
+
+def require_new(ledger: LedgerState, run_id: str, planned: ev.RunPlanned) -> None:
+    """
+    Raises:
+        ConflictError: there is a run of that id, or a live one of that name.
+        KeyUsed: there is one of that key. RunQuarantined: there may be one.
+    """
     require_whole(ledger, run_id)
     if run_id in ledger.runs:
         raise ConflictError(
             f"run {run_id} exists already", next_step=f"see it with: trmcloud status {run_id}"
         )
+    if (mine := run_of_key(ledger, planned.key)) is not None:
+        raise KeyUsed(planned.key, mine.run_id)
+    if planned.name:
+        require_free_name(ledger, planned.name)
+
+
+def run_of_key(ledger: LedgerState, key: str) -> RunState | None:
+    """Return the run that was launched with an idempotency key; None for none.
+
+    Raises:
+        RunQuarantined: records are damaged that may hold the key.
+    """
+    if not key:
+        return None
+    mine = next((run for run in ledger.runs.values() if run.key == key), None)
+    if mine is None and ledger.quarantined:
+        names = ", ".join(sorted(ledger.quarantined))
+        raise RunQuarantined(
+            f"the idempotency key {key!r} may be that of {names}, whose records are damaged",
+            next_step="trmcloud ledger restore, or launch with another key",
+        )
+    return mine
+
+
+def require_free_name(ledger: LedgerState, name: str) -> None:
+    """
+    Raises:
+        ConflictError: a live run has that name.
+    """
+    for run in ledger.runs.values():
+        if run.live and run.name == name:
+            raise ConflictError(
+                f"{run.run_id} is live and has the name {name!r}",
+                next_step=f"--name with another, or trmcloud stop {run.run_id}",
+            )
 
 
 def require_run(ledger: LedgerState, run_id: str) -> RunState:

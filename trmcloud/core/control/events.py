@@ -98,12 +98,21 @@ class Note(LedgerEvent):
 
 @dataclass(frozen=True)
 class RunPlanned(RunEvent):
-    """A plan was accepted; ``plan`` is its JSON, ``cap`` the most the whole run may cost."""
+    """A plan was accepted; ``plan`` is its JSON, ``cap`` the most the whole run may cost.
+
+    ``key`` is the idempotency key of the launch, empty for none, and ``request`` the SHA-256 of its
+    arguments: no other run of the ledger bears that key.
+    """
 
     plan: Mapping[str, Any]
     cap: Usd
     project: str
     detached: bool = False
+    name: str = ""
+    """The user's own name for it, which no other live run has; empty for none."""
+    tags: tuple[tuple[str, str], ...] = ()
+    key: str = ""
+    request: str = ""
 
 
 @dataclass(frozen=True)
@@ -307,6 +316,43 @@ class BoardFound(RunEvent):
 
     generation: int
     reason: Reason
+
+
+@dataclass(frozen=True)
+class PaceMeasured(RunEvent):
+    """The generation's machine has timed ``steps`` steps of ``phase``: ``step_s`` is their median,
+    of which a tenth took less than ``fast_s`` and a tenth more than ``slow_s``; ``planned_s`` is
+    the plan's P50. At that pace the whole run takes ``hours`` (``least_hours`` to ``most_hours``)
+    and ``usd``, and comes to step ``steps_fit`` of the phase before the soft stop. ``step`` is the
+    step after which that was known.
+
+    ``doubt``: why the pace is not believed; nothing follows from it then. ``slow``: how it is
+    slower than planned; ``follows`` is what is done about that, see ``spec.SLOW_POLICIES``, and
+    ``instead`` why that is not what was asked for. What the machine said of itself are its torch,
+    its board and the SHA-256 of its trainer's sources.
+    """
+
+    generation: int
+    phase: str
+    steps: int
+    step_s: float
+    fast_s: float
+    slow_s: float
+    planned_s: float
+    hours: float
+    least_hours: float
+    most_hours: float
+    usd: Usd
+    steps_fit: int
+    step: int = 0
+    tokens: int = 0
+    torch: str = ""
+    board: str = ""
+    code: str = ""
+    doubt: Reason | None = None
+    slow: Reason | None = None
+    follows: str = ""
+    instead: Reason | None = None
 
 
 @dataclass(frozen=True)

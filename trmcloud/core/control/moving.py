@@ -30,6 +30,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import current_generation
 from trmcloud.core.control.continuing import continues, has_landed_for_move, keeps_uploads
 from trmcloud.core.control.events import FailureKind
+from trmcloud.core.control.pace import leaves_slow_machine, slowness
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.renting import phases_to_run, ready_within_s, storage_beside_disks
 from trmcloud.core.control.run_state import GRANT, Generation, RunState, State
@@ -85,7 +86,7 @@ class Saving(NamedTuple):
 def may_move(run: RunState, plan: Plan) -> bool:
     """Whether the run's user wants it to move where that saves enough, and nothing forbids it."""
     generation = run.generation
-    if not plan.spec.move_if or run.state is not State.RUNNING or generation is None:
+    if _least_share(run, plan) is None or run.state is not State.RUNNING or generation is None:
         return False
     if run.move is not None or run.stop is not None or generation.hands_over:
         return False
@@ -102,7 +103,8 @@ def move_events(
 
     ``report`` is that of the working machine's agent.
     """
-    if report.result is not None or report.waiting or report.landing:
+    share = _least_share(run, plan)
+    if report.result is not None or report.waiting or report.landing or share is None:
         return ()
     found: list[tuple[Usd, Candidate, ev.MoveStarted, float]] = []
     for candidate in map(plan.candidate, plan.launchable):
@@ -111,7 +113,7 @@ def move_events(
         saving = saving_by(run, plan, candidate, report, now, boots=True)
         if saving is None:
             continue
-        most = saving.most_hourly(plan.spec.move_if) - candidate.disk_rate
+        most = saving.most_hourly(share) - candidate.disk_rate
         rate = min(most, plan.spec.max_rate or candidate.reserved_rate)
         quote = candidate.planned_rate or candidate.rate
         if rate <= ZERO or rate.micros < quote.micros * _LEAST_SHARE:
@@ -178,7 +180,8 @@ def saving_by(
     traits = find_traits(here.provider)
     ends_s = here.landing_s + (traits.kill_latency_s + traits.absent_deleted_s if traits else 0.0)
     trained = boot_s / rest_s  # the old one trains on meanwhile
-    there_s = max(1.0, pace) * _work_s(candidate, left) * (1 - trained) + _starts_s(candidate, left)
+    there_s = _pace_there(run, pace) * _work_s(candidate, left) * (1 - trained)
+    there_s += _starts_s(candidate, left)
     new_s = boot_s + ends_s + fetch_s + there_s + _kill_latency_s(candidate)
     hourly = (generation.billed_rate or generation.rate) + run.disk_rate(generation)
     stays = _times(hourly, stays_s / _S_PER_HOUR)
@@ -276,7 +279,8 @@ def why_end_standby(
         return None  # between two phases nothing can be said
     saving = saving_by(run, plan, candidate, mine, now, boots=False)
     hourly = (here.billed_rate or here.rate) + run.disk_rate(here)
-    if saving is None or hourly > saving.most_hourly(plan.spec.move_if):
+    share = _least_share(run, plan)
+    if saving is None or share is None or hourly > saving.most_hourly(share):
         return make_reason(ReasonKind.MOVE_SAVES_TOO_LITTLE)
     return None
 
@@ -336,7 +340,7 @@ def _hard_stop_within(
     all that does not fit."""
     here = current_generation(run)
     left = shares_left(run, candidate, report)
-    pace = max(1.0, _pace(run, plan.candidate(here.candidate_id), here, left, now))
+    pace = _pace_there(run, _pace(run, plan.candidate(here.candidate_id), here, left, now))
     least_s = candidate.startup_s.p90 + stands_by_s(plan) + candidate.landing_s
     work_s = pace * _work_s(candidate, left, p90=True) + _starts_s(candidate, left)
     latency_s = _kill_latency_s(candidate)
@@ -384,8 +388,10 @@ def _interval_s(phase: PhasePlan) -> float:
 def _pace(
     run: RunState, here: Candidate, generation: Generation, left: Mapping[str, float], now: float
 ) -> float:
-    """Return by how much the machine is slower than was planned, by the steps that it has uploaded:
-    1 where too little is known, or an earlier machine made some of them."""
+    """Return by how much the machine is slower than was planned: as it has measured; else by the
+    steps that it has uploaded, 1 where too little is known, or an earlier machine made some."""
+    if (measured := slowness(run)) is not None:
+        return measured
     whole_s = sum(phase.seconds.p50 for phase in here.phases)
     done_s = whole_s - _work_s(here, left)
     others = (g for g in run.generations if g.number != generation.number and not g.stands_by)
@@ -395,6 +401,21 @@ def _pace(
     took_s = now - generation.agent_at
     least, most = _PACES
     return min(most, max(least, took_s / (done_s + here.startup_s.p50)))
+
+
+def _pace_there(run: RunState, pace: float) -> float:
+    """By how much the next machine is expected to be slower than planned, where this one's factor
+    is ``pace``. A run that leaves a slow machine expects the next one to be as planned; any other
+    counts the plan as wrong where its own machine is slow."""
+    return 1.0 if leaves_slow_machine(run) else max(1.0, pace)
+
+
+def _least_share(run: RunState, plan: Plan) -> float | None:
+    """Return the share of what the rest costs that a move must save; None where the run stays. One
+    that leaves a slow machine moves wherever anything is saved."""
+    if plan.spec.moves_if_slow and leaves_slow_machine(run):
+        return 0.0
+    return plan.spec.move_if or None
 
 
 def _kill_latency_s(candidate: Candidate) -> float:

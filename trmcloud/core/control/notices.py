@@ -153,6 +153,16 @@ def _of_event(
                 billed_usd_per_hour=later.rate,
                 hardware=later.hardware,
             )
+    elif isinstance(event, ev.PaceMeasured) and event.slow is not None:
+        what = event.slow.kind.value  # as a finding of the training's own numbers is told: once
+        said: dict[str, Fact] = {"phase": event.phase, "what": what, "step": event.step}
+        yield made(
+            NoticeKind.TROUBLE,
+            f"{TROUBLE_PATH}/{event.phase}/{what}",
+            **said,
+            mended=False,
+            **_by_pod(after),
+        )
     elif isinstance(event, ev.GateJudged):
         told: dict[str, Fact] = {"phase": event.phase, "passed": event.passed}
         yield made(NoticeKind.GATE, f"gate/{event.phase}", **told, **_by_pod(after))

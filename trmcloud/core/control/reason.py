@@ -100,6 +100,14 @@ class ReasonKind(str, Enum):
     # How a machine differs from the planned one that trains all the same.
     SLOWER_BOARD = "slower_board"
     OTHER_BOARD = "other_board"
+    # How a machine's measured pace differs from the planned one, and what follows.
+    SLOWER_THAN_PLANNED = "slower_than_planned"
+    NO_LONGER_FITS = "no_longer_fits"
+    FASTER_THAN_PEAK = "faster_than_peak"
+    SLOWER_THAN_TIME = "slower_than_time"
+    OTHER_STEPS = "other_steps"
+    NO_MOVE_WITHOUT_BUCKET = "no_move_without_bucket"
+    NO_MOVE_OF_SUCH_A_RUN = "no_move_of_such_a_run"
     # What a run waits for.
     AWAITS_AGENT = "awaits_agent"
     AWAITS_EARLIER_POD = "awaits_earlier_pod"
@@ -142,6 +150,14 @@ FACTS: Mapping[ReasonKind, Mapping[str, type[Fact]]] = {
     _Kind.WRONG_BOARD: {"planned": str, "found": str},
     _Kind.SLOWER_BOARD: {"planned": str, "found": str, "time_ratio": float},
     _Kind.OTHER_BOARD: {"planned": str, "found": str},
+    _Kind.SLOWER_THAN_PLANNED: {"pace": str, "limit": str, "more_s": float, "more_usd": str},
+    _Kind.NO_LONGER_FITS: {
+        **{"pace": str, "fit": int, "steps": int},
+        **{"more_s": float, "more_usd": str},
+    },
+    _Kind.FASTER_THAN_PEAK: {"pace": str, "limit": str},
+    _Kind.SLOWER_THAN_TIME: {"steps_s": float, "passed_s": float},
+    _Kind.OTHER_STEPS: {"tokens": int, "planned_tokens": int},
     _Kind.UNKNOWN_RESULT: {"result": str},
     _Kind.IN_BUCKET: {"bucket": str},
     _Kind.MACHINE_LOST: {"provider": str},

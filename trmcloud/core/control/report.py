@@ -534,39 +534,5 @@ def _grown(items: Iterable[_Item]) -> tuple[tuple[float, Usd], ...]:
     return tuple(grown)
 
 
-def month_to_json(report: MonthReport) -> Mapping[str, object]:
-    """As ``report --month --json`` has it; money in dollars as numbers."""
-
-    def line(budget: Line) -> dict[str, object]:
-        return {
-            "cap_usd": _number(budget.cap),
-            "spent_usd": float(budget.settled),
-            "reserved_usd": float(budget.reserved),
-            "left_usd": _number(budget.remaining),
-            "unproven_usd": float(budget.unproven),
-        }
-
-    def share(row: Share) -> dict[str, object]:
-        return {
-            "name": row.name,
-            "runs": row.runs,
-            "spent_usd": float(row.spent),
-            "reserved_usd": float(row.reserved),
-            "unproven_usd": float(row.at_most),
-            "cap_usd": _number(row.cap),
-            "left_usd": _number(row.left),
-        }
-
-    lists = {"projects": report.projects, "providers": report.providers, "kinds": report.kinds}
-    return {
-        "month": report.month,
-        "budget": line(report.line),
-        "account": line(report.account),
-        **{name: [share(row) for row in rows] for name, rows in lists.items()},
-        "runs": list(report.runs),
-        "grown": [{"at": at, "spent_usd": float(spent)} for at, spent in report.grown],
-    }
-
-
 def _number(amount: Usd | None) -> float | None:
     return None if amount is None else float(amount)

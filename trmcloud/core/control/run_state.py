@@ -66,7 +66,7 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
     ev.StopRequested: _OPEN,
     ev.SaveRequested: frozenset({State.RUNNING}),
     ev.PlanRevised: frozenset({State.RESERVED}),
-    ev.BoardFound: frozenset({State.RUNNING}),
+    **dict.fromkeys((ev.BoardFound, ev.PaceMeasured), frozenset({State.RUNNING})),
     **dict.fromkeys((ev.MoveStarted, ev.HandedOver), frozenset({State.RUNNING})),
     ev.WaitStarted: frozenset({State.RESERVED}),
     **dict.fromkeys((ev.PodMissed, ev.PodFound), _WITH_POD),
@@ -186,6 +186,13 @@ class RunState:
     project: str = ""
     detached: bool = False
     """Launched to be left alone: no controller is expected to be there."""
+    name: str = ""
+    """The user's own name for it; empty for none."""
+    tags: tuple[tuple[str, str], ...] = ()
+    key: str = ""
+    """The idempotency key of its launch; empty for none."""
+    request: str = ""
+    """SHA-256 of the arguments of a launch that has a key."""
     created_at: float = 0.0
     updated_at: float = 0.0
     epoch: int = 0
@@ -219,6 +226,8 @@ class RunState:
     phases: Mapping[str, ev.PhaseEnded] = field(default_factory=dict)
     phase_accounts: tuple[ev.PhaseEnded, ...] = ()
     gates: Mapping[str, ev.GateJudged] = field(default_factory=dict)
+    paces: tuple[ev.PaceMeasured, ...] = ()
+    """What its machines have measured, believed or not."""
     errand: str | None = None
     """The candidate that is rented only to bring checkpoints home; None while it trains."""
     resumed: ev.Reopened | None = None
@@ -514,6 +523,10 @@ def _planned(run: RunState, event: ev.RunPlanned, at: float) -> RunState:
         project=event.project,
         created_at=at,
         detached=event.detached,
+        name=event.name,
+        tags=event.tags,
+        key=event.key,
+        request=event.request,
     )
 
 
@@ -735,6 +748,9 @@ _CHANGES: Mapping[type[Any], Callable[[RunState, Any, float], RunState]] = {
     ev.PodFound: lambda run, e, at: _on_generation(run, e.generation, missed_at=None),
     ev.AgentUp: lambda run, e, at: _on_generation(run, e.generation, agent_at=at),
     ev.BoardFound: lambda run, e, at: _on_generation(run, e.generation, board=e.reason),
+    ev.PaceMeasured: lambda run, e, at: replace(
+        _on_generation(run, e.generation), paces=(*run.paces, e)
+    ),
     ev.PodGone: _pod_gone,
     ev.Settled: _settled,
     ev.Billed: _billed,

@@ -343,8 +343,10 @@ def outlook_on(
         times.append(predict_phase(settings, machine, factor))
     if (measured := machine.measured) is not None and measured.at:
         day = dt.datetime.fromtimestamp(measured.at, dt.timezone.utc).strftime("%Y-%m-%d")
+        where = " at ".join(filter(None, (measured.board or measured.sku, measured.provider)))
+        torch = f", torch {measured.torch}" if measured.torch else ""
         text = (
-            f"its steps were measured on {day} ({measured.run_id or '--probe'}):"
+            f"its steps were measured on {day} ({measured.run_id or '--probe'}, {where}{torch}):"
             f" {_probed(chosen[0], machine):.2f} × what is modelled"
         )
         reasons.append(Remark(RemarkTopic.SETTINGS, text))

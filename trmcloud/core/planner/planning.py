@@ -58,6 +58,7 @@ from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PHASES, as_option
 from trmcloud.core.spec.spec import (
+    CONTINUE,
     DELETE,
     DELETE_FETCHED,
     IGNORE,
@@ -122,7 +123,7 @@ def make_plan(
     usable = _usable(spec, kept, made)
     trained = [c for c in usable if all(is_trained(phase.settings) for phase in c.phases)]
     reservation = max((c.worst_case for c in trained), default=ZERO)
-    cap = spec.budget or reservation + (reservation if spec.move_if else ZERO)
+    cap = spec.budget or reservation + (reservation if spec.may_move else ZERO)
     _require_room_to_move(spec, trained, cap, reservation)
     first = next(iter((*trained, *usable, *made)), None)
     if first is not None:
@@ -149,6 +150,7 @@ def make_plan(
         limits=_limits(spec, first, cap, now)
         | _capacity_limits(spec, chosen_from, trained, reservation)
         | _move_limits(spec, cap - reservation)
+        | _slow_limits(spec, cap - reservation)
         | ({TRAINER: untold} if untold else {}),
         offers_total=len(chosen_from),
     )
@@ -419,7 +421,7 @@ def _usable(
         return []
     alike = [c for c in usable if c.hardware == usable[0].hardware]
     tried = alike[:FALLBACKS]
-    if spec.wait_s or spec.move_if:
+    if spec.wait_s or spec.may_move:
         # Whoever waits asks each provider, and has time for several of its offers.
         names = dict.fromkeys(c.provider for c in alike)
         first = [[c for c in alike if c.provider == name][:FALLBACKS] for name in names]
@@ -562,6 +564,23 @@ def _move_limits(spec: RunSpec, left: Usd) -> dict[str, str]:
     return {
         "moves": f"where {spec.move_if:.0%} of what the rest costs is saved, while a command stays;"
         f" up to {left} reserved beside its machine, for all that another one may cost"
+    }
+
+
+def _slow_limits(spec: RunSpec, left: Usd) -> dict[str, str]:
+    """The limit of what follows where the machine is slow, where that is more than a line."""
+    if spec.if_slow == CONTINUE:
+        return {}
+    if spec.if_slow == STOP:
+        return {"if slow": "stops with a checkpoint saved: outcome stopped, exit code 21"}
+    if not spec.moves_if_slow:
+        return {
+            "if slow": "continues: to move needs one rented machine, steps of a known number, and"
+            " --bucket with presigned requests"
+        }
+    return {
+        "if slow": "moves where the rest costs less on another machine, while a command stays;"
+        f" up to {left} reserved for that one"
     }
 
 

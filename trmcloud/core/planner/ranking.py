@@ -35,7 +35,7 @@ from trmcloud.core.planner.estimates import (
     trained_share,
     with_machine,
 )
-from trmcloud.core.planner.roofline import MeasuredSpeed
+from trmcloud.core.planner.roofline import MeasuredSpeed, pick_measured
 from trmcloud.core.planner.speed import Machine, rented_machine, this_machine
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
@@ -380,7 +380,8 @@ def _group(outlook: Estimates, offer: Offer, spec: RunSpec, now: float) -> _Grou
 def _machine(
     offer: Offer, local: LocalMachine | None, measured: Sequence[MeasuredSpeed], nodes: int
 ) -> Machine:
-    probe = next((m for m in measured if m.sku == offer.sku), None)
+    gpus = offer.gpus * nodes
+    probe = pick_measured(measured, offer.sku, gpus=gpus, provider=offer.provider)
     if offer.provider == LOCAL:
         assert local is not None
         return this_machine(local, offer.gpus, probe)

@@ -5,11 +5,17 @@ constants. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from trmcloud.core.catalog.hardware import GPUS, Gpu, HardwareRequest, LocalMachine
-from trmcloud.core.catalog.torch_builds import POD_BUILD, POD_RELEASE
+from trmcloud.core.catalog.hardware import (
+    GPUS,
+    Gpu,
+    HardwareRequest,
+    LocalMachine,
+    least_step_s,
+)
+from trmcloud.core.catalog.torch_builds import POD_BUILD, POD_RELEASE, POD_TORCH
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import AUTO, FLOAT8, PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
@@ -553,16 +559,39 @@ class MeasuredSpeed(NamedTuple):
     """When, in epoch s; 0: a version that did not say."""
     run_id: str = ""
     """The run that it was; empty: a probe."""
+    provider: str = ""
+    torch: str = ""
+    board: str = ""
+    """The GPU's name, as its driver has it."""
+    code: str = ""
+    """The SHA-256 of the trainer's sources. Empty, as the three before: not known."""
 
     @property
     def is_possible(self) -> bool:
         """Whether it is at most the chip's highest dense peak: what a pod tells of its steps may be
         anything. Of a machine without a known GPU nothing is known."""
-        gpu = GPUS.get(self.sku)
-        if gpu is None:
-            return True
-        peak = max(gpu.bf16_tflops, gpu.fp8_tflops) * 1e12 * self.gpus
-        return self.tokens_per_step * self.flops_per_token <= peak * self.step_s
+        flops = self.tokens_per_step * self.flops_per_token
+        return self.step_s >= least_step_s(self.sku, self.gpus, flops)
+
+
+def pick_measured(
+    measured: Sequence[MeasuredSpeed], sku: str, *, gpus: int, provider: str
+) -> MeasuredSpeed | None:
+    """Return the measurement that a plan for ``gpus`` of ``sku`` at ``provider`` rests on: one with
+    the torch of our pods rather than with another, then one at the same provider, then one of as
+    many GPUs, then the newest."""
+    known = [each for each in measured if each.sku == sku]
+    if not known:
+        return None
+    return max(
+        known,
+        key=lambda each: (
+            each.torch == POD_TORCH,
+            each.provider == provider,
+            each.gpus == gpus,
+            each.at,
+        ),
+    )
 
 
 def reach_of(gpu: Gpu) -> Reach:

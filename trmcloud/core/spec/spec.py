@@ -175,6 +175,11 @@ BALANCE_POLICIES = (STOP, WARN, IGNORE)
 """What follows where the provider's balance will not last: the run lands before it ends; a warning;
 nothing, it is not read."""
 
+MOVE, CONTINUE = "move", "continue"
+SLOW_POLICIES = (MOVE, STOP, CONTINUE)
+"""What follows where a machine's measured pace is slower than the plan's P90, or its work no longer
+fits: another machine where the rest costs less; a landing; a notification alone."""
+
 GUIDE_HOUR_VALUE = Usd(18)
 """The guides' own figure for what an hour of waiting is worth."""
 
@@ -254,6 +259,22 @@ class RunSpec:
     move_if: float = 0.0
     """The share of what the rest of the work costs that a move to another machine must save, for
     the run to move while it trains; 0: it stays where it is."""
+
+    if_slow: str = CONTINUE
+    """What follows where the machine is measured to be slow: see ``SLOW_POLICIES``."""
+
+    @property
+    def moves_if_slow(self) -> bool:
+        """Whether it moves where its machine is slow: as with ``move_if``, one rented machine, a
+        bucket that pods use themselves, and work of known length."""
+        can = self.pod_uploads and self.hardware != "local" and self.nodes == 1
+        known = not (self.fills or self.hours or self.command is not None)
+        return self.if_slow == MOVE and can and known
+
+    @property
+    def may_move(self) -> bool:
+        """Whether another machine may be rented while its own works."""
+        return bool(self.move_if) or self.moves_if_slow
 
     @property
     def pod_uploads(self) -> bool:

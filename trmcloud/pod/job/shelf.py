@@ -570,11 +570,17 @@ class CheckpointTaker:
 
     def _saved_as(self, found: Artifact, saved: SavedCheckpoint) -> SavedCheckpoint:
         """Return the save that a checkpoint's metric belongs to: that of the version before, where
-        this is the same file and much smaller, as one whose optimizer was removed at the end."""
+        this is the same file and much smaller, as one whose optimizer was removed at the end. That
+        version may have been seen and never taken, where it had not settled by then."""
         before = self._versions.get(found.name)
+        missed = self._watcher.missed.get(found.name)
         if before is not None and before[0].weights == found.weights:
             return before[1]
-        if before is not None and found.size_bytes < _STRIPPED * before[0].size_bytes:
+        if missed is not None and found.size_bytes < _STRIPPED * missed.size_bytes:
+            marks = missed.marks._replace(step=step_in(missed))
+            saved = SavedCheckpoint(missed.saved_at, marks)
+            self._tell.order.saw_save(saved)
+        elif before is not None and found.size_bytes < _STRIPPED * before[0].size_bytes:
             saved = before[1]
         else:
             self._tell.order.saw_save(saved)

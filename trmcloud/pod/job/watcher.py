@@ -59,6 +59,9 @@ class Watcher:
         self.overwritten = 0
         """Versions that were gone before they could be taken."""
         self.last_overwritten = ""
+        self.missed: dict[str, Artifact] = {}
+        """By name: the last version that was seen and overwritten before it was taken, until a
+        later one is."""
 
     def _place(self, named: str) -> _Place:
         folder, pattern = named.rstrip("/") or "/", ""
@@ -96,6 +99,8 @@ class Watcher:
             if before is None or before[0].files != artifact.files:
                 if before is not None:
                     self._count_overwritten(artifact, before[0])
+                    if self._done.get(name) != before[0].weights:
+                        self.missed[name] = before[0]
                 self._since[name] = artifact, now
                 self.changes += 1
                 if after_s > 0:
@@ -105,11 +110,13 @@ class Watcher:
             yield artifact
         for gone in set(self._since) - there:
             del self._since[gone]
+            self.missed.pop(gone, None)
             self._done.pop(gone, None)
 
     def done(self, artifact: Artifact) -> None:
         """It is taken, or will not be as it is."""
         self._done[artifact.name] = artifact.weights
+        self.missed.pop(artifact.name, None)
 
     def others(self) -> tuple[SeenFile, ...]:
         """New files of the working tree that are part of no checkpoint: of no layout, or in none

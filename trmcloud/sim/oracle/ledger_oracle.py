@@ -55,6 +55,7 @@ class LedgerOracle:
 
     def on_append(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
         run = self.world.ledger.read().runs[run_id]
+        self.moves.paces.on_append(run, events)
         for event in events:
             judge = _JUDGES.get(type(event))
             if judge is not None:

@@ -12,6 +12,7 @@ from trmcloud.core.control.actions import LAND, TERMINATE
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
+from trmcloud.sim.oracle.paces import PaceJudge
 from trmcloud.sim.world.account import Pod, RentedMachine, World
 from trmcloud.sim.world.trainer import SimTrainer
 
@@ -30,6 +31,7 @@ class MoveJudge:
         self, world: World, undecidable: Uncertainty, fail: Callable[[str, str], None]
     ) -> None:
         self.world, self.undecidable, self.fail = world, undecidable, fail
+        self.paces = PaceJudge(world, undecidable, fail, self._is_away)
         self.begun = self.up = self.handed_over = self.finished = 0
         self.judge_reservation: Callable[[str], None] = lambda run_id: None
         self.amounts: dict[str, Usd] = {}
@@ -56,13 +58,18 @@ class MoveJudge:
             return
         if run.stop is not None and not self.undecidable.woken:
             self.fail("wasteful", f"{run.run_id} moves though it was told to stop")
-        # All candidates of a world take as long: then only the price can save anything.
+        # All candidates of a world are planned to take as long: only the price can save anything,
+        # and the time that a slow machine takes beyond its plan.
         hourly = (here.billed_rate or here.rate) + run.disk_rate(here)
-        most = hourly.micros * (1 - plan.spec.move_if)
+        slow = self.paces.slowness(run.run_id, here)
+        if not plan.spec.move_if and slow is None:
+            self.fail("wasteful", f"{run.run_id} moves, and its machine is not slow")
+        share = 0.0 if slow is not None and plan.spec.moves_if_slow else plan.spec.move_if
+        most = hourly.micros * (1 - share) * max(1.0, slow or 1.0)
         if (event.rate + there.disk_rate).micros > most + 2:
             why = f"{event.rate}/h saves too little of {hourly}/h"
             self.fail("wasteful", f"{run.run_id} moves, and {why}")
-        if event.saves.micros + 2 < event.stays.micros * plan.spec.move_if:
+        if event.saves.micros + 2 < event.stays.micros * share:
             self.fail("wasteful", f"{run.run_id} moves for {event.saves} of {event.stays}")
         if run.settled + run.reserved > run.cap:
             self.fail("I1", f"{run.run_id} holds {run.reserved} to move, of {run.cap}")

@@ -123,6 +123,33 @@ class TimelineEntry:
     text: str
 
 
+@dataclass(frozen=True)
+class TruePaces:
+    """How fast a run's machines are, and what they say of it.
+
+    ``factors``: the time of a step, relative to the run's shapes, on its first machine, its second
+    one, …; the last holds for all that follow. ``first``: the time of an attempt's ``first_steps``,
+    relative to its others. ``lie``: the pace that is told, relative to the true one.
+    """
+
+    factors: tuple[float, ...] = (1.0,)
+    first: float = 1.0
+    first_steps: int = 20
+    lie: float = 1.0
+
+    def factor(self, generation: int) -> float:
+        return self.factors[min(generation, len(self.factors)) - 1]
+
+
+@dataclass(frozen=True)
+class ToldPace:
+    """A pace that a machine has told, beside the true one; seconds a step."""
+
+    true_s: float
+    told_s: float
+    steps: int
+
+
 @dataclass
 class TrueCourse:
     """The true course of a run's training on this seed."""
@@ -130,6 +157,10 @@ class TrueCourse:
     plan: Plan
     shapes: Mapping[str, Shape]
     illnesses: list[TrainerFault] = field(default_factory=list)
+    paces: TruePaces | None = None
+    """None: its machines are as fast as the shapes say, and time no steps."""
+    told: dict[tuple[str, str], list[ToldPace]] = field(default_factory=dict)
+    """By pod and phase."""
 
     def settings_of(self, phase: str) -> PhaseRecipe:
         """Those that it is trained with where nothing is overridden."""

@@ -81,7 +81,7 @@ class MemoryLedger:
     def open_run(
         self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
     ) -> int:
-        bookkeeping.require_new(self._seen, run_id)
+        bookkeeping.require_new(self._seen, run_id, planned)
         return self._drive_with((planned, ev.Reserved(amount)), run_id, who, at)
 
     def reopen_run(

@@ -341,7 +341,7 @@ class SimPod:
                 self.world.felt_any("damage")
         left_s = deadline_at - self.machine.now().wall
         command = self.world.truths[run_id].plan.spec.command
-        shape = self.world.shape_of(run_id, phase)
+        shape = self.world.shape_of(run_id, phase, self.name)
         about: dict[str, Any] = {"run_id": run_id, "attempt": attempt, "pid": self._pids, "at": now}
         about |= {"deadline_s": left_s, "from_step": from_step}
         if command is None:
@@ -353,6 +353,7 @@ class SimPod:
             self.trainer = SimCommand(command, shape, **about)
             start_habit(self, self.trainer)
         self.trainers_alive.append(self.trainer)
+        self.world.time_steps(self, self.trainer)
         self.world.check.duties.on_spawn(self, self.trainer, left_s)
         self.world.say(f"{self.rented.pod_id} {phase} attempt {attempt} from step {from_step}")
         return self._pids

@@ -139,6 +139,8 @@ class SimFiles:
         """The number of all that were ever made: those that are trained again have other bits."""
         self.words: dict[tuple[str, int], AgentReport] = {}
         """The last report that the agent of a run's generation put into the bucket."""
+        self.paces: dict[tuple[str, str], list[Mapping[str, object]]] = {}
+        """By run and phase, the lines in which trainers have told their pace."""
         self._word_texts: dict[tuple[str, int], tuple[AgentReport, bytes]] = {}
         self.refresh: Callable[[str], None] = lambda run_id: None
         """Called before a look, so that a trainer's latest saves are there."""
@@ -276,7 +278,7 @@ class SimFiles:
         return None
 
     def metrics(self, run_id: str, phase: str) -> Sequence[Mapping[str, object]]:
-        return []
+        return self.paces.get((run_id, phase), [])
 
     def manifests(self, run_id: str) -> Sequence[CheckpointManifest]:
         self.refresh(run_id)

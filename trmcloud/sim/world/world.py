@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from functools import lru_cache
+from dataclasses import asdict
+from functools import lru_cache, partial
 from typing import Any
 
-from trmcloud.core.contract.pod_contract import Lease
+from trmcloud.core.contract.pace import PACE, WARM_UP_STEPS, PaceMeter, StepPace
+from trmcloud.core.contract.pod_contract import Lease, parse_pod_name
 from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.values import replace
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.world.account import Account, Judge, Pod, Process, RentedMachine
 from trmcloud.sim.world.clocks import EventQueue, Machine
 from trmcloud.sim.world.controllers import ProcessKilled
-from trmcloud.sim.world.facts import START_AT, FaultSettings, TimelineEntry, Trap, TrueCourse
+from trmcloud.sim.world.facts import (
+    START_AT,
+    FaultSettings,
+    TimelineEntry,
+    ToldPace,
+    Trap,
+    TrueCourse,
+)
 from trmcloud.sim.world.ledger_memory import MemoryLedger
 from trmcloud.sim.world.pod import SAMPLED_S, SimPod
 from trmcloud.sim.world.provider_profiles import PROFILES
@@ -26,6 +35,7 @@ from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
 from trmcloud.sim.world.trainer import Shape, SimCommand, SimTrainer, TrainerFault, asks_for
 
 LEDGER_ID = "51a0c0de"
+_MOST_TIMED = 400
 
 
 class SimWorld:
@@ -177,15 +187,56 @@ class SimWorld:
 
     # -- training -----------------------------------------------------------------------------
 
-    def shape_of(self, run_id: str, phase: str) -> Shape:
-        shape, factor = self.truths[run_id].shapes[phase], self.knobs.slow_factor
+    def shape_of(self, run_id: str, phase: str, pod_name: str) -> Shape:
+        truth, factor = self.truths[run_id], self.knobs.slow_factor
+        shape, name = truth.shapes[phase], parse_pod_name(pod_name)
         if factor != 1.0:
             self.observed("62")
+        if truth.paces is not None and name is not None:
+            factor *= truth.paces.factor(name.generation)
         if self.knobs.wrong_gpus:
             factor *= 2.0
         if any(rented.board and rented.run_id == run_id for rented in self.living()):
             factor *= self.knobs.board_factor
         return shape if factor == 1.0 else replace(shape, step_s=shape.step_s * factor)
+
+    def time_steps(self, pod: Pod, trainer: SimTrainer) -> None:
+        """Have a trainer tell its pace once it is steady, as the real one times it."""
+        truth, shape = self.truths[trainer.run_id], trainer.shape
+        paces, meter = truth.paces, PaceMeter()
+        if paces is None or isinstance(trainer, SimCommand):
+            return
+        for number in range(min(_MOST_TIMED, shape.steps - trainer.from_step)):
+            step_s = shape.step_s * (paces.first if number < paces.first_steps else 1.0)
+            told = meter.add(step_s) if number >= WARM_UP_STEPS else None
+            if told is not None:
+                step = trainer.from_step + number + 1
+                at = trainer.trains_at + (number + 1) * shape.step_s
+                told = replace(told, step=step)
+                self.queue.at(at, partial(self._tell_pace, pod, trainer, told))
+                return
+
+    def _tell_pace(self, pod: Pod, trainer: SimTrainer, told: StepPace) -> None:
+        truth, now = self.truths[trainer.run_id], self.queue.now
+        ill = trainer.frozen_at is not None and now >= trainer.frozen_at
+        if truth.paces is None or not trainer.runs(now) or now >= trainer.turns_at or ill:
+            return
+        phase, shape, lie = trainer.shape.phase, trainer.shape, truth.paces.lie
+        tokens = truth.settings_of(phase).tokens_per_step(8)
+        said = replace(
+            told,
+            step_s=told.step_s * lie,
+            fast_s=told.fast_s * lie,
+            slow_s=told.slow_s * lie,
+            tokens=tokens,
+            torch="2.9.1+cu128",
+        )
+        line = {"kind": PACE, "at": pod.machine.now().wall, **asdict(said)}
+        self.files.paces.setdefault((trainer.run_id, phase), []).append(line)
+        kept = truth.told.setdefault((pod.name, phase), [])
+        kept.append(ToldPace(shape.step_s, said.step_s, said.steps))
+        self.say(f"{pod.rented.pod_id} {phase} tells {said.step_s:.3g} s a step")
+        self.wake()
 
     def quoted_micros(self, request: PodRequest) -> int:
         """Return what its plan says that the machine costs, in micro-dollars an hour."""

@@ -1,0 +1,157 @@
+"""What a script sees of runs: documents and lines of JSON, names, tags, and one run for a key."""
+
+from __future__ import annotations
+
+import json
+import signal
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.documents import document_in, lines_in
+from tests.e2e.user import LAUNCH, SMALL, User
+from trmcloud.core.control.run_state import State
+from trmcloud.core.errors import Outcome
+from trmcloud.core.money import Usd
+
+KILLED = ("-m", "tests.e2e.killed_launch")
+"""A program for a user: it is killed between the record of a launch and what it would rent."""
+
+
+def failed(user: User, *arguments: str, code: int) -> Any:
+    """The document of an error."""
+    process = user.start(*arguments, "--json")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, (out, err)
+    assert err.startswith("error: ")
+    said = document_in(out)
+    assert (said["schema"], said["exit_code"]) == ("error/1", code)
+    return said
+
+
+def test_a_script_launches_once_by_its_key_and_finds_it_by_name_and_tag(user: User) -> None:
+    user.hold()
+    words = (*LAUNCH, "--steps", "200", "--budget", "1", "-d", "--name", "first", "--tag", "team=a")
+    keyed = (*words, "--idempotency-key", "job-1")
+    first = user.json(*keyed, "--json")
+    run = user.only_run()
+    assert (first["schema"], first["run"], first["existing"]) == ("launch/1", run.run_id, False)
+    assert (first["name"], first["tags"], first["plan"]) == ("first", {"team": "a"}, run.plan.id)
+    assert (first["state"], first["live"], first["detached"]) == ("running", True, True)
+    assert Usd(first["reserved_usd"]) == run.reserved
+    assert Usd(first["cap_usd"]) == run.cap == Usd(1)
+    generation = run.generation
+    assert generation is not None
+    hard_stop_at = datetime.fromisoformat(first["hard_stop_at"]).timestamp()
+    assert hard_stop_at == pytest.approx(generation.hard_stop_at, abs=0.001)
+    assert first["hard_stop_s"] > 0
+
+    again = user.json(*keyed, "--json")
+    assert (again["run"], again["existing"]) == (run.run_id, True)
+    assert "launched with this key before: running" in user.run(*keyed)
+    other = failed(user, *keyed, "--set", "depth=2", code=2)
+    assert other["message"].endswith(f"is {run.run_id}'s, which was launched with other arguments")
+    assert failed(user, *words, code=8)["code"] == "conflict", "a live run's name"
+    assert len(user.live_pods()) == 1
+    assert user.only_run().run_id == run.run_id
+
+    for by in (("status", "first"), ("status", "--tag", "team=a")):
+        (told,) = user.json(*by, "--json")["runs"]
+        assert (told["run"], told["name"]) == (run.run_id, "first")
+    assert user.json("status", "--tag", "team=b", "--json")["runs"] == []
+    assert user.json("report", "--tag", "team=b", "--json")["runs"] == []
+    assert f"{run.run_id} first local" in user.run("status")
+    assert f"{run.run_id} first" in user.run("report", "--tag", "team=a")
+
+    log = user.home / "runs" / run.run_id / "fast" / "train.log"
+    log.write_text("step 1\nstep 2 “é”\nnot ended yet")
+    logged = lines_in(user.run("logs", "first", "--json"))
+    assert {(line["schema"], line["run"], line["phase"]) for line in logged} == {
+        ("log/1", run.run_id, "fast")
+    }
+    assert [line["text"] for line in logged] == ["step 1", "step 2 “é”", "not ended yet"]
+
+    *events, ended = lines_in(user.run("stop", "first", "-y", "--json"))
+    assert [event["id"] for event in events] == sorted(event["id"] for event in events)
+    assert "StopRequested" in {event["kind"] for event in events}
+    assert (ended["schema"], ended["state"], ended["live"]) == ("run/1", "stopped", False)
+    assert ended["outcome"] == Outcome.STOPPED.value
+    assert Usd(ended["billed_usd"]) == user.only_run().settled
+    over = user.json(*keyed, "--json")
+    assert (over["existing"], over["state"], over["live"]) == (True, "stopped", False)
+
+
+def test_a_followed_launch_is_lines_and_ends_with_the_run(user: User) -> None:
+    words = (*LAUNCH, "--steps", "30", "--budget", "1", "--json")
+    process = user.start(*words)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    launched, *events, ended = lines_in(out)
+    assert (launched["schema"], launched["live"], launched["hard_stop_at"]) == (
+        "launch/1", True, None,
+    )  # fmt: skip
+    kinds = [event["kind"] for event in events]
+    assert kinds[:3] == ["RunPlanned", "Reserved", "PodIntended"]
+    assert "Settled" in kinds
+    assert (ended["schema"], ended["state"], ended["steps"]) == ("run/1", "finished", 30)
+    assert "finished: every step was trained" in err, "words for people are on stderr"
+
+
+def test_a_launch_that_was_killed_before_it_rented_is_gone_on_with(user: User) -> None:
+    words = (*LAUNCH, "--steps", "30", "--budget", "1", "--idempotency-key", "job-1", "--json")
+    user.program = KILLED
+    process = user.start(*words)
+    process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL
+    left = user.only_run()
+    assert (left.state, left.generations) == (State.RESERVED, ())
+    user.program = User.program
+    launched, *_, ended = lines_in(user.run(*words))
+    assert (launched["run"], launched["existing"]) == (left.run_id, True)
+    assert (ended["run"], ended["state"]) == (left.run_id, "finished")
+    run = user.only_run()
+    assert len(run.generations) == 1
+    assert user.json(*words)["existing"] is True
+
+
+def test_two_commands_with_one_key_rent_once(user: User) -> None:
+    user.hold()
+    words = (*LAUNCH, "--steps", "200", "--budget", "1", "-d", "--idempotency-key", "job-1")
+    both = [user.start(*words, "--json") for _ in range(2)]
+    said = [document_in(process.communicate(timeout=120)[0]) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    run = user.only_run()
+    assert {each["run"] for each in said} == {run.run_id}
+    assert sorted(each["existing"] for each in said) == [False, True]
+    assert len(run.generations) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--name", "r-123456"), "--name takes letters"),
+        (("--name", "a b"), "--name takes letters"),
+        (("--name", ""), "--name takes letters"),
+        (("--tag", "alone"), "--tag takes KEY=VALUE"),
+        (("--tag", "a=1", "--tag", "a=2"), "--tag a stands twice"),
+        (("--idempotency-key", ""), "--idempotency-key takes"),
+        (("--idempotency-key", "k" * 201), "--idempotency-key takes"),
+    ],
+)
+def test_labels_that_are_none_are_refused(user: User, words: tuple[str, ...], said: str) -> None:
+    error = failed(user, "launch", "local", *SMALL, "--budget", "1", "-y", *words, code=2)
+    assert error["message"].startswith(said)
+    assert user.ledger().runs == {}
+
+
+def test_a_receipt_in_a_document_is_verified_as_it_was_sealed(user: User, tmp_path: Path) -> None:
+    user.run(*LAUNCH, "--steps", "10", "--budget", "1")
+    document = user.json("report", "--html", "receipt.html", "--json")
+    path = tmp_path / "receipt.json"
+    path.write_text(json.dumps(document))
+    assert user.json("verify", str(path), "--json")["matches"] is True
+    document["receipt"]["account"]["money"]["cap_usd"] = "2"
+    path.write_text(json.dumps(document))
+    assert user.json("verify", str(path), "--json", code=18)["matches"] is False

@@ -1,0 +1,403 @@
+"""A measured pace: how it is timed, what is believed of it, and what follows from it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from tests.unit.core.test_moving import (
+    AT,
+    CHEAP,
+    DEAR,
+    HOUR_S,
+    apply,
+    candidate,
+    kept,
+    report,
+    up,
+)
+from tests.unit.core.test_moving import plan as plan_that_moves
+from trmcloud.cli.views.as_documents import pace_document
+from trmcloud.cli.views.pace import pace_lines, pace_rows
+from trmcloud.core.catalog.hardware import least_step_s
+from trmcloud.core.contract.pace import (
+    LEAST_STEPS,
+    PACE,
+    TOLERANCE,
+    PaceMeter,
+    StepPace,
+    pace_by_log,
+    pace_from,
+)
+from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.moving import move_events, saving_by
+from trmcloud.core.control.pace import (
+    leaves_slow_machine,
+    measured_pace,
+    pace_events,
+    phase_to_time,
+    slowness,
+)
+from trmcloud.core.control.reason import ReasonKind
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import Outcome
+from trmcloud.core.money import Usd
+from trmcloud.core.spec.plan import Interval, Plan, plan_to_json
+from trmcloud.core.spec.spec import CONTINUE, MOVE, STOP, RunSpec
+
+# -- the meter ---------------------------------------------------------------------------------
+
+
+def timed(seconds: list[float]) -> tuple[int, StepPace] | None:
+    """After how many steps a meter knows the pace, and the pace."""
+    meter = PaceMeter()
+    for number, step_s in enumerate(seconds, 1):
+        if (told := meter.add(step_s)) is not None:
+            return number, told
+    return None
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1, 1.5, 1.0])
+def test_the_first_twenty_steps_decide_nothing(factor: float) -> None:
+    dice = random.Random(1)
+    rest = [0.42 * dice.uniform(0.98, 1.02) for _ in range(300)]
+    found = timed([0.42 * factor] * 20 + rest)
+    assert found is not None
+    number, told = found
+    assert told.step_s == pytest.approx(0.42, rel=0.01)
+    assert told.steps == LEAST_STEPS
+    assert number <= 60, "it is known soon all the same"
+
+
+def test_steps_that_scatter_are_measured_until_their_halves_agree() -> None:
+    dice = random.Random(2)
+    found = timed([0.42 * dice.uniform(0.7, 1.4) for _ in range(2000)])
+    assert found is not None
+    assert found[1].fast_s < found[1].step_s < found[1].slow_s
+    ever_slower = [0.1 * 1.03**n for n in range(400)]
+    assert timed(ever_slower) is None, "no pace is steady that changes with each step"
+
+
+def test_a_machine_that_becomes_slower_later_is_timed_as_it_is_then() -> None:
+    found = timed([0.4] * 25 + [0.6] * 200)
+    assert found is not None
+    assert found[1].step_s == pytest.approx(0.6)
+
+
+def test_too_few_steps_have_no_pace() -> None:
+    assert timed([0.4] * (LEAST_STEPS - 1)) is None
+    assert timed([0.0] * 200) is None
+    assert 0 < TOLERANCE < 0.1
+
+
+# -- what is read of a pod's lines -------------------------------------------------------------
+
+
+def line(**changes: Any) -> dict[str, Any]:
+    told = {"kind": PACE, "at": AT, **asdict(StepPace(40, 0.4, 0.39, 0.45, 1000, 8, "2.9.1"))}
+    return {**told, "step": 57, **changes}
+
+
+def test_the_pace_is_read_of_its_line_and_of_no_earlier_attempt() -> None:
+    told = pace_from([{"kind": "train", "at": AT}, line()], since=AT)
+    assert told is not None
+    assert (told.step, told.step_s, told.torch) == (57, 0.4, "2.9.1")
+    assert pace_from([line()], since=AT + 1) is None, "another machine's"
+    assert pace_from([], since=AT) is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"step_s": -1.0}, {"step_s": float("inf")}, {"step_s": "0.4"}, {"step_s": True},
+        {"steps": 0}, {"steps": 10**9}, {"fast_s": 0.5}, {"slow_s": 0.1}, {"at": "now"},
+        {"at": None}, {"torch": 3}, {"step": -4},
+    ],
+)  # fmt: skip
+def test_a_hostile_line_is_no_pace(odd: dict[str, Any]) -> None:
+    assert pace_from([line(**odd)], since=AT) is None
+
+
+def test_a_commands_pace_is_that_of_its_lines() -> None:
+    rows = [{"kind": "train", "step": 10 * n, "at": AT + 4.0 * n} for n in range(60)]
+    told = pace_by_log(rows, AT)
+    assert told is not None
+    assert told.step_s == pytest.approx(0.4)
+    assert told.step == 590
+    slow = [{"kind": "train", "step": n, "at": AT + 40.0 * n} for n in range(20)]
+    late = [{"kind": "train", "step": 20 + n, "at": AT + 800 + 4.0 * n} for n in range(80)]
+    told = pace_by_log(slow + late, AT)
+    assert told is not None
+    assert told.step_s == pytest.approx(4.0)
+    assert pace_by_log(rows[:20], AT) is None, "too few"
+    odd: list[dict[str, Any]] = [{"kind": "train", "step": "1", "at": AT}, {"kind": "train"}]
+    assert pace_by_log([*odd, *rows[:5]], AT) is None
+
+
+# -- what follows ------------------------------------------------------------------------------
+
+
+def planned(if_slow: str = CONTINUE, **spec: Any) -> Plan:
+    made = plan_that_moves(0.0)
+    return replace(made, spec=replace(made.spec, **{"if_slow": if_slow, **spec}))
+
+
+def running(plan: Plan) -> RunState:
+    event = ev.RunPlanned(plan_to_json(plan), Usd(200), "thesis")
+    run = apply(RunState("r1"), event, ev.Reserved(Usd(60)), at=AT)
+    return apply(run, *up(1, "runpod", "dear", DEAR), at=AT)
+
+
+def pace(plan: Plan, step_s: float, **changes: Any) -> StepPace:
+    """As the dear machine's trainer tells it, whose plan says 32, 36 and 43 s."""
+    phase = plan.candidates[0].phases[0]
+    tokens = phase.settings.tokens_per_step(plan.candidates[0].world_size)
+    told = StepPace(40, step_s, step_s, step_s, tokens, 1, "2.9.1+cu128", "NVIDIA H100", step=42)
+    return replace(told, **changes)
+
+
+def follow(plan: Plan, told: StepPace, now: float = AT + HOUR_S) -> tuple[ev.RunEvent, ...]:
+    return pace_events(running(plan), plan, plan.candidates[0].phases[0], told, now)
+
+
+def measured(plan: Plan, told: StepPace, now: float = AT + HOUR_S) -> ev.PaceMeasured:
+    event = follow(plan, told, now)[0]
+    assert isinstance(event, ev.PaceMeasured)
+    return event
+
+
+def test_a_pace_as_planned_corrects_hours_and_dollars_and_nothing_follows() -> None:
+    plan = planned()
+    [event] = follow(plan, pace(plan, 40.0))
+    assert isinstance(event, ev.PaceMeasured)
+    # 10 h of training at P50 take 10/9 of that; the rest of the 10.1 h stays.
+    assert event.hours == pytest.approx(10.1 + 10.0 / 9)
+    assert event.least_hours < event.hours < event.most_hours
+    assert float(event.usd) == pytest.approx(float(plan.candidates[0].cost_p50) + 4 * 10 / 9)
+    assert (event.doubt, event.slow, event.follows) == (None, None, "")
+    assert event.steps_fit == 1000
+
+
+def test_a_faster_machine_costs_less() -> None:
+    plan = planned()
+    event = measured(plan, pace(plan, 30.0))
+    assert event.hours == pytest.approx(10.1 - 10.0 / 6)
+    assert event.slow is None
+
+
+@pytest.mark.parametrize(("policy", "follows"), [(CONTINUE, CONTINUE), (STOP, STOP), (MOVE, MOVE)])
+def test_beyond_p90_the_policy_follows_and_the_cost_is_said(policy: str, follows: str) -> None:
+    plan = planned(policy)
+    first, *more = follow(plan, pace(plan, 45.0))
+    assert isinstance(first, ev.PaceMeasured)
+    assert first.slow is not None
+    assert first.slow.kind is ReasonKind.SLOWER_THAN_PLANNED
+    assert first.slow.facts["more_s"] == pytest.approx(2.5 * HOUR_S)
+    assert Usd(str(first.slow.facts["more_usd"])) == Usd(10), "2.5 h at $4"
+    assert first.follows == follows
+    assert more == ([ev.StopRequested("if-slow", first.slow)] if policy == STOP else [])
+
+
+def test_a_stop_is_a_landing_with_the_exit_code_that_is_said() -> None:
+    plan = planned(STOP)
+    run = apply(running(plan), *follow(plan, pace(plan, 60.0)), at=AT + HOUR_S)
+    assert run.stop is not None
+    assert not run.stop.at_once
+    assert Outcome.STOPPED.exit_code == 21
+    assert "exit code 21" in "\n".join(pace_lines(run, run.paces[0]))
+
+
+def test_work_that_no_longer_fits_is_slow_below_p90_too() -> None:
+    plan = planned(STOP)
+    event = measured(plan, pace(plan, 40.0), now=AT + 4 * HOUR_S)
+    assert event.slow is not None
+    assert event.slow.kind is ReasonKind.NO_LONGER_FITS
+    # (14 - 4) h less the landing, at 40 s a step, from step 42 on.
+    assert event.steps_fit == 42 + int((10 * HOUR_S - 300 + 1) / 40.0)
+    within = replace(
+        plan, candidates=tuple(replace(c, within_budget=False) for c in plan.candidates)
+    )
+    event = measured(within, pace(within, 40.0), now=AT + 4 * HOUR_S)
+    assert event.slow is None, "it was never planned to"
+    assert event.hours == within.candidates[0].hours.p50, "the clock ends it"
+
+
+def test_no_stop_and_no_reservation_changes() -> None:
+    plan = planned(MOVE)
+    before = running(plan)
+    after = apply(before, *follow(plan, pace(plan, 60.0)), at=AT + HOUR_S)
+    assert after.reserved == before.reserved
+    assert (after.cap, after.generations) == (before.cap, before.generations)
+
+
+# -- what is not believed ----------------------------------------------------------------------
+
+
+def test_a_pace_beyond_the_boards_peak_is_not_believed_and_nothing_follows() -> None:
+    made = planned(STOP)
+    plan = replace(made, candidates=tuple(replace(c, sku="H100-SXM") for c in made.candidates))
+    phase = plan.candidates[0].phases[0]
+    flops = phase.settings.tokens_per_step(1) * phase.settings.work().train_flops
+    least_s = least_step_s("H100-SXM", 1, flops)
+    event = measured(plan, pace(plan, 0.99 * least_s))
+    assert event.doubt is not None
+    assert event.doubt.kind is ReasonKind.FASTER_THAN_PEAK
+    run = apply(running(plan), event, at=AT + HOUR_S)
+    assert measured_pace(run) is None
+    assert slowness(run) is None
+    assert "not believed" in pace_lines(run, event)[0]
+    assert measured(plan, pace(plan, 1.01 * least_s)).doubt is None
+
+
+def test_steps_that_would_have_taken_longer_than_the_machine_lives_are_not_believed() -> None:
+    plan = planned(STOP)
+    [event] = follow(plan, pace(plan, 1000.0), now=AT + HOUR_S)
+    assert isinstance(event, ev.PaceMeasured)
+    assert event.doubt is not None
+    assert event.doubt.kind is ReasonKind.SLOWER_THAN_TIME
+    assert (event.slow, event.follows) == (None, ""), "a lie does not stop a run"
+
+
+def test_steps_of_other_work_are_compared_with_nothing() -> None:
+    plan = planned(STOP)
+    event = measured(plan, pace(plan, 60.0, tokens=7))
+    assert event.doubt is not None
+    assert event.doubt.kind is ReasonKind.OTHER_STEPS
+
+
+# -- when it is looked for ---------------------------------------------------------------------
+
+
+def test_the_phase_that_is_trained_is_timed_once_on_each_machine() -> None:
+    plan = planned()
+    run, phase = running(plan), plan.candidates[0].phases[0]
+    heard = report(1, phases=(PhaseReport("fast", PhaseState.RUNNING, attempts=1),))
+    assert phase_to_time(run, plan, heard) == phase
+    assert phase_to_time(run, plan, None) is None
+    assert phase_to_time(run, plan, replace(heard, landing=True)) is None
+    assert phase_to_time(run, plan, replace(heard, phases=(PhaseReport("fast"),))) is None
+    timed = apply(run, *follow(plan, pace(plan, 40.0)), at=AT + HOUR_S)
+    assert phase_to_time(timed, plan, heard) is None
+    stopped = apply(run, ev.StopRequested("user", measured(plan, pace(plan, 60.0)).slow), at=AT)  # type: ignore[arg-type]
+    assert phase_to_time(stopped, plan, heard) is None
+
+
+# -- moving away from a slow machine -----------------------------------------------------------
+
+
+def test_a_slow_machine_is_left_for_any_saving() -> None:
+    plan = planned(MOVE)
+    run, told = running(plan), report(1, kept(200))
+    now = AT + HOUR_S
+    assert move_events(run, plan, "abcd1234", told, now) == (), "not before it has measured"
+    ok = apply(run, *follow(plan, pace(plan, 40.0)), at=now)
+    assert move_events(ok, plan, "abcd1234", told, now) == (), "nor where it is as planned"
+    slow = apply(run, *follow(plan, pace(plan, 54.0)), at=now)
+    assert leaves_slow_machine(slow)
+    started, intent = move_events(slow, plan, "abcd1234", told, now)
+    assert isinstance(started, ev.MoveStarted)
+    assert isinstance(intent, ev.PodIntended)
+    assert started.saves > Usd(0)
+    saving = saving_by(slow, plan, plan.candidate("cheap"), told, now, boots=True)
+    as_planned = apply(run, *follow(plan, pace(plan, 36.0)), at=now)
+    stay = saving_by(as_planned, plan, plan.candidate("cheap"), told, now, boots=True)
+    assert saving is not None
+    assert stay is not None
+    assert float(saving.stays) == pytest.approx(1.5 * float(stay.stays), rel=0.05)
+    assert saving.hours < 1.1 * stay.hours, "the next one is expected to be as planned"
+
+
+def test_the_same_hardware_at_the_same_price_is_gone_to_where_it_saves() -> None:
+    two = (candidate("dear", DEAR), candidate("same", DEAR, "vast"))
+    made = plan_that_moves(0.0, *two)
+    plan = replace(made, spec=replace(made.spec, if_slow=MOVE))
+    told, now = report(1, kept(100)), AT + HOUR_S
+    slow = apply(running(plan), *follow(plan, pace(plan, 72.0)), at=now)
+    started, _ = move_events(slow, plan, "abcd1234", told, now)
+    assert isinstance(started, ev.MoveStarted)
+    hardly = apply(running(plan), *follow(plan, pace(plan, 43.5)), at=now)
+    late = report(1, kept(960))
+    assert move_events(hardly, plan, "abcd1234", late, now) == (), "the rest is too short"
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ({"bucket": ""}, ReasonKind.NO_MOVE_WITHOUT_BUCKET),
+        ({"bucket_relayed": True}, ReasonKind.NO_MOVE_WITHOUT_BUCKET),
+        ({"hours": 3.0}, ReasonKind.NO_MOVE_OF_SUCH_A_RUN),
+    ],
+)
+def test_where_it_cannot_move_it_continues_and_says_why(
+    spec: dict[str, Any], kind: ReasonKind
+) -> None:
+    plan = planned(MOVE, **spec)
+    event = measured(plan, pace(plan, 60.0))
+    assert event.follows == CONTINUE
+    assert event.instead is not None
+    assert event.instead.kind is kind
+    run = apply(running(plan), event, at=AT + HOUR_S)
+    assert "it does not move" in pace_lines(run, event)[1]
+    assert not plan.spec.moves_if_slow
+    assert move_events(run, plan, "abcd1234", report(1, kept(100)), AT + HOUR_S) == ()
+
+
+def test_only_one_rented_machine_with_a_bucket_may_move() -> None:
+    able = RunSpec("trm", ("fast",), "8xH100", bucket="s3://b/x", if_slow=MOVE)
+    assert able.may_move
+    for change in ({"hardware": "local"}, {"hardware": "2x8xH100"}, {"fill": True}, {"bucket": ""}):
+        assert not replace(able, **change).may_move, change
+    assert not replace(able, if_slow=STOP).may_move
+
+
+# -- what is shown -----------------------------------------------------------------------------
+
+
+def test_the_line_has_pace_hours_and_dollars_beside_the_planned_ones() -> None:
+    plan = planned()
+    run = apply(running(plan), *follow(plan, pace(plan, 45.0)), at=AT + HOUR_S)
+    first, second = pace_lines(run, run.paces[0])
+    assert first.startswith(
+        "Measured: 45 s a step over 40 steps (planned 32 to 43): 12.6 h (11.3 h to "
+    )
+    assert "(planned 10.1 h, $" in first
+    assert first.endswith("by the pod's report")
+    assert "2 h 30 min and $10.00 more" in second
+    assert "the run continues" in second
+    assert [name for name, _ in pace_rows(run)] == ["measured", "slow"]
+    told = pace_document(run)
+    assert told is not None
+    assert (told.doubt, told.follows, told.reported_by) == (None, CONTINUE, "pod")
+    assert pace_rows(running(plan)) == []
+    assert pace_document(running(plan)) is None
+    assert CHEAP < DEAR
+
+
+def test_a_small_plan_under_a_large_budget_is_stopped_by_its_pace_and_not_by_the_money() -> None:
+    """Finding 9 of the planner's review: a plan of cents whose hard stop came after 556 h."""
+    made = planned(STOP)
+    stops: dict[str, Any] = {"soft_stop_s": 555 * HOUR_S, "hard_stop_s": 556 * HOUR_S}
+    small: dict[str, Any] = {"hours": Interval(0.09, 0.1, 0.12), "cost_p50": Usd("0.12")}
+    phase = replace(
+        made.candidates[0].phases[0],
+        step_s=Interval(0.3, 0.36, 0.4),
+        seconds=Interval(300.0, 360.0, 400.0),
+    )
+    plan = replace(
+        made,
+        candidates=tuple(replace(c, phases=(phase,), **stops, **small) for c in made.candidates),
+    )
+    told = pace(plan, 3.6)
+    first, *more = pace_events(running(plan), plan, phase, told, AT + 600.0)
+    assert isinstance(first, ev.PaceMeasured)
+    assert first.hours == pytest.approx(1.0)
+    assert first.slow is not None
+    assert more == [ev.StopRequested("if-slow", first.slow)]
+    plain = replace(plan, spec=replace(plan.spec, if_slow=CONTINUE))
+    [only] = pace_events(running(plain), plain, phase, told, AT + 600.0)
+    assert isinstance(only, ev.PaceMeasured)
+    assert only.slow == first.slow, "by default the cost is said, and a notification sent"

@@ -1,0 +1,1239 @@
+"""The documents that commands print with ``--json``, one class each.
+
+``schema`` names a document and its version; a version stays as it is but for fields that are added.
+Keys bear their unit: ``…_usd`` is money, a decimal string; ``…_at`` an instant, RFC 3339 in UTC;
+``…_s`` a number of seconds. Text for people stands in ``message`` and ``next`` alone, beside a
+``code``. docs/json/ holds the JSON Schema that ``scripts/json_schemas.py`` makes of these classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from trmcloud.core.money import Usd
+from trmcloud.core.values import dataclass
+
+# -- parts of documents ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Something that is said about a value: ``code`` is its stable word, ``message`` a sentence for
+    people, ``facts`` what the sentence is made of, ``next`` what to do."""
+
+    code: str
+    message: str
+    facts: Mapping[str, Any]
+    next: str | None = None
+
+
+def note(code: str, message: str, /, next_step: str = "", **facts: Any) -> Note:
+    return Note(code=code, message=message, facts=facts, next=next_step or None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """A prediction: its 10th, 50th and 90th percentile, in the unit of its key."""
+
+    p10: float
+    p50: float
+    p90: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """A kill layer. ``state``: verified, armed, silent or absent."""
+
+    name: str
+    state: str
+    message: str
+    heard_at: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestCheckpoint:
+    checkpoint: str
+    val_bpb: float | None
+    sha256: str
+    reported_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataWait:
+    """The time that training waited for its data, and what was planned for it."""
+
+    waited_s: float
+    waited_usd: Usd
+    planned_s: float
+    planned_usd: Usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletedMove:
+    """A move to another machine that is over. ``saved_usd`` is null until nothing is added."""
+
+    moved_at: float
+    generation: int
+    provider: str
+    stays_usd: Usd
+    since_usd: Usd
+    saved_usd: Usd | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingMove:
+    """A move that is under way; ``lands``: whether training has been told to land for it."""
+
+    generation: int
+    provider: str
+    state: str
+    lands: bool
+    reserved_usd: Usd
+    stays_usd: Usd
+    saves_usd: Usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredPace:
+    """A machine's measured pace, and the run's time and money by it. ``doubt`` is null where it is
+    believed; ``slow`` is the cost of a slower machine, ``follows`` and ``instead`` what is done."""
+
+    generation: int
+    phase: str
+    steps: int
+    step_s: float
+    fast_s: float
+    slow_s: float
+    planned_step_s: float
+    run_s: Spread
+    run_usd: Usd
+    planned_run_s: float | None
+    planned_run_usd: Usd | None
+    steps_fit: int
+    torch: str
+    board: str
+    doubt: Note | None
+    slow: Note | None
+    follows: str | None
+    instead: Note | None
+    reported_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeHold:
+    """A network volume that a run's budget pays for. ``then``: keep, delete-fetched or delete."""
+
+    run: str
+    provider: str
+    data_centre: str
+    size_gb: float
+    per_day_usd: Usd
+    reserved_usd: Usd
+    accrued_usd: Usd
+    reserved_until_at: float
+    then: str
+    deleted_at: float | None
+    uncapped_since_at: float | None
+    uncapped_usd: Usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowBalance:
+    provider: str
+    balance_usd: Usd
+    spending_per_hour_usd: Usd
+    read_at: float
+    ends_at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Symptom:
+    """What a training's own numbers say is wrong with it."""
+
+    phase: str
+    step: int
+    code: str
+    message: str
+    next: str | None
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """The number format that a phase took; ``left``: what it could not take."""
+
+    phase: str
+    step: int
+    taken: str | None
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """Trouble of a training that was mended."""
+
+    generation: int
+    phase: str
+    step: int
+    happened_at: float
+    code: str
+    rung: str
+    changed: Mapping[str, Any]
+    times: int
+    lost_steps: int
+    lost_s: float
+    lost_usd: Usd
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAccount:
+    """One run: what it is, what it costs, what it bought. ``state`` is the word that screens show:
+    the outcome of a run that has ended. ``planned_usd`` is the plan's P50, ``accrued_usd`` rate ×
+    time, ``billed_usd`` the provider's word, null while it is unknown; ``at_most_usd`` holds until
+    every bill is final."""
+
+    run: str
+    name: str | None
+    tags: Mapping[str, str]
+    recipe: str
+    project: str
+    hardware: str
+    provider: str | None
+    state: str
+    outcome: str | None
+    live: bool
+    created_at: float
+    cap_usd: Usd
+    planned_usd: Usd
+    accrued_usd: Usd
+    billed_usd: Usd | None
+    at_most_usd: Usd
+    reserved_usd: Usd
+    per_centibpb_usd: float | None
+    drift: float | None
+    paid_s: float
+    parts_s: Mapping[str, float]
+    planned_s: float | None
+    planned_tokens_per_second: float | None
+    tokens_per_second: float | None
+    useful_fraction: float | None
+    data: DataWait
+    steps: int
+    best: BestCheckpoint | None
+    bucket: str | None
+    on_volume: bool
+    moves: tuple[CompletedMove, ...]
+    measured: MeasuredPace | None
+    volumes: tuple[VolumeHold, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus(RunAccount):
+    """One run as it stands now. ``spent_usd`` is proven; ``hard_stop_at`` is when its machine is
+    ended whatever happens."""
+
+    spent_usd: Usd
+    rate_per_hour_usd: Usd | None
+    lands_at: float | None
+    hard_stop_at: float | None
+    step: int | None
+    val_bpb: float | None
+    reported_by: str | None
+    next_usd_buys_bpb: float | None
+    next_hour_buys_bpb: float | None
+    reason: Note | None
+    waits_for: Note | None
+    waits_until_at: float | None
+    unasked: bool
+    guards: tuple[Guard, ...]
+    max_overspend_usd: Usd | None
+    balance: LowBalance | None
+    moving: PendingMove | None
+    health: tuple[Symptom, ...]
+    precision: tuple[Precision, ...]
+    recoveries: tuple[Recovery, ...]
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedPhase:
+    """``settings`` are the recipe's, by their names there."""
+
+    name: str
+    steps: int
+    tokens: int
+    flops: float
+    step_s: Spread
+    duration_s: Spread
+    parts_s: Mapping[str, float]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedMachine:
+    """One candidate of a plan. Stops count from the moment at which the machine exists."""
+
+    id: str
+    hardware: str
+    sku: str
+    gpus: int
+    nodes: int
+    provider: str
+    region: str
+    spot: bool
+    priced_at: float
+    source: str
+    rate_per_hour_usd: Usd
+    planned_rate_per_hour_usd: Usd
+    most_rate_per_hour_usd: Usd
+    disk_rate_per_hour_usd: Usd
+    volume_rate_per_hour_usd: Usd
+    storage_usd: Usd
+    cost_p10_usd: Usd
+    cost_p50_usd: Usd
+    cost_p90_usd: Usd
+    worst_case_usd: Usd
+    duration_s: Spread
+    startup_s: Spread
+    soft_stop_s: float
+    hard_stop_s: float
+    landing_s: float
+    memory_need_gb: float
+    memory_least_gb: float
+    memory_most_gb: float
+    memory_gb: float
+    fits_memory: bool
+    within_budget: bool
+    volume_gb: int
+    work_gb: int
+    phases: tuple[PlannedPhase, ...]
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanBalance:
+    """The balance that a plan's first machine is paid from, and what live runs hold of it."""
+
+    provider: str
+    balance_usd: Usd
+    held_usd: Mapping[str, Usd]
+    free_usd: Usd
+    worst_case_usd: Usd
+    missing_usd: Usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnMachine:
+    """Hardware of one's own, held against renting."""
+
+    hardware: str
+    watts: int
+    per_kwh_usd: Usd
+    per_hour_usd: Usd
+    power_usd: Usd
+    duration_s: Spread
+    rented_hardware: str | None
+    dearer_usd: Usd | None
+    sooner_s: float | None
+    worth_from_per_hour_usd: Usd | None
+    rent_per_own_hour_usd: Usd | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentFiles:
+    """What ``run`` sends of the working tree."""
+
+    files: int
+    size_bytes: int
+
+
+# -- planning --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A plan. ``fits``: whether anything can be launched; ``recommended`` and ``launchable`` are
+    ids of ``candidates``, which stand best first. ``limits`` are the plan's limits and switches as
+    notes."""
+
+    schema: ClassVar[str] = "plan/1"
+    id: str
+    created_at: float
+    expires_at: float
+    recipe: str
+    phases: tuple[str, ...]
+    command: tuple[str, ...] | None
+    data: str
+    objective: str
+    deadline_at: float | None
+    budget_usd: Usd | None
+    cap_usd: Usd | None
+    reservation_usd: Usd
+    fits: bool
+    recommended: str | None
+    hardware: str | None
+    launchable: tuple[str, ...]
+    candidates: tuple[PlannedMachine, ...]
+    offers_total: int
+    limits: tuple[Note, ...]
+    notes: tuple[Note, ...]
+    balance: PlanBalance | None = None
+    own: OwnMachine | None = None
+    sent: SentFiles | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeOffer:
+    recipe: str
+    hardware: str
+    duration_s: Spread
+    cost_p50_usd: Usd
+    cost_p90_usd: Usd
+    reached: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeOffers:
+    """What a budget buys of each recipe."""
+
+    schema: ClassVar[str] = "recipes/1"
+    recipes: tuple[RecipeOffer, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneMachine:
+    hardware: str
+    sku: str
+    provider: str
+    region: str
+    rate_per_hour_usd: Usd
+    cost_p50_usd: Usd
+    cost_p90_usd: Usd
+    duration_s: Spread
+    memory_gb: float
+    need_gb: Mapping[str, float]
+    fits_for_certain: bool
+    batch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetunePlanned:
+    """What it takes to train a Hugging Face model further."""
+
+    schema: ClassVar[str] = "finetune-plan/1"
+    model: Mapping[str, Any]
+    finetuning: Mapping[str, Any]
+    tokens: int
+    recommended: str
+    candidates: tuple[FinetuneMachine, ...]
+    too_small: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfferRow:
+    sku: str
+    gpus: int
+    provider: str
+    region: str
+    instance: str
+    rate_per_hour_usd: Usd
+    spot: bool
+    priced_at: float
+    stale: bool
+    source: str
+    vcpus: int
+    ram_gb: float
+    community: bool
+    own: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offers:
+    """Offers that plans are made from; ``gpu`` is the one that was asked about."""
+
+    schema: ClassVar[str] = "prices/1"
+    gpu: str | None
+    offers: tuple[OfferRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidePrice:
+    hardware: str
+    phase: str
+    rate_per_hour_usd: Usd
+    batch: int
+    accumulation: int
+    steps: int
+    least_s: float
+    most_s: float
+    least_usd: float
+    most_usd: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidePrices:
+    """The guides' historic prices, which no plan is made with."""
+
+    schema: ClassVar[str] = "guide-prices/1"
+    prices: tuple[GuidePrice, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceMove:
+    """``before_per_hour_usd`` is null for an offer that is new."""
+
+    sku: str
+    gpus: int
+    provider: str
+    region: str
+    instance: str
+    rate_per_hour_usd: Usd
+    before_per_hour_usd: Usd | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceMoves:
+    """What moved against the prices before. ``path``: the snapshot, null where none was written."""
+
+    schema: ClassVar[str] = "price-moves/1"
+    path: str | None
+    offers: int
+    moved: tuple[PriceMove, ...]
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSetRow:
+    name: str
+    title: str
+    layout: str
+    licence: str
+    page: str
+    address: str
+    tokens: int
+    size_bytes: int
+    shards: int
+    validation: str
+    hashes: int
+    recipes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSets:
+    schema: ClassVar[str] = "data-sets/1"
+    data_sets: tuple[DataSetRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataReady:
+    """Data that is ready on this machine."""
+
+    schema: ClassVar[str] = "data/1"
+    name: str
+    train_tokens: int
+    validation_tokens: int
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRow:
+    """One check. ``passed`` is null where nothing could be said."""
+
+    code: str
+    passed: bool | None
+    message: str
+    next: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataChecked:
+    schema: ClassVar[str] = "data-check/1"
+    source: str
+    passed: bool
+    checks: tuple[CheckRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetLine:
+    """A cap and what stands against it. ``cap_usd`` and ``remaining_usd`` are null without one."""
+
+    level: str
+    key: str
+    cap_usd: Usd | None
+    settled_usd: Usd
+    reserved_usd: Usd
+    remaining_usd: Usd | None
+    strays_usd: Usd
+    unproven_usd: Usd
+    volumes_usd: Usd
+    quarantined_usd: Usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgets:
+    """The lines that were asked for, or changed."""
+
+    schema: ClassVar[str] = "budget/1"
+    budgets: tuple[BudgetLine, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapChange:
+    changed_at: float
+    level: str
+    key: str
+    cap_usd: Usd | None
+    by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapHistory:
+    schema: ClassVar[str] = "budget-history/1"
+    changes: tuple[CapChange, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DamagedRecord:
+    seq: int
+    kind: str | None
+    run: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DamagedRun:
+    """A run whose records are damaged, and what it counts as."""
+
+    run: str
+    records_read: int
+    damaged: tuple[int, ...]
+    at_most_usd: Usd | None
+    settled_usd: Usd | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerChecked:
+    schema: ClassVar[str] = "ledger-check/1"
+    ledger: str
+    records: int
+    damaged: tuple[DamagedRecord, ...]
+    quarantined: tuple[DamagedRun, ...]
+    backup: Note | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackupRow:
+    """``trouble`` is null where the backup is whole."""
+
+    number: int
+    path: str
+    up_to_seq: int
+    made_at: float
+    trouble: Note | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backups:
+    schema: ClassVar[str] = "ledger-backups/1"
+    backups: tuple[BackupRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerRestored:
+    """``mended`` are records that were put back one by one; ``backup`` is the one that took the
+    ledger's place, null where none did."""
+
+    schema: ClassVar[str] = "ledger-restore/1"
+    mended: tuple[int, ...]
+    backup: int | None
+    up_to_seq: int | None
+    newest_known_seq: int | None
+    complete: bool
+    aside: str | None
+    forgotten_runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DamageCounted:
+    schema: ClassVar[str] = "ledger-settle/1"
+    name: str
+    cost_usd: Usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """``checks`` of this machine and its accounts; ``passed`` is null for a warning."""
+
+    schema: ClassVar[str] = "doctor/1"
+    passed: bool
+    checks: tuple[CheckRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleWritten:
+    """A diagnostic bundle of a run: a file here; nothing was sent."""
+
+    schema: ClassVar[str] = "bundle-written/1"
+    run_id: str
+    path: str
+    files: tuple[str, ...]
+    exchanges: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a command of the trainer measured, by its own names: scores, answers, speeds."""
+
+    schema: ClassVar[str] = "measured/1"
+    of: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmokeStep:
+    """One step of a smoke run; ``passed`` is null where nothing is judged."""
+
+    schema: ClassVar[str] = "smoke-step/1"
+    elapsed_s: float
+    spent_usd: Usd
+    code: str
+    passed: bool | None
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmokeEnded:
+    """``verified``: the kill layers that were seen to work for this account."""
+
+    schema: ClassVar[str] = "smoke/1"
+    provider: str
+    hardware: str
+    region: str
+    rate_per_hour_usd: Usd
+    reservation_usd: Usd
+    verified: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardStatus:
+    """The guard of this machine. ``installed``: systemd or cron; null for none."""
+
+    schema: ClassVar[str] = "guard/1"
+    installed: str | None
+    every_s: float | None
+    last_visit_at: float | None
+    machine: str | None
+    reached: tuple[str, ...]
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoticeTarget:
+    """A destination of notifications. Of its address the host alone is shown."""
+
+    name: str
+    way: str
+    where: str
+    only: tuple[str, ...]
+    on_pod: bool
+    last_told_at: float | None
+    waiting: int
+    trouble: Note | None
+    gave_up: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoticeTargets:
+    """``secret`` is that of a webhook that was just made, and is shown once."""
+
+    schema: ClassVar[str] = "notify/1"
+    destinations: tuple[NoticeTarget, ...]
+    secret: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoticesTried:
+    schema: ClassVar[str] = "notify-test/1"
+    passed: bool
+    checks: tuple[CheckRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amounts:
+    """A distribution of money over plays."""
+
+    min_usd: Usd
+    p50_usd: Usd
+    p90_usd: Usd
+    max_usd: Usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineEntry:
+    after_s: float
+    message: str
+    code: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenPlay:
+    seed: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsed:
+    """A planned run, played in a simulated world. ``launch_refused``: why a launch of it would be
+    refused."""
+
+    schema: ClassVar[str] = "rehearsal/1"
+    plan: str
+    plays: int
+    cap_usd: Usd | None
+    spent: Amounts
+    outcomes: Mapping[str, int]
+    ended_by: Mapping[str, int]
+    steps_saved: Mapping[str, float]
+    habits: Mapping[str, int]
+    plays_without_checkpoint: int | None
+    training_kept_s: Mapping[str, float]
+    over_budget_exposed_usd: float
+    exposed_s: float
+    faults_felt: Mapping[str, int]
+    violations: tuple[BrokenPlay, ...]
+    timeline: tuple[TimelineEntry, ...]
+    launch_refused: Note | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialCheck:
+    """``result``: passed, failed or unknown."""
+
+    code: str
+    result: str
+    message: str
+    next: str | None
+    details: tuple[Note, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A command that was run here for a minute. ``run_command`` is the line that rents for it."""
+
+    schema: ClassVar[str] = "trial/1"
+    code_sha256: str
+    command: tuple[str, ...]
+    tried_at: float
+    ran_for_s: float
+    passed: bool
+    checks: tuple[TrialCheck, ...]
+    run_command: str | None
+    not_contained: tuple[Note, ...]
+
+
+# -- running ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """A run that was launched, or resumed. ``existing``: the same idempotency key was used before,
+    and this is the run of that use. ``hard_stop_at`` is null before there is a machine."""
+
+    schema: ClassVar[str] = "launch/1"
+    run: str
+    name: str | None
+    tags: Mapping[str, str]
+    idempotency_key: str | None
+    existing: bool
+    plan: str
+    recipe: str
+    project: str
+    hardware: str
+    provider: str | None
+    region: str | None
+    state: str
+    outcome: str | None
+    live: bool
+    detached: bool
+    created_at: float
+    cap_usd: Usd
+    reserved_usd: Usd
+    worst_case_usd: Usd
+    spent_usd: Usd
+    rate_per_hour_usd: Usd | None
+    lands_at: float | None
+    hard_stop_at: float | None
+    hard_stop_s: float
+    reason: Note | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEvent:
+    """One event on record of a run. ``facts`` are those of its kind in the ledger."""
+
+    schema: ClassVar[str] = "event/1"
+    run: str
+    id: int
+    happened_at: float
+    kind: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnded(RunStatus):
+    """The last line about a run that was followed; it may still be live where it was left."""
+
+    schema: ClassVar[str] = "run/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statuses:
+    """Runs, the oldest first. ``damaged`` are runs whose records cannot be read; ``done`` is what
+    this command did before: pods that it ended, events that it caught up with."""
+
+    schema: ClassVar[str] = "status/1"
+    runs: tuple[RunStatus, ...]
+    damaged: tuple[DamagedRun, ...]
+    done: tuple[Note, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedFiles:
+    """Files that stand by themselves, and what they may cost."""
+
+    schema: ClassVar[str] = "export/1"
+    form: str
+    files: tuple[str, ...]
+    hardware: str | None
+    duration_s: Spread | None
+    cost_p50_usd: Usd | None
+    worst_case_usd: Usd | None
+    hard_stop_s: float | None
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """A server that answers at ``url`` from now on. ``run`` is what was named, null for the
+    newest, or all; ``token`` is what each request needs, null for none."""
+
+    schema: ClassVar[str] = "serving/1"
+    of: str
+    run: str | None
+    url: str
+    token: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    """One line of a run's training log."""
+
+    schema: ClassVar[str] = "log/1"
+    run: str
+    phase: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Login:
+    """The command that logs in to a run's pod, with the key that was made for it."""
+
+    schema: ClassVar[str] = "ssh/1"
+    run: str
+    pod: str
+    provider: str
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A checkpoint that was asked for; null fields where it was not waited for."""
+
+    schema: ClassVar[str] = "save/1"
+    run: str
+    checkpoint: str | None
+    val_bpb: float | None
+    sha256: str | None
+    size_bytes: int | None
+    place: str | None
+    safe: bool
+    kept: bool
+    reported_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """A run that was told to end, and not waited for. ``asked``: land or end."""
+
+    schema: ClassVar[str] = "stop/1"
+    run: str
+    asked: str
+    state: str
+    live: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedPod:
+    """``asked``: whether its provider took the request to end it."""
+
+    provider: str
+    pod: str
+    rate_per_hour_usd: Usd | None
+    asked: bool
+    reason: Note | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreachable:
+    provider: str
+    message: str
+    code: str = "no_list"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reaped:
+    """Pods that no live run owns, or those of a name. ``reconciled``: whether the ledger accounts
+    for all that may exist."""
+
+    schema: ClassVar[str] = "reap/1"
+    run: str | None
+    ledger: str | None
+    orphans: tuple[EndedPod, ...]
+    done: tuple[Note, ...]
+    unreachable: tuple[Unreachable, ...]
+    reconciled: bool | None
+    recorded: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeRow:
+    id: str
+    name: str
+    provider: str
+    data_centre: str
+    size_gb: float
+    per_month_usd: Usd
+    per_day_usd: Usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volumes:
+    """Network volumes of this ledger; ``deleted``: whether they were deleted just now."""
+
+    schema: ClassVar[str] = "volumes/1"
+    volumes: tuple[VolumeRow, ...]
+    deleted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsSent:
+    schema: ClassVar[str] = "metrics-sent/1"
+    run: str
+    where: str
+    lines: int
+
+
+# -- after -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateCheck:
+    code: str
+    passed: bool | None
+    blocking: bool
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateVerdict:
+    schema: ClassVar[str] = "gate/1"
+    run: str
+    phase: str
+    passed: bool
+    reported_by: str | None
+    checks: tuple[GateCheck, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    schema: ClassVar[str] = "sample/1"
+    checkpoint: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """A checkpoint on this machine's disk, every hash verified."""
+
+    schema: ClassVar[str] = "fetched/1"
+    run: str
+    checkpoint: str
+    val_bpb: float | None
+    sha256: str
+    folder: str
+    already_there: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adopted(Fetched):
+    """What an exported script trained, and what its run cost by its own account; its bill is not
+    known."""
+
+    schema: ClassVar[str] = "adopted/1"
+    recipe: str
+    hardware: str
+    outcome: str | None
+    starts: int
+    used_s: float
+    rate_per_hour_usd: Usd
+    accounted_usd: Usd
+    planned_usd: Usd
+    worst_case_usd: Usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrunedPlace:
+    """``place``: here, pod or bucket. ``drop_optimizer``: checkpoints that lose their optimizer's
+    state alone."""
+
+    place: str
+    delete: tuple[str, ...]
+    keep: tuple[str, ...]
+    drop_optimizer: tuple[str, ...]
+    freed_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruned:
+    """What of a run's checkpoints goes and stays; ``deleted``: whether it was done, or is what
+    ``-y`` would do."""
+
+    schema: ClassVar[str] = "prune/1"
+    run: str
+    deleted: bool
+    freed_bytes: int
+    places: tuple[PrunedPlace, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetVerdict:
+    """A recipe's promise, and whether this run kept it; null where that cannot be said."""
+
+    passed: bool | None
+    checkpoint: str
+    nats_per_token: float
+    bits_per_byte: float | None
+    trained_s: float
+    target_nats_per_token: float
+    target_s: float
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReported(RunAccount):
+    verdict: TargetVerdict | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reports:
+    schema: ClassVar[str] = "report/1"
+    runs: tuple[RunReported, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonthLine:
+    cap_usd: Usd | None
+    spent_usd: Usd
+    reserved_usd: Usd
+    left_usd: Usd | None
+    unproven_usd: Usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonthShare(MonthLine):
+    name: str
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpentBy:
+    until_at: float
+    spent_usd: Usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Month:
+    """A month's money; ``html`` is the page that was written."""
+
+    schema: ClassVar[str] = "month/1"
+    month: str
+    budget: MonthLine
+    account: MonthLine
+    projects: tuple[MonthShare, ...]
+    providers: tuple[MonthShare, ...]
+    kinds: tuple[MonthShare, ...]
+    runs: tuple[str, ...]
+    grown: tuple[SpentBy, ...]
+    html: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceiptWritten:
+    """A receipt. ``receipt`` is its sealed data in the receipt's own format, which ``verify``
+    reads."""
+
+    schema: ClassVar[str] = "receipt/1"
+    run: str
+    path: str
+    size_bytes: int
+    seal: str
+    final: bool
+    receipt: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyCheck:
+    """``verdict``: matches, signed, broken or open."""
+
+    code: str
+    verdict: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    schema: ClassVar[str] = "verify/1"
+    run: str
+    matches: bool
+    signed: bool
+    checks: tuple[VerifyCheck, ...]
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A command that failed: ``code`` is a stable word, ``next`` what to do."""
+
+    schema: ClassVar[str] = "error/1"
+    code: str
+    exit_code: int
+    message: str
+    next: str | None
+
+
+def all_documents() -> dict[str, type[Any]]:
+    """Return every document by its ``schema``, in the order of this file."""
+    found = {}
+    for kind in globals().values():
+        if isinstance(kind, type) and isinstance(name := vars(kind).get("schema"), str):
+            found[name] = kind
+    return found
+
+
+STREAMS = ("event/1", "log/1", "smoke-step/1")
+"""Documents that are lines of a stream, beside the one that the command is about."""

@@ -1,0 +1,540 @@
+"""Runs, plans, budgets and volumes as the documents of ``--json``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trmcloud.app.checkpoints.fetching import FetchedCheckpoint
+from trmcloud.app.context import Context, is_unasked
+from trmcloud.app.ending import NamedPodEnds
+from trmcloud.app.kill_layers import guards_of
+from trmcloud.app.run_facts import gains_of, report_run, spending
+from trmcloud.app.run_queries import (
+    boot_trouble,
+    bucket_trouble,
+    data_progress_text,
+    link_trouble,
+    mark_reported,
+    waits_for,
+)
+from trmcloud.app.trainings import TargetResult, find_symptoms, formats_of, recoveries_of
+from trmcloud.cli import documents as doc
+from trmcloud.cli.documents import note
+from trmcloud.cli.views.health import advice_of, evidence_text, remedy_text, trouble_text
+from trmcloud.cli.views.json_output import facts_in
+from trmcloud.cli.views.reasons import did_line, sentence
+from trmcloud.core.contract.gate import Verdict
+from trmcloud.core.control.budget import LedgerState, Line
+from trmcloud.core.control.events import BalanceLow, Record
+from trmcloud.core.control.ledger_facts import Hold, Quarantine, due_volumes, holds
+from trmcloud.core.control.observation import POD
+from trmcloud.core.control.reason import Reason
+from trmcloud.core.control.report import MonthReport, RunReport, Share
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.money import Usd
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def reason_note(reason: Reason | None) -> doc.Note | None:
+    if reason is None:
+        return None
+    facts = facts_in(reason.facts)
+    if reason.more is not None and (more := reason_note(reason.more)) is not None:
+        facts["because"] = {"code": more.code, "facts": dict(more.facts)}
+    return note(reason.kind.value, sentence(reason), **facts)
+
+
+def state_of(run: RunState) -> str:
+    """Return the word that screens show: the outcome of a run that has ended, else its state."""
+    return run.outcome.value if run.outcome is not None else run.state.value
+
+
+def _account(context: Context, run: RunState, report: RunReport) -> dict[str, Any]:
+    chosen, best = run.chosen, report.best
+    provider = run.generation.provider if run.generation is not None else None
+    provider = provider or (chosen.provider if chosen is not None else None)
+    planned_h = report.planned_hours
+    return {
+        "run": run.run_id,
+        "name": run.name or None,
+        "tags": dict(run.tags),
+        "recipe": report.recipe,
+        "project": run.project,
+        "hardware": report.hardware,
+        "provider": provider,
+        "state": state_of(run),
+        "outcome": report.outcome,
+        "live": run.live,
+        "created_at": report.created_at,
+        "cap_usd": report.budget,
+        "planned_usd": report.planned,
+        "accrued_usd": report.accrued,
+        "billed_usd": report.billed,
+        "at_most_usd": report.at_most,
+        "reserved_usd": report.reserved,
+        "per_centibpb_usd": report.usd_per_centibpb,
+        "drift": report.drift,
+        "paid_s": report.paid_s,
+        "parts_s": dict(report.seconds),
+        "planned_s": None if planned_h is None else planned_h * 3600.0,
+        "planned_tokens_per_second": report.planned_tokens_per_s,
+        "tokens_per_second": report.tokens_per_s,
+        "useful_fraction": report.useful_fraction,
+        "data": doc.DataWait(
+            waited_s=report.seconds.get("data", 0.0),
+            waited_usd=report.data_usd,
+            planned_s=report.planned_data_s,
+            planned_usd=report.planned_data_usd,
+        ),
+        "steps": report.steps_done,
+        "best": None
+        if best is None
+        else doc.BestCheckpoint(
+            checkpoint=best.label,
+            val_bpb=best.val_bpb,
+            sha256=best.sha256,
+            reported_by=None if report.here else POD,
+        ),
+        "bucket": report.bucket or None,
+        "on_volume": report.on_volume,
+        "moves": tuple(
+            doc.CompletedMove(
+                moved_at=move.at,
+                generation=move.generation,
+                provider=move.provider,
+                stays_usd=move.stays,
+                since_usd=move.since,
+                saved_usd=move.saved if move.ended else None,
+            )
+            for move in report.moves
+        ),
+        "measured": pace_document(run),
+        "volumes": volume_holds(context.ledger.read(), context.wall(), run.run_id),
+    }
+
+
+def pace_document(run: RunState) -> doc.MeasuredPace | None:
+    """The newest measurement, and what followed."""
+    if not run.paces:
+        return None
+    pace = run.paces[-1]
+    candidate = run.candidate(run.generations[pace.generation - 1].candidate_id)
+    hours = (pace.least_hours, pace.hours, pace.most_hours)
+    p10, p50, p90 = (each * 3600.0 for each in hours)
+    return doc.MeasuredPace(
+        generation=pace.generation,
+        phase=pace.phase,
+        steps=pace.steps,
+        step_s=pace.step_s,
+        fast_s=pace.fast_s,
+        slow_s=pace.slow_s,
+        planned_step_s=pace.planned_s,
+        run_s=doc.Spread(p10=p10, p50=p50, p90=p90),
+        run_usd=pace.usd,
+        planned_run_s=candidate.hours.p50 * 3600.0 if candidate is not None else None,
+        planned_run_usd=candidate.cost_p50 if candidate is not None else None,
+        steps_fit=pace.steps_fit,
+        torch=pace.torch,
+        board=pace.board,
+        doubt=reason_note(pace.doubt),
+        slow=reason_note(pace.slow),
+        follows=pace.follows or None,
+        instead=reason_note(pace.instead),
+        reported_by=mark_reported(run, pace).source,
+    )
+
+
+def run_reported(
+    context: Context, run: RunState, report: RunReport, verdict: TargetResult | None
+) -> doc.RunReported:
+    made = None
+    if verdict is not None:
+        why = [note("not_reached", text) for text in verdict.target.why_not]
+        why += [note("not_comparable", verdict.other)] if verdict.other else []
+        made = doc.TargetVerdict(
+            passed=verdict.passed,
+            checkpoint=verdict.label,
+            nats_per_token=verdict.nats,
+            bits_per_byte=verdict.bits_per_byte,
+            trained_s=verdict.hours * 3600.0,
+            target_nats_per_token=verdict.target.nats,
+            target_s=verdict.target.hours * 3600.0,
+            notes=tuple(why),
+        )
+    return doc.RunReported(**_account(context, run, report), verdict=made)
+
+
+def run_status(context: Context, run: RunState) -> doc.RunStatus:
+    return doc.RunStatus(**_status(context, run))
+
+
+def run_ended(context: Context, run: RunState) -> doc.RunEnded:
+    return doc.RunEnded(**_status(context, run))
+
+
+def status_document(context: Context, runs: Sequence[RunState], did: Sequence[Any]) -> doc.Statuses:
+    return doc.Statuses(
+        runs=tuple(run_status(context, run) for run in runs),
+        damaged=tuple(map(damaged_run, context.ledger.read().quarantined.values())),
+        done=tuple(map(done_note, did)),
+    )
+
+
+def _status(context: Context, run: RunState) -> dict[str, Any]:
+    guards, spent = guards_of(context, run), spending(context, run)
+    beat, generation = guards.beat, run.generation
+    rented = generation if run.live and generation is not None and generation.open else None
+    waiting = waits_for(context, run)
+    usd, hour = gains_of(run, beat) if beat is not None else (None, None)
+    low = _low_balance(context, run)
+    account = _account(context, run, report_run(context, run))
+    return {
+        **account,
+        "at_most_usd": spent.at_most,
+        "spent_usd": spent.proven,
+        "rate_per_hour_usd": (rented.billed_rate or rented.rate) if rented is not None else None,
+        "lands_at": rented.soft_stop_at if rented is not None else None,
+        "hard_stop_at": rented.hard_stop_at if rented is not None else None,
+        "step": beat.step if beat is not None else None,
+        "val_bpb": beat.val_bpb if beat is not None else None,
+        "reported_by": mark_reported(run, beat).source if beat is not None else None,
+        "next_usd_buys_bpb": usd,
+        "next_hour_buys_bpb": hour,
+        "reason": reason_note(run.reason),
+        "waits_for": reason_note(waiting.what) if waiting is not None else None,
+        "waits_until_at": waiting.until_at if waiting is not None else None,
+        "unasked": run.live and is_unasked(context, run),
+        "guards": tuple(
+            doc.Guard(name=x.name, state=x.state, message=x.detail, heard_at=x.heard_at)
+            for x in guards.layers
+        ),
+        "max_overspend_usd": guards.overshoot.amount if run.live else None,
+        "balance": None
+        if low is None
+        else doc.LowBalance(
+            provider=low.provider,
+            balance_usd=low.balance,
+            spending_per_hour_usd=low.spending,
+            read_at=low.read_at,
+            ends_at=low.ends_at,
+        ),
+        "moving": pending_move(run),
+        "health": _health(context, run),
+        "precision": precision_of(context, run),
+        "recoveries": _recoveries(context, run),
+        "notes": _notes(context, run),
+    }
+
+
+def _notes(context: Context, run: RunState) -> tuple[doc.Note, ...]:
+    """What stands in a run's way, and what its machine says of itself."""
+    said: list[doc.Note | None] = []
+    if (link := link_trouble(context, run)) is not None:
+        said.append(note("link", str(link), link.next_step))
+    for code, text in (
+        ("boot", boot_trouble(context, run)),
+        ("bucket", bucket_trouble(context, run)),
+        ("data", data_progress_text(context, run)),
+    ):
+        said.append(note(code, text) if text else None)
+    board = run.generation.board if run.generation is not None else None
+    said.append(reason_note(board))
+    if run.stop is not None and run.live:
+        said.append(note("end" if run.stop.at_once else "land", sentence(run.stop.reason)))
+    for label, why in context.files.damaged(run.run_id):
+        said.append(note("damaged_checkpoint", why, checkpoint=label))
+    return tuple(each for each in said if each is not None)
+
+
+def _low_balance(context: Context, run: RunState) -> BalanceLow | None:
+    """Return the warning on record of the balance that a live run's machine is paid from."""
+    generation = run.generation
+    if not run.live or generation is None or not generation.open:
+        return None
+    return context.ledger.read().low_balances.get(generation.provider)
+
+
+def pending_move(run: RunState) -> doc.PendingMove | None:
+    move = run.move
+    if move is None or not move.number:
+        return None
+    mine = run.generation
+    return doc.PendingMove(
+        generation=move.number,
+        provider=run.generations[move.number - 1].provider,
+        state=move.state.value,
+        lands=mine is not None and mine.hands_over,
+        reserved_usd=move.started.amount,
+        stays_usd=move.started.stays,
+        saves_usd=move.started.saves,
+    )
+
+
+def _health(context: Context, run: RunState) -> tuple[doc.Symptom, ...]:
+    return tuple(
+        doc.Symptom(
+            phase=phase,
+            step=finding.step,
+            code=finding.rule.value,
+            message=evidence_text(finding),
+            next=advice_of(finding, run) or None,
+            facts=facts_in(finding.facts),
+        )
+        for phase, found in find_symptoms(context, run).items()
+        for finding in found
+    )
+
+
+def precision_of(context: Context, run: RunState) -> tuple[doc.Precision, ...]:
+    return tuple(
+        doc.Precision(
+            phase=each.phase,
+            step=each.step,
+            taken=each.taken or None,
+            notes=(
+                *((note("taken", each.why),) if each.why else ()),
+                *(note("left", why, what=what) for what, why in each.left),
+            ),
+        )
+        for each in formats_of(context, run)
+    )
+
+
+def _recoveries(context: Context, run: RunState) -> tuple[doc.Recovery, ...]:
+    return tuple(
+        doc.Recovery(
+            generation=each.generation,
+            phase=each.phase,
+            step=each.recovery.step,
+            happened_at=each.recovery.at,
+            code=each.recovery.what,
+            rung=each.recovery.rung,
+            changed=dict(each.recovery.changed),
+            times=each.recovery.times,
+            lost_steps=each.recovery.lost_steps,
+            lost_s=each.recovery.lost_s,
+            lost_usd=each.lost,
+            message=f"{trouble_text(each)}; {remedy_text(each)}",
+        )
+        for each in recoveries_of(context, run)
+    )
+
+
+def launched(
+    context: Context, run: RunState, *, detached: bool, existing: bool = False
+) -> doc.Launched:
+    generation, chosen = run.generation, run.chosen
+    rented = generation if run.live and generation is not None and generation.open else None
+    worst = chosen if chosen is not None else run.plan.recommended
+    return doc.Launched(
+        run=run.run_id,
+        name=run.name or None,
+        tags=dict(run.tags),
+        idempotency_key=run.key or None,
+        existing=existing,
+        plan=run.plan.id,
+        recipe=run.spec.recipe,
+        project=run.project,
+        hardware=chosen.hardware if chosen is not None else "?",
+        provider=generation.provider if generation is not None else None,
+        region=chosen.region if chosen is not None else None,
+        state=state_of(run),
+        outcome=run.outcome.value if run.outcome is not None else None,
+        live=run.live,
+        detached=detached,
+        created_at=run.created_at,
+        cap_usd=run.cap,
+        reserved_usd=run.reserved,
+        worst_case_usd=worst.worst_case if worst is not None else run.cap,
+        spent_usd=spending(context, run).proven,
+        rate_per_hour_usd=(rented.billed_rate or rented.rate) if rented is not None else None,
+        lands_at=rented.soft_stop_at if rented is not None else None,
+        hard_stop_at=rented.hard_stop_at if rented is not None else None,
+        hard_stop_s=worst.hard_stop_s if worst is not None else 0.0,
+        reason=reason_note(run.reason),
+    )
+
+
+_HEAVY = ("plan", "candidate", "verdict", "metrics")
+"""Fields of events that are documents of their own."""
+
+
+def run_event(record: Record) -> doc.RunEvent:
+    facts = facts_in(record.event)
+    for name in _HEAVY:
+        held = facts.get(name)
+        if isinstance(held, dict):
+            facts[name] = {"id": held.get("id", "")}
+    return doc.RunEvent(
+        run=record.run_id,
+        id=record.seq,
+        happened_at=record.at,
+        kind=type(record.event).__name__,
+        facts=facts,
+    )
+
+
+def damaged_run(hurt: Quarantine) -> doc.DamagedRun:
+    return doc.DamagedRun(
+        run=hurt.run_id,
+        records_read=hurt.read,
+        damaged=tuple(hurt.lost),
+        at_most_usd=hurt.most,
+        settled_usd=hurt.settled,
+    )
+
+
+def done_note(did: Any) -> doc.Note:
+    """What a command found and did before its own work."""
+    if isinstance(did, str):
+        return note("done", did)
+    reason = reason_note(did.orphan.reason)
+    because = {"reason": reason.code} if reason is not None else {}
+    pod = did.orphan.pod.name
+    return note("ended_pod", did_line(did), provider=did.provider, pod=pod, **because)
+
+
+def named_ends(ended: NamedPodEnds, *, run: str = "", ledger: str = "") -> doc.Reaped:
+    """Pods that were ended by their names, or would be."""
+    why = {(provider, name): said for provider, name, said in ended.failed}
+    asked = set(ended.asked)
+    rates = {(each.provider, each.pod.name): each.pod.rate for each in ended.listed.pods}
+    rows = []
+    for provider, name in dict.fromkeys((*rates, *ended.asked, *why)):
+        said = why.get((provider, name))
+        rows.append(
+            doc.EndedPod(
+                provider=provider,
+                pod=name,
+                rate_per_hour_usd=rates.get((provider, name)),
+                asked=(provider, name) in asked,
+                reason=note("not_ended", said) if said else None,
+            )
+        )
+    return doc.Reaped(
+        run=run or None,
+        ledger=ledger or None,
+        orphans=tuple(rows),
+        done=(),
+        unreachable=unreachable(ended.listed.unreachable),
+        reconciled=None,
+        recorded=ended.recorded,
+    )
+
+
+def unreachable(rows: Sequence[tuple[str, str]]) -> tuple[doc.Unreachable, ...]:
+    return tuple(doc.Unreachable(provider=provider, message=why) for provider, why in rows)
+
+
+def verdict_document(run: RunState, verdict: Verdict) -> doc.GateVerdict:
+    return doc.GateVerdict(
+        run=run.run_id,
+        phase=verdict.phase,
+        passed=verdict.passed,
+        reported_by=mark_reported(run, verdict).source,
+        checks=tuple(
+            doc.GateCheck(
+                code=check.name, passed=check.passed, blocking=check.blocking, message=check.detail
+            )
+            for check in verdict.checks
+        ),
+    )
+
+
+def fetched_fields(fetched: FetchedCheckpoint) -> dict[str, Any]:
+    """The fields of a checkpoint that was copied here."""
+    manifest = fetched.manifest
+    return {
+        "run": manifest.run_id,
+        "checkpoint": manifest.label,
+        "val_bpb": manifest.val_bpb,
+        "sha256": manifest.sha256,
+        "folder": str(fetched.folder),
+        "already_there": fetched.already_there,
+    }
+
+
+# -- money -----------------------------------------------------------------------------------------
+
+
+def volume_holds(ledger: LedgerState, now: float, run_id: str = "") -> tuple[doc.VolumeHold, ...]:
+    """The network volumes of a run, or of all runs."""
+    ended = {(over.provider, over.place): over for over in due_volumes(ledger, now)}
+    return tuple(
+        _hold(hold, ended.get((hold.provider, hold.place)), now)
+        for hold in holds(ledger)
+        if run_id in ("", hold.run_id)
+    )
+
+
+def _hold(hold: Hold, over: Any, now: float) -> doc.VolumeHold:
+    return doc.VolumeHold(
+        run=hold.run_id,
+        provider=hold.provider,
+        data_centre=hold.place,
+        size_gb=hold.size_gb,
+        per_day_usd=hold.per_day,
+        reserved_usd=hold.amount,
+        accrued_usd=hold.accrued(now),
+        reserved_until_at=hold.until,
+        then=hold.then,
+        deleted_at=hold.deleted_at,
+        uncapped_since_at=over.since if over is not None else None,
+        uncapped_usd=over.beyond(now) if over is not None else Usd(0),
+    )
+
+
+def budget_lines(lines: Sequence[Line]) -> doc.Budgets:
+    return doc.Budgets(
+        budgets=tuple(
+            doc.BudgetLine(
+                level=line.level,
+                key=line.key,
+                cap_usd=line.cap,
+                settled_usd=line.settled,
+                reserved_usd=line.reserved,
+                remaining_usd=line.remaining,
+                strays_usd=line.strays,
+                unproven_usd=line.unproven,
+                volumes_usd=line.volumes,
+                quarantined_usd=line.quarantined,
+            )
+            for line in lines
+        )
+    )
+
+
+def month_document(report: MonthReport, html: str) -> doc.Month:
+    def line(budget: Line) -> dict[str, Any]:
+        return {
+            "cap_usd": budget.cap,
+            "spent_usd": budget.settled,
+            "reserved_usd": budget.reserved,
+            "left_usd": budget.remaining,
+            "unproven_usd": budget.unproven,
+        }
+
+    def share(row: Share) -> doc.MonthShare:
+        return doc.MonthShare(
+            name=row.name,
+            runs=row.runs,
+            cap_usd=row.cap,
+            spent_usd=row.spent,
+            reserved_usd=row.reserved,
+            left_usd=row.left,
+            unproven_usd=row.at_most,
+        )
+
+    return doc.Month(
+        month=report.month,
+        budget=doc.MonthLine(**line(report.line)),
+        account=doc.MonthLine(**line(report.account)),
+        projects=tuple(map(share, report.projects)),
+        providers=tuple(map(share, report.providers)),
+        kinds=tuple(map(share, report.kinds)),
+        runs=tuple(report.runs),
+        grown=tuple(doc.SpentBy(until_at=at, spent_usd=spent) for at, spent in report.grown),
+        html=html or None,
+    )
