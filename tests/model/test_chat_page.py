@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, cast
+from typing import Any, Callable
 
 import pytest
 
@@ -88,12 +88,8 @@ def test_a_conversation_by_the_keyboard_alone(browser: Browser, client: Client) 
 def test_an_answer_is_stopped_and_its_place_given_to_others(
     browser: Browser, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-<<<<<<< HEAD
-    free, real = threading.Event(), cast(Any, loaded.model.decode)
-=======
     free = threading.Event()
     real: Any = loaded.model.decode
->>>>>>> main
 
     def decode(*arguments: Any) -> Any:
         free.wait(0.02)

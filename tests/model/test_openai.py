@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, cast
+from typing import Any, Callable
 
 import pytest
 from hypothesis import given
@@ -425,12 +425,8 @@ def test_beyond_loopback_the_token_is_the_api_key(loaded: LoadedModel) -> None:
 def test_choices_that_the_queue_has_no_room_for_take_no_place(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-<<<<<<< HEAD
-    free, real = threading.Event(), cast(Any, loaded.model.decode)
-=======
     free = threading.Event()
     real: Any = loaded.model.decode
->>>>>>> main
 
     def decode(*arguments: Any) -> Any:
         free.wait(0.02)
