@@ -9,6 +9,7 @@ from typing import Callable
 
 from model.families.registry import provide_families
 from trmcloud.core.errors import MissingExtra, TrmcloudError
+from trmcloud.io.installation import install_command
 
 #: Packages of the ``train`` extra, by the name they are imported under.
 _TRAIN_PACKAGES = frozenset(
@@ -32,10 +33,10 @@ def run_command(command: Callable[[], None]) -> int:
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in _SERVE_PACKAGES:
-            return _say(MissingExtra("serving a checkpoint", "serve"))
+            return _say(MissingExtra("serving a checkpoint", "serve", install_command("serve")))
         if package not in _TRAIN_PACKAGES:
             raise
-        return _say(MissingExtra("the trainer", "train"))
+        return _say(MissingExtra("the trainer", "train", install_command("train")))
     except BrokenPipeError:
         return 1
     except KeyboardInterrupt:

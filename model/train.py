@@ -304,7 +304,7 @@ def _outcome_of(error: BaseException) -> tuple[str, str]:
         return "bad_checkpoint", text
     if isinstance(error, (TrmcloudError, ModuleNotFoundError)):
         if isinstance(error, ModuleNotFoundError):
-            text = str(MissingExtra(f"the trainer ({error.name})", "train"))
+            text = str(MissingExtra(f"the trainer ({error.name})", "train", ""))
         return "bad_config", text
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return "disk_full", text

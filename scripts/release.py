@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def main() -> None:
         try_out(built, version)
     print(f"\n{notes.strip()}\n")
     if version:
-        print(f"{version} is ready. To publish it: git push origin v{version} && {BIN}/uv publish")
+        print(f"{version} is ready. git push origin v{version}: the release workflow drafts it")
     else:
         print("A rehearsal: no tag names this commit. To release it: CHANGELOG.md, commit, git tag")
 
@@ -114,7 +115,9 @@ def try_out(built: Path, version: str) -> None:
         pins = Path(folder, "pins")
         pins.write_text(pinned(ROOT / "constraints.txt"))
         call(BIN / "uv", "venv", "-q", "--python", sys.executable, python.parents[1])
+        began = time.monotonic()
         call(BIN / "uv", "pip", "install", "-q", "--python", python, "-c", pins, built)
+        check_core(python.parents[1], built, time.monotonic() - began)
         alone = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8"}
 
         def run(*words: str) -> str:
@@ -135,6 +138,9 @@ def try_out(built: Path, version: str) -> None:
             raise SystemExit(f"error: {built.name} says that it is {said}, of {version or name}")
         run("--help")
         run("plan", "--budget", "1000")
+        run("status")
+        run("prices", "list")
+        run("budget", "show")
         run("export", "8xA100", "--phase", "fast", "--output", "train.sh")
         call("bash", "-n", home / "train.sh")
         run("export", "all", "--as", "sky", "--output", "tasks")
@@ -143,6 +149,26 @@ def try_out(built: Path, version: str) -> None:
         run("fetch-best", "--into", "best")
         if not list((home / "best").glob("*.safetensors")):
             raise SystemExit(f"error: {built.name}: no weights came home")
+
+
+MOST_PACKAGES, MOST_CORE_MB = 15, 25
+
+
+def check_core(environment: Path, built: Path, seconds: float) -> None:
+    """Hold what an installation without extras brings to its limits: packages, trmcloud among
+    them, and their files' bytes; the bytecode that Python makes of them is not counted."""
+    (site,) = environment.glob("lib/python*/site-packages")
+    packages = sorted(path.name.split("-")[0] for path in site.glob("*.dist-info"))
+    size = sum(
+        path.stat().st_size for path in site.rglob("*") if path.is_file() and path.suffix != ".pyc"
+    )
+    told = f"{len(packages)} packages, {size / 1e6:.1f} MB, {seconds:.1f} s"
+    if len(packages) > MOST_PACKAGES or size > MOST_CORE_MB * 1_000_000:
+        raise SystemExit(
+            f"error: {built.name} without extras: {told}; at most {MOST_PACKAGES} packages and "
+            f"{MOST_CORE_MB} MB\n  {', '.join(packages)}"
+        )
+    print(f"✔ {built.suffix[1:]}: without extras {told}")
 
 
 def lend(python: Path) -> None:

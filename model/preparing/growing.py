@@ -31,6 +31,7 @@ from model.preparing.whole import check_ids, check_size
 from trmcloud.core.catalog.datasets import GPT2_BPE_SHA256, GPT2_BPE_URL, is_address
 from trmcloud.core.errors import DataError, MissingExtra, TrmcloudError
 from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
+from trmcloud.io.installation import install_command
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -190,4 +191,4 @@ def _need_packages(corpus: Corpus) -> None:
     try:
         import pyarrow.parquet  # noqa: F401
     except ModuleNotFoundError:
-        raise MissingExtra("reading parquet", "data") from None
+        raise MissingExtra("reading parquet", "data", install_command("data")) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import importlib.util
 import threading
 import time
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from trmcloud.core.errors import (
     NotSupported,
     ProviderError,
 )
+from trmcloud.io.installation import install_command
 from trmcloud.pod.storage.presigned import Objects, StoreError
 from trmcloud.ports.bucket import BucketCheckpoints
 
@@ -184,10 +186,13 @@ def test_without_credentials_it_says_which(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "boto3" else find(name)
+    )
     with pytest.raises(MissingExtra, match="'s3' extra") as told:
         S3Bucket(Place(BUCKET)).check()
-    assert told.value.next_step == "pip install 'trmcloud[s3]'"
+    assert told.value.next_step == install_command("s3")
 
 
 def test_a_store_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

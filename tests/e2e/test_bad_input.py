@@ -251,7 +251,8 @@ def test_torch_missing(user: User) -> None:
     user.environment["PYTHONPATH"] = f"{hide}:{ROOT}"
     for arguments in ((*LAUNCH, "--budget", "1"), ("eval",)):
         err = user.refused(*arguments, code=6)
-        assert "pip install 'trmcloud[train]'" in err
+        assert "install" in err
+        assert "[train]'" in err
     text = user.folder / "text.txt"
     text.write_text("to be or not to be\n" * 99)
     rented = ("launch", "8xA100", "--data", str(text), "--budget", "50", "-y")

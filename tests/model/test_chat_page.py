@@ -163,6 +163,11 @@ def test_axe_finds_nothing(browser: Browser, client: Client, width: int, dark: b
     page.run("document.getElementById('text').focus()")
     page.press("Enter")
     page.until(f"{IDLE} && {LAST} && {LAST}.textContent")
+    covered = page.run(
+        "document.querySelector('.turn:last-child').getBoundingClientRect().bottom"
+        " - document.querySelector('footer').getBoundingClientRect().top"
+    )
+    assert covered <= 0, "the end of an answer is seen"
     page.run("document.querySelector('details').open = true")
     assert page.run("document.documentElement.scrollWidth") <= width, "nothing sticks out"
     assert judged(page) == []

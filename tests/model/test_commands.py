@@ -18,6 +18,7 @@ from model.machine.telemetry import peak_flops
 from model.training.load import load_model
 from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra
+from trmcloud.io.installation import install_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -166,7 +167,7 @@ def test_a_missing_package_is_named_with_its_command(
 
     assert command.run_command(needs_torch) == MissingExtra.exit_code
     told = json.loads(capsys.readouterr().err.splitlines()[-1])
-    assert told["next_step"] == "pip install 'trmcloud[train]'"
+    assert told["next_step"] == install_command("train")
 
 
 @pytest.mark.parametrize("name", ["prepare", "sample", "score", "train"])

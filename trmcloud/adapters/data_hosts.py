@@ -23,6 +23,7 @@ from trmcloud.core.catalog import datasets
 from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, DataSet, parse_hosts, rehosted
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import DataError, MissingExtra
+from trmcloud.io.installation import install_command
 from trmcloud.io.requests import send
 
 _TIMEOUT_S = 20.0
@@ -266,7 +267,7 @@ def _columns(column: str, file: _RemoteFile, size: int) -> str:
         import pyarrow
         import pyarrow.parquet as parquet
     except ModuleNotFoundError:
-        raise MissingExtra("looking into parquet", "data") from None
+        raise MissingExtra("looking into parquet", "data", install_command("data")) from None
     try:
         schema = parquet.read_schema(_Ranges(file, size))
     except pyarrow.ArrowException as error:

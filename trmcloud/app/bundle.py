@@ -200,7 +200,7 @@ def _readme(run: RunState, files: Mapping[str, str], exchanges: int) -> str:
         for name, text in files.items()
     ]
     return "\n".join([
-        f"Diagnostic bundle of trmcloud run {run.run_id}, version {VERSION}",
+        f"Diagnostic bundle of run {run.run_id}, made by trmcloud; format {VERSION}",
         "",
         "All files are text. Read them before you send them to anybody.",
         "",

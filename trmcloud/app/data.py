@@ -27,6 +27,7 @@ from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import KEY_CHARS, DataSource, growing_key
 from trmcloud.io.files import write_atomic
 from trmcloud.io.hashing import file_sha256
+from trmcloud.io.installation import install_command
 
 # Names of data: a data set's name, an address, or a path of this machine.
 
@@ -147,18 +148,18 @@ def _shard(folder: Path, record: ShardRecord, width: int) -> CheckedFile:
 
 STDLIB_SOURCE = "python-stdlib"
 _FOR_DATA = ("numpy", "pyarrow", "tokenizers")
-_FOR_TRAINING = ("torch", "numpy", "pyarrow", "safetensors", "tokenizers")
+FOR_TRAINING = ("torch", "numpy", "pyarrow", "safetensors", "tokenizers")
 _SHARDS = ("parquet", "gpt2")
 
 Progress = Callable[[str, int, int], None]
 
 
-def need_training_extra() -> None:
+def need_training_extra(purpose: str = "training on this machine") -> None:
     """
     Raises:
         MissingExtra: something of the ``train`` extra is not installed.
     """
-    _need(_FOR_TRAINING, "training on this machine", "train")
+    _need(FOR_TRAINING, purpose, "train")
 
 
 def need_data_extra() -> None:
@@ -172,7 +173,7 @@ def need_data_extra() -> None:
 
 def _need(names: Sequence[str], purpose: str, extra: str) -> None:
     if any(importlib.util.find_spec(name) is None for name in names):
-        raise MissingExtra(purpose, extra)
+        raise MissingExtra(purpose, extra, install_command(extra))
 
 
 def prepare_data(

@@ -18,6 +18,7 @@ from trmcloud.core.catalog.providers import TRAITS, direct
 from trmcloud.core.control.balance import Funds
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
+from trmcloud.io.installation import install_command
 
 _LOW_DISK_BYTES = 5 << 30
 _WEEK_DAYS = 7
@@ -155,7 +156,7 @@ def _extra(extra: str, package: str, purpose: str) -> Finding:
     try:
         version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        fix = f"pip install 'trmcloud[{extra}]'"
+        fix = install_command(extra)
         return Finding(package, "warn", f"not installed: needed for {purpose}", fix)
     return Finding(package, "ok", version)
 

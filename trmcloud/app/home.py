@@ -59,7 +59,7 @@ def bundle_root() -> Path:
     raise NotFoundError(
         "the recipes that belong to trmcloud are missing",
         where=str(_PACKAGE),
-        next_step="pip install --force-reinstall trmcloud",
+        next_step="install it again, from a whole clone or wheel",
     )
 
 

@@ -52,6 +52,7 @@ from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import IGNORE, DataSource, RunSpec
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
+from trmcloud.io.installation import update_command
 from trmcloud.options import LaunchRequest, spec_of
 from trmcloud.ports.machine import ENV_TEST_SETTINGS, PlanInputs
 
@@ -280,7 +281,7 @@ def load_plan(home: Path, plan_id: str, now: float) -> Plan:
         raise UsageError(
             f"plan {plan_id} was written by a newer version of trmcloud",
             where=str(path),
-            next_step="pip install --upgrade trmcloud, or make another: trmcloud plan",
+            next_step=f"{update_command()}, or make another: trmcloud plan",
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is damaged"

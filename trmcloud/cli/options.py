@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trmcloud.core.errors import MissingExtra
+from trmcloud.io.installation import install_command
 
 if TYPE_CHECKING:
     from trmcloud.options import Option
@@ -55,13 +56,13 @@ def warn_if_exposed(host: str, risk: str) -> None:
         print(told, file=sys.stderr, flush=True)
 
 
-def require_packages(names: Sequence[str], purpose: str, extra: str) -> None:
+def require_packages(names: Sequence[str], purpose: str, *extras: str) -> None:
     """
     Raises:
         MissingExtra: one of the packages is not installed.
     """
     if any(importlib.util.find_spec(name) is None for name in names):
-        raise MissingExtra(purpose, extra)
+        raise MissingExtra(purpose, ",".join(extras), install_command(*extras))
 
 
 _Command = Callable[..., None]

@@ -89,10 +89,9 @@ class DoesNotFit(TrmcloudError):
 class MissingExtra(TrmcloudError):
     exit_code = 6
 
-    def __init__(self, needs: str, extra: str) -> None:
+    def __init__(self, needs: str, extra: str, next_step: str) -> None:
         super().__init__(
-            f"{needs} needs the '{extra}' extra, which is not installed",
-            next_step=f"pip install 'trmcloud[{extra}]'",
+            f"{needs} needs the '{extra}' extra, which is not installed", next_step=next_step
         )
 
 

@@ -226,7 +226,7 @@ def test_after_three_days_it_is_given_up_and_said_so(rig: Rig) -> None:
 
 def test_one_that_cannot_be_told_here_waits_too(rig: Rig) -> None:
     def sender(destination: Destination) -> Send:
-        raise MissingExtra("telling by ntfy", "notify")
+        raise MissingExtra("notifying by ntfy", "notify", "install it")
 
     teller = rig.teller(PHONE, sender=sender)
     teller.derive()

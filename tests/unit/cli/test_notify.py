@@ -17,6 +17,7 @@ from trmcloud.cli.main import main
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.contract.notices import Notice, NoticeKind, headers_of
 from trmcloud.core.errors import NotifyError
+from trmcloud.io.installation import install_command
 
 Run = Callable[..., tuple[int, str, str]]
 EVIL = "\x1b[31m<b>\nowned"
@@ -146,7 +147,7 @@ def test_without_the_extra_a_webhook_still_works(
     assert run("add", "webhook", receiver.url)[0] == 0
     code, _, err = run("add", "ntfy", "ntfy://topic")
     assert code == 6
-    assert "pip install 'trmcloud[notify]'" in err
+    assert install_command("notify") in err
 
 
 # -- words -----------------------------------------------------------------------------------------

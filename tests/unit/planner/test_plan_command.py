@@ -13,6 +13,7 @@ from trmcloud.cli.commands import plan as plan_command
 from trmcloud.cli.views import plan as plan_view
 from trmcloud.core.errors import MissingExtra, NotFoundError, UsageError
 from trmcloud.core.spec.plan import Plan
+from trmcloud.io.installation import install_command
 from trmcloud.options import LaunchRequest
 from trmcloud.wiring_plans import build_planner
 
@@ -243,7 +244,7 @@ def test_png_without_matplotlib_names_it(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra) as caught:
         run("--budget", "1000", "--plot", str(tmp_path / "plan.png"))
-    assert "trmcloud[plot]" in caught.value.next_step
+    assert caught.value.next_step == install_command("plot")
 
 
 # -- what else, what lost, and nothing that fits ---------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trmcloud.core.errors import MissingExtra, UsageError
+from trmcloud.io.installation import install_command
 from trmcloud.providers.runpod import secrets
 from trmcloud.providers.runpod.checkup import check_account
 
@@ -83,6 +84,6 @@ def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "_NEEDS", ("no_such_client",))
     with pytest.raises(MissingExtra) as caught:
         secrets.require_client()
-    assert caught.value.next_step == "pip install 'trmcloud[runpod]'"
+    assert caught.value.next_step == install_command("runpod")
     (finding,) = check_account({"RUNPOD_API_KEY": "k"})
     assert (finding.state, finding.fix) == ("bad", caught.value.next_step)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trmcloud.io.installation import install_command
 from trmcloud.providers.skypilot.task import ShutdownLimit
 
 boto3 = pytest.importorskip("boto3")
@@ -136,5 +137,5 @@ def test_without_boto3_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     import sys
 
     monkeypatch.setitem(sys.modules, "boto3", None)
-    said = "it could not be set: boto3 is not installed: pip install 'trmcloud[s3]'"
+    said = f"it could not be set: boto3 is not installed: {install_command('s3')}"
     assert seen_to() == (False, said)

@@ -30,6 +30,7 @@ from trmcloud.core.control.ledger_records import (
 from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.errors import LedgerDamaged, LedgerOlder, LedgerTooNew
 from trmcloud.core.values import dataclass
+from trmcloud.io.installation import update_command
 from trmcloud.ports.ledger import ControllerId, Driver
 
 if TYPE_CHECKING:
@@ -465,7 +466,7 @@ def too_new(path: str, what: str) -> LedgerTooNew:
     return LedgerTooNew(
         f"this ledger was written by a newer version of trmcloud: {what} known here",
         where=path,
-        next_step="pip install --upgrade trmcloud",
+        next_step=update_command(),
     )
 
 

@@ -21,6 +21,7 @@ from trmcloud.core.contract.records import ContractError
 from trmcloud.core.errors import MissingExtra, NotifyError, UsageError
 from trmcloud.core.text import one_line
 from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.installation import install_command
 from trmcloud.io.requests import send
 from trmcloud.ports.notices import DeliveryResult, Destination
 
@@ -146,7 +147,7 @@ class AppriseSender:
         try:
             import apprise
         except ImportError:
-            raise MissingExtra(f"telling by {way}", "notify") from None
+            raise MissingExtra(f"notifying by {way}", "notify", install_command("notify")) from None
         # Without redirects: an answer must not send a notice, or the key in its address, on to
         # another server.
         asset = apprise.AppriseAsset(http_redirects=False)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from trmcloud.core.errors import MissingExtra
+from trmcloud.io.installation import install_command
 
 ENV_BUCKET = "TRMCLOUD_BUCKET"
 ENV_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -35,4 +36,4 @@ def require_client() -> None:
         MissingExtra: boto3 is not installed.
     """
     if importlib.util.find_spec("boto3") is None:
-        raise MissingExtra("a bucket", "s3")
+        raise MissingExtra("a bucket", "s3", install_command("s3"))

@@ -20,7 +20,13 @@ import typer
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.fetching import read_manifest, sound_file
 from trmcloud.app.context import Context, find_run
-from trmcloud.app.data import error_of, need_training_extra, prepared_from, resolve_source
+from trmcloud.app.data import (
+    FOR_TRAINING,
+    error_of,
+    need_training_extra,
+    prepared_from,
+    resolve_source,
+)
 from trmcloud.app.pod_request import LaunchData, read_launch_note
 from trmcloud.app.preparing import pinned_source, ready_data
 from trmcloud.app.run_queries import mark_reported
@@ -70,7 +76,7 @@ def run_trainer_command(
     Raises:
         MissingExtra, DataError, CheckpointError
     """
-    need_training_extra()
+    need_training_extra("using a checkpoint here")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path())}
     # What a model writes may hold any character; the terminal may not.
     environment["PYTHONIOENCODING"] = f"{sys.stdout.encoding or 'utf-8'}:replace"
@@ -199,7 +205,7 @@ def eval(
     """
     _check(data, control, task, limit)
     context = build_context()
-    need_training_extra()
+    need_training_extra("scoring a checkpoint here")
     folder = checkpoint_folder(context, checkpoint)
     if task:
         items = str(Path(data).expanduser().absolute())
@@ -321,8 +327,8 @@ def serve(
 
     Example: trmcloud serve r-1f3a9c
     """
-    need_training_extra()
-    options.require_packages(("pydantic", "starlette", "uvicorn"), "a server", "serve")
+    packages = (*FOR_TRAINING, "pydantic", "starlette", "uvicorn")
+    options.require_packages(packages, "serving a checkpoint", "serve", "train")
     folder = checkpoint_folder(build_context(), checkpoint)
     options.warn_if_exposed(host, "who sees the token on its way can ask the model")
     arguments = ["--checkpoint", folder, "--host", host, "--port", str(port)]

@@ -12,6 +12,7 @@ from trmcloud.cli.views.plan import pareto
 from trmcloud.core.errors import ConflictError, MissingExtra, UsageError
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.values import dataclass
+from trmcloud.io.installation import install_command
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 280, 58, 18, 18, 40
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
@@ -251,7 +252,9 @@ def _write_png(plan: Plan, points: Sequence[Candidate], path: Path) -> None:
         matplotlib.use("Agg")
         pyplot: Any = importlib.import_module("matplotlib.pyplot")
     except ImportError:
-        raise MissingExtra("--plot to PNG (SVG and HTML need nothing)", "plot") from None
+        raise MissingExtra(
+            "--plot to PNG (SVG and HTML need nothing)", "plot", install_command("plot")
+        ) from None
     figure, axes = pyplot.subplots(figsize=(9, 5))
     front = pareto(points)
     for point in points:

@@ -269,7 +269,7 @@ def read_receipt(text: str | bytes) -> Receipt:
         if version > RECEIPT_VERSION:
             raise ReceiptError(
                 f"this receipt's version is {version}, and {RECEIPT_VERSION} is the newest known",
-                next_step="pip install --upgrade trmcloud",
+                next_step="read it with a newer trmcloud",
             )
         head = record_of(_Head, data)
         sources = record_of(Sources, data["sources"])

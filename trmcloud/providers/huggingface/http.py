@@ -77,7 +77,7 @@ _REFUSALS: Mapping[int, tuple[type[ProviderError], str, str]] = {
     410: (
         FinalRefusal,
         "Hugging Face answers 410: the API that this version speaks is gone: {detail}",
-        "pip install --upgrade trmcloud; https://huggingface.co/settings/jobs shows what runs",
+        "update trmcloud; https://huggingface.co/settings/jobs shows what runs",
     ),
     413: (
         FinalRefusal,

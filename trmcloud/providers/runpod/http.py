@@ -82,7 +82,7 @@ _REFUSALS: Mapping[int, tuple[type[ProviderError], str, str]] = {
     410: (
         ApiRetired,
         "RunPod answers 410: the API that this version speaks is gone: {detail}",
-        "pip install --upgrade trmcloud; the console shows and ends what runs",
+        "update trmcloud; the console shows and ends what runs",
     ),
     413: (
         FinalRefusal,

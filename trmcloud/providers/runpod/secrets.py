@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from trmcloud.core.catalog.torch_builds import POD_TORCH
 from trmcloud.core.errors import MissingExtra, UsageError
+from trmcloud.io.installation import install_command
 
 ENV_KEY = "RUNPOD_API_KEY"
 ENV_API = "TRMCLOUD_RUNPOD_API"
@@ -88,7 +89,7 @@ def require_client() -> None:
         MissingExtra: what speaks to RunPod is not installed.
     """
     if any(importlib.util.find_spec(name) is None for name in _NEEDS):
-        raise MissingExtra("renting from RunPod", "runpod")
+        raise MissingExtra("renting from RunPod", "runpod", install_command("runpod"))
 
 
 def pod_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.storage import pod_disks_gb
+from trmcloud.io.installation import install_command
 from trmcloud.pod.machine.environment import install_settings
 from trmcloud.ports.compute import PodKeys, PodRequest, ProviderLimit
 from trmcloud.providers.skypilot.traits import CLOUDS, RUNPOD_BY_SKYPILOT
@@ -214,7 +215,7 @@ class ShutdownLimit:
             try:
                 wrong = _set(pod_name, region, instances)
             except ImportError:
-                wrong = "boto3 is not installed: pip install 'trmcloud[s3]'"
+                wrong = f"boto3 is not installed: {install_command('s3')}"
             except Exception as error:  # boto3 makes its own kinds as it goes
                 wrong = f"{type(error).__name__}: {error}"[:_MAX_TEXT]
             text = f"it could not be set: {wrong}" if wrong else "EC2: powering off terminates it"
