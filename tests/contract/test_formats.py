@@ -28,6 +28,7 @@ from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import PLAN_VERSION, plan_from_json, plan_to_json
+from trmcloud.io.installation import update_command
 
 FORMATS = Path(__file__).with_name("formats")
 OLD = sorted(path.name for path in FORMATS.iterdir() if path.name.isdigit())
@@ -149,7 +150,7 @@ def test_a_newer_plan_is_called_newer(old: Path) -> None:
     path.write_text(json.dumps(data))
     with pytest.raises(UsageError, match="newer version") as caught:
         load_plan(old / "home", path.stem, data["created_at"])
-    assert "upgrade" in caught.value.next_step
+    assert caught.value.next_step == f"{update_command()}, or make another: trmcloud plan"
 
 
 @pytest.mark.parametrize("version", [0, -1, None, "1", True, 1.0])

@@ -200,7 +200,7 @@ def _readme(run: RunState, files: Mapping[str, str], exchanges: int) -> str:
         for name, text in files.items()
     ]
     return "\n".join([
-        f"Diagnostic bundle of run {run.run_id}, made by trmcloud; format {VERSION}",
+        f"Diagnostic bundle, format {VERSION}: {run.run_id}",
         "",
         "All files are text. Read them before you send them to anybody.",
         "",
