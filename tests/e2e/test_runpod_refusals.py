@@ -87,7 +87,7 @@ def test_no_capacity_anywhere_offers_the_next_best_plan(renter: RentedUser) -> N
 
 def test_no_capacity_with_a_budget_for_nothing_else(renter: RentedUser) -> None:
     renter.standin.control.set(no_capacity=["*"], html=1)
-    out = not_started(renter)
+    out = not_started(renter, code=Outcome.NO_MACHINE.exit_code)
     assert re.search(r"live prices +not read: JSONDecodeError", out), "what it was asked first"
     assert "dated ones are planned with" in out
     assert "  try: trmcloud plan, with more budget" in out
