@@ -110,7 +110,7 @@ def _figures(found: Calibration) -> list[Row | str]:
 
 
 def _repeated(found: Calibration) -> list[Row | str]:
-    """What is left of the error once a script was timed on such a machine."""
+    """The error that is left once a script was timed on such a machine."""
     runs = repeated_runs()
     later = [run for run in runs if run.later]
     rows: list[Row | str] = []

@@ -41,7 +41,7 @@ def run() -> list[Row]:
 
 
 def _completes(words: str) -> dict[str, str]:
-    """What bash sets for both apps when Tab is pressed after ``words``."""
+    """The variables that bash sets for both apps when Tab is pressed after ``words``."""
     return {
         "_TRMCLOUD_COMPLETE": "complete_bash",
         f"_{Path(_EMPTY).name}_COMPLETE".upper(): "complete_bash",

@@ -60,8 +60,8 @@ Request_ = TypeVar("Request_", bound=Drawing)
 
 @dataclass(frozen=True)
 class Fresh:
-    """What differs from answer to answer: ``now`` in seconds since 1970, and a random ``number``
-    of 63 bits."""
+    """The parts that differ from answer to answer: ``now`` in seconds since 1970, and a random
+    ``number`` of 63 bits."""
 
     now: Callable[[], float]
     number: Callable[[], int]

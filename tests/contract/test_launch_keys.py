@@ -1,4 +1,4 @@
-"""Names and idempotency keys of launches in a ledger: one run for a key, whoever asks for it."""
+"""Names and idempotency keys of launches in a ledger: one run for a key, from any process."""
 
 from __future__ import annotations
 

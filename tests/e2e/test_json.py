@@ -1,4 +1,4 @@
-"""What a script sees of runs: documents and lines of JSON, names, tags, and one run for a key."""
+"""Runs as a script sees them: documents and lines of JSON, names, tags, and one run for a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user calls a run: its name, its tags, and the idempotency key of its launch.
+"""A user's labels of a run: its name, its tags, and the idempotency key of its launch.
 
 A key names one run for good. It is put on record with the plan and its reservation, in one
 transaction and before a machine is asked for, together with a hash of the launch's arguments: so

@@ -58,7 +58,7 @@ def record_probe(home: Path, probe: MeasuredSpeed) -> None:
 
 
 def _kind(probe: MeasuredSpeed) -> tuple[object, ...]:
-    """What must be the same for a newer measurement to replace an older one."""
+    """The facts that must be the same for a newer measurement to replace an older one."""
     return probe.sku, probe.gpus, probe.provider, probe.torch
 
 

@@ -86,6 +86,6 @@ def make_room(context: Context, plan: Plan, say: Callable[[str], None]) -> None:
                 next_step="trmcloud guard status on the machine that guards, then the same again",
             )
         if now - reconciled > _RECONCILE_S:
-            reconcile(context)  # a run without a driver is told by whoever looks
+            reconcile(context)  # it drives a run that has no driver
             reconciled = now
         context.clock.sleep(_LOOK_S)

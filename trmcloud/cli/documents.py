@@ -149,7 +149,7 @@ class LowBalance:
 
 @dataclass(frozen=True, kw_only=True)
 class Symptom:
-    """What a training's own numbers say is wrong with it."""
+    """A fault of a training that its own numbers show."""
 
     phase: str
     step: int
@@ -343,7 +343,7 @@ class OwnMachine:
 
 @dataclass(frozen=True, kw_only=True)
 class SentFiles:
-    """What ``run`` sends of the working tree."""
+    """The files of the working tree that ``run`` sends."""
 
     files: int
     size_bytes: int
@@ -396,7 +396,7 @@ class RecipeOffer:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeOffers:
-    """What a budget buys of each recipe."""
+    """The part of each recipe that a budget buys."""
 
     schema: ClassVar[str] = "recipes/1"
     recipes: tuple[RecipeOffer, ...]
@@ -420,7 +420,7 @@ class FinetuneMachine:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetunePlanned:
-    """What it takes to train a Hugging Face model further."""
+    """Machines, time and money for training a Hugging Face model further."""
 
     schema: ClassVar[str] = "finetune-plan/1"
     model: Mapping[str, Any]
@@ -495,7 +495,7 @@ class PriceMove:
 
 @dataclass(frozen=True, kw_only=True)
 class PriceMoves:
-    """What moved against the prices before. ``path``: the snapshot, null where none was written."""
+    """Prices that differ from those before. ``path``: the snapshot, null where none was written."""
 
     schema: ClassVar[str] = "price-moves/1"
     path: str | None
@@ -684,7 +684,7 @@ class BundleWritten:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a command of the trainer measured, by its own names: scores, answers, speeds."""
+    """The values that a command of the trainer measured: scores, answers, speeds, by its names."""
 
     schema: ClassVar[str] = "measured/1"
     of: str
@@ -1079,7 +1079,7 @@ class Fetched:
 
 @dataclass(frozen=True, kw_only=True)
 class Adopted(Fetched):
-    """What an exported script trained, and what its run cost by its own account; its bill is not
+    """An exported script's training, and its cost by its own account; its bill is not
     known."""
 
     schema: ClassVar[str] = "adopted/1"
@@ -1108,7 +1108,7 @@ class PrunedPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """What of a run's checkpoints goes and stays; ``deleted``: whether it was done, or is what
+    """The checkpoints of a run that go and stay; ``deleted``: whether it was done, or is what
     ``-y`` would do."""
 
     schema: ClassVar[str] = "prune/1"

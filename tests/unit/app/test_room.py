@@ -48,7 +48,7 @@ class Elsewhere:
         self.note_visit()
 
     def note_visit(self) -> None:
-        """What the reaper of another machine writes: what it read in this ledger."""
+        """Write the note of another machine's reaper: the stops that it read in this ledger."""
         note = {"at": self.at, "host": "a-server:1", "every_s": 300.0, "reached": ["runpod"]}
         stops = hard_stops(self.context.ledger.read()) if self.reaper else {}
         (self.context.home / "guard.json").write_text(json.dumps({**note, "stops": stops}))

@@ -1,4 +1,4 @@
-"""What a press of Tab offers, asked as bash asks it."""
+"""The words that a press of Tab offers, asked as bash asks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tab(home: Path, *words: str) -> list[str]:
-    """What bash is told when Tab is pressed after ``words``, the last of which is not whole."""
+    """The answer that bash gets when Tab is pressed after ``words``, of which the last is partial."""
     done = subprocess.run(
         [str(ENTRY)],
         env={

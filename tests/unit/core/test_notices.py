@@ -288,7 +288,7 @@ def test_what_is_wrong_with_a_training_is_told_by_its_rule() -> None:
     assert found[0].facts["mended"] is False
 
 
-def test_a_slow_machine_is_told_of_once_whoever_finds_it() -> None:
+def test_a_slow_machine_is_one_notice_from_all_processes() -> None:
     book = Book()
     book.rent()
     slow = make_reason(

@@ -1,4 +1,4 @@
-"""What leaves this machine in a bundle holds no secret, in whichever form it stands there."""
+"""A bundle that leaves this machine holds no secret, in any form."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 _MOST = 100
 _TAIL_CHARS = 4096
-"""What stands behind the plan in the record of a run: the name is there."""
+"""The part of a run's record behind its plan, in which the name stands."""
 _NAME = re.compile(r'"detached": (?:true|false), "name": "([A-Za-z0-9._-]+)"')
 _BUSY_S = 0.2
 

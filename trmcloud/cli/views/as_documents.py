@@ -229,7 +229,7 @@ def _status(context: Context, run: RunState) -> dict[str, Any]:
 
 
 def _notes(context: Context, run: RunState, overspend: str) -> tuple[doc.Note, ...]:
-    """What stands in a run's way, what its machine says of itself, and what bounds it."""
+    """Return the troubles of a run, its machine's word, and its bounds."""
     said: list[doc.Note | None] = [note("max_overspend", overspend) if run.live else None]
     if (link := link_trouble(context, run)) is not None:
         said.append(note("link", str(link), link.next_step))
@@ -387,7 +387,7 @@ def damaged_run(hurt: Quarantine) -> doc.DamagedRun:
 
 
 def done_note(did: Any) -> doc.Note:
-    """What a command found and did before its own work."""
+    """Return the findings and deeds of a command before its own work."""
     if isinstance(did, str):
         return note("done", did)
     reason = reason_note(did.orphan.reason)

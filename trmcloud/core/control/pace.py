@@ -1,4 +1,4 @@
-"""What follows from the pace that a machine has measured: the corrected hours and dollars of a run,
+"""Consequences of the pace that a machine has measured: the corrected hours and dollars of a run,
 and what ``--if-slow`` says of one that is slower than planned. Pure.
 
 A pace is a pod's word. It is believed within what is physically possible: no faster than the peak

@@ -240,7 +240,7 @@ class RunState:
     phase_accounts: tuple[ev.PhaseEnded, ...] = ()
     gates: Mapping[str, ev.GateJudged] = field(default_factory=dict)
     paces: tuple[ev.PaceMeasured, ...] = ()
-    """What its machines have measured, believed or not."""
+    """The measurements of its machines, believed or not."""
     errand: str | None = None
     """The candidate that is rented only to bring checkpoints home; None while it trains."""
     resumed: ev.Reopened | None = None

@@ -177,8 +177,8 @@ nothing, it is not read."""
 
 MOVE, CONTINUE = "move", "continue"
 SLOW_POLICIES = (MOVE, STOP, CONTINUE)
-"""What follows where a machine's measured pace is slower than the plan's P90, or its work no longer
-fits: another machine where the rest costs less; a landing; a notification alone."""
+"""The consequence where a machine's measured pace is slower than the plan's P90, or its work no
+longer fits: another machine where the rest costs less; a landing; a notification alone."""
 
 GUIDE_HOUR_VALUE = Usd(18)
 """The guides' own figure for what an hour of waiting is worth."""
@@ -261,7 +261,7 @@ class RunSpec:
     the run to move while it trains; 0: it stays where it is."""
 
     if_slow: str = CONTINUE
-    """What follows where the machine is measured to be slow: see ``SLOW_POLICIES``."""
+    """The consequence where the machine is measured to be slow: see ``SLOW_POLICIES``."""
 
     @property
     def moves_if_slow(self) -> bool:

@@ -19,7 +19,7 @@ from trmcloud.sim.world.facts import ToldPace
 
 _IF_SLOW = "if-slow"
 _NEAR = 0.1
-"""What an honest machine is said to take lies within this share of what it takes."""
+"""An honest machine's time is told within this share of the true one."""
 _CLOCKS_S = 600.0
 """Between the lives of a machine by its provider's clock and by a controller's."""
 _TOLD_WITHIN_S = 90.0
@@ -90,7 +90,7 @@ class PaceJudge:
         *,
         honest: bool,
     ) -> None:
-        """What no such machine could have done is not believed, and an honest one is."""
+        """A pace that no such machine can have is not believed, and an honest one is."""
         pod = generation.pod_name
         flops = phase.settings.tokens_per_step(candidate.world_size)
         flops_s = least_step_s(

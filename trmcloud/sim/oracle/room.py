@@ -65,5 +65,5 @@ class RoomJudge:
         self.most[run.run_id] = run.settled.micros + event.amount.micros
 
     def on_reserved(self, run: RunState) -> None:
-        """What it holds from here was granted anew."""
+        """From here on its reservation was granted anew."""
         self.most.pop(run.run_id, None)
