@@ -42,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tab(home: Path, *words: str) -> list[str]:
-    """The answer that bash gets when Tab is pressed after ``words``, of which the last is partial."""
+    """The answer that bash gets when Tab is pressed after ``words``, the last one partial."""
     done = subprocess.run(
         [str(ENTRY)],
         env={
