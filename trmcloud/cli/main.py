@@ -145,13 +145,16 @@ def load_command(name: str) -> Any:
 
 
 def completion_table() -> str:
-    """The options of every command as JSON, for ``completion``."""
+    """The options of every command as JSON, for ``completion``: a line for each command."""
     import json
 
     from trmcloud.cli.completion import describe
 
-    made = {name: describe(name, load_command(name)) for name in COMMANDS}
-    return json.dumps(made, indent=0, ensure_ascii=False) + "\n"
+    rows = []
+    for name in COMMANDS:
+        told = json.dumps(describe(name, load_command(name)), ensure_ascii=False)
+        rows.append(f"{json.dumps(name)}: {told}")
+    return "{\n" + ",\n".join(rows) + "\n}\n"
 
 
 def _keep_documents_apart(command: Any) -> None:
