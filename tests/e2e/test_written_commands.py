@@ -339,6 +339,7 @@ def test_every_command_that_screens_hint_at_runs(reader: User) -> None:
     assert plan_id is not None, shown
     _verify_layers(reader)
     runs = ("RUN", "run", "run or 'RUN'", "run_id", "run.run_id", "state.run_id", "names")
+    runs += ("earlier.run_id",)
     known = STANDS_FOR | {
         **dict.fromkeys((*runs, "notice.run_id"), run_id),
         **dict.fromkeys(("made.id", "plan.id"), plan_id[1]),
