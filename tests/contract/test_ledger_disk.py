@@ -44,6 +44,7 @@ from trmcloud.core.errors import (
     LedgerTooNew,
 )
 from trmcloud.core.money import Usd
+from trmcloud.io.installation import update_command
 
 # -- The ledger's file: how it is made, shared by others at work, and written -------------------
 
@@ -279,7 +280,7 @@ def test_a_newer_ledger_is_left_alone(path: Path) -> None:
     ):
         with pytest.raises(LedgerTooNew, match="newer") as caught:
             use(ledger_at(path))
-        assert "upgrade" in caught.value.next_step
+        assert update_command() in caught.value.next_step
     assert path.read_bytes() == before
 
 
