@@ -325,7 +325,7 @@ def test_an_api_that_is_gone_says_so(runpod: Scripted) -> None:
     runpod.answers = [problem(410, "this API has been retired")]
     with pytest.raises(ApiRetired, match="API that this version speaks is gone") as caught:
         runpod.api().pods()
-    assert "upgrade" in caught.value.next_step
+    assert "update trmcloud" in caught.value.next_step
     assert len(runpod.asked) == 1
 
 
