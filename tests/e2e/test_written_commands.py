@@ -338,8 +338,10 @@ def test_every_command_that_screens_hint_at_runs(reader: User) -> None:
     plan_id = re.search(r"launch (p-[0-9a-f]{4})", shown)
     assert plan_id is not None, shown
     _verify_layers(reader)
-    runs = ("RUN", "run", "run or 'RUN'", "run_id", "run.run_id", "state.run_id", "names")
-    runs += ("earlier.run_id",)
+    runs = (
+        *("RUN", "run", "run or 'RUN'", "names"),
+        *("run_id", "run.run_id", "state.run_id", "earlier.run_id"),
+    )
     known = STANDS_FOR | {
         **dict.fromkeys((*runs, "notice.run_id"), run_id),
         **dict.fromkeys(("made.id", "plan.id"), plan_id[1]),
