@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence, TypeVar
 
@@ -271,7 +272,7 @@ class _Answer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Writer:
+class _Writer(ABC):
     """An answer as JSON or as a stream of events; subclasses give their objects."""
 
     def __init__(self, answer: _Answer, headers: Mapping[str, str] | None = None) -> None:
@@ -317,14 +318,14 @@ class _Writer:
         """Events before any piece."""
         return []
 
-    def _whole(self, texts: Sequence[str]) -> BaseModel:
-        raise NotImplementedError
+    @abstractmethod
+    def _whole(self, texts: Sequence[str]) -> BaseModel: ...
 
-    def _chunk(self, number: int, piece: str | None, why: FinishReason | None) -> BaseModel:
-        raise NotImplementedError
+    @abstractmethod
+    def _chunk(self, number: int, piece: str | None, why: FinishReason | None) -> BaseModel: ...
 
-    def _usage_chunk(self) -> BaseModel:
-        raise NotImplementedError
+    @abstractmethod
+    def _usage_chunk(self) -> BaseModel: ...
 
 
 class _CompletionWriter(_Writer):

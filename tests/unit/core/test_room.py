@@ -159,7 +159,7 @@ def test_a_stop_that_was_lowered_is_not_lowered_again() -> None:
         apply(working(), ev.StopLowering(1, AT + 1e6, "later"), at=NOW)
 
 
-# -- its machine is told, and what it says counts -------------------------------------------------
+# -- the machine receives its earlier stop and reports it -----------------------------------------
 
 
 def lowering(run: RunState, early_s: float = 1000.0) -> RunState:

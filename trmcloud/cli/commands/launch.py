@@ -214,7 +214,7 @@ def _again(context: Context, request: LaunchRequest, run: RunState, *, as_json: 
     killed before it trained; the exit code."""
     tell(context)
     if is_left_alone(context, run):  # before anything else drives it a step
-        print(f"{run.run_id}: launched with this key before, and left alone; it goes on")
+        print(f"{run.run_id}: launched with this key before; no command drove it, so this one does")
         epoch = context.ledger.take_over(run.run_id, context.who, context.wall())
         driver = RunDriver(context, run.run_id, epoch)
         return carry(context, driver, detach=request.detach, as_json=as_json, existing=True)

@@ -294,8 +294,8 @@ class SaveRequested(RunEvent):
 
 @dataclass(frozen=True)
 class StopLowering(RunEvent):
-    """The generation's machine is to end at ``hard_stop_at`` (epoch s), earlier than it was to, and
-    is told so. Its stops stay where they are until it knows."""
+    """The generation's machine is to end at ``hard_stop_at`` (epoch s), earlier than before; its
+    orders say so. Its stops on record stay until its agent reports the earlier one."""
 
     generation: int
     hard_stop_at: float

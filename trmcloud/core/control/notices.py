@@ -154,7 +154,7 @@ def _of_event(
                 hardware=later.hardware,
             )
     elif isinstance(event, ev.PaceMeasured) and event.slow is not None:
-        what = event.slow.kind.value  # as a finding of the training's own numbers is told: once
+        what = event.slow.kind.value  # one notice for each, as of a training's health
         said: dict[str, Fact] = {"phase": event.phase, "what": what, "step": event.step}
         yield made(
             NoticeKind.TROUBLE,

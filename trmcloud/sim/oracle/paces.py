@@ -19,7 +19,7 @@ from trmcloud.sim.world.facts import ToldPace
 
 _IF_SLOW = "if-slow"
 _NEAR = 0.1
-"""An honest machine's time is told within this share of the true one."""
+"""An honest machine reports its time of a step within this share of the true one."""
 _CLOCKS_S = 600.0
 """Between the lives of a machine by its provider's clock and by a controller's."""
 _TOLD_WITHIN_S = 90.0

@@ -129,7 +129,7 @@ class TruePaces:
 
     ``factors``: the time of a step, relative to the run's shapes, on its first machine, its second
     one, …; the last holds for all that follow. ``first``: the time of an attempt's ``first_steps``,
-    relative to its others. ``lie``: the pace that is told, relative to the true one.
+    relative to its others. ``lie``: the reported pace, relative to the true one.
     """
 
     factors: tuple[float, ...] = (1.0,)
