@@ -215,3 +215,11 @@ def new_run(run_in: Callable[..., Run], tmp_path: Path) -> Callable[..., Run]:
         return run_in(tmp_path / name, **changes)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def served_checkpoint(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Run]) -> Path:
+    """A checkpoint of 40 steps, to be served."""
+    run = run_in(tmp_path_factory.mktemp("trained"), steps=40, eval_every=40)
+    assert run.train_here() == "finished"
+    return Path(run.out) / "checkpoints" / "step-00000040"

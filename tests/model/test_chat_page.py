@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 
@@ -26,10 +26,8 @@ LAST = "[...document.querySelectorAll('.turn.assistant p')].filter(it => !it.cla
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> LoadedModel:
-    run = run_in(tmp_path_factory.mktemp("trained"), steps=40, eval_every=40)
-    assert run.train_here() == "finished"
-    return load_model(Path(run.out) / "checkpoints" / "step-00000040")
+def loaded(served_checkpoint: Path) -> LoadedModel:
+    return load_model(served_checkpoint)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,21 +32,14 @@ USER = {"role": "user", "content": "the dog"}
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> Path:
-    run = run_in(tmp_path_factory.mktemp("trained"), steps=40, eval_every=40)
-    assert run.train_here() == "finished"
-    return Path(run.out) / "checkpoints" / "step-00000040"
+def loaded(served_checkpoint: Path) -> LoadedModel:
+    return load_model(served_checkpoint)
 
 
 @pytest.fixture(scope="module")
-def loaded(checkpoint: Path) -> LoadedModel:
-    return load_model(checkpoint)
-
-
-@pytest.fixture(scope="module")
-def served(checkpoint: Path) -> Iterator[Served]:
+def served(served_checkpoint: Path) -> Iterator[Served]:
     """The server as a process; in the end it has warned once that there is no chat template."""
-    made = Served(checkpoint)
+    made = Served(served_checkpoint)
     try:
         yield made
         out, err = made.end()

@@ -38,15 +38,8 @@ BAD_REQUESTS = 2_000
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> Path:
-    run = run_in(tmp_path_factory.mktemp("trained"), steps=40, eval_every=40)
-    assert run.train_here() == "finished"
-    return Path(run.out) / "checkpoints" / "step-00000040"
-
-
-@pytest.fixture(scope="module")
-def loaded(checkpoint: Path) -> LoadedModel:
-    return load_model(checkpoint)
+def loaded(served_checkpoint: Path) -> LoadedModel:
+    return load_model(served_checkpoint)
 
 
 class Served(Client):
@@ -86,8 +79,8 @@ def started(checkpoint: Path, *more: str) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def client(checkpoint: Path) -> Iterator[Served]:
-    with started(checkpoint) as made:
+def client(served_checkpoint: Path) -> Iterator[Served]:
+    with started(served_checkpoint) as made:
         yield made
 
 
@@ -414,9 +407,9 @@ def test_a_name_that_was_pointed_at_this_machine_reads_nothing(client: Served) -
     assert curl("localhost", "-H", "Origin: http://rebound.example").endswith("403")
 
 
-def test_beyond_loopback_a_token_is_needed(checkpoint: Path) -> None:
+def test_beyond_loopback_a_token_is_needed(served_checkpoint: Path) -> None:
     httpx = pytest.importorskip("httpx2")
-    made = Served(checkpoint, "--host", "0.0.0.0")
+    made = Served(served_checkpoint, "--host", "0.0.0.0")
     try:
         assert made.process.stdout is not None
         found = re.match(r"Authorization: Bearer (\S{32})  ", made.process.stdout.readline())

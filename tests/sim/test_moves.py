@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.moves import moving_scenario, moving_seeds
+from tests.sim.moves import moving_scenario
+from tests.sim.playing import seeds_of
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control import events as ev
 from trmcloud.core.errors import Outcome
@@ -19,7 +20,7 @@ from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario, draw, with_moves
 from trmcloud.sim.world.world import SimWorld
 
-SEEDS = (*itertools.islice(moving_seeds(900_001), 60), 501_062, 502_195)
+SEEDS = (*itertools.islice(seeds_of(moving_scenario, 900_001), 60), 501_062, 502_195)
 """In the last two a pod that is left alone has days until its hard stop, and so has the world."""
 
 
@@ -116,7 +117,7 @@ def test_the_next_machine_begins_where_the_one_before_has_landed() -> None:
 
 def test_every_fault_of_moves_is_felt_somewhere() -> None:
     fired: set[str] = set()
-    for seed in itertools.islice(moving_seeds(910_001), 150):
+    for seed in itertools.islice(seeds_of(moving_scenario, 910_001), 150):
         scenario = moving_scenario(seed)
         assert scenario is not None
         fired |= play(scenario, arm_all).fired & set(MOVES)
@@ -126,7 +127,7 @@ def test_every_fault_of_moves_is_felt_somewhere() -> None:
 
 
 def test_moves_are_drawn_apart_from_all_else() -> None:
-    for seed in itertools.islice(moving_seeds(1), 20):
+    for seed in itertools.islice(seeds_of(moving_scenario, 1), 20):
         plain, moving = draw(seed, ("1", "2")), with_moves(draw(seed, ("1", "2")), tuple(MOVES))
         assert moving is not None
         assert moving.faults[: len(plain.faults)] == plain.faults

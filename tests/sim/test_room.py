@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.squeezes import squeezed_scenario, squeezed_seeds
+from tests.sim.playing import seeds_of
+from tests.sim.squeezes import squeezed_scenario
 from trmcloud.core.control import events as ev
 from trmcloud.sim.faults.table import arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.world import SimWorld
 
-SEEDS = tuple(itertools.islice(squeezed_seeds(700_001), 60))
+SEEDS = tuple(itertools.islice(seeds_of(squeezed_scenario, 700_001), 60))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -37,7 +38,7 @@ class Kept:
 @pytest.mark.slow
 def test_the_second_run_gets_what_the_first_can_spare_but_not_without_a_reaper_elsewhere() -> None:
     freed = alone = 0
-    for seed in itertools.islice(squeezed_seeds(720_001), 90):
+    for seed in itertools.islice(seeds_of(squeezed_scenario, 720_001), 90):
         scenario = squeezed_scenario(seed)
         assert scenario is not None
         calm = replace(scenario, faults=(), fault_seeds=(), off=frozenset(), reaper="server")
