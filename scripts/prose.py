@@ -159,9 +159,10 @@ def message_texts(path: str, source: str, *, help_in_docstrings: bool) -> Iterat
             )
             yield from _as_prose(path, node.lineno, words)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in docstrings and id(node) not in parts:
-                yield from _as_prose(path, node.lineno, node.value)
+        if not isinstance(node, ast.Constant) or id(node) in docstrings | parts:
+            continue
+        if isinstance(node.value, str):
+            yield from _as_prose(path, node.lineno, node.value)
 
 
 def _as_prose(path: str, line: int, words: str) -> Iterator[Text]:
@@ -184,7 +185,7 @@ def static_texts(path: str, source: str) -> Iterator[Text]:
                 yield Text(path, number, "message", words)
 
 
-# A single word that the glossary replaces may be right in another sense ("look", "hold"); these not.
+# A single word that the glossary replaces may be right in another sense ("look"); these are not.
 ONE_WORD = {"guardian", "hazard", "stray"}
 
 
