@@ -201,8 +201,8 @@ _ALL = _PLANNED + " run"
 _LAUNCHED = "launch rehearse run"
 _TRAINED = "launch rehearse"
 _RENTED = "plan launch rehearse run"
-_MODEL, _LENGTH, _CHOICE = "What is trained", "Money and length", "The choice of hardware"
-_KEPT, _RENTING, _LEAVING = "Checkpoints", "Renting", "Launching"
+_MODEL, _LENGTH, _CHOICE = "Model and data", "Budget and length", "Choice of hardware"
+_KEPT, _RENTING, _LEAVING = "Checkpoints", "Renting", "Launch"
 
 
 # fmt: off

@@ -74,7 +74,7 @@ def test_another_command_looks_on_leaves_and_comes_back(user: User) -> None:
     watching.send_signal(signal.SIGINT)
     out, err = watching.communicate(timeout=60)
     assert watching.returncode == 0, out + err
-    assert f"{run.run_id} goes on by itself, and ends by itself." in seen + out
+    assert f"{run.run_id} continues without this command and stops at its limits." in seen + out
     assert first.poll() is None, "whoever drives it drives on"
     assert "is running already" in user.fails("resume", run.run_id, code=8)
     first.kill()

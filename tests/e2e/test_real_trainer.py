@@ -204,7 +204,7 @@ def test_a_changed_training_is_refused_by_name_then_accepted_and_trained_on(
     assert (settings["seed"], settings["batch"], settings["steps"]) == (7, 2, 30)
     status = trainee.run("status", run.run_id)
     assert "fast from here  seed = 7, batch = 2, steps = 30" in status
-    assert "another training from here on" in status
+    assert "a different training from here on" in status
     # What was accepted is the run's now: more of the same needs no word.
     trainee.run("resume", run.run_id, "--set", "steps=32")
     assert trainee.only_run().phases["fast"].step == 32

@@ -102,11 +102,11 @@ def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
     assert set(stages) <= {*always, *brief}
     assert "· 1xA100 at runpod" in plain
     assert "━" in plain
-    assert "lands in" in plain
+    assert "stops in" in plain
     assert "off runpod's list for" in plain
     assert "finished: every step was trained" in plain
     assert "its bill is not final yet ($0.0" in plain
-    assert "any later command settles it" in " ".join(plain.split())
+    assert "the next command settles it" in " ".join(plain.split())
     run = lodger.only_run()
     assert run.state is State.SETTLING
     assert run.reserved
@@ -133,7 +133,7 @@ def test_a_pipe_gets_plain_lines_and_the_link_s_trouble_once(lodger: User, runpo
         runpod.control.inside(pod, "pkill -STOP -x sshd")
         launch.says("  the pod does not answer: ")
         runpod.control.inside(pod, "pkill -CONT -x sshd")
-        launch.says("  the pod answers again, after ")
+        launch.says("  the pod answers again after ")
         launch.kill()
         assert launch.said.count("does not answer") == 1
         assert "\x1b" not in launch.said
@@ -155,7 +155,7 @@ def test_a_run_left_alone_is_read_fetched_and_pruned_from_its_pod(
     lodger: User, runpod: StandIn
 ) -> None:
     out = lodger.run(*LAUNCH, *LONG, *ALONE)
-    assert "goes on by itself" in out
+    assert "continues without this command" in out
     run = lodger.only_run()
     there = files_on_pod(runpod, run)
     here = lodger.home / "runs" / run.run_id / "fast"

@@ -196,7 +196,7 @@ def test_hours_are_what_the_command_gets(user: User) -> None:
     assert user.cwd is not None
     write(user.cwd, {"train.py": WAITS})
     out = typed(user, "--hours", "0.002", "--grace", "1")
-    assert "told to stop after 7 s" in out
+    assert "stopped after 7 s" in out
     [left] = [line.split()[1] for line in log_of(user).splitlines() if line.startswith("LEFT")]
     assert 4 < float(left) <= 7.2
 
@@ -207,7 +207,7 @@ def test_a_run_without_a_price_says_what_its_limit_is(user: User) -> None:
     words = ("-y", "--dry-run", "--budget", "1", "--", "python3", "train.py")
     out = user.run("run", "local", *words)
     assert "without --rate nothing is counted and --budget ends nothing: told to stop 24 h" in out
-    assert "told to stop after 23 h 5" in out
+    assert "stopped after 23 h 5" in out
     said = user.fails("run", "local", "--rate", "1", *words[:2], *words[4:], code=2)
     assert "nothing says when it is to stop" in said
 

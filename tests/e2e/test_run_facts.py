@@ -117,7 +117,7 @@ def test_one_that_ends_well_without_training_has_a_code_of_its_own(user: User) -
     """As PyTorch's minGPT-ddp does on a machine with one GPU."""
     script(user, "print('Unable to locate sufficient 2 gpus to run this example. Exiting.')\n")
     shown = user.run("run", "local", "--budget", "0.10", *RATE, *PYTHON, code=NO_CHECKPOINT_CODE)
-    assert "no checkpoint was recognised" in shown
+    assert "no checkpoint was found" in shown
 
 
 class TestInABucket:

@@ -154,7 +154,7 @@ def test_one_that_leaves_a_daemon(user: User) -> None:
 
 def test_one_that_saves_no_checkpoint(user: User) -> None:
     shown = run(user, scripts.TABLE, code=NO_CHECKPOINT_CODE)
-    assert "no checkpoint was recognised; files of no known layout are brought home" in " ".join(
+    assert "no checkpoint was found; files of unknown layout were kept, not compared" in " ".join(
         shown.split()
     )
     with tarfile.open(fetched(user)) as archive:

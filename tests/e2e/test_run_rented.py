@@ -77,7 +77,7 @@ def test_a_strangers_script_trains_on_a_rented_pod(rented: tuple[User, StandIn])
     assert "step-00000060: fetched and verified" in fetched
     assert (user.cwd / "best" / "own" / "step-60.pt").stat().st_size == 5000
     assert "val_loss        1.667 by the pod's report\n" in fetched
-    assert "opening it      not known: treat it as code" in fetched
+    assert "opening it      unknown: treat it as code" in fetched
     assert "val_loss 1.667 by the pod's report" in user.run("status", run.run_id)
     told = user.run("report")
     assert "1.667*" in told

@@ -158,7 +158,7 @@ def test_a_pod_that_exits_while_it_trains_is_noticed_and_ended(rented: RentedUse
     until(is_missed, within_s=NOTICED_WITHIN_S, what="the end of the pod")
     out, _ = user.see_out(launch, code=Outcome.LOST.exit_code, within_s=120.0)
     assert "  the pod does not answer: " in out
-    assert "  nor does its provider say any more that it runs\n" in out
+    assert "  its provider no longer lists it as running\n" in out
     assert "answers again" not in out
     run = user.only_run()
     assert (run.outcome, run.reserved) == (Outcome.LOST, ZERO)
@@ -178,10 +178,10 @@ def test_status_asks_skypilot_only_when_told_to(renter: RentedUser) -> None:
     program.rename(program.with_name("elsewhere"))
     shown = skyfarer.run("status", run.run_id, "-v")
     assert "not asked  " in shown
-    assert "SkyPilot and the pod; nothing was heard of it yet: status --live" in shown
+    assert "SkyPilot and the pod; it has not reported yet: status --live" in shown
     assert "it was not asked whether it is set" in shown
     table = skyfarer.run("status")
-    assert f"SkyPilot was not asked about {run.run_id}: trmcloud status --live" in table
+    assert f"not asked about {run.run_id}: SkyPilot (trmcloud status --live)" in table
     (told,) = skyfarer.json("status", "--json")["runs"]
     assert told["unasked"] is True
     assert len(json.loads(state.read_text())["asked"]) == asked

@@ -167,7 +167,7 @@ def test_yes_shows_stages_a_bar_and_the_end(user: User, terminal: Desk) -> None:
         "━",
         "step ",
         "best ",
-        "lands in",
+        "stops in",
         "finished: every step was trained",
     ):
         assert text in window.shown
@@ -216,7 +216,7 @@ def test_ctrl_c_and_leave_it_running(user: User, terminal: Desk, answer: str) ->
     window.types(answer)
     assert window.ends() == 0
     run = user.only_run().run_id
-    assert f"{run} goes on by itself" in window.shown
+    assert f"{run} continues without this command" in window.shown
     until(lambda: not user.live_pods(), what="the pod ends by itself")
     user.run("status")
     assert user.only_run().outcome is Outcome.FINISHED

@@ -299,7 +299,7 @@ NOT_HERE = {
     "guard install": "as above",
     "guard remove": "takes it out again",
     "launch local --recipe trm-tiny --rate 3.60 --budget 0.20": "trains for minutes; as FIRST does",
-    "launch local --recipe trm-tiny --budget 1 --rate 3.60": "as above",
+    "launch local --recipe trm-tiny --budget 0.06 --rate 3.60": "as above",
     "launch local --rate USD --budget USD": "as above, with a recipe that no CPU can hold",
     "serve r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_serve.py",
     "notify add webhook https://example.org/trmcloud": "a host of somebody's",

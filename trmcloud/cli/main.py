@@ -25,41 +25,44 @@ _USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 
 #: name → (one line for the table, panel)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "plan": ("What a budget buys: hardware, hours, dollars.", "Before"),
-    "prices": ("The table of offers: list, refresh, diff, show.", "Before"),
+    "plan": ("Show what a budget buys: hardware, hours, dollars.", "Before"),
+    "prices": ("Prices of offers: list, refresh, diff, show.", "Before"),
     "data": ("Data sets by name: list, show, get, check.", "Before"),
-    "budget": ("Caps for account, month and project: set, show, raise, history.", "Before"),
+    "budget": ("Spending caps of account, month and project: set, show, raise, history.", "Before"),
     "ledger": ("The record of runs and money: check, backups, restore, settle.", "Before"),
     "doctor": ("Diagnose problems of this machine and its accounts, with fixes.", "Before"),
-    "smoke": ("Rent the cheapest pod for minutes; see what ends it. Run this first.", "Before"),
-    "guard": ("Let this machine end forgotten pods by itself: install, status, remove.", "Before"),
-    "notify": ("Have somebody told when it matters: add, list, test, remove.", "Before"),
-    "rehearse": ("Play a planned run in a simulated world, with faults.", "Before"),
-    "try": ("Run a command here for a minute, free, and see what a run needs.", "Before"),
-    "launch": ("Reserve the worst case, train, stop in time.", "Running"),
-    "run": ("Any training script under a hard budget, its best checkpoint home.", "Running"),
-    "export": ("Write a launch as a script that stands by itself.", "Running"),
-    "status": ("Runs, their money, and what guards them.", "Running"),
-    "ui": ("Runs, curves and buttons in a browser, on this machine alone.", "Running"),
-    "attach": ("The live line of a run again, after any loss of it.", "Running"),
-    "logs": ("A run's training log; -f follows it.", "Running"),
-    "ssh": ("A shell on a run's pod, by the key made for it.", "Running"),
-    "save": ("Make a checkpoint of a run now; it goes on.", "Running"),
-    "stop": ("Land a run now: save, evaluate, end.", "Running"),
-    "resume": ("Go on with a run that was stopped, landed or lost.", "Running"),
-    "reap": ("Find and end what no live run owns.", "Running"),
-    "volumes": ("Network volumes of this ledger, and what they cost: list, delete.", "Running"),
+    "smoke": ("Rent the cheapest pod for minutes and check that each stop works.", "Before"),
+    "guard": (
+        "End forgotten pods by a timer on this machine: install, status, remove.",
+        "Before",
+    ),
+    "notify": ("Send notifications: add, list, test, remove.", "Before"),
+    "rehearse": ("Simulate a planned run, with faults.", "Before"),
+    "try": ("Run a command here for a minute, free, to see what a run needs.", "Before"),
+    "launch": ("Launch a plan: reserve its worst case, train, stop in time.", "Running"),
+    "run": ("Run any training script under a hard budget; keep its best checkpoint.", "Running"),
+    "export": ("Write a launch as a standalone script.", "Running"),
+    "status": ("Show runs, their money and their kill layers.", "Running"),
+    "ui": ("Open a page with runs, curves and buttons, on this machine only.", "Running"),
+    "attach": ("Re-attach to a run.", "Running"),
+    "logs": ("Show a run's training log; -f follows it.", "Running"),
+    "ssh": ("Open a shell on a run's pod.", "Running"),
+    "save": ("Save a checkpoint of a run now; the run continues.", "Running"),
+    "stop": ("Stop a run: save, evaluate, end.", "Running"),
+    "resume": ("Continue a run that was stopped, landed or lost.", "Running"),
+    "reap": ("Find and end pods and volumes that no live run owns.", "Running"),
+    "volumes": ("Network volumes and their cost: list, delete.", "Running"),
     "tensorboard": ("Show a run's curves in TensorBoard.", "Running"),
-    "wandb": ("Send a run's curves to Weights & Biases, from here.", "Running"),
-    "gate": ("The verdict between fast and extreme.", "After"),
+    "wandb": ("Send a run's curves to Weights & Biases.", "Running"),
+    "gate": ("Show the verdict between fast and extreme.", "After"),
     "eval": ("Score a checkpoint on validation text.", "After"),
-    "sample": ("Let a checkpoint write.", "After"),
-    "serve": ("A checkpoint behind HTTP, on this machine.", "After"),
-    "fetch-best": ("Bring the best checkpoint home, verified.", "After"),
-    "adopt": ("Take home what an exported script trained, with its account.", "After"),
+    "sample": ("Generate text from a checkpoint.", "After"),
+    "serve": ("Serve a checkpoint over HTTP, with the OpenAI API and a chat page.", "After"),
+    "fetch-best": ("Fetch the best checkpoint, verified.", "After"),
+    "adopt": ("Import what an exported script trained and spent.", "After"),
     "prune": ("Delete all checkpoints but the best and the latest.", "After"),
-    "report": ("Planned, accrued and billed; where the time went; receipts.", "After"),
-    "verify": ("Check a receipt, and a checkpoint against it.", "After"),
+    "report": ("Report cost planned, accrued and billed; time by activity; receipts.", "After"),
+    "verify": ("Verify a receipt, and a checkpoint against it.", "After"),
 }
 
 #: command → its module in ``commands``, where that has another name
@@ -131,6 +134,8 @@ class LazyGroup(TyperGroup):
 def load_command(name: str) -> Any:
     """The command of that name: in its module the function so called, else the group ``app``."""
     own = "try_command" if name == "try" else name.replace("-", "_")
+    from trmcloud.cli.options import in_groups
+
     module: Any = importlib.import_module(f"trmcloud.cli.commands.{_MODULES.get(name, own)}")
     if not hasattr(module, own):
         made = typer.main.get_command(module.app)
@@ -140,6 +145,7 @@ def load_command(name: str) -> Any:
         made = typer.main.get_command(app)
     made.name = name
     take_as_typed(made)
+    in_groups(made)
     _keep_documents_apart(made)
     return made
 
@@ -278,9 +284,9 @@ def _system_error(error: OSError) -> TrmcloudError:
         errno.ENOSPC: "free some disk space",
         errno.EDQUOT: "free some disk space: your quota is used up",
         errno.EROFS: "use a folder that can be written; TRMCLOUD_HOME names trmcloud's own",
-        errno.EACCES: "use a folder of yours, or mend its permissions",
-        errno.EPERM: "use a folder of yours, or mend its permissions",
-        errno.ENOTDIR: "move the file that stands where a folder should be",
+        errno.EACCES: "use a folder of yours, or change its permissions",
+        errno.EPERM: "use a folder of yours, or change its permissions",
+        errno.ENOTDIR: "move the file that is where a folder should be",
         errno.EMFILE: "raise the limit of open files: ulimit -n 4096",
         errno.ENOMEM: "free some memory",
     }.get(error.errno or 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
@@ -125,8 +126,50 @@ def _of_row(row: Option, name: str, kind: Any, default: Any) -> inspect.Paramete
         if not row.is_required:
             return _parameter(name, Annotated[kind | None, argument], None)
         return _parameter(name, Annotated[kind, argument])
-    made = typer.Option(*row.flags, help=row.help, metavar=row.metavar, envvar=row.envvar)
+    made = typer.Option(
+        *row.flags,
+        help=row.help,
+        metavar=row.metavar,
+        envvar=row.envvar,
+        rich_help_panel=row.group,
+    )
     return _parameter(name, Annotated[kind, made], default)
+
+
+_TYPES = {"str": "TEXT", "int": "N", "float": "N", "list[str]": "TEXT", "path": "PATH"}
+_TYPED = re.compile(r" <(str|int|float|path|list\[str\])(?: [^>]*)?>$")
+
+
+def in_groups(command: Any) -> None:
+    """Have the help of ``command``, and of each command of a group, list options by their groups,
+    in the order of their rows; those without a group last. Types are the words a user knows."""
+
+    def format_options(context: Any, formatter: Any) -> None:
+        arguments: list[tuple[str, str]] = []
+        groups: dict[str, list[tuple[str, str]]] = {"": []}
+        for parameter in command.get_params(context):
+            record = parameter.get_help_record(context)
+            if record is None:
+                continue
+            name, text = record
+            if parameter.param_type_name == "argument":
+                arguments.append((_TYPED.sub("", name), text))
+            else:
+                name = _TYPED.sub(lambda found: f" {_TYPES[found.group(1)]}", name)
+                group = getattr(parameter, "rich_help_panel", None) or ""
+                groups.setdefault(group, []).append((name, text))
+        rest = groups.pop("")
+        name = "Other options" if groups else "Options"
+        for title, records in (("Arguments", arguments), *groups.items(), (name, rest)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+        if list_commands := getattr(command, "format_commands", None):
+            list_commands(context, formatter)
+
+    command.format_options = format_options
+    for each in getattr(command, "commands", {}).values():
+        in_groups(each)
 
 
 def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:

@@ -421,7 +421,7 @@ def test_a_fetched_checkpoint_is_not_sent_with_the_code(root: Path, by_git: bool
         git(root, "init", "-q")
     tree = look_at(root)
     assert set(tree.names) == {"mine/tree.json", "train.py"}
-    assert "  · left out, as fetched checkpoints: best/" in tree_lines(tree)
+    assert "  · not sent, fetched checkpoints: best/" in tree_lines(tree)
     assert why_left_out(tree, "best/own/step-3.pt") == "fetch-best brought it"
     (root / ".trmcloudignore").write_text("!best/own/step-3.pt\n")
     assert "best/own/step-3.pt" in look_at(root).names
@@ -504,7 +504,7 @@ def test_a_secret_is_sent_by_its_whole_name_in_the_ignore_file(root: Path) -> No
     assert tree.keys == ("token",)
     assert {"prod.env", "config/aws.json"} <= set(tree.names)
     lines = tree_lines(tree)
-    assert "  · left out, as keys: token" in lines
+    assert "  · not sent, keys: token" in lines
     assert "    to send one all the same: a line !token in .trmcloudignore" in lines
 
 

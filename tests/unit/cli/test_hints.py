@@ -258,6 +258,15 @@ PAINTED = (
     ("error: no such run", "\x1b[1;31merror:\x1b[0m no such run"),
     ("  try: trmcloud status", "  try: \x1b[1mtrmcloud status\x1b[0m"),
     ("Launch it: trmcloud launch p-7f3a", "Launch it: \x1b[1mtrmcloud launch p-7f3a\x1b[0m"),
+    ("state     finished · every step", "state     \x1b[32mfinished\x1b[0m · every step"),
+    ("state    landed · saved", "state    \x1b[33mlanded\x1b[0m · saved"),
+    ("r-1f3a9c failed: it crashed", "r-1f3a9c \x1b[31mfailed\x1b[0m: it crashed"),
+    ("r-1f3a9c mine 8xA100  lost  $1.00", "r-1f3a9c mine 8xA100  \x1b[31mlost\x1b[0m  $1.00"),
+    ("r-1f3a9c lost-one 8xA100  booting", "r-1f3a9c lost-one 8xA100  booting"),
+    ("why  it failed: a crash", "why  it failed: a crash"),
+    ("    L40S, vast · over budget", "    L40S, vast · \x1b[31mover budget\x1b[0m"),
+    ("  8xB200  $70.62/h (51 d old, +30%)", "  8xB200  $70.62/h (\x1b[33m51 d old, +30%\x1b[0m)"),
+    ("  8xH100  $31.92/h (18 d old)", "  8xH100  $31.92/h (18 d old)"),
     ("  a line like any other", "  a line like any other"),
 )  # fmt: skip
 BROKEN = (

@@ -324,7 +324,7 @@ def test_the_way_to_the_end() -> None:
     assert stage_of(asked, BEAT, None, PULLING) == "Ending the pod"
     missed = replace(asked, generations=(replace(POD, missed_at=1210.0),))
     assert stage_of(missed, BEAT, None, "Ending the pod") == GONE
-    assert absence(missed, 1250.0) == "off runpod's list for 40 s; 5 min 00 s prove it"
+    assert absence(missed, 1250.0) == "not listed by runpod for 40 s; gone after 5 min 00 s"
     assert stage_of(replace(missed, state=State.SETTLING), BEAT, None, GONE) == "Settling"
     assert stage_of(replace(missed, state=State.CLOSED), BEAT, None, "Settling") == ""
 

@@ -22,6 +22,7 @@ from tests.unit.cli import told_home
 from tests.unit.cli.told_home import told
 from tests.unit.core.test_strays import AT, ENDED, Book
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.adapters.local.machine import SystemClock
 from trmcloud.app.checkpoints import inventory
 from trmcloud.app.checkpoints.saving import Place, SaveRequest
 from trmcloud.app.context import Context
@@ -42,9 +43,10 @@ from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, month_of
 from trmcloud.core.control.report import KINDS, NO_RUN, MonthReport, report_month
-from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome
-from trmcloud.core.money import Usd, total
+from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.options import LaunchRequest, rows_of
 from trmcloud.wiring import build_chain, build_context
 
 __all__ = ["told"]
@@ -83,7 +85,7 @@ def test_the_table_marks_what_a_pod_told(
     status.show_table(context, [rented_run(context)])
     shown = capsys.readouterr().out
     assert "1.402*" in shown
-    assert "s1000*" in shown
+    assert "step 1,000*" in shown
     assert [line for line in shown.splitlines() if line.startswith(f"* {BY_POD}")]
     status.show_table(context, [local_run(context)])
     shown = capsys.readouterr().out
@@ -145,6 +147,118 @@ def test_the_bar_says_whose_losses_and_best_they_are(context: Context) -> None:
         about = [word for word in words if "1.4" in word or "ℓ" in word or "saved" in word]
         assert len(about) == 4
         assert all(word.startswith("pod") != run.trained_here for word in about), about
+
+
+def test_the_bars_percentage_is_of_what_it_names(context: Context) -> None:
+    run = local_run(context)
+    beat, generation = context.files.heartbeat(run.run_id, "fast"), run.generations[-1]
+    assert beat is not None
+    beat = replace(beat, step=300, steps=1_000)
+    whole_s = generation.soft_stop_at - generation.intended_at
+    live = replace(run, state=State.RUNNING)
+
+    def shown(share_of_time: float) -> tuple[float, str]:
+        at = generation.intended_at + share_of_time * whole_s
+        share, of_what = run_bar.share_done(live, beat, at)
+        return round(share, 3), of_what
+
+    assert shown(0.1) == (0.3, "steps")
+    assert shown(0.8) == (0.8, "time")
+    assert shown(7.0) == (1.0, "time")
+
+
+def test_a_run_on_this_machine_rents_and_boots_nothing(context: Context) -> None:
+    here, there = local_run(context), rented_run(context)
+    for state in (State.RENTING, State.BOOTING, State.ENDING):
+        assert "pod" not in run_bar.stage_of(replace(here, state=state), None, None, "").lower()
+    names = [
+        [run_bar.stage_of(replace(run, state=state), None, None, "") for run in (here, there)]
+        for state in (State.RENTING, State.BOOTING, State.ENDING)
+    ]
+    assert names == [
+        ["Starting", "Renting"],
+        ["Starting", "Booting"],
+        ["Ending its processes", "Ending the pod"],
+    ]
+
+
+def test_without_a_rate_no_budget_is_shown(context: Context) -> None:
+    run = local_run(context)
+    beat = context.files.heartbeat(run.run_id, "fast")
+    assert beat is not None
+    priced = run_bar.money_words(run, beat, beat.at)[0]
+    assert re.fullmatch(r"\$[\d.,]+ of \$[\d.,]+", priced)
+    free = replace(
+        run,
+        settled=ZERO,
+        generations=tuple(replace(each, rate=ZERO) for each in run.generations),
+    )
+    assert run_bar.money_words(free, beat, beat.at)[0] == "free (no --rate)"
+
+
+def watched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[str, list[float]]:
+    """What ``status --watch`` prints until it has slept twice; its pauses."""
+    pauses: list[float] = []
+
+    def sleep(clock: SystemClock, seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SystemClock, "sleep", sleep)
+    with pytest.raises(SystemExit) as ended:
+        main(["status", "--watch", *words])
+    assert ended.value.code == 0
+    return capsys.readouterr().out, pauses
+
+
+def test_status_is_watched_until_the_user_leaves(
+    context: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del context
+    told, pauses = watched(monkeypatch, capsys, "--all")
+    assert told.count("every 10 s · Ctrl-C leaves") == 2
+    assert told.count("max overspend") == 2
+    assert pauses == [10.0, 10.0]
+    told, pauses = watched(monkeypatch, capsys, "--all", "--json")
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert len(lines) == len(pauses) == 2
+    assert all(valid(line)["schema"] == "status/1" for line in lines)
+
+
+def test_watching_a_run_that_has_ended_ends(
+    context: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = local_run(context)
+    monkeypatch.setattr(SystemClock, "sleep", lambda clock, seconds: pytest.fail("it waits"))
+    with pytest.raises(SystemExit):
+        main(["status", "--watch", run.run_id])
+    shown = capsys.readouterr().out
+    assert run.outcome is not None
+    assert re.search(rf"^state +{run.outcome.value} · ", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["plan", "launch", "run", "rehearse", "export"])
+def test_options_are_listed_by_groups(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = capsys.readouterr().out
+    titles = re.findall(r"^(\S[^:\n]*):$", shown, re.MULTILINE)
+    assert titles[0] == "Arguments" or command in ("plan", "try")
+    assert titles[-1] == "Other options"
+    assert {"Model and data", "Budget and length"} <= set(titles)
+    for row in rows_of(LaunchRequest, command).values():
+        if not row.is_positional:
+            listed = re.search(rf"^  (?:-\w, )?{row.flag}\b", shown, re.MULTILINE)
+            assert listed is not None, row.flag
+            above = re.findall(r"^(\S[^:\n]*):$", shown[: listed.start()], re.MULTILINE)
+            assert above[-1] == row.group, row.flag
+    assert not re.search("<(str|int|float|list)", shown)
 
 
 def test_a_notice_of_a_pods_word_says_so() -> None:

@@ -60,7 +60,7 @@ def test_a_plan_fits_a_screen_of_80_by_24(words: tuple[str, ...]) -> None:
     assert lines[-1].startswith(("Launch it: trmcloud launch p-", "Next: "))
 
 
-def test_the_choices_are_the_best_the_cheapest_the_soonest_and_trade_offs() -> None:
+def test_the_choices_are_the_best_the_cheapest_the_fastest_and_trade_offs() -> None:
     plan = a_plan()
     labels = plan_view.choices(plan)
     assert len(labels) <= plan_view.MOST_CHOICES
@@ -70,7 +70,7 @@ def test_the_choices_are_the_best_the_cheapest_the_soonest_and_trade_offs() -> N
     assert first.id in labels
     usable = [c for c in plan.candidates if c.fits_memory and c.within_budget]
     assert chosen["cheapest"].cost_p50 == min(c.cost_p50 for c in usable)
-    assert chosen["soonest"].hours.p50 == min(c.hours.p50 for c in usable)
+    assert chosen["fastest"].hours.p50 == min(c.hours.p50 for c in usable)
     for name, label in labels.items():
         other = plan.candidate(name)
         if label == "cheaper":

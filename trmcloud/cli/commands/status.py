@@ -11,12 +11,21 @@ import typer
 from trmcloud.cli import options
 
 if TYPE_CHECKING:
+    from trmcloud.app.context import Context
     from trmcloud.app.reap import Did
+    from trmcloud.core.control.run_state import RunState
+
+
+_WATCH_EVERY_S = 10.0
+"""Of ``--watch``: each pass may ask every provider once."""
 
 
 def status(
     run: Annotated[str, typer.Argument(help="A run's id; all live ones otherwise.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Ended runs, too.")] = False,
+    watch: Annotated[
+        bool, typer.Option("-w", "--watch", help="Show it again every 10 s; Ctrl-C leaves.")
+    ] = False,
     live: options.Live = False,
     tag: options.Tags = None,
     as_json: options.Json = False,
@@ -24,8 +33,43 @@ def status(
 ) -> None:
     """Show runs, their money against their cap, and every kill layer's state.
 
+    With --watch it is shown again until you leave, or until the named run has ended; with --json
+    each time as one line.
+
     Example: trmcloud status r-1f3a9c
     """
+    from trmcloud.cli.views.streams import clear_screen
+
+    wanted: tuple[tuple[str, str], ...] = ()
+    if tag:
+        from trmcloud.app.labels import parse_tags
+
+        wanted = parse_tags("--tag", tag)
+    while True:
+        with clear_screen(watch and not as_json, f"every {_WATCH_EVERY_S:g} s · Ctrl-C leaves"):
+            code, context, runs = _show_once(
+                run, everything=everything, live=live, wanted=wanted, as_json=as_json,
+                verbose=verbose, is_line=watch,
+            )  # fmt: skip
+        if not watch or (run and not runs[0].live):
+            sys.exit(code)
+        try:
+            context.clock.sleep(_WATCH_EVERY_S)
+        except KeyboardInterrupt:
+            sys.exit(code)
+
+
+def _show_once(
+    run: str,
+    *,
+    everything: bool,
+    live: bool,
+    wanted: tuple[tuple[str, str], ...],
+    as_json: bool,
+    verbose: bool,
+    is_line: bool,
+) -> tuple[int, Context, list[RunState]]:
+    """Catch up and show; return the exit code and what was shown."""
     from trmcloud.app.context import find_run, is_quiet
     from trmcloud.cli.catch_up import catch_up, tell
     from trmcloud.cli.views.reasons import did_line, hurt_line, trouble_code
@@ -45,11 +89,7 @@ def status(
             print(f"damaged: {hurt_line(hurt)}")
         if trouble := context.backup_trouble():
             print(trouble, file=sys.stderr)
-    wanted: tuple[tuple[str, str], ...] = ()
-    if tag:
-        from trmcloud.app.labels import parse_tags
-
-        wanted = parse_tags("--tag", tag)
+    known: list[RunState] = []
     if run:
         runs = [find_run(context, run)]
     else:
@@ -57,32 +97,29 @@ def status(
         known = [each for each in known if set(wanted) <= set(each.tags)]
         runs = [r for r in known if r.live or everything] or known[-1:]
     code = trouble_code(context, runs[0].run_id if run else "")
-    if not as_json:
-        for each in did:
-            print(f"· {did_line(each)}")
-        if not runs and wanted:
-            print("no run has these tags · trmcloud status --all")
-            sys.exit(code)
-        if not runs:
-            print("no runs yet · trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60")
-            sys.exit(code)
-    from trmcloud.cli.views import status as status_view
-
     if as_json:
         from trmcloud.cli.views.as_documents import status_document
-        from trmcloud.cli.views.json_output import print_document
+        from trmcloud.cli.views.json_output import print_document, print_line
 
-        print_document(status_document(context, runs, did))
-        sys.exit(code)
-    if run:
-        status_view.show_one(context, runs[0], verbose=verbose)
+        (print_line if is_line else print_document)(status_document(context, runs, did))
+        return code, context, runs
+    for each in did:
+        print(f"· {did_line(each)}")
+    if not runs and wanted:
+        print("no run has these tags · trmcloud status --all")
+    elif not runs:
+        print("no runs yet · trmcloud launch local --recipe trm-tiny --budget 0.06 --rate 3.60")
     else:
-        status_view.show_table(context, runs)
-        others = len(known) - len(runs)
-        if others:
-            ended = "1 more has ended" if others == 1 else f"{others} more have ended"
-            print(f"{ended} · trmcloud status --all")
-    sys.exit(code)
+        from trmcloud.cli.views import status as status_view
+
+        if run:
+            status_view.show_one(context, runs[0], verbose=verbose)
+        else:
+            status_view.show_table(context, runs)
+            if others := len(known) - len(runs):
+                ended = "1 more has ended" if others == 1 else f"{others} more have ended"
+                print(f"{ended} · trmcloud status --all")
+    return code, context, runs
 
 
 def attach(
@@ -91,9 +128,9 @@ def attach(
 ) -> None:
     """Watch a run as the command that launched it did, until it ends or you leave.
 
-    Where no command drives it any more, this one does: it fetches checkpoints,
-    and ends the pod when its work is done. Ctrl-C leaves the run as it is. The
-    exit code is the run's, also where it has ended already.
+    If no command drives the run, this one does: it fetches checkpoints and ends
+    the pod when the work is done. Ctrl-C leaves the run as it is. The exit code
+    is the run's, also if it has ended already.
 
     Example: trmcloud attach r-1f3a9c
     """

@@ -77,19 +77,19 @@ def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = 
     """Print the hardware, checkpoint and rest of the cap with which an ended run continues."""
     report = report_run(context, run)
     latest = report.latest
-    begins = "what lies on its network volume" if report.on_volume else "the beginning"
+    begins = "the checkpoint on its network volume" if report.on_volume else "the beginning"
     if latest is not None:
         scored = latest.val_bpb is not None
         metric = mark_reported(run, latest.val_bpb).as_reported(bpb) if scored else bpb(None)
         begins = f"{latest.label} · bpb {metric}"
     told = dict(plan_rows(context, plan, verbose=verbose))
-    rows = [("hardware", told.pop("hardware", report.hardware)), ("goes on from", begins)]
+    rows = [("hardware", told.pop("hardware", report.hardware)), ("continues from", begins)]
     if latest is not None and report.before_cooldown is not None:
         before = report.before_cooldown
         told_of = (
-            f"since step {before.step:,}: given more than a cooldown takes, it trains on from "
-            f"{before.label}, at the full rate; what steps {before.step + 1:,} to {latest.step:,} "
-            f"have read is read again from step {latest.step + 1:,} on"
+            f"the cooldown began after step {before.step:,}: a longer run continues from "
+            f"{before.label} at the full learning rate, and from step {latest.step + 1:,} reads "
+            f"the data of steps {before.step + 1:,} to {latest.step:,} again"
         )
         rows.append(("has cooled", told_of))
     rows += resumed_rows(run)
@@ -103,7 +103,7 @@ def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = 
 
 
 def resumed_rows(run: RunState) -> list[tuple[str, str]]:
-    """With which settings a run that was reopened goes on, and what of that was accepted."""
+    """Return rows: the settings with which a reopened run continues, and accepted changes."""
     if run.resumed is None:
         return []
     rows = [
@@ -114,7 +114,7 @@ def resumed_rows(run: RunState) -> list[tuple[str, str]]:
         rows.append(("processes", f"{run.resumed.processes} from here on"))
     if run.resumed.accepted:
         changes = (f"{key} {was} → {now}" for key, (was, now) in run.resumed.accepted.items())
-        rows.append(("accepted", f"{', '.join(changes)}: another training from here on"))
+        rows.append(("accepted", f"{', '.join(changes)}: a different training from here on"))
     return rows
 
 
@@ -139,8 +139,8 @@ def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str,
         rows.append(
             (
                 "stops",
-                f"lands {duration(chosen.soft_stop_s)} after its start, "
-                f"killed at {duration(chosen.hard_stop_s)}; {duration(chosen.landing_s)} to land",
+                f"stops and saves after {duration(chosen.soft_stop_s)}, "
+                f"killed at {duration(chosen.hard_stop_s)}; {duration(chosen.landing_s)} to save",
             )
         )
     rows.append((CHECKPOINTS, plan.survives))
@@ -162,14 +162,14 @@ def command_rows(command: Command) -> list[tuple[str, str]]:
     if command.stop_signal != NO_SIGNAL:
         ways.append(f"SIG{command.stop_signal}")
     ways.append(f"killed {duration(command.grace_s)} later")
-    rows.append(("told by", ", then ".join(ways)))
+    rows.append(("stop", ", then ".join(ways)))
     watched = one_line(command.checkpoints.replace(os.pathsep, ", "))
     rows.append(("watched", watched or "the working tree, for checkpoints of known layouts"))
     if command.metric_name:
         which = "highest" if command.higher_is_better else "lowest"
         rows.append(("best", f"{which} {command.metric_name}, and {command.keep_best} are kept"))
     if command.env:
-        rows.append(("given", ", ".join(command.env)))
+        rows.append(("environment", ", ".join(command.env)))
     return rows
 
 
@@ -193,8 +193,8 @@ def _work(chosen: Candidate, phase: PhasePlan, verbose: bool) -> str:
         if takes.p10 < takes.p90:
             whole = f"{duration(takes.p10)} to {duration(takes.p90)}"
             stop = duration(chosen.soft_stop_s)
-            return f"{s.steps:,} steps in {whole}; told to stop after {stop}, unless it ends before"
-        return f"told to stop after {duration(takes.p50)}, unless it ends before"
+            return f"{s.steps:,} steps in {whole}; stopped after {stop} unless it ends earlier"
+        return f"stopped after {duration(takes.p50)} unless it ends earlier"
     about = f"about {duration(phase.seconds.p50)}"
     if not verbose:
         return f"{s.steps:,} steps, {count(phase.tokens)} tokens; {about}"
@@ -223,8 +223,8 @@ def _cap(plan: Plan) -> str:
 
 
 _ON_SEVERAL = (
-    ("machines", "the command starts on each; torchrun finds the others by itself"),
-    ("kept", "what the first machine saves, and the others' files of one checkpoint by DCP"),
+    ("machines", "the command starts on each; torchrun connects them"),
+    ("kept", "what the first machine saves; from the others, their files of a DCP checkpoint"),
 )
 _NAMED = 5
 
@@ -235,8 +235,8 @@ def room_lines(room: Room, now: float) -> list[str]:
     if not room.lowerings:
         return [f"  {run_id} keeps its money: {sentence(why)}" for run_id, why in room.why.items()]
     return [
-        f"  Room: {each.run_id} is to end within {duration(each.hard_stop_at - now)} instead of"
-        f" {duration(each.was_at - now)}; P95 of its plan fits. That frees {each.frees}."
+        f"  Room: {each.run_id} stops within {duration(each.hard_stop_at - now)} instead of"
+        f" {duration(each.was_at - now)}, where P95 of its plan fits. That frees {each.frees}."
         for each in room.lowerings
     ]
 
@@ -244,28 +244,26 @@ def room_lines(room: Room, now: float) -> list[str]:
 def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
     """``code sent  12 files, 34.5 kB, by git's list``, and what was left out, a line each; with
     ``verbose`` every file."""
-    source = "by git's list" if tree.by_git else "all that is not hidden: git keeps no list here"
+    source = "by git's list" if tree.by_git else "every file that is not hidden (no git here)"
     files = f"{len(tree.names):,} file{'s' * (len(tree.names) != 1)}"
     lines = [f"  code sent       {files}, {size_text(tree.size_bytes)}, {source}"]
     if tree.folder:
-        told = f"{one_line(tree.root.name)} as a whole; the command starts in"
+        told = f"the whole of {one_line(tree.root.name)}; the command starts in"
         lines.append(f"  · {told} {one_line(tree.folder)}")
     if tree.above:
-        told = f"only the folder {one_line(tree.root.name)} of its repository is sent"
-        lines.append(f"  · {told}; --root {tree.above} sends the whole")
+        told = f"only the folder {one_line(tree.root.name)} of the repository is sent"
+        lines.append(f"  · {told}; --root {tree.above} sends all of it")
     lines += _package_lines(tree, verbose=verbose)
     if tree.fetched:
-        lines.append(f"  · left out, as fetched checkpoints: {_some(tree.fetched)}")
+        lines.append(f"  · not sent, fetched checkpoints: {_some(tree.fetched)}")
     if tree.keys:
-        lines.append(f"  · left out, as keys: {_some(tree.keys)}")
-        lines.append(
-            f"    to send one all the same: a line !{one_line(tree.keys[0])} in {IGNORE_NAME}"
-        )
+        lines.append(f"  · not sent, keys: {_some(tree.keys)}")
+        lines.append(f"    to send one anyway: a line !{one_line(tree.keys[0])} in {IGNORE_NAME}")
     if tree.links:
-        lines.append(f"  · left out, as links: {_some(tree.links)}")
+        lines.append(f"  · not sent, links: {_some(tree.links)}")
     if verbose:
         lines += [f"    {one_line(name)}" for name in tree.names]
-        lines.append(f"  · {IGNORE_NAME} leaves out more")
+        lines.append(f"  · {IGNORE_NAME} excludes more")
     return lines
 
 
@@ -278,14 +276,14 @@ def _package_lines(tree: WorkingTree, *, verbose: bool) -> list[str]:
         name = tree.not_installed[0]
         return [f"  · not installed: {', '.join(tree.not_installed)}; --pip {name} installs it"]
     if resolved.unknown:
-        told = f"{len(packages.lines)} named, not resolved here: {one_line(resolved.unknown)}"
+        told = f"{len(packages.lines)}, not resolved here: {one_line(resolved.unknown)}"
     else:
         told = f"{len(resolved.versions)}, resolved here"
     lines = [f"  packages        {told}, by {one_line(packages.file)}"]
     if any(version.startswith("torch==") for version in resolved.versions):
-        lines.append("  · the image's own torch stays, unless the list asks for another version")
+        lines.append("  · the image keeps its own torch unless the list asks for another version")
     if packages.left_out:
-        lines.append(f"  · not installed, as the image has its own: {_some(packages.left_out)}")
+        lines.append(f"  · not installed, the image has its own: {_some(packages.left_out)}")
     return lines + ([f"    {version}" for version in resolved.versions] if verbose else [])
 
 
@@ -311,7 +309,7 @@ def own_files(fetched: FetchedCheckpoint, metric: list[str]) -> list[str]:
     return [
         *metric,
         f"  largest file    sha256 {fetched.manifest.sha256}",
-        f"  lies in         {one_line(str(own.path.absolute()))}",
+        f"  folder          {one_line(str(own.path.absolute()))}",
         *(f"  {name:<14}  {text}" for name, text in _rows(own)),
     ]
 
@@ -321,13 +319,13 @@ def _rows(own: OwnNames) -> list[tuple[str, str]]:
     effect = worst(opening for _, opening in own.files)
     if effect is Effect.DATA:
         formats = ", ".join(sorted({opening.format for _, opening in own.files}))
-        return [("opening it", f"safe: only data, by its bytes ({formats})")]
+        return [("opening it", f"safe: only data, checked by its bytes ({formats})")]
     name, found = next(each for each in own.files if each[1].effect is effect)
     shown = name if len(name) <= _WIDEST_NAME else f"…{name[1 - _WIDEST_NAME :]}"
     if effect is Effect.UNKNOWN:
-        told = f"not known: treat it as code ({found.format})"
+        told = f"unknown: treat it as code ({found.format})"
         return [("opening it", told), ("", one_line(shown))]
-    rows = [("opening it", f"not safe: {found.format} may run code"), ("", one_line(shown))]
+    rows = [("opening it", f"unsafe: {found.format} can run code"), ("", one_line(shown))]
     if "pickle" in found.format:
-        rows.append(("", "torch.load(…, weights_only=True) refuses code"))
+        rows.append(("", "torch.load(…, weights_only=True) does not run code"))
     return rows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trmcloud.app.planning import Bought, OwnHardware
 from trmcloud.cli.views.streams import columns as columns_here
-from trmcloud.cli.views.text import count
+from trmcloud.cli.views.text import count, duration
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS
 from trmcloud.core.money import ZERO, Usd, cost
@@ -92,7 +92,7 @@ def pareto(candidates: Sequence[Candidate]) -> set[str]:
 def terminal_chart(plan: Plan, rows: Sequence[Candidate], columns: int) -> list[str]:
     """One point per candidate that fits and costs something; hours are logarithmic.
 
-    ● none is both cheaper and faster; ○ some is; ▸ recommended.
+    ● a best trade-off; ○ beaten in cost and time by another; ▸ recommended.
     """
     points = [row for row in rows if row.fits_memory and row.rate]
     if len(points) < 2 or columns < LEAST_COLUMNS:
@@ -118,7 +118,7 @@ def terminal_chart(plan: Plan, rows: Sequence[Candidate], columns: int) -> list[
     axis = f"{_hours(math.exp(low))} h"
     axis = axis.ljust(width // 2) + f"{_hours(math.exp((low + high) / 2))} h"
     axis = axis.ljust(width - 4) + f"{_hours(math.exp(high))} h"
-    key = "● none is both cheaper and faster   ○ some is"
+    key = "● best trade-offs   ○ beaten by another"
     return [*lines, f"{'':8} └{'─' * width}", f"{'':10}{axis}", f"{'':10}{key}"]
 
 
@@ -258,7 +258,7 @@ def choices(plan: Plan, most: int = MOST_CHOICES) -> dict[str, str]:
     soonest = min(found, key=lambda c: (c.hours.p50, c.cost_p50.micros))
     if soonest.hours.p50 > chosen.hours.p50 / LEAST_GAIN:
         soonest = chosen
-    for candidate, label in ((cheapest, "cheapest"), (soonest, "soonest")):
+    for candidate, label in ((cheapest, "cheapest"), (soonest, "fastest")):
         told = labels.get(candidate.id)
         labels[candidate.id] = f"{told}, {label}" if told else label
     front = pareto(found)
@@ -269,7 +269,7 @@ def choices(plan: Plan, most: int = MOST_CHOICES) -> dict[str, str]:
         if candidate.id in front and is_new and len(shown) < most:
             shown.append(candidate)
             dearer = hours < chosen.hours.p50
-            labels[candidate.id] = "sooner" if dearer else "cheaper"
+            labels[candidate.id] = "faster" if dearer else "cheaper"
     return {
         candidate.id: labels[candidate.id] + _short_of(candidate, chosen)
         for candidate in found
@@ -373,7 +373,7 @@ def _headline(plan: Plan) -> str:
     first = plan.recommended or next(iter(plan.candidates), None)
     tokens = sum(phase.tokens for phase in first.phases) if first is not None else 0
     if spec.command is not None:
-        steps = f"{spec.steps:,} steps" if spec.steps else "as long as it may"
+        steps = f"{spec.steps:,} steps" if spec.steps else "until its limits"
         parts = [one_line(" ".join(spec.command.words))[:_COMMAND_COLUMNS], steps]
     else:
         most = "at most " if spec.fills else ""
@@ -382,7 +382,7 @@ def _headline(plan: Plan) -> str:
     if spec.fills:
         parts.append("filled")
     elif spec.objective == "value":
-        parts.append(f"value of an hour {spec.hour_value}")
+        parts.append(f"your time at {spec.hour_value}/h")
     else:
         parts.append(f"objective {spec.objective}")
     return " · ".join(parts)
@@ -533,15 +533,15 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
             lines += [f"  {candidate.hardware}: {text}" for text in needs]
         return [*lines, "Next: a larger --budget, a later --deadline, fewer --steps, or --fill"]
     why = {
-        "value": f"least cost + hours × {plan.spec.hour_value}",
+        "value": f"best value, counting your time at {plan.spec.hour_value}/h",
         "cheapest": "least cost",
-        "fastest": "soonest done",
+        "fastest": "finishes first",
     }.get("" if plan.spec.fills else plan.spec.objective, "most tokens for the money")
     lines = [f"Recommended: {chosen.hardware} — {why}."]
     lines += [f"  {reason}" for reason in reasons_to_show(chosen.reasons, verbose=verbose)]
     lines.append(
-        f"  lands {_clock(chosen.soft_stop_s)} after start, hard stop {_clock(chosen.hard_stop_s)},"
-        f" at most {chosen.worst_case}"
+        f"  stops and saves after {duration(chosen.soft_stop_s)}, killed at "
+        f"{duration(chosen.hard_stop_s)}, at most {chosen.worst_case}"
     )
     if plan.launchable and plan.spec.command is not None:
         lines.append(f"Run it: {_run_line(plan, chosen)}")
@@ -560,12 +560,6 @@ def _run_line(plan: Plan, chosen: Candidate) -> str:
     if spec.budget is not None:
         words += ["--budget", spec.budget.plain()]
     return shlex.join([*words, "--", *spec.command.words])
-
-
-def _clock(seconds: float) -> str:
-    if seconds < 600:
-        return f"{seconds:,.0f} s"
-    return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d} h"
 
 
 def _short(number: float) -> str:
@@ -600,7 +594,7 @@ def _other_line(other: Bought) -> str:
 def show_recipes(found: Sequence[Bought], number: int) -> None:
     """A line for each of ``number`` recipes that the limits pay for: hardware, hours, dollars, and
     the quality that it reached."""
-    print("  recipe      hardware     hours       $  what it reached")
+    print("  recipe      hardware     hours       $  result")
     print("\n".join(map(_other_line, found)))
     print(f"{len(found)} of {number} recipes; --recipe NAME plans one of them")
 
@@ -614,16 +608,16 @@ def own_lines(own: OwnHardware) -> list[str]:
         f"{fits_text(made)}"
     ]
     if own.rented is None:
-        return [*lines, "  nothing of this plan is quicker for money: train there"]
+        return [*lines, "  no rented hardware is faster: train on your own"]
     lines.append(
-        f"  an hour of it costs {own.per_hour}; what it trains in one costs "
-        f"{own.rent_per_own_hour} on {own.rented.hardware}"
+        f"  one hour costs {own.per_hour}; the same training costs {own.rent_per_own_hour} on "
+        f"{own.rented.hardware}"
     )
-    sooner = f"{own.rented.hardware} is {own.sooner_h:,.1f} h sooner"
+    sooner = f"{own.rented.hardware} is {own.sooner_h:,.1f} h faster"
     if own.dearer.micros <= 0:
-        return [*lines, f"  {sooner}, and no dearer"]
+        return [*lines, f"  {sooner} and costs no more"]
     lines.append(
-        f"  {sooner} for {own.dearer} more: worth it where an hour of yours is worth more than "
+        f"  {sooner} for {own.dearer} more: worth it if an hour of your time is worth more than "
         f"{own.worth_from}"
     )
     return lines

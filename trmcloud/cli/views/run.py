@@ -60,12 +60,12 @@ def tell_ending(run: str, ended: NamedPodEnds, why: str) -> None:
     if why:
         print(one_line(f"the ledger was not used: {why}"), file=sys.stderr)
     if ended.kept_at:
-        note = f"this is kept in {ended.kept_at} until a command can write the ledger"
+        note = f"recorded in {ended.kept_at} until a command can write the ledger"
         print(one_line(note), file=sys.stderr)
     else:
         print(
-            "this could be kept nowhere: when the ledger can be written, "
-            f"trmcloud stop --now {run or 'RUN'} puts it on record",
+            "this could not be recorded: when the ledger can be written, "
+            f"trmcloud stop --now {run or 'RUN'} records it",
             file=sys.stderr,
         )
 
@@ -77,11 +77,11 @@ def ending_code(ended: NamedPodEnds) -> int:
 
 def _tell_unreachable(found: PodListing) -> None:
     for provider, why in found.unreachable:
-        print(one_line(f"{provider} gave no list: {why}"), file=sys.stderr)
+        print(one_line(f"{provider} did not list its pods: {why}"), file=sys.stderr)
 
 
 RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNREPORTED)
-"""Ends after which a run is usually gone on with."""
+"""Ends after which a run is usually resumed."""
 
 
 class EventLines:
@@ -148,14 +148,14 @@ def carry(
             run = _interrupted(context, driver, bar, over)
         except StaleEpoch:
             bar.pause()
-            print(f"{driver.run_id}: another command has taken it over; looking on", flush=True)
+            print(f"{driver.run_id}: another command drives it now; watching", flush=True)
             bar.resume()
             run = follow_or_drive(context, driver.run_id, done, watch)
     if run.live:
         context.ledger.release(run.run_id, driver.epoch)
     code = 0
     if run.live and not over.reached:
-        _goes_on(context, run)
+        _show_left(context, run)
     else:
         code = show_end(context, run)
     if events is not None:
@@ -165,14 +165,14 @@ def carry(
     return code
 
 
-def _goes_on(context: Context, run: RunState) -> None:
+def _show_left(context: Context, run: RunState) -> None:
     if is_waiting(run) and run.wait is not None:
         left = duration(run.wait.until_at - context.wall())
-        print(f"{run.run_id} waits for a machine, for {left} more; {run.reserved} stay reserved.")
-        print("  the guard asks for it at each of its visits (trmcloud guard status), or:")
+        print(f"{run.run_id} waits for a machine for {left} more; {run.reserved} stays reserved.")
+        print("  the guard asks again at each visit (trmcloud guard status), or:")
         print(f"  trmcloud attach {run.run_id} · status {run.run_id} · stop {run.run_id}")
         return
-    print(f"{run.run_id} goes on by itself, and ends by itself.")
+    print(f"{run.run_id} continues without this command and stops at its limits.")
     print(f"  trmcloud attach {run.run_id} · status {run.run_id} · stop {run.run_id}")
 
 
@@ -193,7 +193,7 @@ def look_on(context: Context, run_id: str, *, as_json: bool = False) -> int:
             run = find_run(context, run_id)
     code = 0
     if run.live and not over.reached:
-        _goes_on(context, run)
+        _show_left(context, run)
     else:
         code = show_end(context, run)
     if events is not None:
@@ -231,23 +231,25 @@ def show_end(context: Context, run: RunState) -> int:
     kept = bool(here) or elsewhere
     is_bare = _left_none(run, outcome, elsewhere or any(not m.is_output for m in here))
     if is_bare:
-        also = "; files of no known layout are brought home unjudged" if here else ""
-        print(f"  no checkpoint was recognised{also}")
+        also = "; files of unknown layout were kept, not compared" if here else ""
+        print(f"  no checkpoint was found{also}")
     if (own := own_bests(here)) and pick_best(here) is None:
-        print(f"  no metric judges it; the script's own best: {own[0].label}, {own_name(own[0])}")
+        print(
+            f"  no metric to compare by; the script's own best: {own[0].label}, {own_name(own[0])}"
+        )
     if run.live:
         spent = spent_so_far(run, context.wall())
         print(
             f"  its bill is not final yet ({spent} of {run.cap} so far at the planned rate, "
-            f"{run.reserved} reserved); any later command settles it"
+            f"{run.reserved} reserved); the next command settles it"
         )
     else:
         spent_words = f"  spent {run.settled} of {run.cap}"
         if awaiting_bill(run):
-            spent_words += " at most: its bill is not final yet"
+            spent_words += " at most, the bill is not final yet"
         print(spent_words + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
     if boots := failed_boots(run):
-        print(f"  boots that failed: {len(boots)}, {spent_on_boots(run)} at most")
+        print(f"  failed boots: {len(boots)}, {spent_on_boots(run)} at most")
     if outcome is Outcome.NO_MACHINE:
         print(f"  try: trmcloud resume {run.run_id} --wait-for 6h, or another plan")
     if kept:
@@ -255,7 +257,7 @@ def show_end(context: Context, run: RunState) -> int:
         print(f"  trmcloud fetch-best {run.run_id}{again}")
     if outcome is Outcome.UNFIT:
         print(
-            f"  try: trmcloud resume {run.run_id}, for another machine; or another plan, or image"
+            f"  try: trmcloud resume {run.run_id} (another machine), another plan, or another image"
         )
     for line in failure_lines(context, run):
         print(line)

@@ -55,6 +55,7 @@ from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.control.waiting import allows_waiting, is_waiting
 from trmcloud.core.errors import HostKeyChanged, LedgerError, Outcome
+from trmcloud.core.money import ZERO
 from trmcloud.core.spec.spec import IGNORE
 from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
@@ -73,6 +74,12 @@ _STATES: Mapping[State, str] = {
     State.ENDING: "Ending the pod",
     State.SETTLING: "Settling",
 }
+_HERE: Mapping[State, str] = {
+    State.RENTING: "Starting",
+    State.BOOTING: "Starting",
+    State.ENDING: "Ending its processes",
+}
+"""Of a run on this machine, where nothing is rented."""
 _WAITING = {
     "checking": "Checking the machine",
     "installing": "Installing",
@@ -97,19 +104,20 @@ def stage_of(
     *,
     pulls: bool = False,
 ) -> str:
-    """The stage's name; ``before`` is the last one, which goes on where nothing else is said.
-    ``pulls``: a checkpoint is being brought here now."""
+    """Return the stage's name; ``before`` is the last one, which stays where nothing else is
+    known. ``pulls``: a checkpoint is being downloaded now."""
+    states = _STATES | _HERE if run.trained_here else _STATES
     if run.state is State.ENDING:
         if run.generation is not None and run.generation.missed_at:
             return GONE
         between_pulls = before == PULLING and not ending_was_asked(run)
-        return PULLING if pulls or between_pulls else _STATES[State.ENDING]
+        return PULLING if pulls or between_pulls else states[State.ENDING]
     if report is not None and report.uploading:
         return UPLOADING
     if run.state in (State.RESERVED, State.RENTING) and allows_waiting(run):
         return WAITING
     if run.state is not State.RUNNING:
-        return _STATES.get(run.state, "")
+        return states.get(run.state, "")
     if beat is not None:
         if beat.state == "training":
             return f"Training {beat.phase}"
@@ -176,7 +184,7 @@ def absence(run: RunState, now: float) -> str:
         return ""
     needed = duration(absence_needed_s(run, traits_of(generation.provider)))
     since = duration(now - generation.missed_at)
-    return f"off {generation.provider}'s list for {since}; {needed} prove it"
+    return f"not listed by {generation.provider} for {since}; gone after {needed}"
 
 
 def waiting_words(waiting: WaitState, now: float) -> str:
@@ -193,7 +201,7 @@ _BAD_RESULTS = (*BAD_ENDS, Outcome.UNFIT, Outcome.NOT_STARTED, Outcome.NO_MACHIN
 _PLAIN_EVERY_S = 10.0
 _BAR_WIDTH = 20
 _TROUBLE_AFTER_S = 6.0
-"""A connection that drops is made anew at once; only one that cannot be is worth a line."""
+"""A connection that drops is opened again at once; one that fails for longer gets a line."""
 _WAIT_AFTER_S = 5.0
 """A provider takes a moment to list what it made."""
 _BEFORE_A_POD = (State.RESERVED, State.RENTING)
@@ -256,7 +264,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._tell_trouble(run, now)
         boot, bucket = boot_trouble(self._context, run), bucket_trouble(self._context, run)
         self._tell_once("boot", boot, f"  the provider's log of the pod: {boot}")
-        self._tell_once("bucket", bucket, f"  {bucket}; it is tried again")
+        self._tell_once("bucket", bucket, f"  {bucket}; retrying")
         if not bucket:
             self._told.pop("bucket", None)
         self._tell_balance(run, now)
@@ -327,7 +335,7 @@ class RunBar(AbstractContextManager["RunBar"]):
             told = f"  generation {move.number}: {moving_words(run)}"
         elif run.moves and run.generation is not None and run.generation.adopted_at is not None:
             number, provider = run.generation.number, run.generation.provider
-            told = f"  generation {number}: training has moved there, to {provider}"
+            told = f"  generation {number}: training moved here, to {provider}"
         if told and told != self._move_told:
             self._print(told)
         self._move_told = told or self._move_told
@@ -353,7 +361,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._pulled = set(run.pulled)
         if self._live is None or run.state in _AFTER_WORK:
             for phase, step in sorted(new):
-                self._print(f"  pulled {phase} step {step:,}: here, verified")
+                self._print(f"  pulled {phase} step {step:,}, verified")
 
     def _tell_mended(self, run: RunState) -> None:
         """Print recoveries of the training, which continued by itself."""
@@ -366,7 +374,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         provider = run.generation.provider if run.generation is not None else ""
         reading = self._context.balances.get(provider)
         if reading is not None and reading.trouble:
-            told = f"  the {provider} balance was not read, and is tried again: {reading.trouble}"
+            told = f"  the {provider} balance could not be read, retrying: {reading.trouble}"
             self._tell_once("unread", "unread", one_line(told))
         with suppress(LedgerError):
             low = self._context.ledger.read().low_balances.get(provider)
@@ -385,7 +393,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         if trouble is None:
             again = run.state is State.RUNNING and has_answered(self._context, run)
             if self._trouble_said and self._trouble_at is not None and again:
-                self._print(f"  the pod answers again, after {duration(now - self._trouble_at)}")
+                self._print(f"  the pod answers again after {duration(now - self._trouble_at)}")
             self._trouble_at, self._trouble_said, self._unlisted_said = None, "", False
             return
         if self._trouble_at is None:
@@ -394,7 +402,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         is_unlisted = run.state is State.RUNNING and not is_listed_as_running(self._context, run)
         if self._trouble_said and is_unlisted and not self._unlisted_said:
             self._unlisted_said = True
-            self._print("  nor does its provider say any more that it runs")
+            self._print("  its provider no longer lists it as running")
         # While it boots, nothing else is told: there each new trouble has its line.
         told = self._trouble_said in (trouble.what, "") or not boots
         if (self._trouble_said and told) or not (
@@ -402,14 +410,14 @@ class RunBar(AbstractContextManager["RunBar"]):
         ):
             return
         self._trouble_said = trouble.what
-        then = "its agent goes on, and ends it in time"
+        then = "its agent still runs and ends it in time"
         if boots:
             waiting = waits_for(self._context, run)
             until_at = waiting.until_at if waiting is not None else None
             left = duration((until_at or now) - now)
-            then = f"it is asked again for {left}, then the pod is ended"
+            then = f"retrying for {left}, then the pod is ended"
         if stranger and boots:
-            then = "if that lasts for a minute, the pod is ended"
+            then = "if this lasts for a minute, the pod is ended"
         what = "" if stranger else "the pod does not answer: "
         self._print(f"  {what}{trouble}; {then}")
         if boots and trouble.next_step:
@@ -421,8 +429,8 @@ class RunBar(AbstractContextManager["RunBar"]):
             self._unforeseen = True
             said = f"unexpected {type(error).__name__}: {error}"
             if isinstance(error, LedgerError):
-                said = f"{error}; that is tried again, nothing new is begun"
-            self._print(f"  {said}; its pod is ended at its hard stop all the same")
+                said = f"{error}; retrying, nothing new is started"
+            self._print(f"  {said}; its pod still ends at its hard stop")
 
     def _tell_waiting(self, run: RunState, now: float) -> None:
         """Print once what the run waits for, where the stage alone does not say it."""
@@ -449,17 +457,17 @@ class RunBar(AbstractContextManager["RunBar"]):
     # -- what moves ---------------------------------------------------------------------------
 
     def _show_stage(self, run: RunState, now: float, sending: str, pulling: list[str]) -> None:
-        """The stage that goes on, with what is carried in it."""
+        """Show the present stage, with what is transferred in it."""
         if self._stage in (SENDING, "Starting the trainer") and sending:
             self._stage_words = sending.partition(" · ")[0].partition(" of ")[2] + " in all"
-        if self._stage == "Renting" and is_rented(run):
+        if self._stage in (_STATES[State.RENTING], _HERE[State.RENTING]) and is_rented(run):
             self._stage_words = where(run)
         doing = {SENDING: sending, GONE: absence(run, now)}.get(self._stage, "")
         if sys.stdout.isatty():
             from rich.console import Group
 
-            took, spent = duration(now - self._stage_at), spent_so_far(run, now)
-            words = (f"{self._stage}… {took}", f"{spent} of {run.cap}", doing)
+            took = duration(now - self._stage_at)
+            words = (f"{self._stage}… {took}", _money(run, now), doing)
             line = _shown(" · ".join(filter(None, words)))
             self._update(Group(line, *_lines(pulling)), lasting=False)
         elif (doing or pulling) and now - self._said_at >= _PLAIN_EVERY_S:
@@ -480,18 +488,19 @@ class RunBar(AbstractContextManager["RunBar"]):
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
-        share = share_done(run, beat, now)
+        share, of_what = share_done(run, beat, now)
         line = Table.grid(padding=(0, 1))
         first, *rest = training_words(run, beat)
         below = [" · ".join([*money_words(run, beat, now), *pulling])]
-        beside = columns() - len(first) - _BAR_WIDTH - 8
+        beside = columns() - len(first) - _BAR_WIDTH - len("100 % of steps") - 4
         if len(" · ".join(rest)) > beside:  # the long list of losses gets a line of its own
             below = [word for word in rest if "ℓ " in word] + below
             rest = [word for word in rest if "ℓ " not in word]
         if len(" · ".join(rest)) > beside and not run.trained_here:  # whose word it is is not cut
             below, rest = [" · ".join(rest), *below], []
         bar = ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH)
-        line.add_row(_shown(first), bar, _shown(f"{100 * share:3.0f} %"), _shown(" · ".join(rest)))
+        told = f"{100 * share:.0f} % of {of_what}"
+        line.add_row(_shown(first), bar, _shown(told), _shown(" · ".join(rest)))
         self._update(Group(line, *_lines(below)), lasting=True)
 
     def _update(self, shown: Any, *, lasting: bool) -> None:
@@ -540,15 +549,23 @@ def training_words(run: RunState, beat: Heartbeat) -> list[str]:
     return words
 
 
+def _money(run: RunState, now: float) -> str:
+    """``$0.05 of $0.20``; of a machine without a price, that no budget can end the run."""
+    spent = spent_so_far(run, now)
+    if spent == ZERO and run.trained_here and not (run.generation and run.generation.rate):
+        return "free (no --rate)"
+    return f"{spent} of {run.cap}"
+
+
 _MOST_NOTE = 200
 """Characters of a trainer's note."""
 
 
 def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
-    """``$0.05 of $0.20``, ``lands in 2 min``, ``best step 1,200``."""
-    words = [f"{spent_so_far(run, now)} of {run.cap}"]
+    """``$0.05 of $0.20``, ``stops in 2 min``, ``best step 1,200``."""
+    words = [_money(run, now)]
     if run.generation is not None and beat.state != "ended":
-        words.append(f"lands in {duration(lands_in_s(run, beat, now))}")
+        words.append(f"stops in {duration(lands_in_s(run, beat, now))}")
     if buys := next_buys(run, beat):
         words.append(buys)
     if beat.saved_step is not None:
@@ -557,7 +574,7 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
     if best := best_words(run.spec.command, mark_reported(run, beat)):
         words.append(best)
         if (beat.phase, beat.best_step) in run.pulled:
-            words[-1] += ", here"
+            words[-1] += ", fetched"
     if beat.note:
         words.append(one_line(beat.note)[:_MOST_NOTE])
     return words
@@ -573,16 +590,16 @@ def lands_in_s(run: RunState, beat: Heartbeat | None, now: float) -> float:
     return min(left_s, run.spec.hours * 3600.0 - lasted_s)
 
 
-def share_done(run: RunState, beat: Heartbeat, now: float) -> float:
-    """Return the share of the phase that is done, 0 to 1: by steps or by time, whichever is
-    further."""
+def share_done(run: RunState, beat: Heartbeat, now: float) -> tuple[float, str]:
+    """Return (the share that is done, 0 to 1; of what): the phase's steps, or the time until it
+    stops, whichever ends first at the present pace."""
     by_steps = beat.step / beat.steps if beat.steps else 0.0
-    generation = run.generation
-    if generation is None:
-        return by_steps
-    whole = generation.soft_stop_at - generation.intended_at
-    by_time = (now - generation.intended_at) / whole if whole > 0 else 0.0
-    return max(0.0, min(1.0, max(by_steps, by_time)))
+    by_time, generation = 0.0, run.generation
+    if generation is not None:
+        whole = generation.soft_stop_at - generation.intended_at
+        by_time = (now - generation.intended_at) / whole if whole > 0 else 0.0
+    share, of_what = max((by_steps, "steps"), (by_time, "time"))
+    return max(0.0, min(1.0, share)), of_what
 
 
 def _lost(run: RunState, generation: Generation) -> Reason | None:

@@ -58,9 +58,9 @@ from trmcloud.core.money import Usd, total
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP
 
 _THEN = {
-    KEEP: "then it goes on, beyond every budget",
-    DELETE_FETCHED: "then it is deleted, if best and latest were fetched",
-    DELETE: "then it is deleted, with whatever is on it",
+    KEEP: "then it is kept, beyond every budget",
+    DELETE_FETCHED: "then it is deleted if best and latest were fetched",
+    DELETE: "then it is deleted with everything on it",
 }
 
 
@@ -78,8 +78,8 @@ def volume_lines(ledger: LedgerState, now: float, run_id: str = "") -> list[str]
             continue
         why = sentence(over.why_kept) or "it is about to be deleted"
         lines.append(
-            f"network volume in {over.place}: uncapped since {_day(over.since)}, {over.per_day} a"
-            f" day beyond every budget, {over.beyond(now)} so far: {why};"
+            f"network volume in {over.place}: {over.per_day} a day beyond every budget since"
+            f" {_day(over.since)}, {over.beyond(now)} so far: {why};"
             f" trmcloud volumes delete {over.place}"
         )
     return lines
@@ -110,7 +110,7 @@ def show_table(context: Context, runs: Sequence[RunState]) -> None:
     header = ("run", "state", "spent / cap", "bpb", "best", "kill layers", "max overspend")
     rows = [_row(context, run) for run in runs]
     print("\n".join(table(header, rows)))
-    if any(cell.endswith((MARK, f"{MARK} ✔")) for row in rows for cell in row[3:5]):
+    if any(cell.endswith((MARK, f"{MARK}, fetched")) for row in rows for cell in row[3:5]):
         print(marked_words())
     for text in volume_lines(context.ledger.read(), context.wall()):
         print(text)
@@ -118,7 +118,7 @@ def show_table(context: Context, runs: Sequence[RunState]) -> None:
     if unasked:
         vias = " and ".join(dict.fromkeys(map(_via, unasked)))
         names = ", ".join(run.run_id for run in unasked)
-        print(f"{vias} was not asked about {names}: trmcloud status --live")
+        print(f"not asked about {names}: {vias} (trmcloud status --live)")
 
 
 def _via(run: RunState) -> str:
@@ -136,7 +136,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         ("run", f"{run.run_id} · {report.recipe} on {report.hardware} · project {run.project}"),
         *([("name", run.name)] if run.name else []),
         *([("tags", ", ".join(f"{key}={value}" for key, value in run.tags))] if run.tags else []),
-        ("state", " · ".join(filter(None, (run.state.value, ended)))),
+        ("state", " · ".join(filter(None, (_state(run), ended)))),
         ("spent", f"{spent.proven} of {run.cap} · {run.reserved} reserved"),
     ]
     if spent.unproven >= _TOLD:
@@ -148,7 +148,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     if why := sentence(run.reason):
         rows.insert(2, ("why", why))
     if any(is_brokered(generation.provider) for generation in run.generations):
-        rows.append(("bill", "an estimate: catalogue prices and time, none of a provider's own"))
+        rows.append(("bill", "an estimate from catalogue prices and time, not a provider's bill"))
     if run.live and is_unasked(context, run):
         rows.append(
             ("not asked", f"{_via(run)} and the pod; {_heard(context, run)}: status --live")
@@ -158,7 +158,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     if low := _low_balance_of(context, run):
         rows.append(("balance", low_balance(low, now)))
     if run.live and run.stop is not None and not run.stop.at_once:
-        rows.append(("told to land", sentence(run.stop.reason)))
+        rows.append(("stopping", sentence(run.stop.reason)))
     if run.generation is not None and run.generation.board is not None:
         rows.append(("board", sentence(run.generation.board)))
     rows += pace_rows(run)
@@ -177,12 +177,12 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     rows += recovered_rows(context, run)
     rows += health_rows(context, run)
     if run.live and (via := _via(run)):
-        rows.append(("host key", f"the pod's is pinned; the first hop's, {via}'s own, is not"))
+        rows.append(("host key", f"the pod's key is pinned; {via}'s first hop is not"))
     rows += run_credential_rows(context, run)
     if boots := failed_boots(run):
         rows.append(("failed boots", f"{len(boots)}, {spent_on_boots(run)} at most"))
     if run.live and run.generation is not None and not is_waiting(run):
-        rows.append(("lands in", duration(lands_in_s(run, beat, now))))
+        rows.append(("stops in", duration(lands_in_s(run, beat, now))))
         rows.append(("killed in", duration(run.generation.hard_stop_at - now)))
     if report.best is not None:
         best = report.best
@@ -205,7 +205,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     rows += [(f"guard: {layer.name}", f"{layer.state} · {layer.detail}") for layer in shown]
     absent = [layer.name for layer in guards.layers if layer not in shown]
     if absent:
-        rows.append(("guards absent", f"{' · '.join(absent)}; -v tells of each"))
+        rows.append(("guards absent", f"{' · '.join(absent)}; details: -v"))
     if run.live:
         rows.append(("max overspend", guards.overshoot.text))
     for label, why in context.files.damaged(run.run_id):
@@ -235,14 +235,14 @@ def _why_unproven(context: Context, run: RunState) -> str:
         pods.insert(0, "its pod")
     if pods:
         return f"until the bill is final of {' and '.join(pods)}"
-    return "counted from the order for its pod on"
+    return "counted from the request for its pod"
 
 
 def _heard(context: Context, run: RunState) -> str:
     report = last_report(context, run)
     if report is None:
-        return "nothing was heard of it yet"
-    return f"what is shown was heard {duration(max(0.0, context.wall() - report.at))} ago"
+        return "it has not reported yet"
+    return f"last report {duration(max(0.0, context.wall() - report.at))} ago"
 
 
 def _low_balance_of(context: Context, run: RunState) -> BalanceLow | None:
@@ -260,7 +260,7 @@ def _in_the_way(context: Context, run: RunState) -> list[tuple[str, str]]:
     if waiting is not None:
         rows.append(("waits for", waiting_words(waiting, context.wall())))
     if is_waiting(run) and not is_driven(context, context.ledger.driver(run.run_id)):
-        rows.append(("asks", f"only the guard does now; trmcloud attach {run.run_id}"))
+        rows.append(("asks", f"only the guard asks now; trmcloud attach {run.run_id}"))
     if trouble is not None:
         rows.append(("link", str(trouble)))
     if boot := boot_trouble(context, run):
@@ -270,6 +270,11 @@ def _in_the_way(context: Context, run: RunState) -> list[tuple[str, str]]:
     return rows
 
 
+def _state(run: RunState) -> str:
+    """Return a live run's state, and an ended run's outcome."""
+    return run.outcome.value if run.outcome is not None else run.state.value
+
+
 def _row(context: Context, run: RunState) -> tuple[str, ...]:
     report = report_run(context, run)
     guards = guards_of(context, run)
@@ -277,14 +282,13 @@ def _row(context: Context, run: RunState) -> tuple[str, ...]:
     best = "–"
     if report.best is not None:
         told = mark_reported(run, report.best.step)
-        best = told.as_marked(lambda step: f"s{step}") + (" ✔" if run.fetched else "")
+        best = told.as_marked(lambda step: f"step {step:,}") + (", fetched" if run.fetched else "")
     layers = " · ".join(
         x.name + (" ✔" if x.state == VERIFIED else "") for x in guards.layers if x.state in WORKING
     )
-    state = run.outcome.value if run.outcome else run.state.value
     return (
         " ".join(filter(None, (run.run_id, run.name, report.hardware))),
-        state,
+        _state(run),
         f"{_spent(spending(context, run))} / {run.cap}",
         metric_cell(run.spec.command, mark_reported(run, beat) if beat is not None else None),
         best,

@@ -104,6 +104,19 @@ _MARKED = re.compile(r"^(\s*)(([✔✘!▸]) \S+(?: [^\s:]+)*)")
 _ERROR = re.compile(r"^(error:)")
 _COMMAND_SHOWN = re.compile(r"^(\s*(?:(?:try|next|fix|Launch it): )?)(trmcloud .*)$")
 _CHOSEN = re.compile(r"^(Recommended: .*)$")
+_GOOD = ("finished",)
+_CUT_SHORT = ("landed", "stopped")
+_BAD = ("failed", "lost", "killed", "unfit", "unreported", "quarantine")
+_BY_WORD = {
+    **dict.fromkeys(_GOOD, _GREEN),
+    **dict.fromkeys(_CUT_SHORT, _YELLOW),
+    **dict.fromkeys(_BAD, _RED),
+}
+_OUTCOME = re.compile(
+    rf"^(state {{2,}}|r-[0-9a-f]{{4,}} (?:.*?  )?)({'|'.join(_BY_WORD)})(?=:| ·|  |$)"
+)
+_TOO_MUCH = re.compile(r"\b(over budget|over limits|no: [\d.,–]+ > [\d.,]+ GB)")
+_OLD = re.compile(r"\((\d+ d old, \+\d+%)\)")
 _POOR_TERMINALS = ("", "dumb", "unknown")
 
 
@@ -116,9 +129,13 @@ def is_wanted(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 def paint(line: str) -> str:
     """One line of ours, which holds no escape sequence yet, with those that colour it."""
-    if (marked := _MARKED.match(line)) is not None:
-        indent, words, mark = marked.groups()
-        return f"{indent}{_in(_BY_MARK[mark], words)}{line[marked.end() :]}"
+    for painted in (_MARKED, _OUTCOME):
+        if (found := painted.match(line)) is not None:
+            head, words = found.group(1), found.group(2)
+            style = _BY_MARK[words[0]] if painted is _MARKED else _BY_WORD[words]
+            line = f"{head}{_in(style, words)}{line[found.end() :]}"
+    line = _TOO_MUCH.sub(lambda found: _in(_RED, found.group(1)), line)
+    line = _OLD.sub(lambda found: f"({_in(_YELLOW, found.group(1))})", line)
     line = _ERROR.sub(lambda found: _in(f"{_BOLD};{_RED}", found.group(1)), line)
     line = _COMMAND_SHOWN.sub(lambda found: found.group(1) + _in(_BOLD, found.group(2)), line)
     return _CHOSEN.sub(lambda found: _in(_BOLD, found.group(1)), line)
@@ -233,6 +250,35 @@ def drawn_on(stream: TextIO) -> TextIO:
 def draw(text: str) -> None:
     """On stderr, cursor movements included."""
     print(text, end="", file=drawn_on(sys.stderr), flush=True)
+
+
+@contextlib.contextmanager
+def clear_screen(wanted: bool, title: str) -> Iterator[None]:
+    """Show what is printed meanwhile, below ``title``, in place of what the terminal shows;
+    where stdout is no terminal, below what was printed before.
+
+    It is held back until it is whole, so that the screen is not empty while it is made.
+    """
+    if not wanted:
+        yield
+        return
+    made = _Held(sys.stdout)
+    with contextlib.redirect_stdout(made):
+        yield
+    if sys.stdout.isatty():
+        drawn_on(sys.stdout).write("\x1b[H\x1b[2J")
+    print(f"{title}\n{made.getvalue()}", flush=True)
+
+
+class _Held(io.StringIO):
+    """What is written for ``stream``, which it resembles."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
 
 
 def forgive_streams() -> None:

@@ -93,18 +93,18 @@ def not_evaluated(latest: CheckpointManifest) -> str:
     """Why the script's own best, or the latest, stands for the best."""
     if latest.is_named_best:
         return (
-            f"{latest.run_id}: no metric judges a checkpoint of {latest.phase}: "
+            f"{latest.run_id}: no metric to compare checkpoints of {latest.phase} by: "
             f"this is the script's own best, {own_name(latest)}"
         )
     return (
-        f"{latest.run_id}: no checkpoint of {latest.phase} was evaluated, so none is the best: "
+        f"{latest.run_id}: no checkpoint of {latest.phase} was evaluated; "
         f"this is the latest, step {latest.step:,}"
     )
 
 
 def on_volume(run_id: str) -> str:
     """Return the place of a run's checkpoints that were not fetched yet."""
-    return f"on its network volume; trmcloud fetch-best {run_id} brings it"
+    return f"on its network volume; to fetch it: trmcloud fetch-best {run_id}"
 
 
 class Progress:
