@@ -14,6 +14,7 @@ from typing import Any
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
+from trmcloud.core.nearest import nearest
 from trmcloud.core.spec.overrides import parse_last_rungs
 from trmcloud.core.spec.settings import PHASE_NAMES, PHASES, PRECISIONS, SCALES, parse_setting
 from trmcloud.core.spec.spec import (
@@ -160,9 +161,16 @@ def parse_share(flag: str, text: str) -> float:
 
 
 def _one_of(*choices: str) -> Parser:
-    return checked(
-        choices.__contains__, f"{{flag}} is one of {', '.join(choices)}, not {{value!r}}"
-    )
+    def parse(flag: str, value: Any) -> Any:
+        if value in choices:
+            return value
+        near = nearest(str(value), choices)
+        raise UsageError(
+            f"{flag} is one of {', '.join(choices)}, not {value!r}",
+            next_step=f"{flag} {near}" if near else "",
+        )
+
+    return parse
 
 
 def _phases(flag: str, value: str) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.nearest import suggest_name
 from trmcloud.core.planner.candidates import can_be_rented
 from trmcloud.core.planner.command_outlook import recipe_of
 from trmcloud.core.planner.planning import make_plan, rented_offers
@@ -93,9 +94,10 @@ def rent_from(
         return []
     for name in named:
         if find_traits(name) is None or name not in rentable():
-            own = (n for n in rentable() if not (TRAITS[n].prices_of or TRAITS[n].instead))
+            own = [n for n in rentable() if not (TRAITS[n].prices_of or TRAITS[n].instead)]
             raise UsageError(
-                f"nothing can be rented from {name!r}", next_step=f"--provider {', '.join(own)}"
+                f"--provider: nothing can be rented from {name!r:.40}",
+                next_step=suggest_name(name, own),
             )
     if not via:
         for name in named:

@@ -73,6 +73,10 @@ def plan(
         from trmcloud.core.errors import UsageError
 
         raise UsageError("--hf plans a model, -- COMMAND a command", next_step="leave one out")
+    if hf_set and not hf:
+        from trmcloud.core.errors import UsageError
+
+        raise UsageError("--hf-set is for --hf", next_step="--hf CONFIG, or leave --hf-set out")
     if hf:
         from trmcloud.app.finetune_plans import finetune_plan
         from trmcloud.cli.views import finetuning

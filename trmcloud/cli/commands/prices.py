@@ -14,7 +14,9 @@ from trmcloud.cli.documents import note
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.core.catalog.hardware import GPUS, find_gpu
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer, moves
+from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
+from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.guides import SOURCE
 from trmcloud.wiring_plans import guides, known_offers, price_tables
 
@@ -44,7 +46,13 @@ def list_offers(
         _print_guides()
         return
     now = time.time()
-    offers = [o for o in known_offers(now) if not provider or o.provider == provider]
+    known = known_offers(now)
+    offers = [o for o in known if not provider or o.provider == provider]
+    if provider and not offers:
+        raise UsageError(
+            f"--provider: no offers of {provider!r:.40}",
+            next_step=suggest_name(provider, sorted({offer.provider for offer in known})),
+        )
     if as_json:
         print_document(_offers(offers, now))
         return

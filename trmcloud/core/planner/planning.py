@@ -37,6 +37,7 @@ from trmcloud.core.contract.bucket_layout import (
 )
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.nearest import suggest_name
 from trmcloud.core.planner.candidates import (
     FREE_HARD_STOP_S,
     RankedOffer,
@@ -159,7 +160,8 @@ def make_plan(
 def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
     if spec.objective not in OBJECTIVES:
         raise UsageError(
-            f"unknown objective {spec.objective!r}", next_step=f"one of: {', '.join(OBJECTIVES)}"
+            f"--objective is one of {', '.join(OBJECTIVES)}, not {spec.objective!r}",
+            next_step=suggest_name(spec.objective, OBJECTIVES),
         )
     if spec.bucket and spec.volume:
         raise UsageError(

@@ -16,6 +16,8 @@ from trmcloud.core.catalog.providers import (
     max_nodes,
     require_rented,
 )
+from trmcloud.core.errors import UsageError
+from trmcloud.core.nearest import suggest_name
 from trmcloud.core.planner.candidates import (
     RankedOffer,
     Storage,
@@ -55,7 +57,7 @@ def nearest_offer(
     provider, and last the number of GPUs.
 
     Raises:
-        UsageError: another provider took the place of the one that was named.
+        UsageError: no provider of that name, or another took its place.
     """
     nodes = request.nodes if request is not None else 1
     what = _nobody(spec, request)
@@ -68,7 +70,10 @@ def nearest_offer(
     if unknown and len(unknown) == len(spec.providers):
         for name in unknown:
             require_rented(name)
-        return what, f"providers: {', '.join(known)}"
+        raise UsageError(
+            f"--provider: no offers of {unknown[0]!r:.40}",
+            next_step=suggest_name(unknown[0], known),
+        )
     limits: dict[str, _Test] = {
         "community": lambda o: spec.community or not o.is_community,
         "spot": lambda o: spec.spot or not o.spot,
