@@ -118,12 +118,14 @@ def _extras_of(receipt: Path) -> frozenset[str]:
 
 def _pip_install() -> str:
     """``pip install`` of this very environment, as it can be typed."""
-    import importlib.util
     import shlex
     import shutil
+    from importlib.machinery import PathFinder
 
     python = shlex.quote(sys.executable)
-    if importlib.util.find_spec("pip") is None:  # as where uv made it
+    # By its path: asked as an import, setuptools' finder would give this process up to pip, and
+    # torch.compile, which imports setuptools, would fail in it from then on.
+    if PathFinder.find_spec("pip") is None:  # as where uv made it
         return f"uv pip install --python {python}"
     found = shutil.which("pip")
     if found and os.path.realpath(Path(found).parent) == os.path.realpath(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -97,10 +98,24 @@ def test_the_pip_is_that_of_this_environment(
         assert install_command("ui", made=wheel).startswith("pip install '")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert install_command("ui", made=wheel).startswith(f"{sys.executable} -m pip install '")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.machinery.PathFinder.find_spec", lambda name: None)
     assert install_command("ui", made=wheel).startswith(
         f"uv pip install --python {sys.executable} '"
     )
+
+
+def test_a_process_that_gave_a_hint_can_still_import_setuptools() -> None:
+    """Which torch.compile does: a failed import in the same process named its package before."""
+    code = (
+        "from trmcloud.io.installation import install_command as named\n"
+        "named('ui')\n"
+        "import distutils.core, setuptools, distutils.core\n"
+        "print('_distutils' in distutils.core.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 def test_an_update_is_named_where_it_is_known() -> None:
