@@ -505,7 +505,7 @@ def test_a_secret_is_sent_by_its_whole_name_in_the_ignore_file(root: Path) -> No
     assert {"prod.env", "config/aws.json"} <= set(tree.names)
     lines = tree_lines(tree)
     assert "  · not sent, keys: token" in lines
-    assert "    to send one all the same: a line !token in .trmcloudignore" in lines
+    assert "    to send one anyway: a line !token in .trmcloudignore" in lines
 
 
 def test_nor_does_what_holds_one(root: Path) -> None:

@@ -197,7 +197,7 @@ def test_providers_regions_and_counts_limit_the_offers() -> None:
     data = document_in(run("--provider", "aws", "--gpus", "8", "--json").stdout)
     assert {row["provider"] for row in data["candidates"]} == {"aws"}
     assert {row["gpus"] for row in data["candidates"]} == {8}
-    with pytest.raises(NotFoundError, match="amazon"):
+    with pytest.raises(UsageError, match="amazon"):
         run("--provider", "amazon")
     with pytest.raises(NotFoundError):
         run("--gpus", "64")

@@ -139,8 +139,8 @@ def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str,
         rows.append(
             (
                 "stops",
-                f"stops and saves after {duration(chosen.soft_stop_s)}, "
-                f"killed at {duration(chosen.hard_stop_s)}; {duration(chosen.landing_s)} to save",
+                f"after {duration(chosen.soft_stop_s)}, then saves within "
+                f"{duration(chosen.landing_s)}; killed at {duration(chosen.hard_stop_s)}",
             )
         )
     rows.append((CHECKPOINTS, plan.survives))

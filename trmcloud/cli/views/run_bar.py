@@ -496,7 +496,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         if len(" · ".join(rest)) > beside:  # the long list of losses gets a line of its own
             below = [word for word in rest if "ℓ " in word] + below
             rest = [word for word in rest if "ℓ " not in word]
-        if len(" · ".join(rest)) > beside and not run.trained_here:  # whose word it is is not cut
+        if len(" · ".join(rest)) > beside:
             below, rest = [" · ".join(rest), *below], []
         bar = ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH)
         told = f"{100 * share:.0f} % of {of_what}"
