@@ -78,7 +78,7 @@ def test_recipes_that_are_none(user: User, text: str, says: str) -> None:
         ((*LAUNCH, "--budget", "1", "--from", "nothing"), 3, "no such run", "trmcloud status"),
         (("launch", "local", *SMALL, "--budget", "1"), 2, "this is not a terminal", "pass -y"),
         (("plan", "--recipe", "hdp", "--phase", "extreme"), 2, "no phase 'extreme'", "train"),
-        (("plan", "--objective", "worst"), 2, "unknown objective", "value"),
+        (("plan", "--objective", "worst"), 2, "--objective is one of", "value"),
         (("plan", "--budget", "ten"), 2, "'ten' is not an amount", ""),
         (("budget", "set", "month", "ten"), 2, "'ten' is not an amount", ""),
         (("budget", "set", "week", "5"), 2, "no budget level 'week'", "month"),

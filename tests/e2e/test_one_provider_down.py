@@ -42,7 +42,7 @@ def test_without_its_key_it_is_told_in_one_line_and_all_else_works(keyless: Rent
         assert rented in out or look == "budget show"
         assert keyless.only_run().live, "nothing is concluded from what was not seen"
     out, err = said(keyless, "reap", "--yes", "--guard-every", "5", code=11)
-    assert "runpod did not list its pods: there is no RunPod key" in err
+    assert "runpod gave no list: there is no RunPod key" in err
     assert "as far as could be seen" in out
     visit, _ = said(keyless, "guard", "status", code=3)
     assert "it reached local" in visit

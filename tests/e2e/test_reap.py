@@ -135,7 +135,7 @@ def test_a_timer_whose_key_is_refused_is_not_installed(renter: RentedUser) -> No
     assert "REVOKED" not in said
     assert table.read_text() == ""
     process = renter.start("reap")
-    assert "runpod did not list its pods: RunPod does not know this key" in process.communicate()[1]
+    assert "runpod gave no list: RunPod does not know this key" in process.communicate()[1]
     assert process.returncode == 11
     config.unlink()
     assert "the reaper runs every 5 min" in renter.run("guard", "install", "--cron", "-y")

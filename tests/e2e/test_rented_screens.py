@@ -103,7 +103,7 @@ def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
     assert "· 1xA100 at runpod" in plain
     assert "━" in plain
     assert "stops in" in plain
-    assert "off runpod's list for" in plain
+    assert "not listed by runpod for" in plain
     assert "finished: every step was trained" in plain
     assert "its bill is not final yet ($0.0" in plain
     assert "the next command settles it" in " ".join(plain.split())

@@ -69,10 +69,10 @@ def test_a_script_imports_from_the_repository_around_its_folder(user: User) -> N
     git(top, "init", "-q")
     user.cwd = top / "projects" / "adder"
     alone = typed(user, "--dry-run", code=0)
-    assert "only the folder adder of its repository is sent; --root ../.. sends the whole" in alone
+    assert "only the folder adder of the repository is sent; --root ../.. sends all of it" in alone
     out = typed(user, "--root", "../..", "--data", "../../data")
     assert "code sent       3 files" in out
-    assert "repository as a whole; the command starts in projects/adder" in out
+    assert "the whole of repository; the command starts in projects/adder" in out
     log = log_of(user)
     assert "FOUND small inner adder" in log
     assert "DATA to be" in log
@@ -149,7 +149,7 @@ def test_packages_are_installed_beside_the_images_own_torch(
     write(user.cwd, {"train.py": INSPECTS, name: text})
     out = typed(user, "--pip", name)
     assert "packages        2, resolved here" in out
-    assert "the image's own torch stays" in out
+    assert "the image keeps its own torch" in out
     log = log_of(user)
     assert f"GREETING hello TORCH {version('torch')}" in log
     assert "VENV True True" in log

@@ -163,7 +163,7 @@ def test_yes_shows_stages_a_bar_and_the_end(user: User, terminal: Desk) -> None:
     window.types("y\n")
     assert window.ends() == 0
     for text in (
-        "✔ Renting",
+        "✔ Starting",
         "━",
         "step ",
         "best ",
@@ -285,7 +285,8 @@ def test_stop_says_what_is_lost_and_asks(user: User, terminal: Desk) -> None:
     window.sees("Land it? [y/N]")
     window.types("y\n")
     assert window.ends() == 0
-    assert f"{run_id} stopped: stopped on request" in window.shown
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", window.shown)
+    assert f"{run_id} stopped: stopped on request" in shown
     user.stop("--now")
 
 

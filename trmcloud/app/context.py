@@ -203,7 +203,7 @@ def find_run(context: Context, name: str | None) -> RunState:
         if newest is None:
             raise NotFoundError(
                 "there are no runs yet",
-                next_step="trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60",
+                next_step="trmcloud launch local --recipe trm-tiny --budget 0.06 --rate 3.60",
             )
         return newest
     if name in runs:

@@ -77,7 +77,7 @@ def ending_code(ended: NamedPodEnds) -> int:
 
 def _tell_unreachable(found: PodListing) -> None:
     for provider, why in found.unreachable:
-        print(one_line(f"{provider} did not list its pods: {why}"), file=sys.stderr)
+        print(one_line(f"{provider} gave no list: {why}"), file=sys.stderr)
 
 
 RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNREPORTED)
