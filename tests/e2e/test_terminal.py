@@ -7,6 +7,7 @@ import fcntl
 import io
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -128,6 +129,11 @@ class Desk:
             terminal.abandon()
 
 
+def plain(window: Terminal) -> str:
+    """What it shows, without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", window.shown)
+
+
 @pytest.fixture
 def terminal() -> Iterator[Desk]:
     desk = Desk()
@@ -170,7 +176,7 @@ def test_yes_shows_stages_a_bar_and_the_end(user: User, terminal: Desk) -> None:
         "stops in",
         "finished: every step was trained",
     ):
-        assert text in window.shown
+        assert text in plain(window)
     assert user.only_run().outcome is Outcome.FINISHED
 
 
@@ -179,7 +185,7 @@ def test_elsewhere_there_is_no_bar_and_status_says_what_it_leaves_out(user: User
         out = user.run(*LAUNCH, "--steps", steps, "-y")
     assert "\x1b" not in out, "no bar where there is no terminal"
     assert "━" not in out
-    assert "fast step" in out or "fast starting" in out or "fast ended" in out
+    assert re.search(r"^ +fast( [a-z]+)? step |^fast( [a-z]+)? step ", out, re.MULTILINE)
     assert "finished: every step was trained" in out
     lines = user.run("status").splitlines()
     assert len(lines) == 3
@@ -285,8 +291,7 @@ def test_stop_says_what_is_lost_and_asks(user: User, terminal: Desk) -> None:
     window.sees("Land it? [y/N]")
     window.types("y\n")
     assert window.ends() == 0
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", window.shown)
-    assert f"{run_id} stopped: stopped on request" in shown
+    assert f"{run_id} stopped: stopped on request" in plain(window)
     user.stop("--now")
 
 
