@@ -125,9 +125,9 @@ def contract_page() -> str:
     lines = [
         "# The contract of `trmcloud run`",
         "",
-        "`scripts/pages.py` writes this page from `trmcloud/core/contract`. Both sides use only these",
-        "definitions. A command needs none of them: trmcloud reads its log, its files and its exit",
-        "code. A command may also use:",
+        "`scripts/pages.py` writes this page from `trmcloud/core/contract`. Both sides use only",
+        "these definitions. A command needs none of them: trmcloud reads its log, its files and",
+        "its exit code. A command may also use:",
         "",
         "## Environment",
         "",
