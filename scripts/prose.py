@@ -34,6 +34,7 @@ PAGES = (
     "docs/screens/README.md",
     "docs/guide/*.md",
     "docs/design/*.md",
+    "docs/reference/*.md",
 )
 # Code whose strings reach a user. The simulation's are for its developers, apart from faults that
 # ``rehearse`` prints.
