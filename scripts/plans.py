@@ -75,7 +75,7 @@ CASES = (
     Case("--budget 200 --recipe speedrun --objective fastest", "8xB200",
          "If only time counts, the newest board is best, for 40 % more."),
     Case("--budget 1000", "8xH100",
-         "Two hours for $67; B200s save half an hour for $43. The plan names the loss to the control."),
+         "Two hours for $67; B200s save half an hour for $43. The plan warns about the control."),
     Case("--budget 1000 --deadline 1h", "No plan .*8xB200",
          "No offered machine finishes in an hour; the nearest plan shows what it lacks."),
     Case("--budget 1000 --recipe d64 --fill", "8xH100",
@@ -95,7 +95,7 @@ CASES = (
     Case("--hf qwen-0.5b.json --method grpo --budget 50", "A100",
          "Sampling is bound by memory bandwidth, cheapest on A100s; the plan calls it a guess."),
     Case("--hf llama-70b.json --hf-set bits=4 --tokens 20000000 --budget 100", "4xB200",
-         "Frozen at 4 bits, 70B fit on one card: more cards mean more rows at a time, no sharding."),
+         "Frozen at 4 bits, 70B fit on one card: more cards add rows per step, no sharding."),
     Case("--budget 20 --steps 36000 -- python train.py", "1xH100",
          "A probe measured 0.5 s per step on an A100; the next card needs half of that."),
 )  # fmt: skip
