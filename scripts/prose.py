@@ -26,6 +26,8 @@ PAGES = (
     "ci/README.md",
     "sky/README.md",
     "docs/index.md",
+    "docs/api/*.md",
+    "docs/json/README.md",
     "docs/architecture.md",
     "docs/commands.md",
     "docs/contract.md",
