@@ -17,7 +17,7 @@ copyright = "the authors of trmcloud"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/**"]
+include_patterns = ["*.md", "ci/*.md", "docs/**"]
 source_suffix = {".md": "markdown"}
 
 myst_heading_anchors = 4

@@ -89,7 +89,7 @@ def option_tables() -> str:
         for name, row in rows_of(request).items():
             words = [row.help, *(f"`{on}`: {but['help']}" for on, but in row.but.items())]
             if row.envvar:
-                words.append(f"From `{row.envvar}`, too.")
+                words.append(f"Also from `{row.envvar}`.")
             flags = [] if row.is_positional else [", ".join(row.flags)]
             cells = [
                 f"`{' '.join([*flags, row.metavar or '']).strip()}`",
@@ -125,33 +125,33 @@ def contract_page() -> str:
     lines = [
         "# The contract of `trmcloud run`",
         "",
-        "Drawn by `scripts/pages.py` from `trmcloud/core/contract/command.py`, which is all",
-        "that either side goes by. A command need know nothing of it: it is known by its log, its",
-        "files and its end. What it may use beside:",
+        "`scripts/pages.py` writes this page from `trmcloud/core/contract`. Both sides use only",
+        "these definitions. A command needs none of them: trmcloud reads its log, its files and",
+        "its exit code. A command may also use:",
         "",
         "## Environment",
         "",
-        *_table("name", "what it is", terms.ENVIRONMENT),
+        *_table("name", "meaning", terms.ENVIRONMENT),
         "",
-        "On several machines (`run 2x8xH100`) it is started on each of them, with these, too;",
-        "torchrun takes them by itself, since each is there once more as `PET_NNODES`, …:",
+        "On several machines (`run 2x8xH100`) the command is started on each with these variables,",
+        "too. torchrun reads them automatically, because each is also set as `PET_NNODES`, …:",
         "",
-        *_table("name", "what it is", terms.ON_SEVERAL),
+        *_table("name", "meaning", terms.ON_SEVERAL),
         "",
         "## Lines of reports",
         "",
         f"Each is one line of JSON, appended to the file that `{terms.ENV_REPORTS}` names.",
         "",
-        *_table("line", "what it says", terms.REPORT_LINES),
+        *_table("line", "meaning", terms.REPORT_LINES),
         "",
         "`trmcloud_job.py` does both for a script in Python. It is one file without dependencies,",
-        "found by `import trmcloud_job` in every command, and does nothing where nobody listens:",
+        "found by `import trmcloud_job` in every command, and does nothing outside of a run:",
         "",
         "```python",
         *module_signatures(),
         "```",
         "",
-        "## Being told to stop",
+        "## The request to stop",
         "",
         *(
             f"{number}. {text.format(stop_file=f'`{terms.ENV_STOP_FILE}`')}"
@@ -160,19 +160,19 @@ def contract_page() -> str:
         "",
         f"Signals: {', '.join(command.STOP_SIGNALS)}, or {command.NO_SIGNAL}.",
         "",
-        "## How it ends",
+        "## The end of a command",
         "",
-        *_table("its end", "what it means", terms.ENDS),
+        *_table("exit", "meaning", terms.ENDS),
         "",
-        "## Checkpoints, and what bounds them",
+        "## Checkpoints and their limits",
         "",
-        *_table("bound", "value", command_bounds()),
+        *_table("limit", "value", command_bounds()),
         "",
         "A file or folder below `--checkpoints` that has stopped changing is copied, hashed and",
-        "given a manifest; nothing of it is ever loaded. Links, names that lead out of the folder,",
-        "and files that are seen to be cut off (a zip without its end, safetensors shorter than",
-        "their header says) are left out, with a reason in the log. `fetch-best` says of each",
-        "whether opening it runs what it holds, as a pickle does.",
+        "given a manifest; trmcloud never loads it. Links, names that lead out of the folder,",
+        "and truncated files (a zip without its end, safetensors shorter than",
+        "their header says) are left out, with a reason in the log. `fetch-best` says for each",
+        "whether opening it may run code, as a pickle does.",
         "",
     ]
     return "\n".join(lines)
@@ -180,15 +180,15 @@ def contract_page() -> str:
 
 def command_bounds() -> dict[str, str]:
     return {
-        "unchanged for, before it counts as whole": f"{terms.SETTLED_S:g} s",
+        "time without a change before it counts as complete": f"{terms.SETTLED_S:g} s",
         "files of one checkpoint": f"{terms.MOST_FILES:,}",
         "folders below its name": f"{terms.MOST_DEPTH}",
         "bytes of one checkpoint": "`--checkpoint-gb`, "
-        f"{command.Command(()).checkpoint_bytes / 1e9:g} GB unless it is said",
-        "log that is kept": f"{terms.MOST_LOG_BYTES >> 20} MiB, and its end",
-        "characters of a line in which a metric is looked for": f"{terms.MOST_LINE_CHARS:,}",
+        f"{command.Command(()).checkpoint_bytes / 1e9:g} GB by default",
+        "kept log": f"the first {terms.MOST_LOG_BYTES >> 20} MiB, and its end",
+        "characters of a line that are searched for a metric": f"{terms.MOST_LINE_CHARS:,}",
         "time that `--metric`'s pattern may take for a line": f"{terms.MOST_PATTERN_S:g} s; "
-        f"after {terms.PATTERN_STRIKES} that took longer it is asked no more",
+        f"after {terms.PATTERN_STRIKES} slower lines it is not used any more",
     }
 
 

@@ -59,45 +59,45 @@ class Case(NamedTuple):
 
 CASES = (
     Case("--budget 5", "No plan .*finishing needs",
-         "TRM cannot be finished for $5 anywhere; two other recipes can."),
+         "TRM cannot be finished for $5 on any offer; two other recipes can."),
     Case("--budget 5 --recipe shakespeare", "1xL4",
-         "800,000 parameters need no more than the cheapest card, and that for seven cents."),
+         "800,000 parameters need only the cheapest card, for seven cents."),
     Case("--budget 10 --recipe gpt350m", "1xH200",
-         "1.5 hours are the recipe's limit; of what $10 rents, the card that trains most in them."),
+         "The recipe's limit is 1.5 hours; this card trains most in that time for $10."),
     Case("--budget 50 --recipe gpt350m --deadline 2h", "8xH100",
          "Eight cards are the fewest that finish the whole recipe within its 1.5 hours at P50."),
     Case("--budget 20 --recipe d24", "1xH100",
-         "One fast card has no links to wait for; 5 hours at $18 are worth more than $2 of rent."),
+         "One fast card waits for no links; 5 hours at $18 are worth more than $2 of rent."),
     Case("--budget 100 --recipe speedrun", "8xH100",
-         "Eight cards keep $100 at P90, by little; four would save $3 and cost two hours."),
+         "Eight cards just keep $100 at P90; four would save $3 and cost two hours."),
     Case("--budget 95 --recipe speedrun --deadline 4h", r"No plan .*8xH100.*\$2",
-         "An expert asks for the missing $3, and does not take a card that misses by days."),
+         "An expert asks for the missing $3 and rejects a card that is days too slow."),
     Case("--budget 200 --recipe speedrun --objective fastest", "8xB200",
-         "Where time alone counts the newest board is taken, for 40 % more."),
+         "If only time counts, the newest board is best, for 40 % more."),
     Case("--budget 1000", "8xH100",
-         "Two hours for $67; B200s save half an hour for $43. The loss to the control is said."),
+         "Two hours for $67; B200s save half an hour for $43. The plan warns about the control."),
     Case("--budget 1000 --deadline 1h", "No plan .*8xB200",
-         "No single machine on offer does it in an hour; the nearest is named with what it lacks."),
+         "No offered machine finishes in an hour; the nearest plan shows what it lacks."),
     Case("--budget 1000 --recipe d64 --fill", "8xH100",
-         "Most tokens a dollar; a board at twice the price is not twice as fast."),
+         "Most tokens per dollar; a board at twice the price is not twice as fast."),
     Case("--budget 5000 --recipe d64", "8xH100",
-         "$600 less than the B200s for 31 hours more, of $18; the memory is tight and said to be."),
+         "$600 less than the B200s for 31 more hours at $18; the plan says that memory is tight."),
     Case("--budget 5000 --recipe d64 --deadline 2d", "No plan .*8xB200",
-         "P50 is within two days and P90 is not: not promised, with the steps that would be."),
+         "P50 is within two days and P90 is not: no promise, but the number of possible steps."),
     Case("--budget 25 --recipe bd3lm", "No plan ",
-         "At the plan's own speed $29 would do; at the one that its authors had, $77: no promise."),
+         "At the planned speed $29 are enough; at its authors' speed $77: no promise."),
     Case("--budget 50 --recipe hdp", "1xH100",
          "With an hour at $18, ten hours for $24 beat 35 for $19, and P90 is within $50."),
     Case("--hf llama-8b.json --budget 5", "2xH100",
          "LoRA on 10M tokens takes minutes, and start-up weighs more than rent."),
     Case("--hf llama-8b.json --method full --tokens 500000000 --budget 200 --deadline 1d", "8xH100",
-         "All weights and their states want several cards; these alone keep day and budget."),
+         "All weights and their states need several cards; only these keep day and budget."),
     Case("--hf qwen-0.5b.json --method grpo --budget 50", "A100",
-         "Drawing is bound by memory's bandwidth, cheapest on A100s; a guess, and said so."),
+         "Sampling is bound by memory bandwidth, cheapest on A100s; the plan calls it a guess."),
     Case("--hf llama-70b.json --hf-set bits=4 --tokens 20000000 --budget 100", "4xB200",
-         "Frozen at 4 bits, 70B fit one card: more cards are more rows at a time, no sharding."),
+         "Frozen at 4 bits, 70B fit on one card: more cards add rows per step, no sharding."),
     Case("--budget 20 --steps 36000 -- python train.py", "1xH100",
-         "A probe measured 0.5 s a step on an A100; the next card up takes half of that."),
+         "A probe measured 0.5 s per step on an A100; the next card needs half of that."),
 )  # fmt: skip
 
 
@@ -109,9 +109,9 @@ def main() -> None:
     day = time.strftime("%Y-%m-%d", time.gmtime())
     text = (
         "# Twenty plans\n\n"
-        f"As `trmcloud plan` printed them on {day} at the prices that are shipped, by"
-        " `scripts/plans.py`; lines about offers shown and boots are left out. Below each: why an"
-        " expert would do so.\n"
+        f"The output of `trmcloud plan` on {day} with the shipped prices, made by"
+        " `scripts/plans.py`, without the lines about shown offers and boots. Below each: the"
+        " reason, as an expert would give it.\n"
     )
     for number, (case, lines) in enumerate(zip(CASES, shown, strict=True), 1):
         text += f"\n## {number}\n\n```\n$ trmcloud plan {case.words}\n{lines}\n```\n\n{case.why}\n"

@@ -26,9 +26,17 @@ PAGES = (
     "ci/README.md",
     "sky/README.md",
     "docs/index.md",
+    "docs/api/*.md",
+    "docs/json/README.md",
+    "docs/architecture.md",
     "docs/commands.md",
+    "docs/contract.md",
+    "docs/glossary.md",
+    "docs/invariants.md",
+    "docs/screens/README.md",
     "docs/guide/*.md",
     "docs/design/*.md",
+    "docs/reference/*.md",
 )
 # Code whose strings reach a user. The simulation's are for its developers, apart from faults that
 # ``rehearse`` prints.
@@ -103,8 +111,11 @@ class Finding:
 
 
 def page_texts(path: str, source: str) -> Iterator[Text]:
-    """Yield the paragraphs of a Markdown page, without code blocks, code spans and addresses."""
-    fenced = False
+    """Yield the paragraphs of a Markdown page, without code blocks, code spans and addresses.
+
+    The last column of the glossary is left out too: it lists the words that a term replaces.
+    """
+    fence = ""
     held: list[str] = []
     start = 0
 
@@ -116,12 +127,16 @@ def page_texts(path: str, source: str) -> Iterator[Text]:
             held.clear()
 
     for number, line in enumerate(source.splitlines(), 1):
-        if re.match(r"\s*(?:```|~~~)", line):
-            yield from paragraph()
-            fenced = not fenced
-            continue
         bare = line.strip()
-        if fenced or not bare or bare.startswith("<!--"):
+        if mark := re.match(r"(?:`{3,}|~{3,})", bare):
+            yield from paragraph()
+            # A fence ends with a line of nothing but as many marks; a shorter one is inside it.
+            if not fence:
+                fence = mark.group()
+            elif bare.startswith(fence) and not bare.strip(fence[0]):
+                fence = ""
+            continue
+        if fence or not bare or bare.startswith("<!--"):
             yield from paragraph()
             continue
         if re.match(r"(?:#|[-*] |\d+\. |\|)", bare):
@@ -129,7 +144,8 @@ def page_texts(path: str, source: str) -> Iterator[Text]:
         if not held:
             start = number
         if bare.startswith("|"):
-            for cell in bare.strip("|").split("|"):
+            cells = bare.strip("|").split("|")
+            for cell in cells[:3] if path == "docs/glossary.md" else cells:
                 held.append(cell.strip())
                 yield from paragraph()
                 start = number

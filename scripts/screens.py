@@ -55,13 +55,13 @@ class Screen:
 
 WALK = (
     Screen("help", "", "All commands."),
-    Screen("doctor", "doctor", "What is missing here, each with its fix."),
+    Screen("doctor", "doctor", "What is missing on this machine, with fixes."),
     Screen("plan", "plan --budget 1000", "What a budget buys."),
     Screen("plan-narrow", "plan --budget 1000", "What a budget buys.", columns=40),
     Screen("plan-wide", "plan --budget 1000", "What a budget buys, as a table.", columns=130),
     Screen(
         "dry-run", "launch 8xA100 --phase extreme --budget 1000 --dry-run",
-        "What a launch would do: what was chosen, what it costs, where checkpoints are kept.",
+        "A launch before it starts: hardware, cost, place of the checkpoints.",
     ),
     Screen(
         "dry-run-verbose", "launch 8xA100 --phase extreme --budget 1000 --dry-run -v",
@@ -69,7 +69,7 @@ WALK = (
     ),
     Screen(
         "rehearse", "rehearse 8xH100 --budget 400 --runs 20 --faults preempted",
-        "The same, played in a simulated world.",
+        "The same launch, simulated.",
     ),
     Screen(
         "launch", f"launch local {_TINY} --steps 300 --budget 1",
@@ -80,26 +80,26 @@ WALK = (
     Screen("fetch-best", "fetch-best --into best", "The best checkpoint.", again=False),
     Screen(
         "detach", f"launch local {_TINY} --steps 100000 --budget 1 -y -d",
-        "A launch that is left alone once it trains.", again=False,
+        "A launch in the background.", again=False,
         shown="launch local --recipe trm-tiny --phase fast --steps 100000 --budget 1 -y -d …",
     ),
-    Screen("status", "status", "What runs."),
+    Screen("status", "status", "Live runs."),
     Screen("status-wide", "status --all", "All runs, as a table.", columns=130),
-    Screen("status-run", "status RUN", "One run: money, training, checkpoints, what guards it."),
-    Screen("status-run-verbose", "status RUN -v", "The same, with what guards it not."),
+    Screen("status-run", "status RUN", "One run: money, training, checkpoints, kill layers."),
+    Screen("status-run-verbose", "status RUN -v", "The same, with missing kill layers."),
     Screen("status-narrow", "status RUN", "One run.", columns=40),
-    Screen("save", "save RUN", "A checkpoint now.", again=False),
-    Screen("stop", "stop RUN -y", "Save, evaluate, end.", again=False),
-    Screen("resume", "resume RUN -d", "And on again.", again=False),
-    Screen("stop-again", "stop RUN -y", "And an end.", again=False),
-    Screen("report", "report", "What it cost, what that bought, where the time went."),
-    Screen("budget", "budget show", "Caps, and what is spent of them."),
+    Screen("save", "save RUN", "Save a checkpoint now.", again=False),
+    Screen("stop", "stop RUN -y", "Stop: save, evaluate, end.", again=False),
+    Screen("resume", "resume RUN -d", "Resume the run.", again=False),
+    Screen("stop-again", "stop RUN -y", "Stop it again.", again=False),
+    Screen("report", "report", "Cost, result and time of each run."),
+    Screen("budget", "budget show", "Caps, and the spending in each."),
     Screen("prices", "prices show A100-80GB-SXM", "Offers, with source and age."),
     Screen("data", "data list", "Data sets by name."),
     Screen("lunch", "lunch 8xA100", "A command that does not exist."),
     Screen("option", "plan --buget 1000", "An option that does not exist."),
-    Screen("too-little", "plan --hardware 8xH100 --budget 1", "Money that buys nothing."),
-    Screen("nearest", "plan --budget 15", "Money that buys too little."),
+    Screen("too-little", "plan --hardware 8xH100 --budget 1", "A budget that buys nothing."),
+    Screen("nearest", "plan --budget 15", "A budget that is too small."),
 )  # fmt: skip
 
 
@@ -210,11 +210,10 @@ def page() -> str:
     parts = [
         "# A walk through the screens",
         "",
-        "Each picture was made by `scripts/screens.py`: the real command in a window of its own, in"
-        " a home that holds nothing but what the commands before it left there. The runs are real"
-        " launches on this machine; their trainer is the tests' stand-in, so that losses and times"
-        " are made up. Prices are those of the shipped table. Below each picture, where the command"
-        " can be typed twice, stands the same with `NO_COLOR=1`.",
+        "`scripts/screens.py` made each picture: it runs the real commands one after another in one"
+        " new home, each in its own window. The runs are real launches on this machine. Their"
+        " trainer is the tests' stand-in, so losses and times are invented. Prices are those of the"
+        " shipped table. A second picture shows a command that can be repeated with `NO_COLOR=1`.",
         "",
     ]
     for screen in WALK:

@@ -129,9 +129,8 @@ def page(tally: Tally, *, date: str, command: str, kept: Mapping[str, Any] | Non
         "# Soak: many simulated worlds, every fault enabled",
         "",
         "Each seed is one world: up to two runs, up to seven faults, users and controllers that",
-        "come and go. Every invariant is checked after every event; the provider's bill is the",
-        "judge. A fault or a pair counts only where it struck and changed an observation or a",
-        "bill.",
+        "start and stop. Every invariant is checked after every event, against the provider's",
+        "bill. A fault or a pair counts only if it changed an observation or a bill.",
         "",
         "| | |",
         "|---|---|",
@@ -152,9 +151,9 @@ def page(tally: Tally, *, date: str, command: str, kept: Mapping[str, Any] | Non
         f"${tally.worst_over_exposed_usd:,.2f} |",
         f"| longest exposed time of one pod | {tally.worst_exposed_s / 3600:,.1f} h |",
         "",
-        "**Exposed** is time in which no layer could act: no controller that is up, hears the",
-        "provider and may write its ledger, *and* no watchdog alive on the pod that could end it.",
-        "There the bill may exceed the budget by at most rate × that time, which is printed apart.",
+        "**Exposed** is time in which no layer could act: no live controller that reaches the",
+        "provider and may write its ledger, *and* no live watchdog on the pod that could end it.",
+        "There the bill may exceed the budget by at most rate × that time, which is counted apart.",
         "",
         "How runs ended: " + _shares(tally.outcomes) + ".",
         "",
@@ -175,7 +174,7 @@ def page(tally: Tally, *, date: str, command: str, kept: Mapping[str, Any] | Non
         lines += ["", "Violations:", ""]
         lines += [f"- seed {f['seed']}: {f['what']}" for f in tally.failures]
     if kept:
-        lines += ["", "Seeds that once broke something are kept, and played in every test run.", ""]
+        lines += ["", "Seeds that once broke something are kept. Every test run plays them.", ""]
         lines += ["| seed | what it taught |", "|---|---|"]
         lines += [f"| {seed} | {row['taught']} |" for seed, row in kept.items()]
     return "\n".join(lines) + "\n"

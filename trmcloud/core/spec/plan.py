@@ -30,8 +30,8 @@ PLAN_VERSION = 9
 5  2026-11-23  settings say who takes float8's products
 6  2026-11-23  settings say how blocks are made again and when the clock saves; or a command is run
 7  2026-11-24  each candidate says its disks' size and price
-8  2026-11-26  what follows where a provider's balance will not last; for how long a run waits for a
-               machine, and at what price at most; for which saving it moves to another one
+8  2026-11-26  what follows where a provider's balance will not last
+8  2026-11-26  for how long a run waits for a machine, at what price; for which saving it moves
 """
 
 TRAINER = "trainer"
