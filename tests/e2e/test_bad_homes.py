@@ -195,7 +195,7 @@ def test_nothing_starts_from_a_damaged_checkpoint(owner: User) -> None:
     owner.trainer = None
     for command in ("sample", "eval"):
         err = owner.refused(command, str(best_of(owner)), code=10)
-        assert "weights.safetensors does not have the hash its manifest says" in err
+        assert "weights.safetensors does not have the hash in its manifest" in err
     empty = owner.folder / "empty"
     empty.mkdir()
     assert "no checkpoint here" in owner.refused("sample", str(empty), code=10)

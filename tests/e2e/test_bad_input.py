@@ -133,9 +133,9 @@ def test_settings_that_cannot_be(
 def test_what_a_trainer_would_refuse_is_not_launched(user: User) -> None:
     # Before anything is rented or prepared.
     for recipe, setting, told in (
-        ("bd3lm", "block=20", "blocks of 20 do not divide a sequence of 512"),
+        ("bd3lm", "block=20", "a sequence of 512 is not a multiple of blocks of 20"),
         ("hdp", "plan_tokens=96", "128, 96 and 256 tokens do not make up a sequence of 512"),
-        ("hdp", "rows=padded", "hdp learns a plan and an execution: rows=padded has none"),
+        ("hdp", "rows=padded", "hdp learns plans and executions, which rows=padded does not have"),
         ("hdp", "block=16", "hdp has no setting 'block'"),
         ("bd3lm", "rows=segments", "rows=segments is not for it"),
     ):

@@ -90,7 +90,7 @@ def test_a_negative_balance_says_what_to_pay_in(renter: RentedUser) -> None:
 
 def test_other_words_are_refused(renter: RentedUser) -> None:
     err = renter.refused(*LAUNCH, *BIG, *renter.data, "--balance", "land", code=2)
-    assert "--balance is one of stop, warn, ignore, not 'land'" in err
+    assert "--balance must be one of stop, warn, ignore, not 'land'" in err
     both = ("--fit-balance", "--balance", "ignore")
     err = renter.refused(*LAUNCH, *BIG, *renter.data, *both, code=2)
     assert "--fit-balance reads the balance, and --balance ignore does not" in err

@@ -474,7 +474,7 @@ def test_shapes_that_cannot_be_are_refused_by_name(changes: dict[str, Any], word
 
 
 def test_a_family_without_a_trainer_is_refused(settings: Any) -> None:
-    with pytest.raises(UsageError, match="no trainer of family 'nobody'"):
+    with pytest.raises(UsageError, match="there is no trainer for the family 'nobody'"):
         registry.build(changed(settings, family="nobody"), torch.device("cpu"))
 
 

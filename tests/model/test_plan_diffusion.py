@@ -368,12 +368,12 @@ def test_a_question_that_its_segment_has_no_room_for_is_refused() -> None:
     model = make()
     assert model.most_given == 4
     assert list(model.generate([END, 1, 2, 3], sampling(max_tokens=1)))
-    with pytest.raises(DataError, match="the prompt has 4 tokens, and a question has room for 3"):
+    with pytest.raises(DataError, match="the prompt has 4 tokens; a question may have at most 3"):
         list(model.generate([END, 1, 2, 3, 4], sampling()))
 
 
 def test_segments_that_do_not_make_up_the_sequence_are_refused() -> None:
-    with pytest.raises(UsageError, match="segments of 4, 6, 9 do not make up a sequence of 18"):
+    with pytest.raises(UsageError, match="segments of 4, 6, 9 do not add up to a sequence of 18"):
         PlanDiffusion(SHAPE, (4, 6, 9))
 
 
@@ -493,7 +493,7 @@ def test_a_row_has_each_part_in_its_segment_with_one_end() -> None:
         [9, g - 1, g - 2, g - 9, 3, 9, p, 4, 5, 6, 9, p],
         [9, g - 9, p, p, 3, 4, 9, 9, p, p, p, p],
     ]
-    with pytest.raises(DataError, match="4 parts are no whole number of texts with 3 parts each"):
+    with pytest.raises(DataError, match="4 parts do not make whole texts of 3 parts each"):
         rows_of(np.array([9, 1, 9, 1, 9, 1, 9], np.uint16), cut)
 
 
@@ -577,7 +577,7 @@ def test_a_line_that_is_no_problem_ends_the_preparation(
     [
         (
             {"plan_tokens": 20},
-            "segments of 16, 20 and 32 tokens do not make up a sequence of 64",
+            "segments of 16, 20 and 32 tokens do not add up to a sequence of 64",
             "--set sequence=68",
         ),
         ({"plan_tokens": 0}, "plan_tokens must be above zero", ""),

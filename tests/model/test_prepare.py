@@ -509,7 +509,7 @@ def test_stopping_is_no_error_of_the_data(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("number", "fault", "words"),
     [
-        (3, {"status": 404}, "shard_00003.parquet is not there: the host answered 404"),
+        (3, {"status": 404}, "shard_00003.parquet was not found: the host answered 404"),
         (0, {"html": True}, "a web page instead of shard_00000.parquet"),
         (4, {"flip": 100}, "has SHA-256"),
         (2, {"status": 429}, "the host gave nothing"),
@@ -644,7 +644,7 @@ def test_the_command_fails_in_one_line_and_json(rig: Rig) -> None:
     _, err = process.communicate(timeout=120)
     assert process.returncode == 9
     line, said = err.strip().splitlines()
-    assert line.startswith("error: shard_00004.parquet is not there: the host answered 404")
+    assert line.startswith("error: shard_00004.parquet was not found: the host answered 404")
     assert json.loads(said)["again"] is False
 
 

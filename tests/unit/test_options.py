@@ -93,7 +93,7 @@ def test_a_bucket_from_the_environment_is_given_but_was_not_typed(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"phase": "slow"}, "--phase is one of fast, extreme, .*both, not 'slow'"),
+        ({"phase": "slow"}, "--phase must be one of fast, extreme, .*both, not 'slow'"),
         ({"steps": 0}, "--steps must be above zero, not 0"),
         ({"hours": -1.0}, "--hours must be above zero, not -1"),
         ({"steps": 1, "hours": 1.0}, "exclude one another"),
@@ -103,8 +103,8 @@ def test_a_bucket_from_the_environment_is_given_but_was_not_typed(
         ({"budget": "much"}, "--budget: "),
         ({"hour_value": "-1"}, "--hour-value: "),
         ({"hardware": "8xA100", "rate": "2"}, "--rate is the price of this machine"),
-        ({"scale_lr": "cubic"}, "--scale-lr is one of off, sqrt, table, not 'cubic'"),
-        ({"precision": "fp7"}, "--precision is one of .*, not 'fp7'"),
+        ({"scale_lr": "cubic"}, "--scale-lr must be one of off, sqrt, table, not 'cubic'"),
+        ({"precision": "fp7"}, "--precision must be one of .*, not 'fp7'"),
         ({"precision": "bf16", "setting": ["dtype=float32"]}, "say the same"),
         ({"deadline": "soon"}, "--deadline: 'soon' is no time"),
     ],

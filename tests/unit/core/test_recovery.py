@@ -775,7 +775,7 @@ def test_a_lease_names_what_was_asked_for_and_can_be_cut() -> None:
         ("hdp-small", "train", {}, "sequence", "its rows are made as long as they are"),
         (
             *("bd3lm-small", "train", {"rows": "bestfit", "sequence": 64, "block": 64}),
-            *("sequence", "blocks of 64 do not divide a sequence of 32"),
+            *("sequence", "a sequence of 32 is not a multiple of blocks of 64"),
         ),
     ],
 )

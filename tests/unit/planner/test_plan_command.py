@@ -290,7 +290,7 @@ def test_every_recipe_that_a_budget_pays_for_is_listed_with_what_it_reached() ->
 
 
 def test_a_recipe_that_lost_to_its_control_is_recommended_with_that_said() -> None:
-    told = "its control without recursion was 6 % better, in small: docs/bench/control.md"
+    told = "in a small run its control without recursion was 6 % better: docs/bench/control.md"
     assert told in run("--budget", "1000").stdout
     assert told not in run("--budget", "1000", "--recipe", "speedrun").stdout
 

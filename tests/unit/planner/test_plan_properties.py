@@ -403,7 +403,7 @@ def test_float8_by_name_is_refused_where_there_is_none_and_planned_where_there_i
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ({"precision": "fp4"}, "--precision is one of auto, fp8, bf16, fp16, fp32, not 'fp4'"),
+        ({"precision": "fp4"}, "--precision must be one of auto, fp8, bf16, fp16, fp32, not 'fp4'"),
         ({"precision": "fp8", "setting": ["dtype=float8"]}, "say the same"),
         ({"setting": ["float8=native"], "precision": "bf16"}, "float8=native says who takes"),
         ({"setting": ["float8=tensorwise"]}, "float8 is one of"),

@@ -547,7 +547,10 @@ def test_a_family_whose_blocks_are_applied_again_is_not_sharded(offers: list[Off
     wish: dict[str, Any] = {"budget": Usd(2000), "hardware": "8xH100"}
     plan = plan_for(load_recipe("trm-tiny"), offers, **wish, overrides=(("sharding", "fsdp"),))
     assert plan.launchable == ()
-    assert "sharding=fsdp is not for trm: its blocks are applied again" in plan.limits["trainer"]
+    assert (
+        "sharding=fsdp does not work with trm: its blocks are applied many times"
+        in plan.limits["trainer"]
+    )
 
 
 @pytest.mark.parametrize("days", [0.0, 2.0, 30.0])
