@@ -150,7 +150,7 @@ def test_a_newer_plan_is_called_newer(old: Path) -> None:
     path.write_text(json.dumps(data))
     with pytest.raises(UsageError, match="newer version") as caught:
         load_plan(old / "home", path.stem, data["created_at"])
-    assert caught.value.next_step == f"{update_command()}, or make another: trmcloud plan"
+    assert caught.value.next_step == f"{update_command()}, or make a new plan: trmcloud plan"
 
 
 @pytest.mark.parametrize("version", [0, -1, None, "1", True, 1.0])

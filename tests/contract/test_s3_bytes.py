@@ -128,7 +128,7 @@ def test_a_half_is_no_checkpoint(bucket: S3Bucket, s3: S3, tmp_path: Path, prefi
     assert len(whys) == 3
     assert "never completed" in whys["fast/g1-slot-1"]
     assert "no JSON" in whys["fast/g1-slot-2"]
-    assert "optimizer.safetensors is missing or cut short" in whys["fast/g1-slot-3"]
+    assert "optimizer.safetensors is missing or incomplete" in whys["fast/g1-slot-3"]
 
 
 def test_hostile_names_are_refused(bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str) -> None:

@@ -42,7 +42,7 @@ except LinkError as error:
         ("", "127.0.0.1", "it refuses connections"),
         ("prohibit", "10.8.0.1", "this machine does not let SSH out"),
         ("unreachable", "10.8.0.1", "there is no route to the pod"),
-        ("", "10.8.0.1", "the network is unreachable from here"),
+        ("", "10.8.0.1", "the network is not reachable from here"),
         ("", "no.such.host.invalid", "its address cannot be resolved"),
     ],
     ids=["refused", "prohibited", "no-route", "no-network", "no-name"],

@@ -132,7 +132,7 @@ def test_a_program_runs_a_command_of_its_own(home: Home, user: User, project: Pa
 
 
 def test_what_run_refuses_is_refused_to_a_program(home: Home, project: Path) -> None:
-    with pytest.raises(UsageError, match="the words of a command are a list") as caught:
+    with pytest.raises(UsageError, match="the words of a command must be a list") as caught:
         home.run_command("python3 train.py", here=project, **OWN)
     assert caught.value.next_step == "['python3', 'train.py']"
     for wrong in ({"recipe": "trm"}, {"colour": "red"}):

@@ -57,7 +57,7 @@ def _age(path: Path) -> None:
         (_truncate, "the ledger is damaged"),
         (_overwrite, "the ledger is damaged"),
         (_make_empty, "the ledger is damaged: it is empty"),
-        (Path.unlink, "the ledger is missing, though one was here"),
+        (Path.unlink, "the ledger is missing, but one existed here"),
     ],
 )
 def test_a_ledger_that_cannot_be_read_is_restored_and_what_was_lost_is_said(
@@ -98,7 +98,7 @@ def test_a_locked_ledger(owner: User) -> None:
     conn = sqlite3.connect(owner.home / "ledger.db", isolation_level=None)
     conn.execute("BEGIN EXCLUSIVE")
     try:
-        assert "another process has held the ledger for 5 s" in owner.refused("status", code=7)
+        assert "another process has locked the ledger for 5 s" in owner.refused("status", code=7)
     finally:
         conn.close()
     owner.run("status")
@@ -191,7 +191,7 @@ def test_a_checkpoint_whose_manifest_is_no_good_is_none(
 def test_nothing_starts_from_a_damaged_checkpoint(owner: User) -> None:
     _flip_weights(best_of(owner))
     arguments = (*LAUNCH, "--budget", "1", "--from", str(best_of(owner)))
-    assert "not what its manifest says" in owner.refused(*arguments, code=10)
+    assert "it does not match its manifest" in owner.refused(*arguments, code=10)
     owner.trainer = None
     for command in ("sample", "eval"):
         err = owner.refused(command, str(best_of(owner)), code=10)

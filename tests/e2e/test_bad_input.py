@@ -81,7 +81,7 @@ def test_recipes_that_are_none(user: User, text: str, says: str) -> None:
         (("plan", "--objective", "worst"), 2, "unknown objective", "value"),
         (("plan", "--budget", "ten"), 2, "'ten' is not an amount", ""),
         (("budget", "set", "month", "ten"), 2, "'ten' is not an amount", ""),
-        (("budget", "set", "week", "5"), 2, "no budget level 'week'", "month"),
+        (("budget", "set", "week", "5"), 2, "there is no budget level 'week'", "month"),
         (("budget", "set", "month", "5", "--for", "2026-13"), 2, "is no month", ""),
         (("prune", "r-aaaaaa", "--keep-best", "0"), 2, "--keep-best is at least 1", ""),
         (("sample", "--max-tokens", "0"), 2, "--max-tokens 1–4096", ""),
@@ -202,7 +202,7 @@ def _tiny(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (_no_file, "no such file or folder"),
+        (_no_file, "there is no such file or folder"),
         (_tiny, "smaller than one batch: 3 tokens to train on, 260 needed"),
     ],
 )
@@ -272,7 +272,7 @@ def test_too_little_disk(user: User) -> None:
     try:
         user.environment["TRMCLOUD_HOME"] = str(disk)
         err = user.fails(*LAUNCH, "--budget", "1", code=5)
-        assert "checkpoints need 0.07 GB and the disk has 0.02 GB free" in err
+        assert "checkpoints need 0.07 GB, but the disk has 0.02 GB free" in err
         assert not (disk / "runs").exists()
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -132,7 +132,7 @@ def test_the_guard_lands_a_run_whose_balance_ends(renter_in: RentedUser) -> None
     run_id = user.only_run().run_id
     user.standin.control.set_balance(1.0)
     err = user.refused("resume", run_id, "-d", code=14)
-    assert "--fit-balance reserves what is free" in err
+    assert "--fit-balance reserves only the free balance" in err
     user.run("resume", run_id, "-d", "--fit-balance", "--balance", "warn")
     again = user.only_run()
     assert again.reserved <= Usd("0.98")

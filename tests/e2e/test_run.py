@@ -349,7 +349,7 @@ def test_one_that_crashed_goes_on_from_its_checkpoint(user: User) -> None:
         (("--stop-signal", "KILL"), ("python3", "train.py"), "--stop-signal is one of"),
         (("--env", "A=b"), ("python3", "train.py"), "and not its value"),
         (("--env", "NOT_THERE"), ("python3", "train.py"), "no such variable"),
-        (("--resume", " "), ("python3", "train.py"), "--resume names no command"),
+        (("--resume", " "), ("python3", "train.py"), "--resume does not contain a command"),
         (("--best", "most"), ("python3", "train.py"), "min or max"),
         (("--grace", "-1"), ("python3", "train.py"), "--grace takes seconds"),
         (("--image", "no image"), ("python3", "train.py"), "--image is the name of"),

@@ -264,5 +264,5 @@ def test_a_failed_command_shows_its_last_lines_and_what_was_not_sent(user: User)
         assert "line 19\n" not in told
         assert "No such file or directory: 'data/train.bin'\n" in told
         assert "  missing: data/train.bin is here and was not sent\n" in told
-        assert "  try: --data data sends this folder apart from the code\n" in told
+        assert "  try: --data data sends this folder separately from the code\n" in told
     assert "\n".join(out.splitlines()[-3:]).startswith("  missing: ")

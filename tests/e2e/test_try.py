@@ -159,7 +159,7 @@ def test_data_that_git_ignores_is_named_with_what_sends_it(user: User) -> None:
     (data / "train.bin").write_bytes(b"to be" * 100)
     (project(user) / ".gitignore").write_text("*.bin\n")
     out = user.run("try", *SHORT, "--", "python3", "train.py", code=FAILED)
-    assert "data/shakespeare/train.bin is here and was not sent: git ignores it\n" in out, out
+    assert "data/shakespeare/train.bin exists here but was not sent: git ignores it\n" in out, out
     assert "    fix: --data data/shakespeare\n" in out
     assert "    | FileNotFoundError: " in out
     assert "\ntrmcloud run local" not in out
@@ -260,7 +260,7 @@ for _ in range(6000):
     [
         (DAEMON, "starts", "and left 1 process running", FAILED),
         ("import time\ntime.sleep(600)", "starts", "and printed nothing", 0),
-        (DEAF, "stops", "it had not left 3 s after SIGTERM, and was killed", FAILED),
+        (DEAF, "stops", "it was still running 3 s after SIGTERM, and was killed", FAILED),
         (FILLS, "starts", "it wrote more than 0.05 GB", FAILED),
         ("pass", "starts", "it ended by itself with code 0 after", FAILED),
         ("raise SystemExit(3)", "starts", "it ended with code 3 after", FAILED),
@@ -281,14 +281,14 @@ def test_a_command_that_is_no_python_is_tried_too(user: User) -> None:
     (project(user) / "run").chmod(0o755)
     script(user, "", "empty.py")
     made = tried(user, "--", "sh", "./run")
-    assert made["checks"]["reads"]["message"] == "no Python process was observed"
+    assert made["checks"]["reads"]["message"] == "no Python process was seen"
     assert results(made)["pace"] == "passed"
     assert "--metric loss " in made["run_command"]
 
 
 def test_what_cannot_be_tried_is_refused(user: User) -> None:
     script(user, "pass")
-    assert "nosuch: there is no such command here" in user.fails(
+    assert "nosuch: command not found on this machine" in user.fails(
         "try", "--", "nosuch", "train.py", code=UsageError.exit_code
     )
     assert "--for is from 1 to 3600 seconds" in user.fails(

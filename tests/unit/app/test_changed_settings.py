@@ -79,8 +79,8 @@ def test_what_decides_is_refused_by_name_and_told_how_to_accept(found: list[List
     with pytest.raises(CheckpointError) as refused:
         changed_settings(CONTEXT, RUN, typed, accept=False)
     assert str(refused.value) == (
-        "r-1's checkpoint was trained with other settings: seed 1337 → 7, optimizer muon → adamw, "
-        "sequences a step 32 → 16"
+        "the checkpoint of r-1 was trained with other settings: seed 1337 → 7, optimizer muon → "
+        "adamw, sequences a step 32 → 16"
     )
     again = "trmcloud resume r-1 --set seed=7 --set optimizer=adamw --set batch=16 --accept-change"
     assert refused.value.next_step.startswith(again)

@@ -422,7 +422,7 @@ def test_a_fetched_checkpoint_is_not_sent_with_the_code(root: Path, by_git: bool
     tree = look_at(root)
     assert set(tree.names) == {"mine/tree.json", "train.py"}
     assert "  · left out, as fetched checkpoints: best/" in tree_lines(tree)
-    assert why_left_out(tree, "best/own/step-3.pt") == "fetch-best brought it"
+    assert why_left_out(tree, "best/own/step-3.pt") == "it was downloaded by fetch-best"
     (root / ".trmcloudignore").write_text("!best/own/step-3.pt\n")
     assert "best/own/step-3.pt" in look_at(root).names
 

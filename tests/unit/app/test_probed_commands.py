@@ -458,7 +458,7 @@ def test_what_is_quicker_than_all_that_is_rented_is_trained_on(
 @pytest.mark.parametrize(
     ("hardware", "kwh", "said"),
     [
-        ("RTX3090", None, "--own needs a price of power"),
+        ("RTX3090", None, "--own needs a price of electricity"),
         ("RTX3090", Usd("-1"), "no price of a kilowatt-hour"),
         ("RTX3090", Usd(30), "no price of a kilowatt-hour"),
         ("2x8xH100", Usd(1), "one machine"),

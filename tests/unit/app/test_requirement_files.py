@@ -87,7 +87,7 @@ def test_a_project_names_packages_extras_and_its_own_folders(tmp_path: Path) -> 
         ("[tool.poetry]\n", "no \\[project\\] table"),
         ("[project]\ndynamic = ['dependencies']\n", "only known once it is built"),
         ("[project\n", "it is no TOML"),
-        ("[project]\nrequires-python = 'new'\n", "'new' is no version of Python"),
+        ("[project]\nrequires-python = 'new'\n", "'new' is not a version of Python"),
     ],
 )
 def test_a_project_that_does_not_say_is_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -279,7 +279,7 @@ def test_paths_and_repositories_are_not_asked_for(tmp_path: Path) -> None:
     pip = Pip("")
     packages = listed(tmp_path, "git+https://example.org/a\nb @ https://example.org/b.whl\n")
     assert resolve(packages, tmp_path, "", pip) == ResolvedPackages(
-        unknown="it names paths and repositories alone"
+        unknown="it names only paths and repositories"
     )
     assert not pip.asked
 
