@@ -122,7 +122,7 @@ def test_a_backup_is_accepted_and_what_it_forgot_is_found_and_charged(owner: Use
     assert ledger.runs == {}
     assert (stray.pod_name, stray.billed) == (run.generations[0].pod_name, run.settled)
     assert ledger.line("account", "").settled == run.settled > ZERO
-    assert f"of that, {run.settled} for orphaned pods" in owner.run("budget", "show")
+    assert f"of this, {run.settled} for orphaned pods" in owner.run("budget", "show")
     assert "nothing to accept" in owner.refused("reap", "--accept-restored", code=2)
 
 

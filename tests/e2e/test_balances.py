@@ -93,7 +93,7 @@ def test_other_words_are_refused(renter: RentedUser) -> None:
     assert "--balance must be one of stop, warn, ignore, not 'land'" in err
     both = ("--fit-balance", "--balance", "ignore")
     err = renter.refused(*LAUNCH, *BIG, *renter.data, *both, code=2)
-    assert "--fit-balance reads the balance, and --balance ignore does not" in err
+    assert "--fit-balance needs the balance, and --balance ignore does not read it" in err
 
 
 def found(user: RentedUser, plan: str) -> dict[str, bool | None]:

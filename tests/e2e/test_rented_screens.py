@@ -232,7 +232,7 @@ def test_the_board_of_a_rented_run_is_seen_on_loopback(lodger: User, runpod: Sta
         board.process.kill()
     here = Watched(lodger, "tensorboard", run.run_id, "--port", str(port))
     try:
-        here.says(f"{url}  (Ctrl-C ends it)")
+        here.says(f"{url}  (stop with Ctrl-C)")
         here.process.send_signal(signal.SIGINT)
         assert here.ends() == 130
     finally:

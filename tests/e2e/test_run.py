@@ -74,7 +74,7 @@ def test_a_strangers_script_ends_in_time_and_its_best_comes_home(user: User) -> 
     assert hashlib.sha256(own.read_bytes()).hexdigest() in fetched
     assert f" {100 / best:.4g}\n" in fetched, "the metric is that of its own step"
     again = user.run("fetch-best", "--into", "best")
-    assert "already there, verified" in again
+    assert "already here, verified" in again
     report = user.json("report", "--json")["runs"]
     assert report[0]["best"]["checkpoint"] == f"train/step-{best:08d}"
     assert f"val_loss {100 / best:.4g}" in user.run("report")

@@ -117,9 +117,9 @@ def test_questions_are_answered_and_what_is_no_question_is_told(trained: User) -
     shown = trained.run(*task)
     assert "0 of 2, 0.0% (95 % interval 0.0% to 65.8%)" in shown
     for wrong, what in (
-        (("eval", "best", "--task", "gsm8k"), "a task needs its questions"),
+        (("eval", "best", "--task", "gsm8k"), "a task needs questions"),
         (("eval", "best", "--task", "mmlu"), "no task 'mmlu'"),
-        (("eval", "best", "--limit", "3"), "--limit is for a task"),
+        (("eval", "best", "--limit", "3"), "--limit needs --task"),
         ((*task[:-1], "nowhere.jsonl"), "no file 'nowhere.jsonl'"),
     ):
         assert what in trained.refused(*wrong, code=2)

@@ -358,7 +358,7 @@ def test_ctrl_c_ends_all_of_it(user: User) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err == "interrupted: the command and all that it started have ended\n"
+    assert err == "interrupted: the command and all its processes have ended\n"
     assert time.monotonic() - began < 30
     nothing_is_left(user)
     assert list(user.home.glob("trials/*.json")) == []

@@ -173,6 +173,6 @@ def test_no_price_without_a_rented_machine(renter: RentedUser) -> None:
     out = renter.fails(
         "launch", "local", "--rate", "1", "--budget", "1", "--wait-for", "1h", code=2
     )
-    assert "--wait-for and --max-price are about rented hardware" in out
+    assert "--wait-for and --max-price work only with rented hardware" in out
     out = renter.fails(*launch_of(renter, "--wait-for", "9d"), code=2)
     assert "no time of up to a week" in out

@@ -240,7 +240,7 @@ class CommandRequest:
         parse=checked(lambda n: 1 <= n <= 1000, "{flag} must be from 1 to 1000, not {value}"),
     )
     checkpoint_gb: float = option(
-        "--checkpoint-gb", 2.0, "Largest size of one checkpoint; this storage is reserved.", _RUN, _OWN,
+        "--checkpoint-gb", 2.0, "Largest checkpoint size; this storage is reserved.", _RUN, _OWN,
         metavar="GB", place="checkpoint_bytes", parse=_bytes,
     )
     env: Sequence[str] = option(

@@ -57,8 +57,8 @@ def test_a_webhook_is_added_tried_and_removed(run: Run, receiver: Receiver, tmp_
     assert (row["name"], row["waiting"]) == ("ops", 0)
     assert secret not in out
     assert "t0ken" not in out
-    assert run("remove", "ops")[:2] == (0, "ops is told nothing any more\n")
-    assert run("list")[1] == "nobody is told · trmcloud notify add webhook URL\n"
+    assert run("remove", "ops")[:2] == (0, "ops was removed: it gets no more notifications\n")
+    assert run("list")[1] == "no notifications set up · trmcloud notify add webhook URL\n"
     assert run("test")[0] == 3
 
 
@@ -110,7 +110,7 @@ def test_a_secret_of_ones_own(run: Run, receiver: Receiver, tmp_path: Path) -> N
         (("webhook", "https://[::1"), "no address of a webhook"),
         (("webhook", "https://example.org", "--name", "../x"), "cannot be a name"),
         (("webhook", "https://example.org", "--only", "endet"), "did you mean 'ended'?"),
-        (("ntfy", "ntfy://x", "--on-pod"), "--on-pod is for a webhook"),
+        (("ntfy", "ntfy://x", "--on-pod"), "--on-pod needs a webhook"),
         (("slack", "https://example.org/hook"), "no address for slack"),
     ],
 )

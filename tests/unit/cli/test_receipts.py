@@ -271,7 +271,7 @@ def test_what_a_page_shows_is_what_its_data_says(home: Path, tmp_path: Path, che
     ]
     (tmp_path / "r.html").write_text(seal_page(parts, receipt))
     said = check(tmp_path / "r.html")
-    assert details(said, "page") == "what it shows is not what its data says: money"
+    assert details(said, "page") == "the page does not match its data: money"
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_no_network_says_so_and_the_age(monkeypatch: pytest.MonkeyPatch, home: P
         monkeypatch.setenv(key, value)
     result = CliRunner().invoke(app, ["refresh"])
     assert result.exit_code == 11
-    assert "kept what there was: prices" in result.stdout
+    assert "kept the old offers: prices" in result.stdout
     assert "days old" in result.stdout
     result = CliRunner().invoke(app, ["refresh", "--json"])
     assert result.exit_code == 11
