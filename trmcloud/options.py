@@ -443,7 +443,7 @@ class LaunchRequest:
         _LAUNCHED + " resume", _LEAVING, place="", beside_a_plan=True,
     )
     accept_loss: bool = option(
-        "--accept-loss", False, "With -d and no --bucket or --volume: accept the loss of checkpoints.",
+        "--accept-loss", False, "With -d, no --bucket and no --volume: accept losing checkpoints.",
         _LAUNCHED, _LEAVING, place="", beside_a_plan=True,
     )
     name: str = option(

@@ -303,7 +303,7 @@ def test_where_a_store_takes_no_conditions_the_pinned_hash_holds(
     pods.next()
     assert put(grants.puts["pod-1/slot-0000"], LIES.tobytes())
     pods.next()
-    refused = f"tokens/{NAME}.bin in the bucket is not what the ledger pinned: it is made anew"
+    refused = f"tokens/{NAME}.bin in the bucket differs from the ledger: made again"
     assert pods.said[0] == refused
     assert len(pods.said) == 2
 

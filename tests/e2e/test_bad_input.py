@@ -101,8 +101,8 @@ def test_words_that_mean_nothing(
 @pytest.mark.parametrize(
     ("setting", "code", "says", "next_step"),
     [
-        ("dpeth=3", 2, "no setting named 'dpeth'", "did you mean 'depth'?"),
-        ("recipe=x", 2, "no setting named 'recipe'", ""),
+        ("dpeth=3", 2, "there is no setting 'dpeth'", "did you mean 'depth'?"),
+        ("recipe=x", 2, "there is no setting 'recipe'", ""),
         ("depth", 2, "--set takes KEY=VALUE", "--set depth=8"),
         ("depth=three", 2, "depth takes a whole number", ""),
         ("depth=1.5", 2, "depth takes a whole number", ""),

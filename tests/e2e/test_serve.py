@@ -98,7 +98,7 @@ def test_any_other_address_is_warned_of_and_sigterm_ends_the_trainers_half(train
     serving = Serving(trained, "best", "--host", "0.0.0.0")
     try:
         taken = trained.fails("serve", "best", "--port", str(serving.port), code=2)
-        assert f"cannot listen at 127.0.0.1:{serving.port}: address already in use" in taken
+        assert f"cannot listen on 127.0.0.1:{serving.port}: address already in use" in taken
         serving.process.terminate()
         warning = serving.ended()
         assert warning.startswith("warning: 0.0.0.0 is reached from elsewhere, in plain text")

@@ -187,7 +187,7 @@ def test_status_asks_skypilot_only_when_told_to(renter: RentedUser) -> None:
     assert len(json.loads(state.read_text())["asked"]) == asked
     assert skyfarer.only_run().state is State.BOOTING
     _, told = skyfarer.see_out(skyfarer.start("status", "--live"))
-    assert "skypilot-runpod was not looked at: SkyPilot is not installed" in told
+    assert "skypilot-runpod was not checked: SkyPilot is not installed" in told
     program.with_name("elsewhere").rename(program)
     assert "not asked" not in skyfarer.run("status", "--live")
     assert len(json.loads(state.read_text())["asked"]) > asked
@@ -202,7 +202,7 @@ def test_what_is_sold_out_after_all_gives_way_to_the_next_candidate(renter: Rent
     run = skyfarer.only_run()
     assert (run.outcome, run.settled, run.reserved) == (Outcome.NOT_STARTED, ZERO, ZERO)
     assert len(run.generations) > 1
-    assert out.count("skypilot-runpod is sold out, or has none for us: Failed to acquire") > 1
+    assert out.count("skypilot-runpod has no free machine for this account: Failed to acquire") > 1
     assert "  try: trmcloud " in out
     assert run.updated_at - run.created_at < traits_of("skypilot-runpod").absent_s
 

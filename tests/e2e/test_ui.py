@@ -100,7 +100,7 @@ def test_a_run_is_saved_landed_fetched_raised_and_stopped_by_clicks(
     assert "pod is being ended" in done(page, "stop")
     until(lambda: not trained.live_pods(), what="its pod is ended")
     page.until("document.querySelector('h1').innerText.includes('stopped')", WITHIN_S)
-    assert "stopped at once, without landing" in page.text()
+    assert "stopped at once, without saving" in page.text()
     assert page.errors == []
     assert serving.end() == ""
 

@@ -54,7 +54,7 @@ def test_what_was_sold_out_is_rented_once_it_is_free(rented: RentedUser) -> None
     run = waits(rented)
     told = rented.run("status", run.run_id)
     assert "a free 1xRTX4090" in told
-    assert "then it ends with exit code 75" in told
+    assert "then the launch ends with exit code 75" in told
     (row,) = rented.json("status", run.run_id, "--json")["runs"]
     assert row["waits_for"]["code"] == ReasonKind.AWAITS_CAPACITY.value
     until_at = datetime.fromisoformat(row["waits_until_at"]).timestamp()
@@ -156,7 +156,7 @@ def test_stop_ends_one_that_waits_at_once(renter: RentedUser) -> None:
 
 def test_a_price_that_nothing_has_is_said_at_once(renter: RentedUser) -> None:
     out = renter.fails(*launch_of(renter, "--max-price", "0.05"), code=2)
-    assert "nothing is rented for $0.05/h: the cheapest is 1xRTX4090" in out
+    assert "no offer costs $0.05/h or less: the cheapest is 1xRTX4090" in out
     assert runs_of(renter) == []
     launch = renter.start(*launch_of(renter, "--max-price", "0.05", "--wait-for", "30m"))
     run = waits(renter)

@@ -106,7 +106,7 @@ def test_a_bucket_from_the_environment_is_given_but_was_not_typed(
         ({"scale_lr": "cubic"}, "--scale-lr must be one of off, sqrt, table, not 'cubic'"),
         ({"precision": "fp7"}, "--precision must be one of .*, not 'fp7'"),
         ({"precision": "bf16", "setting": ["dtype=float32"]}, "say the same"),
-        ({"deadline": "soon"}, "--deadline: 'soon' is no time"),
+        ({"deadline": "soon"}, "--deadline: 'soon' is not a time"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_flag(given: dict[str, Any], said: str) -> None:

@@ -48,7 +48,7 @@ def first_candidate(plan: Plan) -> Candidate:
     candidate = plan.recommended
     if candidate is None:
         raise DoesNotFit(
-            "nothing in this plan can be launched",
+            "no candidate of this plan can be launched",
             next_step="trmcloud plan, with a larger budget or other hardware",
         )
     return candidate

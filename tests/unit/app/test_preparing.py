@@ -589,10 +589,10 @@ def test_what_another_provider_took_the_place_of_is_refused_in_one_line(context:
         with pytest.raises(UsageError) as caught:
             whom(*named, via=via)
         assert str(caught.value) == (
-            "vast.ai is not rented through SkyPilot any more ('vast-ai'), which copies the "
-            "account's key to the host"
+            "vast.ai is no longer rented through SkyPilot ('vast-ai'), which copies the account's "
+            "key to the host"
         )
-        assert caught.value.next_step == "--provider vast, without --via"
+        assert caught.value.next_step == "use --provider vast without --via"
     with pytest.raises(UsageError, match="SkyPilot does not rent from vast"):
         whom("vast", via="skypilot")
     assert whom(via="skypilot", on=("aws", "vast-ai"), key=True) == "aws"

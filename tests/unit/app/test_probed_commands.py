@@ -164,12 +164,12 @@ def test_any_holds_what_its_probe_saw_in_use_and_is_cheapest_by_its_steps() -> N
     fast = chosen(wish(steps=2_000_000, objective="fastest"), ON_A100)
     assert fast.hardware == "1xH100"
     told = texts(chosen(wish("1xL4", steps=100), ON_A100))
-    assert "too little memory: 30.0 GB were in use there, and L4 has 24" in told
+    assert "too little memory: 30.0 GB were in use there, but L4 has 24" in told
 
 
 def test_another_number_of_gpus_and_a_processor_tell_nothing() -> None:
     told = texts(chosen(wish("8xH100", steps=100), ON_A100))
-    assert "its probe r-1, on 1 × A100-80GB-SXM, tells nothing of this" in told
+    assert "its probe r-1, on 1 × A100-80GB-SXM, gives no estimate for this" in told
     here = CommandProbe("r-2", HERE.name, 2, here=True, measured=MEASURED)
     assert "r-2, on this machine, tells nothing" in texts(chosen(wish(steps=100), here))
     local = RunSpec(
@@ -511,8 +511,8 @@ def test_a_loss_at_the_guides_passes_and_needs_no_more_words() -> None:
     assert made is not None
     assert made.passed is True
     assert target_lines(ReportedValue(made, here=True)) == [
-        "passed: validation loss 3.0781 nats a token (0.980 bits per byte) at "
-        f"{best().label} after 8.00 h of training; the guide's is 3.0781 in 1.5 h"
+        f"passed: validation loss 3.0781 nats per token (0.980 bits per byte) at {best().label} "
+        "after 8.00 h of training; the guide has 3.0781 in 1.5 h"
     ]
 
 

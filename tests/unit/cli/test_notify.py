@@ -193,8 +193,7 @@ def test_words_say_what_it_means_for_money_and_for_the_training() -> None:
         return f"{told['title']} | {told['text']}"
 
     assert text(NoticeKind.CAP) == (
-        "80 % of the month 2026-11 cap is spent | $400.00 of $500.00 by our clock. "
-        "trmcloud budget show"
+        "80 % of the month 2026-11 cap is spent | $400.00 of $500.00 accrued. trmcloud budget show"
     )
     assert text(NoticeKind.TROUBLE) == (
         "r-1f3a9c: mended, out of memory | fast step 120: ran out of memory; goes on now with "

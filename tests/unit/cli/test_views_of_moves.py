@@ -19,7 +19,7 @@ def test_a_move_is_told_with_its_stage_its_reservation_and_its_saving() -> None:
     assert pending_move(working()) is None
     money = "$40.00 reserved for it · saves $12.00 of $30.00"
     assert moving_words(standing()) == f"a machine at vast gets ready · {money}"
-    lands = "is ready: training lands here first"
+    lands = "is ready: training stops here first and saves"
     assert moving_words(handed_over()) == f"a machine at vast {lands} · {money}"
     told = pending_move(handed_over())
     assert told is not None

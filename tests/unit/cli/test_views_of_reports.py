@@ -344,7 +344,7 @@ def test_what_stands_beside_a_name_is_indented_below_it() -> None:
         "  stops  lands 3 min 11 s after its",
         "         start, killed at 3 min 17 s",
     ]
-    assert wrap("error: nobody in the price table offers 4xA100 at aws", 40) == [
+    assert wrap("error: no provider in the price table offers 4xA100 at aws", 40) == [
         "error: nobody in the price table offers",
         "  4xA100 at aws",
     ]
@@ -437,7 +437,7 @@ def test_orphans_stand_apart_and_go_to_their_project(ledger: LedgerState) -> Non
 def test_a_month_without_anything_says_so(ledger: LedgerState) -> None:
     report = report_month(ledger, "2019-02")
     assert (report.projects, report.grown) == ((), ())
-    assert month_lines(report)[-1] == "nothing was spent or reserved in it"
+    assert month_lines(report)[-1] == "no money was spent or reserved"
     assert "<svg" in month_page(report, NOW, "trmcloud test")
 
 

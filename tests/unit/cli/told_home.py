@@ -35,7 +35,7 @@ WHY = {
     " https://pytorch.org/docs/stable/notes/faq.html#my-out-of-memory-exception-handler",
     Outcome.UNFIT: "8 × A100-80GB-SXM was rented and 7 × NVIDIA A100-SXM4-80GB are there",
     Outcome.NOT_STARTED: "RunPod has none free of NVIDIA A100-SXM4-80GB in US-KS-2",
-    Outcome.LOST: "the pod ended without a word from its agent",
+    Outcome.LOST: "the pod ended without a report from its agent",
 }
 
 

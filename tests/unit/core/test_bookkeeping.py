@@ -167,7 +167,7 @@ def test_a_cap_is_set_numbered_and_taken_away(level: str, key: str, cap: Usd | N
     ("level", "key", "why"),
     [
         ("run", "r1", "not set by itself"),
-        ("team", "x", "'team' is no budget level"),
+        ("team", "x", "'team' is not a budget level"),
         ("", "", "no budget level"),
         ("account", "mine", "there is one account"),
         ("month", "2026-13", "is no month"),

@@ -160,7 +160,7 @@ FIRES: dict[Rule, tuple[str, Callable[[list[Line]], None], str]] = {
         "plans are not learnt: 2.010 of the loss since the warm-up, 2.010 now",
     ),
     Rule.FLAT_EXECUTION: ("dense", part_stays("execution"), "executions are not learnt: 2.010 of"),
-    Rule.NOT_COMPILED: ("dense", nothing_is_compiled, "compile is on, and nothing was compiled"),
+    Rule.NOT_COMPILED: ("dense", nothing_is_compiled, "compile is on, but nothing was compiled"),
     Rule.GRADIENT_NORM: ("trm", norm_is_high, "the gradient norm is 27.500, above 20"),
     Rule.STEP_ORDER: (
         "trm", order_is_lost,

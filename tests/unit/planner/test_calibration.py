@@ -537,10 +537,10 @@ def test_a_text_of_ones_own_costs_its_way_there() -> None:
     own = DataSource("/home/me/text.txt")
     sent = estimate_data(own, phases(1), EIGHT, tokens_here=50_000_000)
     assert sent.wait.p50 == pytest.approx(100e6 / UPLOAD_BYTES_PER_S.p50)
-    assert "made ready here and sent" in sent.where
+    assert "prepared locally and sent" in sent.where
     here = estimate_data(own, phases(1), LAPTOP, tokens_here=50_000_000)
     assert here.wait.p90 == 0
-    assert "made ready here first" in here.where
+    assert "prepared locally" in here.where
 
 
 def test_a_wait_of_no_length_is_not_told() -> None:
@@ -548,7 +548,7 @@ def test_a_wait_of_no_length_is_not_told() -> None:
     brief = DataEstimate("notes.txt: sent from here", wait, begins_after_s=0.03)
     assert brief.words(Usd(1)) == ("data: notes.txt: sent from here",)
     told = brief._replace(begins_after_s=0.6, wait=Interval(0.5, 0.6, 1.0)).words(Usd(6))
-    assert told[1] == "data: first batch about 1 s late, $0.0010 of waiting"
+    assert told[1] == "data: training waits about 1 s for the first batch, $0.0010 of waiting"
 
 
 def test_an_address_of_unknown_size_says_so() -> None:

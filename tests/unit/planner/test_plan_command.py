@@ -147,7 +147,7 @@ def test_wide_terminals_get_a_table() -> None:
 
 def test_explain_shows_the_arithmetic_beside_the_guides_claim() -> None:
     text = run("--budget", "1000", "--explain", "8xA100").stdout
-    for part in ("FLOPs per step", "memory traffic", "MFU", "what the guide says", "45–75 min"):
+    for part in ("FLOPs per step", "memory traffic", "MFU", "the guide's figures", "45–75 min"):
         assert part in text
     with pytest.raises(NotFoundError, match="8xL4"):
         run("--budget", "1000", "--explain", "8xL4")

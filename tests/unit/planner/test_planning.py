@@ -142,7 +142,7 @@ def test_what_nobody_offers_is_told_with_the_nearest_and_what_to_type(
 def test_a_provider_that_another_one_replaced_is_refused(trm: Recipe, offers: list[Offer]) -> None:
     with pytest.raises(UsageError, match="not rented through SkyPilot any more") as caught:
         plan_for(trm, offers, providers=("vast-ai",))
-    assert caught.value.next_step == "--provider vast, without --via"
+    assert caught.value.next_step == "use --provider vast without --via"
 
 
 def test_private_sellers_and_spot_are_told_apart(trm: Recipe, offers: list[Offer]) -> None:
@@ -217,7 +217,7 @@ def test_what_no_recovery_can_make_fit_is_refused_at_once(trm: Recipe, offers: l
         plan_for(trm, offers, hardware="8xH100", overrides=tuple(wide.items()))
     assert caught.value.what.startswith("trm does not fit on 8xH100: fast: batch 32 needs 3,")
     assert "of 80 GB, and 863 GB with batch 1" in caught.value.what
-    asked_again = "trmcloud plan --recipe trm --set width=16384   (shows what fits)"
+    asked_again = "trmcloud plan --recipe trm --set width=16384   (shows the hardware that fits)"
     assert caught.value.next_step == asked_again
     settings = trm.resolve("fast", hardware="8xH100", gpus=8, overrides=wide)
     in_lease = recoverable(settings, last_rungs=LAST_RUNGS)
@@ -354,7 +354,7 @@ def test_a_free_machine_has_a_time_limit_alone(tiny: Recipe, machine: LocalMachi
     plan = plan_for(tiny, [], phases=("fast",), hardware="local", local=machine)
     (candidate,) = plan.candidates
     assert candidate.hard_stop_s == 24 * 3600
-    assert plan.limits["price"] == "no price: time limit only"
+    assert plan.limits["price"] == "no rate set (--rate): the budget cannot apply"
     assert plan.cap == Usd(0)
     assert plan.launchable == (candidate.id,)
 

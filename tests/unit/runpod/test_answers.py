@@ -78,7 +78,7 @@ def test_a_list_takes_less_than_a_minute(runpod: Scripted, each_s: float, pages:
 def test_pages_that_lead_in_a_circle_are_no_list(runpod: Scripted) -> None:
     told = {"nextCursor": "c", "hasNextPage": True}
     runpod.answers = [said(200, {"pods": [], "pagination": told})]
-    assert refused(runpod) == "its pages lead in a circle"
+    assert refused(runpod) == "its pages repeat"
 
 
 def test_a_pod_is_read_by_its_id(runpod: Scripted) -> None:

@@ -134,7 +134,7 @@ def test_a_web_page_is_not_shown(runpod: Scripted) -> None:
     runpod.answers = [said(502, "<html>\n<h1>502 Bad Gateway</h1></html>")]
     with pytest.raises(ProviderError) as caught:
         runpod.api().pods()
-    assert caught.value.what == "RunPod answers 502: a web page, and no answer of its API"
+    assert caught.value.what == "RunPod answers 502: a web page instead of an API answer"
 
 
 # -- pages ----------------------------------------------------------------------------------------
@@ -597,7 +597,7 @@ def test_an_answer_that_cannot_be_unpacked_is_an_error_of_ours(runpod: Scripted)
         ("plain  words\n", "plain words"),
         ("", "(no text)"),
         ("[1]", "[1]"),
-        (" \n<html>", "a web page, and no answer of its API"),
+        (" \n<html>", "a web page instead of an API answer"),
         ("[" * 100_000, "[" * 300 + "…"),
         ({}, "(no text)"),
         ({"errors": []}, "(no text)"),
@@ -627,16 +627,16 @@ def test_text_of_the_servers_is_cut_and_free_of_the_key(runpod: Scripted) -> Non
 @pytest.mark.parametrize(
     ("code", "kind", "says"),
     [
-        (400, ProviderRefused, "RunPod refuses this: why"),
+        (400, ProviderRefused, "RunPod rejects the request: why"),
         (401, AuthError, "RunPod does not know this key"),
         (402, PaymentRequired, "the RunPod balance does not cover this: why"),
-        (403, AccessDenied, "RunPod refuses this to this key: why"),
+        (403, AccessDenied, "the RunPod key does not permit this: why"),
         (404, ProviderError, "RunPod knows no such thing: why"),
         (409, ProviderRefused, "RunPod: not in this state: why"),
         (413, FinalRefusal, "the request is larger than RunPod takes: why"),
         (422, FinalRefusal, "RunPod's contract was broken: why"),
         (408, TransientError, "RunPod answers 408: why"),
-        (499, ProviderRefused, "RunPod refuses this: why"),
+        (499, ProviderRefused, "RunPod rejects the request: why"),
         (500, TransientError, "RunPod answers 500: why"),
         (599, TransientError, "RunPod answers 599: why"),
         (300, ProviderError, "RunPod's address answers 300: it has moved"),

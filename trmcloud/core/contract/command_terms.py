@@ -19,23 +19,23 @@ ENV_STOP_FILE = "TRMCLOUD_STOP_FILE"
 ENV_REPORTS = "TRMCLOUD_REPORTS"
 ENV_DATA = "TRMCLOUD_DATA"
 ENVIRONMENT: Mapping[str, str] = {
-    "TRMCLOUD_DEADLINE_AT": "Epoch seconds at which the command is told to stop.",
-    ENV_STOP_FILE: "A path: once a file stands there, the command is to save and to leave.",
-    ENV_REPORTS: "A path: the command may append lines of JSON to it, as below.",
-    ENV_DATA: "The folder or file that --data named, on the machine that runs the command.",
-    "TRMCLOUD_ATTEMPT": "1, 2, …: how often the command has been started.",
+    "TRMCLOUD_DEADLINE_AT": "Time at which the command is asked to stop, in epoch seconds.",
+    ENV_STOP_FILE: "A path: when a file exists there, the command must save and exit.",
+    ENV_REPORTS: "A path: the command may append JSON lines to it, as below.",
+    ENV_DATA: "The folder or file of --data, on the machine that runs the command.",
+    "TRMCLOUD_ATTEMPT": "1, 2, …: number of the present start of the command.",
 }
 """The environment variables of a command and their meaning; those of --env are added to them."""
 
 ON_SEVERAL: Mapping[str, str] = {
-    "MASTER_ADDR": "The first machine's address, as the others reach it.",
-    "MASTER_PORT": "A port of it for the command's rendezvous.",
-    "NNODES": "How many machines there are.",
+    "MASTER_ADDR": "Address of the first machine for the others.",
+    "MASTER_PORT": "Port of the first machine for the command's rendezvous.",
+    "NNODES": "Number of machines.",
     "NODE_RANK": (
         "0 on the first machine, whose checkpoints are kept; 1, 2, … on the others, which send it"
         " their files of a distributed checkpoint (DCP)."
     ),
-    "NPROC_PER_NODE": "How many GPUs each of them has.",
+    "NPROC_PER_NODE": "Number of GPUs of each machine.",
 }
 """Of a command that is started on several machines, on each of them. torchrun knows them by itself:
 each is there once more as PET_NNODES, …, the names of its own options."""
@@ -45,25 +45,25 @@ PARTS_KEY_NAME = "parts.key"
 
 # -- lines of the file of reports -----------------------------------------------------------------
 REPORT_LINES: Mapping[str, str] = {
-    '{"step": 120, "metrics": {"val_loss": 1.87}}': "What step 120 came to.",
+    '{"step": 120, "metrics": {"val_loss": 1.87}}': "The metrics of step 120.",
     '{"checkpoint": "out/step-120", "step": 120, "metric": 1.87}': (
-        "A file or folder is whole now: it is taken at once. step and metric may be left out."
+        "This file or folder is complete: it is copied at once. step and metric are optional."
     ),
 }
 """The forms of a line of reports, each with its meaning."""
 
 # -- how it is told to stop, and how it ends -----------------------------------------------------
 STOPPING: tuple[str, ...] = (
-    "At the deadline, or once somebody asks, the files of {stop_file} and --stop-file are made.",
-    "One that has imported trmcloud_job, or has a --stop-file, is left half of --grace for that.",
-    "Then, or at once where it has neither, --stop-signal goes to it and to all its children.",
-    "After --grace it is killed, and every process that it has started, in whichever session.",
+    "At the deadline, or on request, the files of {stop_file} and --stop-file are created.",
+    "A command that has imported trmcloud_job, or has a --stop-file, then has half of --grace.",
+    "Then, or at once if it has neither, it and all its children get the --stop-signal.",
+    "After --grace it is killed, with all processes that it has started, in any session.",
 )
 """The steps of stopping a command, in order."""
 ENDS: Mapping[str, str] = {
-    "code 0": "finished, by itself",
-    "any other code, or a signal": "failed; with --resume it goes on from its last checkpoint",
-    "any, once it was told to stop": "landed: what it had saved is kept",
+    "code 0": "finished",
+    "any other code, or a signal": "failed; with --resume it continues from its last checkpoint",
+    "any, after it was asked to stop": "landed: its checkpoints are kept",
 }
 """The meaning of a command's end, by how it ended."""
 
