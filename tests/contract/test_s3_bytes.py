@@ -426,4 +426,7 @@ def test_doctor_says_what_stores_lack(s3: S3, prefix: str, monkeypatch: pytest.M
     monkeypatch.setattr(sending, "unfinished", lambda client, prefix: None)
     (found,) = check_bucket(s3.environment, f"s3://{BUCKET}/{prefix}")
     assert found.state == "ok"
-    assert "lists no unfinished uploads, so a large one that is cut off starts anew" in found.detail
+    assert (
+        "does not list unfinished uploads, so a large upload that is interrupted starts again"
+        in found.detail
+    )

@@ -222,7 +222,7 @@ def test_a_pod_that_answers_out_of_turn_is_left(pod: SshPod, tmp_path: Path) -> 
     with open(pod.server.folder / "config", "a") as config:
         config.write(f"SetEnv PATH={fake}:{os.environ['PATH']}\n")
     pod.server.start()
-    with pytest.raises(LinkError, match="out of turn"):
+    with pytest.raises(LinkError, match="the pod's answer was not expected"):
         bring(pod, file, into=tmp_path / "to")
     assert left_behind(tmp_path / "to") == []
 

@@ -113,7 +113,7 @@ def test_a_backup_is_accepted_and_what_it_forgot_is_found_and_charged(owner: Use
     conn.close()
     for arguments in (("status",), (*LAUNCH, "--budget", "1")):
         said = owner.refused(*arguments, code=7)
-        assert "lacks records it once had" in said
+        assert "the ledger has lost records: it was restored from a backup, or replaced" in said
         assert "reap --accept-restored" in said
     said = owner.run("reap", "--accept-restored", "--yes")
     until(lambda: "is reconciled" in said or "is reconciled" in owner.run("reap", "--yes"))
@@ -215,7 +215,9 @@ def test_fetch_best_spares_what_is_there(owner: User) -> None:
     assert "holds something else" in owner.refused("fetch-best", "--into", "taken", code=8)
     assert (taken / "thesis.txt").read_text() == "my only copy"
     (owner.folder / "file").write_text("mine")
-    assert "something else stands" in owner.refused("fetch-best", "--into", "file", code=8)
+    assert "there is another file in the place of the checkpoint" in owner.refused(
+        "fetch-best", "--into", "file", code=8
+    )
     err = owner.refused("fetch-best", "--into", "file/best", code=1)
     assert "not a directory" in err
     assert (owner.folder / "file").read_text() == "mine"

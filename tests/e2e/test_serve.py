@@ -101,7 +101,9 @@ def test_any_other_address_is_warned_of_and_sigterm_ends_the_trainers_half(train
         assert f"cannot listen on 127.0.0.1:{serving.port}: address already in use" in taken
         serving.process.terminate()
         warning = serving.ended()
-        assert warning.startswith("warning: 0.0.0.0 is reached from elsewhere, in plain text")
+        assert warning.startswith(
+            "warning: 0.0.0.0 can be reached from other machines, without encryption"
+        )
         assert warning.count("\n") == 1
     finally:
         serving.process.kill()

@@ -162,7 +162,7 @@ def test_what_keeps_the_line_down_is_told_while_the_pod_boots(
         told = log.read_text()
         assert f"  the pod does not answer: {says} (trmc-" in told
         assert "; it is asked again for 14 min" in told
-        assert "    try: let SSH out to that address (firewall, VPN, proxy)" in told
+        assert "    try: allow SSH to that address (firewall, VPN, proxy)" in told
         status = renter.json("status", "--json")["runs"][0]
         assert says in next(n["message"] for n in status["notes"] if n["code"] == "link")
         assert len(renter.live()) == 1, "the controller goes on"

@@ -143,7 +143,7 @@ def test_its_checks_are_kept_by_code_and_command(user: User) -> None:
     plan = ("run", "1xH100", "--budget", "5", "--dry-run", "--", "python3")
     assert "  · tried here " in (said := user.run(*plan, "train.py"))
     assert "not known: resumes, gpu" in said
-    assert "not tried here: trmcloud try -- python3 other.py" in user.run(*plan, "other.py")
+    assert "not tried here yet: trmcloud try -- python3 other.py" in user.run(*plan, "other.py")
     script(user, TRAINS + "\n")
     assert "not tried here: " in user.run(*plan, "train.py"), "the code is another one"
     assert "tried here" not in user.run(
@@ -179,7 +179,7 @@ def test_a_package_above_the_folder_is_named_with_its_root(user: User) -> None:
     (below / "chargpt.py").write_text("import mingpt\n")
     made = User(user.folder, cwd=below)
     out = made.run("try", *SHORT, "--", "python3", "chargpt.py", code=FAILED)
-    assert "module mingpt is here and was not sent" in out
+    assert "module mingpt exists here but was not sent" in out
     assert "    fix: --root ..\n" in out
     (below / "chargpt.py").write_text("import mingpt\n" + TRAINS)
     whole = tried(made, "--root", "..", "--", "python3", "chargpt.py")
@@ -262,7 +262,7 @@ for _ in range(6000):
         ("import time\ntime.sleep(600)", "starts", "and printed nothing", 0),
         (DEAF, "stops", "it was still running 3 s after SIGTERM, and was killed", FAILED),
         (FILLS, "starts", "it wrote more than 0.05 GB", FAILED),
-        ("pass", "starts", "it ended by itself with code 0 after", FAILED),
+        ("pass", "starts", "it finished with code 0 after", FAILED),
         ("raise SystemExit(3)", "starts", "it ended with code 3 after", FAILED),
         (BINARY, "metric", "", 0),
     ],
@@ -291,7 +291,7 @@ def test_what_cannot_be_tried_is_refused(user: User) -> None:
     assert "nosuch: command not found on this machine" in user.fails(
         "try", "--", "nosuch", "train.py", code=UsageError.exit_code
     )
-    assert "--for is from 1 to 3600 seconds" in user.fails(
+    assert "--for must be from 1 to 3600 seconds" in user.fails(
         "try", "--for", "0", "--", "python3", "train.py", code=UsageError.exit_code
     )
     assert "missing argument" in user.fails("try", code=UsageError.exit_code)

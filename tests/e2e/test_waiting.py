@@ -136,7 +136,7 @@ def test_the_guard_goes_on_for_a_command_that_was_killed(rented: RentedUser) -> 
     sold_out(rented, "nothing")
     rented.clock.advance(NEXT_S)
     out = rented.run("reap", "--yes", "--guard-every", "5")
-    assert f"{run.run_id}: it has a machine, and trains" in out
+    assert f"{run.run_id}: it has a machine and trains" in out
     [pod] = rented.truth()
     rented.drive("attach", run.run_id)
     run = rented.close_books()
@@ -163,7 +163,7 @@ def test_a_price_that_nothing_has_is_said_at_once(renter: RentedUser) -> None:
     assert renter.creates() == 0, "what costs more is not asked for"
     renter.clock.advance(1800.0)
     out, _ = renter.see_out(launch, code=75)
-    assert "below every offer; the cheapest is 1xRTX4090" in out
+    assert "less than all offers; the cheapest is 1xRTX4090" in out
     assert "$0.05/h is the most" in out
     assert renter.truth() == []
     assert run.generations[0].rate == Usd("0.05")
@@ -175,4 +175,4 @@ def test_no_price_without_a_rented_machine(renter: RentedUser) -> None:
     )
     assert "--wait-for and --max-price work only with rented hardware" in out
     out = renter.fails(*launch_of(renter, "--wait-for", "9d"), code=2)
-    assert "no time of up to a week" in out
+    assert "is not a duration of up to a week" in out

@@ -524,7 +524,7 @@ def test_texts_of_which_none_fits_are_refused(new_diffusion: NewRun) -> None:
         ({"block": 5}, "a sequence of 32 is not a multiple of blocks of 5", "--set block=4"),
         ({"block": 64}, "a sequence of 32 is not a multiple of blocks of 64", "--set block=32"),
         ({"block": 0}, "block must be above zero", ""),
-        ({"family": "gpt"}, "gpt would learn the padding", "--set rows=bestfit"),
+        ({"family": "gpt"}, "gpt would also learn the padding", "--set rows=bestfit"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(

@@ -343,7 +343,7 @@ def test_a_gone_preparer_is_not_waited_for(small: PhaseRecipe, tmp_path: Path, h
     now[0] += 31.0
     assert feed.state() == FAILED
     assert feed.problem is not None
-    assert "nobody prepares it any more" in feed.problem.what
+    assert "the data stopped growing: no process prepares it any more" in feed.problem.what
 
 
 def test_other_shards_than_the_checkpoints_are_refused(small: PhaseRecipe, tmp_path: Path) -> None:

@@ -307,7 +307,10 @@ def test_a_module_that_is_started_late_comes_along(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [("from trmcloud.core.none import x\n", "no module trmcloud.core.none"), ("def", "cannot be")],
+    [
+        ("from trmcloud.core.none import x\n", "the imported module trmcloud.core.none"),
+        ("def", "cannot be"),
+    ],
 )
 def test_a_trainer_that_could_not_run_is_told_before_anything_is_rented(
     tmp_path: Path, text: str, what: str
@@ -528,7 +531,7 @@ def test_what_goes_another_way_is_not_sent_twice(root: Path) -> None:
 
 
 def test_nothing_to_send_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no file to send"):
+    with pytest.raises(DataError, match="there are no files to send here"):
         look_at(tmp_path)
 
 

@@ -164,7 +164,7 @@ def test_what_does_not_train_is_refused_and_told_why(world: Context, plan: Plan)
     say(world, replace(REPORT, result="finished"))
     assert why_not_saved(world, run) == "its work is done"
     say(world, replace(REPORT, phases=(contract.PhaseReport("fast", contract.PhaseState.ENDED),)))
-    assert why_not_saved(world, run) == "no phase runs now"
+    assert why_not_saved(world, run) == "no phase is running"
 
 
 # -- Which source a checkpoint comes from, and what is pruned where -----------------------------

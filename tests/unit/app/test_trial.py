@@ -94,7 +94,7 @@ def test_a_training_that_does_all_passes_all_but_what_needs_more() -> None:
         (Attempt(code=1, ran_s=0.4), "failed", "it ended with code 1 after 0.4 s"),
         (Attempt(code=-9, ran_s=4.0), "failed", "it ended with signal 9 after 4.0 s"),
         (Attempt(code=0, ran_s=0.1), "failed", "without a step, a metric or a checkpoint"),
-        (Attempt(code=0, ran_s=9.0, saves=SAVES), "passed", "it ended by itself with code 0"),
+        (Attempt(code=0, ran_s=9.0, saves=SAVES), "passed", "it finished with code 0 after"),
         (Attempt(code=0, left_behind=2), "failed", "left 2 processes running"),
         (Attempt(ran_s=60.0), "unknown", "it ran for 60 s and printed nothing"),
         (Attempt(ran_s=3.0, too_large=True), "failed", "wrote more than 5 GB within 3 s"),
@@ -175,14 +175,16 @@ def test_how_it_stops_and_resumes() -> None:
     killed = Attempt(ran_s=60.0, lines=9, told=True, left_s=None, saves=SAVES)
     assert check("stops", facts(killed)).result is Result.FAILED
     plain = Attempt(ran_s=60.0, lines=9, told=True, left_s=0.1, saves=SAVES)
-    assert "a run keeps what was saved before" in check("stops", facts(plain)).evidence
+    assert (
+        "without a save: a run keeps earlier checkpoints" in check("stops", facts(plain)).evidence
+    )
     resume = Command(COMMAND.words, resume=("python", "train.py", "{checkpoint}"))
     goes_on = Attempt(ran_s=2.0, first_step=21)
     again = Attempt(ran_s=2.0, first_step=1)
     about: dict[str, Any] = {"resumed_from": "out/step-20.pt", "resumed_step": 20}
     assert check("resumes", facts(command=resume, resumed=goes_on, **about)).result is Result.PASSED
     begun = check("resumes", facts(command=resume, resumed=again, **about))
-    assert (begun.result, "it began again at step 1" in begun.evidence) == (Result.FAILED, True)
+    assert (begun.result, "it started again at step 1" in begun.evidence) == (Result.FAILED, True)
     broken = Attempt(ran_s=0.2, code=2, last_lines=("KeyError",))
     assert check("resumes", facts(command=resume, resumed=broken, **about)).details == ("KeyError",)
     about["resumed_by"] = (*COMMAND.words, "--ckpt_path", "{checkpoint}")
@@ -407,7 +409,7 @@ def test_why_a_file_is_not_sent(tmp_path: Path) -> None:
     tree = look_at(tmp_path)
     assert why_left_out(tree, "train.py") == why_left_out(tree, "none") == ""
     assert why_left_out(tree, "prod.env") == "it looks like a key"
-    assert why_left_out(tree, "big.bin") == ".trmcloudignore leaves it out"
+    assert why_left_out(tree, "big.bin") == ".trmcloudignore excludes it"
     assert why_left_out(tree, "link") == "it is a link"
     assert why_left_out(tree, ".hidden") == "it is hidden, or part of an environment"
     seen = Observed(Attempt(code=1, last_lines=("No such file: 'big.bin'", "'\x1b' \udcff'" * 99)))

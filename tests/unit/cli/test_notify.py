@@ -108,7 +108,7 @@ def test_a_secret_of_ones_own(run: Run, receiver: Receiver, tmp_path: Path) -> N
         (("webhook", "https://"), "no address of a webhook"),
         (("webhook", "https://example.org/\r\nX: y"), "no address of a webhook"),
         (("webhook", "https://[::1"), "no address of a webhook"),
-        (("webhook", "https://example.org", "--name", "../x"), "cannot be a name"),
+        (("webhook", "https://example.org", "--name", "../x"), "is not a valid name"),
         (("webhook", "https://example.org", "--only", "endet"), "did you mean 'ended'?"),
         (("ntfy", "ntfy://x", "--on-pod"), "--on-pod needs a webhook"),
         (("slack", "https://example.org/hook"), "no address for slack"),
@@ -129,7 +129,7 @@ def test_a_file_that_is_none_of_ours_is_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "home" / "notify.json").write_text('{"version": 2}')
     code, _, err = run("list")
     assert code == NotifyError.exit_code
-    assert "who is to be told cannot be read" in err
+    assert "the list of destinations cannot be read" in err
 
 
 def test_a_file_others_may_read_is_closed(run: Run, receiver: Receiver, tmp_path: Path) -> None:
@@ -199,4 +199,4 @@ def test_words_say_what_it_means_for_money_and_for_the_training() -> None:
         "r-1f3a9c: mended, out of memory | fast step 120: ran out of memory; goes on now with "
         "batch=2, 3 steps and 9 s lost. trmcloud status r-1f3a9c"
     )
-    assert text(NoticeKind.ENDED).startswith("r-1f3a9c: landed | landed at its budget")
+    assert text(NoticeKind.ENDED).startswith("r-1f3a9c: landed | stopped at its budget")

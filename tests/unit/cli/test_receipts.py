@@ -401,10 +401,16 @@ def test_an_unsigned_receipt_is_said_to_match_and_not_to_hold(
         return capsys.readouterr().out
 
     here = told(tmp_path / "forged.json")
-    assert "it matches this home's ledger, unsigned" in here
+    assert (
+        "it matches this home's ledger, but is not signed; parts marked – could not be checked here"
+        in here
+    )
     monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "another"))
     elsewhere = told(tmp_path / "forged.json")
-    assert "it matches itself alone: unsigned by a known key" in elsewhere
+    assert (
+        "it only matches itself: without the signature of a known key, anyone could have made it"
+        in elsewhere
+    )
     for text in (here, elsewhere):
         assert "holds" not in text
         assert max(map(len, text.splitlines())) <= 100

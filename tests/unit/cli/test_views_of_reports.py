@@ -128,7 +128,7 @@ def test_a_low_balance_stands_beside_the_run_that_it_pays_for(
     status.show_one(context, run)
     shown = " ".join(capsys.readouterr().out.split())
     assert f"balance the {provider} balance was $9.00" in shown
-    assert "at $2.50/h, all that the account rents; add credit" in shown
+    assert "at $2.50/h for the whole account; add credit" in shown
     told_of = run_status(context, run).balance
     assert told_of is not None
     assert (told_of.balance_usd, told_of.ends_at) == (Usd(9), low.ends_at)
@@ -345,7 +345,7 @@ def test_what_stands_beside_a_name_is_indented_below_it() -> None:
         "         start, killed at 3 min 17 s",
     ]
     assert wrap("error: no provider in the price table offers 4xA100 at aws", 40) == [
-        "error: nobody in the price table offers",
+        "error: no provider in the price table offers",
         "  4xA100 at aws",
     ]
 

@@ -84,7 +84,9 @@ def test_a_boot_that_its_log_calls_failed_is_ended_while_nothing_was_heard(fatal
     run = booting()
     _, actions = follow(run, AT + 20, pods=[the_pod(run)], boot_trouble=trouble)
     told = [sentence(action.reason) for action in actions]
-    assert told == (["its boot failed, by the provider's log: layer does not exist"] * fatal)
+    assert told == (
+        ["its boot failed, according to the provider's log: layer does not exist"] * fatal
+    )
     # A pod that has reported is no boot: its agent's word counts, not a line of a log.
     up = running()
     report = a_report(up)

@@ -135,7 +135,7 @@ OPENED = ev.RunPlanned(plan_json(), Usd(10), "thesis"), ev.Reserved(Usd(5))
         ),
         (
             book(unread=(LostRecord(4, "CapSet", ""),)),
-            "record 4, which set a cap, is damaged",
+            "record 4, which sets a cap, is damaged",
             "trmcloud budget show",
         ),
         (

@@ -57,7 +57,7 @@ def test_quoted_cells_are_read() -> None:
         ("H100-SXM,8,x,3,2026-11-09,EUR", "EUR"),
         ("H100-SXM,8,x,3,2027-11-09,USD", "future"),
         ("H100-SXM,8,x,3,yesterday,USD", "no date"),
-        ("H100-SXM,none,x,3,2026-11-09,USD", "count of GPUs"),
+        ("H100-SXM,none,x,3,2026-11-09,USD", "is not a number of GPUs (1 to"),
         ("H100,8,x,3,2026-11-09,USD", "unknown GPU"),
         ("H100-SXM,8,,3,2026-11-09,USD", "provider"),
         ("H100-SXM,8,x,3,2026-11-09", "cells"),
@@ -296,7 +296,7 @@ def test_days() -> None:
     assert one(as_of="2026-11-19").priced_at == 1_795_046_400.0, "tomorrow, in some time zone"
     assert why(as_of="2026-11-20") == "the date 2026-11-20 is in the future"
     for odd in ("2026-13-01", "yesterday", "", LONG):
-        assert why(as_of=odd) == f"{odd[:40]!r} is no date"
+        assert why(as_of=odd) == f"{odd[:40]!r} is not a date"
     eve = 1_795_046_400.0 - 86_400.0
     assert parse_offers(table(*REQUIRED, as_of="2026-11-19"), "where", eve)
     with pytest.raises(UsageError, match="lies in the future"):
@@ -319,8 +319,8 @@ def test_rates(cell: str, rate: str) -> None:
 @pytest.mark.parametrize(
     ("cell", "says"),
     [
-        ("200.000001", "per hour for 2 GPUs is absurd (above $100 per GPU)"),
-        ("0.019999", "per hour for 2 GPUs is absurd (below $0.01 per GPU)"),
+        ("200.000001", "per hour for 2 GPUs is not plausible (above $100 per GPU)"),
+        ("0.019999", "per hour for 2 GPUs is not plausible (below $0.01 per GPU)"),
         ("0", "$0.00 per hour for 2 GPUs is not plausible (below $0.01 per GPU)"),
         ("-1", "the price -1 is negative"),
         ("-0.5", "the price -0.5 is negative"),
@@ -328,7 +328,7 @@ def test_rates(cell: str, rate: str) -> None:
         ("1e10", "the price 1e10 is not plausible"),
         ("1e-10", "the price 1e-10 is not plausible"),
         ("1" * 50, f"the price {'1' * 40} is not plausible"),
-        ("1e9", "per hour for 2 GPUs is absurd (above $100 per GPU)"),
+        ("1e9", "per hour for 2 GPUs is not plausible (above $100 per GPU)"),
         ("nan", "'nan' is not a price in US dollars"),
         ("inf", "'inf' is not a price in US dollars"),
         ("1.x", "'1.x' is not a price in US dollars"),

@@ -440,7 +440,7 @@ def test_what_cannot_be_read_keeps_the_others_and_what_was_known(
     told = dict(note.split(": ", 1) for note in outcome.notes)
     assert told["aws"] == "not read: the answer is not a table"
     assert told["gcp"] == "not read: HTTP 503"
-    assert told["lambda"] == "not read: the answer is no text"
+    assert told["lambda"] == "not read: the answer is not text"
     assert told["verda"] == "not read: HTTP 302"
     offers = tables.load_offers(NOW + 60, home)
     assert len(tables.snapshots(home)) == 2
@@ -663,7 +663,10 @@ def test_spot_without_a_known_price_on_demand_is_never_launched() -> None:
     assert plan.candidates
     assert not plan.launchable
     assert plan.recommended is None
-    assert any("on demand is not known" in reason for _, reason in plan.candidates[0].reasons)
+    assert any(
+        "its on-demand price is not known, so its spot price has no known limit" in reason
+        for _, reason in plan.candidates[0].reasons
+    )
 
 
 def test_one_rate_from_the_reservation_to_the_request() -> None:

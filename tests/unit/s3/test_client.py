@@ -409,20 +409,20 @@ def test_a_run_is_claimed_once_and_found_again(store: Store) -> None:
     made.claim("r-1", "l")
     assert json.loads(store.objects[f"{RUN}/owner.json"]) == {"ledger": "l", "run": "r-1"}  # type: ignore[arg-type]
     made.claim("r-1", "l")
-    with pytest.raises(ConflictError, match="a run r-1 of somebody else lies there"):
+    with pytest.raises(ConflictError, match="the bucket already has a run r-1 from another ledger"):
         made.claim("r-1", "another")
 
 
 @pytest.mark.parametrize("text", [b"null", b"[1]", b"", b"no json", b'{"run": "r-1"}', b"[" * 9000])
 def test_an_owner_that_is_none_is_somebody_else(store: Store, text: bytes) -> None:
     store.objects[f"{RUN}/owner.json"] = text
-    with pytest.raises(ConflictError, match="of somebody else"):
+    with pytest.raises(ConflictError, match="from another ledger: it was not changed"):
         bucket(store).claim("r-1", "l")
 
 
 def test_what_lies_there_without_an_owner_is_somebody_elses(store: Store) -> None:
     store.objects[f"{RUN}/{ONE}/state.json"] = 5
-    with pytest.raises(ConflictError, match="of somebody else") as other:
+    with pytest.raises(ConflictError, match="from another ledger: it was not changed") as other:
         bucket(store).claim("r-1", "l")
     assert other.value.where == "s3://bucket/p"
     assert f"{RUN}/owner.json" not in store.objects
@@ -445,7 +445,7 @@ class Overtaken(Store):
 
 @pytest.mark.parametrize("leaves", [b'{"ledger": "other", "run": "r-1"}', None])
 def test_of_two_that_claim_a_run_at_once_one_has_it(leaves: bytes | None) -> None:
-    with pytest.raises(ConflictError, match="of somebody else"):
+    with pytest.raises(ConflictError, match="from another ledger: it was not changed"):
         bucket(Overtaken(leaves)).claim("r-1", "l")
 
 

@@ -111,7 +111,7 @@ def test_an_answer_that_is_none_is_no_limit(ec2: Ec2, groups: Any) -> None:
 
 def test_an_error_is_cut_and_tried_again_later(ec2: Ec2, monkeypatch: pytest.MonkeyPatch) -> None:
     limit, tries = ShutdownLimit(), []
-    assert (limit.limit(POD).armed, limit.limit(POD).detail) == (False, "not looked at yet")
+    assert (limit.limit(POD).armed, limit.limit(POD).detail) == (False, "not checked yet")
 
     def refuse(**asked: Any) -> Any:
         tries.append(asked)
