@@ -106,7 +106,7 @@ def told(user: User, out: str, *words: str) -> dict[str, Any]:
             assert each in screen, screen
     found = user.json("status", run.run_id, "--json")["runs"][0]["recoveries"][-1]
     logs = user.start("logs", run.run_id)
-    assert "mended: fast step" in logs.communicate(timeout=60)[1]
+    assert "recovered: fast step" in logs.communicate(timeout=60)[1]
     assert float(found["lost_usd"]) == pytest.approx(found["lost_s"] * 3.60 / 3600, abs=2e-6)
     return dict(found)
 

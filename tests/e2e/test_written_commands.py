@@ -323,7 +323,7 @@ HINT_ENDS = {
     "resume r-": "has finished: there is nothing to resume",
     "resume": "nothing could be rented",  # the newest, which hoped for a GPU
     "budget raise project": "the project cap is not set",
-    "data get gsm8k": "was not found: the host answered 404",  # this world's host has another corpus
+    "data get gsm8k": "was not found: the host answered 404",
     "data check fineweb-edu": "1 of its files cannot be used",  # and not all of that one
     "guard status": "installed  no",
     "volumes delete": "this ledger has no network volume",

@@ -212,22 +212,19 @@ def _exposed(exposed: UnacceptedExposure, lapsed: Mapping[str, str]) -> str:
         )
     if exposed.verified is not None and len(exposed.verified) < LAYERS_NEEDED:
         why.append(
-            f"{', '.join(exposed.verified) or 'none'} verified kill layers work without this "
-            f"machine; {LAYERS_NEEDED} are needed, or your consent: if all failed while this "
-            f"machine is off, {rate} an hour would still be spent"
+            "verified kill layers that work without this machine: "
+            f"{', '.join(exposed.verified) or 'none'}; {LAYERS_NEEDED} are needed, or your "
+            f"consent: if all failed while this machine is off, {rate}/h would still be spent"
         )
     if exposed.begins_exposed and exposed.verified:
         why.append(
             f"no verified kill layer ({', '.join(exposed.verified)}) works before the machine is "
             "set up, some minutes after the rent begins: until then only a command or another "
-            f"machine's guard could end it, at {rate} an hour"
+            f"machine's guard could end it, at {rate}/h"
         )
     if exposed.verified is not None and lapsed:
         names, reason = " and ".join(sorted(lapsed)), next(iter(lapsed.values()))
-        why.append(
-            f"{names} was counted at the last launch, but is not valid until this run's hard "
-            f"stop: {reason}"
-        )
+        why.append(f"verified, but not valid until this run's hard stop: {names} ({reason})")
     return f"{exposed.provider}: {'; '.join(why)}"
 
 

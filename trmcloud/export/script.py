@@ -222,8 +222,8 @@ def make_payload(trainer: Path, package: Path = PACKAGE) -> Payload:
     """``trainer`` is the trainer's package, ``package`` trmcloud's own.
 
     Raises:
-        DataError: the trainer's package has no source files, cannot be read, or imports what trmcloud
-            does not have.
+        DataError: the trainer's package has no source files, cannot be read, or imports a module
+            that trmcloud does not have.
     """
     own = sources(trainer, "model")
     if not own:

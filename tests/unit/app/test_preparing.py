@@ -537,7 +537,7 @@ def test_a_verified_layer_does_not_count_where_its_credential_may_lapse_before_t
     plan = planned(context, "8xB200", "nebius")
     verify(context, "agent", "autostop")
     told = refused(context, plan)
-    assert "none verified kill layers work without this machine; 2 are needed" in told
+    assert "verified kill layers that work without this machine: none; 2 are needed" in told
     assert (
         "agent and autostop was counted at the last launch, but is not valid until this run's "
         "hard stop" in told
@@ -548,7 +548,7 @@ def test_a_verified_layer_does_not_count_where_its_credential_may_lapse_before_t
     told = refused(context, plan)
     assert "2 are needed" not in told, "two that count are enough, once the machine is set up"
     assert "no verified kill layer (agent, autostop) works before the machine is" in told
-    assert "was counted at the last launch, but is not valid until this run's hard stop" not in told
+    assert "verified, but not valid until this run's hard stop" not in told
     verify(context, "guard-elsewhere")
     told = refused(context, plan)
     assert "kill layers" not in told, "what is left is the uncapped rent"
@@ -559,7 +559,7 @@ def test_a_layer_that_was_never_verified_is_not_said_to_have_counted(context: Co
     verify(context, "agent")
     told = refused(context, plan)
     assert "verified: none; 2 are needed" in told
-    assert "; agent was counted at the last launch, but is not valid until" in told
+    assert "; verified, but not valid until this run's hard stop: agent" in told
     assert "autostop" not in told
 
 

@@ -196,7 +196,7 @@ def test_words_say_what_it_means_for_money_and_for_the_training() -> None:
         "80 % of the month 2026-11 cap is spent | $400.00 of $500.00 accrued. trmcloud budget show"
     )
     assert text(NoticeKind.TROUBLE) == (
-        "r-1f3a9c: mended, out of memory | fast step 120: ran out of memory; goes on now with "
+        "r-1f3a9c: recovered, out of memory | fast step 120: ran out of memory; continues now with "
         "batch=2, 3 steps and 9 s lost. trmcloud status r-1f3a9c"
     )
     assert text(NoticeKind.ENDED).startswith("r-1f3a9c: landed | stopped at its budget")

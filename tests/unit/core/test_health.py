@@ -159,7 +159,7 @@ FIRES: dict[Rule, tuple[str, Callable[[list[Line]], None], str]] = {
         "dense", part_stays("plan"),
         "plans are not learned: the loss was 2.010 after the warm-up, and is 2.010 now",
     ),
-    Rule.FLAT_EXECUTION: ("dense", part_stays("execution"), "executions are not learned: the loss was 2.010"),
+    Rule.FLAT_EXECUTION: ("dense", part_stays("execution"), "executions are not learned: "),
     Rule.NOT_COMPILED: ("dense", nothing_is_compiled, "compile is on, but nothing was compiled"),
     Rule.GRADIENT_NORM: ("trm", norm_is_high, "the gradient norm is 27.500, above 20"),
     Rule.STEP_ORDER: (

@@ -43,7 +43,7 @@ def set_(
     key: Annotated[str, _KEY] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Set a cap where there is none, or lower one.
+    """Set or lower a cap.
 
     Example: trmcloud budget set month 500
     """
@@ -64,7 +64,7 @@ def raise_(
     key: Annotated[str, _KEY] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Raise a cap, explicitly and on record.
+    """Raise a cap; the change is recorded.
 
     Example: trmcloud budget raise month 800
     """
@@ -77,7 +77,7 @@ def raise_(
 
 @app.command("show")
 def show(as_json: options.Json = False) -> None:
-    """Show every level: cap, spent, reserved, left.
+    """Show each cap, with the money spent, reserved and left.
 
     Example: trmcloud budget show
     """
@@ -115,7 +115,7 @@ def show(as_json: options.Json = False) -> None:
 
 @app.command("history")
 def history(as_json: options.Json = False) -> None:
-    """Show every change of a cap: when, what, by whom.
+    """Show all changes of caps: time, amount, user.
 
     Example: trmcloud budget history
     """

@@ -91,11 +91,11 @@ def fetch_best(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Copy the best checkpoint (lowest validation bits per byte), verifying every hash. Where none
-    was evaluated yet it is the latest.
+    """Download and verify the best checkpoint (lowest validation bits per byte; if none was
+    evaluated, the latest).
 
-    What lies in the run's bucket comes from there, with or without a pod; what lies on a rented pod
-    alone comes from it.
+    Checkpoints in the run's bucket are downloaded from there, with or without a pod. Checkpoints
+    that are only on a rented pod are downloaded from the pod.
 
     Example: trmcloud fetch-best r-1f3a9c --for-inference
     """
@@ -126,7 +126,7 @@ def fetch_best(
         return
     print("\n".join(metric))
     print(f"  weights         sha256 {best.sha256}")
-    print(f"  lies in         {fetched.folder.absolute()}")
+    print(f"  folder          {fetched.folder.absolute()}")
 
 
 def prune(
@@ -138,9 +138,11 @@ def prune(
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Delete checkpoints, never the best of a phase nor its latest, nor, in the week after the run,
-    what was saved before the cooldown of that; on a rented pod or in the run's bucket, there too.
-    In a bucket the optimizer's state of what nothing goes on from goes first.
+    """Delete old checkpoints, here and on the rented pod or in the bucket of the run.
+
+    The best and the latest checkpoint of a phase are never deleted. For a week after the run the
+    last one before its cooldown is kept, too. In a bucket, first the optimizer states go from
+    which no run resumes.
 
     Example: trmcloud prune r-1f3a9c --keep-best 1 -y
     """

@@ -29,10 +29,10 @@ def tensorboard(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 6006,
     as_json: options.Json = False,
 ) -> None:
-    """Serve a run's curves on this machine alone, until Ctrl-C.
+    """Serve a run's curves on this machine only, until Ctrl-C.
 
-    They come from its metrics here; what a rented pod has of them is served by TensorBoard there,
-    seen here through SSH.
+    The curves come from the metrics here. For a rented pod, TensorBoard runs there and is reached
+    through SSH.
 
     Example: trmcloud tensorboard r-1f3a9c
     """
@@ -123,8 +123,8 @@ def wandb(
 ) -> None:
     """Send a run's curves to Weights & Biases from this machine, until the run has ended.
 
-    W&B's key stays here: no pod is given it. With WANDB_MODE=offline all is kept in a folder, for
-    W&B's own "wandb sync".
+    The W&B key stays here; no pod gets it. With WANDB_MODE=offline all data is kept in a folder
+    for "wandb sync".
 
     Example: trmcloud wandb r-1f3a9c --project my-curves
     """
@@ -164,8 +164,8 @@ def ui(
     live: options.Live = False,
     as_json: options.Json = False,
 ) -> None:
-    """Serve a page on this machine alone, until Ctrl-C: runs, money, curves, and buttons that land,
-    save, stop, fetch and raise. Its address holds a token, without which nothing is shown.
+    """Serve a page on this machine only, until Ctrl-C: runs, money, curves, and buttons to stop,
+    save, fetch and raise. Its address has a token; without it nothing is shown.
 
     Example: trmcloud ui
     """

@@ -32,7 +32,7 @@ Source = Annotated[
 
 @app.command("list")
 def show_all(as_json: options.Json = False) -> None:
-    """Every data set that goes by a name, and which recipes train on it.
+    """List all named data sets, and the recipes that train on them.
 
     Example: trmcloud data list
     """
@@ -61,7 +61,7 @@ def show_one(
     name: Annotated[str, typer.Argument(help="Name of a data set.", metavar="NAME")],
     as_json: options.Json = False,
 ) -> None:
-    """Where a data set lies, in which files, under which licence.
+    """Show the address, files and licence of a data set.
 
     Example: trmcloud data show fineweb-edu
     """
@@ -97,7 +97,7 @@ def get(
     ] = 1_000_000,
     as_json: options.Json = False,
 ) -> None:
-    """Make data ready on this machine for a recipe; the same command goes on where it stopped.
+    """Prepare data on this machine for a recipe; the same command continues where it stopped.
 
     Example: trmcloud data get gsm8k --recipe trm --tokens 100000
     """
@@ -120,7 +120,7 @@ def get(
         print_document(made)
         return
     print(f"{found.name}: {train:,} tokens to train on, {validation:,} to validate on")
-    print(f"  lies in {folder}")
+    print(f"  folder {folder}")
 
 
 @app.command("check")
@@ -132,8 +132,8 @@ def check(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Whether data can be had: its files answer with their length (and hash, where one is known)
-    and hold the columns; or a prepared folder is what its records say.
+    """Check that data is available: that its files answer with their length (and hash, if known)
+    and have the columns; or that a prepared folder matches its records.
 
     Example: trmcloud data check fineweb-edu
     """

@@ -157,7 +157,7 @@ def gate(
 ) -> None:
     """Judge a phase by its metrics: order of the steps, falling loss, finite gradients.
 
-    Exit code 0 where it passes, 22 where it fails.
+    Exit code 0 if it passes, 22 if it fails.
 
     Example: trmcloud gate r-1f3a9c
     """
@@ -202,7 +202,7 @@ def eval(
     ] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Bits per byte and every supervision step's loss, beside what counting bytes alone gives.
+    """Show bits per byte and the loss of each supervision step, compared with byte statistics.
 
     Example: trmcloud eval r-1f3a9c
     """
@@ -290,7 +290,7 @@ def sample(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Print a text that a checkpoint writes, with as many refinement steps as in training.
+    """Generate text with a checkpoint, with as many refinement steps as in training.
 
     Example: trmcloud sample r-1f3a9c --prompt "import "
     """
@@ -326,7 +326,7 @@ def serve(
     ] = 64,
     as_json: options.Json = False,
 ) -> None:
-    """Answer requests with what a checkpoint writes, on this machine alone, until Ctrl-C.
+    """Serve a checkpoint on this machine only, until Ctrl-C: chat page, OpenAI's API.
 
     Example: trmcloud serve r-1f3a9c
     """

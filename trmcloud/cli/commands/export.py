@@ -37,8 +37,8 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write the standalone equivalent of a launch: a script, or a SkyPilot task and its script,
-    that stops at its budget.
+    """Write a standalone version of a launch that stops at its budget: a script, or a SkyPilot task
+    with its script.
 
     Example: trmcloud export 8xA100 --phase fast --as sbatch --data /data/text
     """
@@ -95,8 +95,8 @@ def adopt(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Copy the best checkpoint of a script that `trmcloud export` wrote, verifying every hash, and
-    say what the script's run cost by its own account.
+    """Copy and verify the best checkpoint of an exported script's run, and show what the run cost
+    by its own account.
 
     Example: trmcloud adopt ./trmcloud-run
     """
@@ -132,7 +132,7 @@ def adopt(
     print(f"{found.run_id} {best.label}: {word}")
     print("\n".join(score_rows(None, ReportedValue(best))))
     print(f"  weights         sha256 {best.sha256}")
-    print(f"  lies in         {fetched.folder.absolute()}")
+    print(f"  folder          {fetched.folder.absolute()}")
     print(f"  run             {ended}{why}; {found.starts} start{'s' * (found.starts > 1)}")
     account = f"{duration(found.used_s)} at {found.rate}/h by its own clock"
     print(f"  cost            {found.cost}: {account}; not billed yet")

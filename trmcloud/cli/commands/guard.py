@@ -65,7 +65,7 @@ def doctor(
     ] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Check what trmcloud needs here, each with its fix.
+    """Check the setup of trmcloud, with a fix for each problem.
 
     Example: trmcloud doctor
     """
@@ -180,7 +180,7 @@ def install(
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show what would be written, then write it: a systemd user timer, or a line for cron.
+    """Show what will be written, then write it: a systemd user timer, or a line for cron.
 
     Example: trmcloud guard install --every 5
     """
@@ -220,7 +220,7 @@ def install(
 
 @app.command("status")
 def status(as_json: options.Json = False) -> None:
-    """Whether the guard is in place, and when its reaper last ran.
+    """Show whether the guard is installed, and when its reaper last ran.
 
     Example: trmcloud guard status
     """
@@ -243,7 +243,7 @@ def status(as_json: options.Json = False) -> None:
 
 @app.command("remove")
 def remove(as_json: options.Json = False) -> None:
-    """Take the guard out again.
+    """Remove the guard.
 
     Example: trmcloud guard remove
     """

@@ -34,9 +34,9 @@ app = options.make_group(
 
 @app.command("check")
 def check(as_json: options.Json = False) -> None:
-    """Read every record anew, and hold it to its hash. Nothing is changed.
+    """Read all records again and check their hashes. Nothing is changed.
 
-    Exit code 7 where any is damaged.
+    Exit code 7 if a record is damaged.
 
     Example: trmcloud ledger check
     """
@@ -75,9 +75,9 @@ def backups(
     make: Annotated[bool, typer.Option("--make", help="Make a backup now.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """List the ledger's backups, the newest first, each read in full.
+    """List the ledger's backups, the newest first, after reading each completely.
 
-    One is made for every pod that is rented and after every run that ends; five are kept.
+    A backup is made for each rented pod and at the end of each run; five are kept.
 
     Example: trmcloud ledger backups
     """
@@ -115,13 +115,12 @@ def restore(
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Put damaged records back from backups, or a whole backup in the ledger's place.
+    """Restore damaged records from backups, or replace the ledger by a backup.
 
-    A record is put back where its hash proves that a backup has the same one: nothing is lost by
-    that. With a number, or where records cannot mend the ledger, the whole backup takes its place.
-    The file that was there is kept. What came after the backup is forgotten: pods that it does not
-    know are found and charged, and nothing new is reserved until trmcloud reap --yes says that the
-    ledger is reconciled.
+    A record is restored if its hash proves that a backup has the same one: nothing is lost. With
+    a number, or if records cannot be restored, the backup replaces the ledger. The old file is
+    kept. Records after the backup are lost: their pods are found and charged, and no run can be
+    launched until trmcloud reap --yes reports that the ledger is reconciled.
 
     Example: trmcloud ledger restore
     """
@@ -174,7 +173,7 @@ def settle(
     amount: Annotated[str, typer.Argument(help="Its cost, in USD.", metavar="USD")],
     as_json: options.Json = False,
 ) -> None:
-    """Say what a run with damaged records cost: see its provider's bill. That counts as spent.
+    """Enter what a run with damaged records cost, from its provider's bill. It counts as spent.
 
     Example: trmcloud ledger settle r-1f3a9c 7.25
     """

@@ -40,7 +40,7 @@ def logs(
     lines: Annotated[int, typer.Option("-n", "--lines", help="Only the last N lines.")] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Print a run's training log; with -f, go on until the run has ended, or its pod is gone.
+    """Print a run's training log; with -f, continue until the run has ended or its pod is gone.
 
     Example: trmcloud logs -f r-1f3a9c
     """
@@ -89,7 +89,7 @@ def logs(
 def _tell_mended(news: RecoveryNews, run: RunState) -> None:
     """Print each recovery of a training to stderr."""
     for what, done in news.of_run(run):
-        print(f"{run.run_id}: mended: {what}\n  by: {done}", file=sys.stderr)
+        print(f"{run.run_id}: recovered: {what}\n  by: {done}", file=sys.stderr)
 
 
 def _why_no_more(context: Context, run: RunState) -> str:
@@ -221,11 +221,11 @@ def ssh(
         bool, typer.Option("--json", help="Print the command that logs in, as JSON, and exit.")
     ] = False,
 ) -> None:
-    """Log in to a run's pod by the key that was made for it, and no other.
+    """Log in to a run's pod, with the key that was made for it.
 
-    The pod's own key is the one that it was given when it was rented: another
-    machine at its address is refused. Neither your agent nor your environment
-    goes along. The pod ends when its budget says so, whoever is logged in.
+    The pod's host key was set when it was rented: another machine at its address is refused. Your
+    SSH agent and environment are not forwarded. The pod still ends at its hard stop while you are
+    logged in.
 
     Example: trmcloud ssh r-1f3a9c -- nvidia-smi
     """

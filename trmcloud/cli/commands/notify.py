@@ -42,12 +42,12 @@ app = options.make_group(
 @app.command("add")
 def add(
     way: Annotated[
-        str, typer.Argument(help="Kind of destination: webhook, email, ntfy, slack or discord.")
+        str, typer.Argument(help="Type of destination: webhook, email, ntfy, slack or discord.")
     ],
     where: Annotated[
         str, typer.Argument(help="Address; - reads it from standard input.", metavar="URL")
     ],
-    name: Annotated[str, typer.Option(help="Name of the destination (default: its kind).")] = "",
+    name: Annotated[str, typer.Option(help="Name of the destination (default: its type).")] = "",
     only: Annotated[
         list[str] | None,
         typer.Option(help="Kind of notification to send, repeatable (default: all)."),
@@ -69,10 +69,10 @@ def add(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Have it told from now on.
+    """Add a destination for notifications.
 
-    A webhook is signed with a secret of its own, which is shown once. Addresses and
-    secrets are kept in notify.json, readable by you alone.
+    A webhook is signed with its own secret, which is shown once. Addresses and secrets are kept
+    in notify.json, which only you can read.
 
     Example: trmcloud notify add webhook https://example.org/trmcloud
     """
@@ -109,7 +109,7 @@ def add(
 
 @app.command("list")
 def show(as_json: options.Json = False) -> None:
-    """Who is told, when that last worked, and what waits.
+    """List the destinations, their last delivery, and waiting notifications.
 
     Example: trmcloud notify list
     """
@@ -128,7 +128,7 @@ def show(as_json: options.Json = False) -> None:
     elif not data:
         print("no notifications set up · trmcloud notify add webhook URL")
     else:
-        header = ("name", "way", "where", "told of", "last told", "waiting")
+        header = ("name", "type", "where", "kinds", "last sent", "waiting")
         print("\n".join(table(header, [_row(told, context.wall()) for told in data])))
         for told in data:
             if told.gave_up:
@@ -170,7 +170,7 @@ def remove(
     name: Annotated[str, typer.Argument(help="Which one.", metavar="NAME")],
     as_json: options.Json = False,
 ) -> None:
-    """Tell it nothing any more; what waits for it is dropped.
+    """Remove a destination; notifications that wait for it are dropped.
 
     Example: trmcloud notify remove webhook
     """
@@ -195,7 +195,7 @@ def try_out(
     ] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Tell each destination that this is a test, now, and say what came of it.
+    """Send a test notification to each destination now, and show the result.
 
     Example: trmcloud notify test
     """

@@ -60,7 +60,7 @@ def plan(
     everything: Annotated[bool, typer.Option("--all", help="Show all candidates.")] = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Plan a run: hours, dollars and memory on every hardware, and which one to take.
+    """Plan a run: hours, dollars and memory on each hardware, and a recommendation.
 
     Example: trmcloud plan --budget 1000
     """

@@ -35,7 +35,7 @@ def list_offers(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """The cheapest offer of every GPU and count: those of fresh quotes first.
+    """List the cheapest offer of each GPU and count, fresh prices first.
 
     Example: trmcloud prices list --provider runpod
     """
@@ -67,7 +67,7 @@ def show(
     sku: Annotated[str, typer.Argument(help="H100-SXM, RTX3090, …")],
     as_json: options.Json = False,
 ) -> None:
-    """Every offer of one GPU, cheapest per GPU first, with source and age.
+    """List all offers of one GPU, the cheapest per GPU first, with source and age.
 
     Example: trmcloud prices show A100-80GB-SXM
     """
@@ -88,7 +88,7 @@ def show(
 
 @app.command()
 def refresh(as_json: options.Json = False) -> None:
-    """Read today's prices into a dated snapshot: RunPod's, and of eight clouds. No key is needed.
+    """Download today's prices of RunPod and eight clouds into a dated snapshot. No key is needed.
 
     Example: trmcloud prices refresh
     """
@@ -111,7 +111,7 @@ def refresh(as_json: options.Json = False) -> None:
 
 @app.command()
 def diff(as_json: options.Json = False) -> None:
-    """What the newest snapshot moved against the one before it, or the shipped table.
+    """Show the changes between the newest snapshot and the one before it, or the shipped table.
 
     Example: trmcloud prices diff
     """

@@ -46,16 +46,16 @@ def reap(
         int, typer.Option(help="Set by the guard: minutes between two checks.", hidden=True)
     ] = 0,
 ) -> None:
-    """Look at every provider for pods of ours that no live run owns, and end them with --yes.
+    """Search all providers for pods of trmcloud without a live run; with --yes, end them.
 
-    Only names that trmcloud made are ever touched: those of this ledger that it does not own, and
-    those of any ledger whose own hard stop has passed.
+    Only pods with names made by trmcloud are touched: those of this ledger that it does not own,
+    and those of any ledger whose hard stop has passed.
 
-    A ledger that was restored from a backup is accepted with --accept-restored. Pods that it has
-    forgotten are found and charged; until none can be left, nothing new is reserved.
+    --accept-restored accepts a ledger that was restored from a backup. Pods that it has lost are
+    found and charged; no run can be launched until none can be left.
 
-    With a run's id, or with --all-of, the pods that bear that name are listed and, after a question
-    or with --yes, ended, before their hard stop too. That needs no ledger: it works with a full
+    With a run's id, or with --all-of, the pods with that name are listed and, after a question or
+    with --yes, ended, also before their hard stop. This needs no ledger: it works with a full
     disk, a damaged or missing ledger, or a home that cannot be written to.
 
     Example: trmcloud reap --yes

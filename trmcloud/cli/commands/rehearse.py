@@ -65,8 +65,8 @@ def rehearse(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Play a planned run in a simulated world: what it would spend, and who would stop it; with a
-    command and the options of run, that command's run.
+    """Simulate a planned run: what it would spend, and what would stop it; also for a command, with
+    the options of run.
 
     Example: trmcloud rehearse 8xH100 --budget 400 --runs 500
     """

@@ -75,7 +75,7 @@ def report(
     ] = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """What runs were planned to cost, what accrued, what was billed, and what it bought.
+    """Show what runs were planned to cost, what they cost and were billed, and their results.
 
     Example: trmcloud report --csv
     """

@@ -38,7 +38,7 @@ def smoke(
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Rent the cheapest pod, see which kill layers work for this account, end it, show the bill.
+    """Rent the cheapest pod, test which kill layers work for this account, end it, show the bill.
 
     Exit code 17: the pod did not end itself; it was ended from here, and the layer stays
     unverified.

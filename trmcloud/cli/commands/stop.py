@@ -49,10 +49,10 @@ def save(
     ] = 300.0,
     as_json: options.Json = False,
 ) -> None:
-    """Make a checkpoint of a run that trains, now; it goes on.
+    """Save a checkpoint of a run now; training continues.
 
-    It is made after the step that is under way, brought to where the run's checkpoints are kept,
-    and evaluated like any other.
+    It is saved after the present step, copied to where the run keeps its checkpoints, and
+    evaluated like all others.
 
     Example: trmcloud save r-1f3a9c
     """
@@ -100,7 +100,7 @@ def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -
     size = f"{kept.size_bytes / 1e6:,.1f} MB"
     print(f"{asked.run_id} {place.label}: saved{by}, {size}; training continues")
     rows = [("final-step bpb", metric), ("weights", f"sha256 {kept.sha256}")]
-    print("\n".join(fields([*rows, ("lies in" if place.final else "on", place.words)], "  ")))
+    print("\n".join(fields([*rows, ("saved in" if place.final else "on", place.words)], "  ")))
 
 
 def stop(
@@ -114,10 +114,11 @@ def stop(
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Land a run: it ends its step, saves, evaluates, and its pod is ended.
+    """Stop a run: it ends its step, saves and evaluates, and its pod is ended.
 
-    What that costs and loses is shown, and asked. Outside a terminal a run's id and -y are needed.
-    With --now and a run's id its pods are ended even where the ledger cannot be read or written.
+    The cost and the lost steps are shown, and the command asks. Outside a terminal give the run's
+    id and -y. With --now and a run's id its pods are ended even if the ledger cannot be read or
+    written.
 
     Example: trmcloud stop r-1f3a9c
     """

@@ -45,8 +45,8 @@ def try_command(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Run a command here for a minute, free, in a copy of what would be sent: what it needs and
-    writes, whether it stops and resumes, and the line that runs it.
+    """Test a command here for a minute, free, in a copy of the files that would be sent: what it
+    needs and writes, whether it stops and resumes, and the command line that runs it.
 
     Example: trmcloud try --metric val_loss -- python train.py
     """

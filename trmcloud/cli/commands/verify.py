@@ -45,9 +45,9 @@ def verify(
     ] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Check that a receipt is what was written, that its figures follow from its records, and that
-    a checkpoint is the one it names; by whom it was signed, if it was; and say what cannot be
-    checked here.
+    """Check that a receipt was not changed, that its figures follow from its records, that a
+    checkpoint is the one that it names, and who signed it. Parts that cannot be checked here are
+    listed.
 
     Example: trmcloud verify receipt.html --against best
     """

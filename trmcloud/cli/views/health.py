@@ -231,7 +231,7 @@ def recovered_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
     """Two rows for each thing that was mended."""
     rows = []
     for each in recoveries_of(context, run):
-        rows.append(("mended", trouble_text(each)))
+        rows.append(("recovered", trouble_text(each)))
         rows.append(("  by", f"{remedy_text(each)} · {loss_text(each)}"))
     return rows
 

@@ -224,7 +224,7 @@ def _title_and_text(notice: Notice) -> tuple[str, str]:
                 return f"{run}: {short}", f"{told}{by}. {status}"
             now = f"now with {facts['changed']}" if facts["changed"] else "from its last checkpoint"
             lost = f"{facts['lost_steps']:,} steps and {duration(facts['lost_s'])} lost"
-            return f"{run}: mended, {short}", f"{told}; continues {now}, {lost}{by}. {status}"
+            return f"{run}: recovered, {short}", f"{told}; continues {now}, {lost}{by}. {status}"
         case NoticeKind.LOST:
             text = f"{facts['pod']} at {facts['provider']} ended without a report; {_spent(facts)}"
             if "continues_at" in facts:
