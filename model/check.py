@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import torch
 
         if chosen.device == "cuda" and not torch.cuda.is_available():
-            raise UsageError("no GPU is to be seen")
+            raise UsageError("no GPU was found")
         device = torch.device("cuda", 0) if chosen.device == "cuda" else torch.device("cpu")
         print(json.dumps(asdict(measure(settings, device, steps=chosen.steps))), flush=True)
 

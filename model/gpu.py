@@ -34,7 +34,7 @@ _ON_A_GPU = (
     "free memory",
     "copies from the host",
     "links between GPUs",
-    "products beside a datasheet's",
+    "matrix products, against the datasheet",
 )
 """The measurements that no processor can replace."""
 
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(found) if chosen.json else as_text(found), flush=True)
         if missing:
             raise UsageError(
-                f"no GPU is to be seen: {missing}",
+                f"no GPU was found: {missing}",
                 next_step="a torch that is built for your driver's CUDA",
             )
 
@@ -93,7 +93,10 @@ def _why_none() -> str | None:
         torch.cuda.init()
     except Exception as error:  # whatever the driver's trouble is, it says so here
         return f"torch {torch.__version__}: {str(error).splitlines()[0]}"
-    return f"torch {torch.__version__} is built for CUDA {torch.version.cuda}, and has none to use"
+    return (
+        f"torch {torch.__version__} is built for CUDA {torch.version.cuda}, and finds no CUDA "
+        "device"
+    )
 
 
 def _measured(device: torch.device) -> dict[str, Any]:
@@ -263,11 +266,11 @@ def as_text(found: Mapping[str, Any]) -> str:
         for other, rate in device.get("peers_gb_s", {}).items():
             if rate is not None:
                 lines.append(f"  to GPU {other:<5} {rate:>9,.1f} GB/s")
-        lines += [f"  {name}: not to be had: {why}" for name, why in device["failed"].items()]
+        lines += [f"  {name}: not available: {why}" for name, why in device["failed"].items()]
     lines += ["", *(f"! {trap}" for trap in found["traps"])] if found["traps"] else []
     if "no_gpu" in found:
         lines += ["", f"not measured, without a GPU: {', '.join(found['not_measured'])}"]
-        lines += ["looked for on one:", *(f"  {trap}" for trap in found["looked_for"])]
+        lines += ["would be measured on one:", *(f"  {trap}" for trap in found["looked_for"])]
     return "\n".join(lines)
 
 
@@ -278,7 +281,7 @@ def _title(device: Mapping[str, Any]) -> str:
     words = [f"GPU {device['index']}: {device['name']}", f"compute capability {major}.{minor}"]
     words.append(f"{device['free_gb']:.1f} of {device['memory_gb']:.1f} GB free")
     if device["sheet"] is None:
-        words.append("in no table of ours: no datasheet to hold it to")
+        words.append("not in our table: no datasheet to compare with")
     return " · ".join(words)
 
 

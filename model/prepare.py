@@ -45,19 +45,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--tokens",
         type=int,
         default=0,
-        help="training tokens to prepare at least (default: a GPU's)",
+        help="least number of training tokens to prepare (default: as for one GPU)",
     )
     parser.add_argument("--cache", default="", help="where downloads and tokens are kept")
     parser.add_argument(
         "--doubt-cache",
         action="store_true",
-        help="others fill the cache, too: hold a random part of each file to its source",
+        help="other users write to the cache: check a random part of each file against its source",
     )
-    parser.add_argument("--workers", type=int, default=0, help="processes (default: one a core)")
-    parser.add_argument("--data-set", default="", help="the named data set itself, as JSON")
-    parser.add_argument("--column", default="", help="where the text stands in parquet or JSONL")
     parser.add_argument(
-        "--patience-s", type=float, default=600.0, help="how long a host may give nothing"
+        "--workers", type=int, default=0, help="processes (default: one for each core)"
+    )
+    parser.add_argument("--data-set", default="", help="the definition of the data set, as JSON")
+    parser.add_argument(
+        "--column", default="", help="column or field that holds the text in parquet or JSONL"
+    )
+    parser.add_argument(
+        "--patience-s", type=float, default=600.0, help="longest time to wait for data from a host"
     )
     chosen = parser.parse_args(arguments)
     stopped = False
@@ -90,7 +94,9 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
 
     began = time.monotonic()
     if chosen.tokens < 0 or chosen.workers < 0 or chosen.patience_s <= 0:
-        raise UsageError("--tokens and --workers are not below zero, --patience-s is above it")
+        raise UsageError(
+            "--tokens and --workers cannot be negative, --patience-s must be above zero"
+        )
     out = Path(chosen.out)
     means = PreparationOptions(
         os.environ,

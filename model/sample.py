@@ -28,9 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--prompt 'def ' --max-tokens 100",
     )
     parser.add_argument("--checkpoint", required=True, help="a checkpoint folder")
-    parser.add_argument("--prompt", default="", help="what the text begins with")
+    parser.add_argument("--prompt", default="", help="beginning of the text")
     parser.add_argument("--max-tokens", type=int, default=200)
-    parser.add_argument("--temperature", type=float, default=0.8, help="0: always the likeliest")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, help="0: always the most likely token"
+    )
     parser.add_argument("--top-k", type=int, default=50, help="0: all tokens")
     parser.add_argument("--top-p", type=float, default=1.0, help="1: all tokens")
     parser.add_argument("--seed", type=int, default=0)
@@ -94,13 +96,13 @@ def sample(
 
 def _check(chosen: argparse.Namespace) -> None:
     if not 1 <= chosen.max_tokens <= MAX_TOKENS:
-        raise UsageError(f"--max-tokens lies between 1 and {MAX_TOKENS}")
+        raise UsageError(f"--max-tokens must be from 1 to {MAX_TOKENS}")
     if not 0 <= chosen.temperature <= 10:
-        raise UsageError("--temperature lies between 0 and 10")
+        raise UsageError("--temperature must be from 0 to 10")
     if chosen.top_k < 0:
         raise UsageError("--top-k cannot be negative")
     if not 0 < chosen.top_p <= 1:
-        raise UsageError("--top-p lies above 0 and up to 1")
+        raise UsageError("--top-p must be above 0 and at most 1")
 
 
 if __name__ == "__main__":

@@ -30,10 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--checkpoint", required=True, help="a checkpoint folder")
     parser.add_argument("--data", required=True, help="a folder made by model.prepare")
     parser.add_argument(
-        "--tokens", type=int, default=0, help="validation tokens (default: as in training)"
+        "--tokens",
+        type=int,
+        default=0,
+        help="number of validation tokens (default: as in training)",
     )
     parser.add_argument(
-        "--control", default="", help="a checkpoint of supervision_steps=1, to hold step 0 to"
+        "--control",
+        default="",
+        help="a checkpoint trained with supervision_steps=1, to compare step 0 with",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     chosen = parser.parse_args(arguments)
@@ -68,7 +73,7 @@ def score(checkpoint: Path, data_dir: Path, eval_tokens: int = 0) -> dict[str, A
     settings, manifest = loaded.settings, loaded.manifest
     if data.tokenizer_sha256 != manifest.tokenizer_sha256:
         raise DataError(
-            "the data was prepared with another tokenizer than the checkpoint's",
+            "the data was not prepared with the checkpoint's tokenizer",
             where=str(data_dir),
             next_step=f"python -m model.prepare --tokenizer {checkpoint / 'tokenizer.json'} …",
         )
@@ -128,7 +133,7 @@ def compare_with_control(result: Mapping[str, Any], control: Mapping[str, Any]) 
     losses = control["val_step_losses"]
     if len(losses) != 1:
         raise UsageError(
-            f"the control is judged {len(losses)} times, not once",
+            f"the control has {len(losses)} supervision steps, not one",
             where=control["checkpoint"],
             next_step="train it with --set supervision_steps=1",
         )
@@ -153,7 +158,7 @@ def _as_text(result: dict[str, Any]) -> str:
         )
         if worse > WORSE_BY:
             beside.append(
-                f"warning: more than {WORSE_BY:.0%}: refinement was bought by a worse first step"
+                f"warning: more than {WORSE_BY:.0%}: the refinement comes from a worse first step"
             )
     return "\n".join(
         [

@@ -47,13 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="example: python -m model.serve --checkpoint step-00000120 --port 8000",
     )
     parser.add_argument("--checkpoint", required=True, help="a checkpoint folder")
-    parser.add_argument("--host", default=HOST, help="address to listen at")
-    parser.add_argument("--port", type=int, default=PORT, help="0: one that is free")
-    parser.add_argument("--batch", type=int, default=BATCH, help="requests drawn at a time")
-    parser.add_argument("--queue", type=int, default=QUEUE, help="requests that may wait")
+    parser.add_argument("--host", default=HOST, help="address to listen on")
+    parser.add_argument("--port", type=int, default=PORT, help="0: any free port")
     parser.add_argument(
-        "--with-stdin", action="store_true", help="end when standard input does: nobody is there"
+        "--batch", type=int, default=BATCH, help="requests that are generated at the same time"
     )
+    parser.add_argument(
+        "--queue", type=int, default=QUEUE, help="requests that may wait in the queue"
+    )
+    parser.add_argument("--with-stdin", action="store_true", help="end when standard input closes")
     chosen = parser.parse_args(arguments)
 
     def command() -> None:
@@ -86,7 +88,7 @@ def make_served_model(loaded: LoadedModel, *, batch: int, queue: int) -> ServedM
 
     def report_pass(error: Exception) -> None:
         failed = one_line(f"{type(error).__name__}: {error}")
-        report(f"a step of several requests failed, and each was tried alone: {failed}")
+        report(f"a step for several requests failed; each was tried separately: {failed}")
 
     model, manifest = loaded.model, loaded.manifest
     engine = Engine(
@@ -155,7 +157,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     try:
         return listening(host, port)
     except OSError as error:
-        raise CannotListen(host, port, error, next_step="--port with another") from None
+        raise CannotListen(host, port, error, next_step="use another --port") from None
 
 
 def _end_with_stdin() -> None:
@@ -187,10 +189,10 @@ def _serve(chosen: argparse.Namespace) -> None:
         host = f"[{chosen.host}]" if ":" in chosen.host else chosen.host
         print(
             f"{what.info.phase}/step {what.info.step}, {what.info.family}, "
-            f"{what.info.parameters:,} parameters, on {what.info.device}\n"
-            f"http://{host}:{sock.getsockname()[1]}  (Ctrl-C ends it)  "
-            f"chat page at /, OpenAI's API at /v1 with model {what.info.model!r}"
-            + (f"\nAuthorization: Bearer {token}  (every request needs it)" if token else ""),
+            f"{what.info.parameters:,} parameters, on "
+            f"{what.info.device}\nhttp://{host}:{sock.getsockname()[1]}  (stop with Ctrl-C)  chat "
+            f"page at /, OpenAI's API at /v1 with model {what.info.model!r}"
+            + (f"\nAuthorization: Bearer {token}  (required in every request)" if token else ""),
             flush=True,
         )
         made.run(sockets=[sock])
@@ -198,11 +200,11 @@ def _serve(chosen: argparse.Namespace) -> None:
 
 def _check(chosen: argparse.Namespace) -> None:
     if not 0 <= chosen.port <= 65535:
-        raise UsageError("--port lies between 0 and 65535")
+        raise UsageError("--port must be from 0 to 65535")
     if not 1 <= chosen.batch <= 256:
-        raise UsageError("--batch lies between 1 and 256")
+        raise UsageError("--batch must be from 1 to 256")
     if not 0 <= chosen.queue <= 100_000:
-        raise UsageError("--queue lies between 0 and 100000")
+        raise UsageError("--queue must be from 0 to 100000")
 
 
 def _version() -> str:

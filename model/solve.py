@@ -38,14 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--checkpoint", required=True, help="a checkpoint folder")
     parser.add_argument("--items", required=True, help="JSONL of question and answer")
-    parser.add_argument("--limit", type=int, default=0, help="the first N of them; 0: all")
-    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help="of an answer")
+    parser.add_argument("--limit", type=int, default=0, help="only the first N; 0: all")
+    parser.add_argument(
+        "--max-tokens", type=int, default=MAX_TOKENS, help="most tokens of an answer"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     chosen = parser.parse_args(arguments)
 
     def command() -> None:
         if chosen.limit < 0 or chosen.max_tokens < 1:
-            raise UsageError("--limit cannot be negative, --max-tokens is at least 1")
+            raise UsageError("--limit cannot be negative, --max-tokens must be at least 1")
         result = solve(
             Path(chosen.checkpoint),
             Path(chosen.items),
@@ -76,7 +78,7 @@ def solve(
     if not items:
         why = f"line {bad[0].line}: {bad[0].why}" if bad else "it is empty"
         raise DataError(
-            f"no line of it is a question with an answer behind {MARK}: {why}", where=str(path)
+            f"it has no line with a question and an answer after {MARK}: {why}", where=str(path)
         )
     loaded = load_model(checkpoint)
     answers = answer(loaded, [item.question for item in items], max_tokens)
@@ -175,14 +177,14 @@ def _as_text(result: dict[str, Any]) -> str:
         f"{result['phase']}/step {result['step']} on {items:,} questions of {result['task']}",
         f"  exact match:   {result['correct']:,} of {items:,}, {result['exact_match']:.1%} "
         f"(95 % interval {result['low']:.1%} to {result['high']:.1%})",
-        f"  no number:     {result['without_number']:,} answers have none behind {MARK}",
+        f"  no number:     {result['without_number']:,} answers have no number after {MARK}",
     ]
     if result["parts"]:
-        lines.append(f"  all generated: {', '.join(result['parts'])}; the last one is judged")
+        lines.append(f"  all generated: {', '.join(result['parts'])}; the last number is judged")
     if result["not_asked"]:
         lines.append(
-            f"  not asked:     {result['not_asked']:,}, counted as wrong: longer than the model's "
-            "sequence, or a character that it lacks"
+            f"  not asked:     {result['not_asked']:,}, counted as wrong: too long for the model, "
+            "or with an unknown character"
         )
     if result["bad_lines"]:
         shown = [f"line {each['line']}: {each['why']}" for each in result["bad"][:_BAD_SHOWN]]

@@ -104,7 +104,7 @@ def run_attempt(
         outcome, message = _outcome_of(error)
         if pulse.now.step and pulse.now.saved_step == pulse.now.step:
             what, next_step, there = message.partition(_NEXT)
-            message = f"{what}; step {pulse.now.step} was saved before that{next_step}{there}"
+            message = f"{what}; the last saved step is {pulse.now.step}{next_step}{there}"
         _tell(error, outcome)
         if not speaks:
             end_for_another(job, attempt, outcome, message, clock.epoch())
@@ -116,7 +116,7 @@ def run_attempt(
             metrics.write("end", pulse.now.step, outcome=outcome, message=message)
             metrics.close()
         except OSError as error:
-            print(f"the metrics' last line is lost: {error}", file=sys.stderr)
+            print(f"the last line of the metrics is lost: {error}", file=sys.stderr)
     if speaks:
         pulse.end(outcome, message)
     return outcome
@@ -284,7 +284,7 @@ def _check_ids(settings: PhaseRecipe, known_ids: int) -> None:
     if known_ids > settings.text_ids:
         needed = known_ids + settings.vocab_size - settings.text_ids
         raise UsageError(
-            f"the data's tokenizer has {known_ids} ids, the model room for {settings.text_ids}",
+            f"the data's tokenizer has {known_ids} ids, but vocab_size is {settings.text_ids}",
             next_step=f"--set vocab_size={needed}, or prepare the data again",
         )
 

@@ -449,7 +449,7 @@ class Home:
         """
         cap = parse_money("amount", amount)
         if cap is None:
-            raise UsageError(f"{amount!r} is no amount")
+            raise UsageError(f"{amount!r} is not an amount")
         line = ledger_care.line_of(self._context, level, key)
         return ledger_care.raise_cap(self._context, line, cap, by=by or "trmcloud.api")
 
@@ -520,8 +520,8 @@ class Home:
             raise ConflictError(f"{state.run_id} cannot be fetched: {foreseen.refused}")
         if not rent:
             raise UsageError(
-                f"{state.run_id}'s checkpoints lie on a network volume: a {foreseen.rents} brings "
-                f"them here, {foreseen.at_most} at most",
+                f"the checkpoints of {state.run_id} are on a network volume: fetching them needs "
+                f"a {foreseen.rents}, at most {foreseen.at_most}",
                 next_step="rent=True",
             )
         offers, disk_rate = self._offers(state)

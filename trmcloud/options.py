@@ -154,7 +154,7 @@ def parse_share(flag: str, text: str) -> float:
         percent = 0.0
     if not 0.0 < percent < 100.0:
         raise UsageError(
-            f"{flag} takes a percentage between 0 and 100, not {text!r:.40}",
+            f"{flag} takes a percentage from 0 to 100, not {text!r:.40}",
             next_step=f"{flag} 25%",
         )
     return percent / 100.0
@@ -166,7 +166,7 @@ def _one_of(*choices: str) -> Parser:
             return value
         near = nearest(str(value), choices)
         raise UsageError(
-            f"{flag} is one of {', '.join(choices)}, not {value!r}",
+            f"{flag} must be one of {', '.join(choices)}, not {value!r}",
             next_step=f"{flag} {near}" if near else "",
         )
 
@@ -221,25 +221,25 @@ class LaunchRequest:
 
     hardware: str = option(
         "hardware", "",
-        "8xB200 8xH200 8xH100 8xA100 4xH100 4xA100, other NxSKU, 2x8xH100 for two machines, local, "
-        "or a plan's id.", _ALL + " try", _CHOICE, metavar="HARDWARE", parse=_hardware,
+        "8xB200 8xH200 8xH100 8xA100 4xH100 4xA100, other NxSKU, 2x8xH100 (two machines), local, "
+        "or the id of a plan.", _ALL + " try", _CHOICE, metavar="HARDWARE", parse=_hardware,
         beside_a_plan=True,
         but={
             "plan": {
                 "flags": ("--hardware",), "metavar": None,
-                "help": "8xA100, 2x8xA100 (two machines), local, … (default: everything offered).",
+                "help": "8xA100, 2x8xA100 (two machines), local, … (default: all offers).",
             },
             "export": {"help": "8xA100, other NxSKU, local, or all (--as sky)."},
             "rehearse": {
-                "help": "8xH100, other NxSKU, 2x8xH100 for two machines, local, or a plan's id; "
-                "for a command also any (8xany).",
+                "help": "8xH100, other NxSKU, 2x8xH100 (two machines), local, or the id of a "
+                        "plan; for a command also any (8xany).",
             },
             "run": {
                 "help": "8xH100, 1xA100, other NxSKU, local, or any (8xany): the cheapest.",
             },
             "try": {
                 "flags": ("--hardware",), "metavar": None,
-                "help": "What the printed line rents: 1xH100, local, …",
+                "help": "Hardware in the printed command: 1xH100, local, …",
             },
         },
     )
@@ -251,32 +251,32 @@ class LaunchRequest:
         place="phases", parse=_phases,
     )
     budget: str | None = option(
-        "--budget", None, "Most that may be spent, in USD.", _ALL + " resume try", _LENGTH,
+        "--budget", None, "Most to spend, in USD.", _ALL + " resume try", _LENGTH,
         metavar="USD", parse=parse_money,
         but={
-            "resume": {"help": "The whole run's budget, spent part included."},
-            "try": {"help": "The printed line's."},
+            "resume": {"help": "Budget of the whole run, the spent part included."},
+            "try": {"help": "Budget in the printed command."},
         },
     )
     rate: str | None = option(
-        "--rate", None, "This machine's USD per hour (local).", _ALL + " try", _LENGTH,
+        "--rate", None, "Cost of this machine in USD per hour (local).", _ALL + " try", _LENGTH,
         metavar="USD", parse=parse_money,
     )
     data: str = option(
         "--data", "", "Text to train on: a file, a folder, or python-stdlib.", _ALL + " try",
         _MODEL, beside_a_plan=True,
         but={
-            "export": {"help": "Text, or prepared data, on the machine that runs it."},
-            "run": {"help": "Folder of data, sent apart from the code.", "metavar": "DIR"},
-            "try": {"help": "Folder of data, sent apart from the code.", "metavar": "DIR"},
+            "export": {"help": "Text or prepared data, on the machine that runs the script."},
+            "run": {"help": "Folder of data, sent separately from the code.", "metavar": "DIR"},
+            "try": {"help": "Folder of data, sent separately from the code.", "metavar": "DIR"},
         },
     )
     steps: int | None = option(
         "--steps", None, "Optimizer steps of each phase.", _ALL, _LENGTH, parse=_above_zero,
         but={
             "run": {
-                "help": "How many steps it has, for the bar and for a plan by its probe; it is "
-                "not told.",
+                "help": "Its number of steps, for the progress bar and for a plan from its probe; "
+                        "not passed to the command.",
             }
         },
     )
@@ -288,47 +288,48 @@ class LaunchRequest:
         parse=_above_zero,
     )
     setting: Sequence[str] = option(
-        "--set", (), "Any recipe key, repeatable.", _PLANNED + " resume", _MODEL,
+        "--set", (), "Set a recipe key, repeatable.", _PLANNED + " resume", _MODEL,
         metavar="KEY=VALUE", place="overrides", parse=_settings,
-        but={"resume": {"help": "A recipe key that changes from here on, repeatable."}},
+        but={"resume": {"help": "Change a recipe key from now on, repeatable."}},
     )
     precision: str = option(
         "--precision", "",
-        "auto, fp8, bf16, fp16 or fp32; auto: the best that the machine has, fp8 where it is "
-        "timed to be faster.",
+        "auto, fp8, bf16, fp16 or fp32; auto: the best that the machine supports, and fp8 only if "
+        "it is faster in a test.",
         _PLANNED, _MODEL, metavar="FORMAT", place="overrides", parse=_precision,
     )
     scale_lr: str = option(
         "--scale-lr", "",
-        "Bring the learning rates to the whole batch: sqrt, or table, the recipe's own.",
+        "Scale the learning rates with the batch: sqrt, or table (the recipe's table).",
         _PLANNED, _MODEL, metavar="RULE", place="overrides", parse=_scale_lr,
     )
     processes: int = option(
-        "--processes", 0, "torchrun processes (local).", _ALL + " resume", _MODEL,
+        "--processes", 0, "Number of torchrun processes (local).", _ALL + " resume", _MODEL,
         parse=checked(lambda n: n >= 0, "{flag} must be above zero, not {value}"),
-        but={"resume": {"help": "On this machine: so many share the batch from now on."}},
+        but={"resume": {"help": "On this machine: processes that share the batch from now on."}},
     )
     initial_from: str = option(
         "--from", "", "Start from the weights of a run or checkpoint folder.", _TRAINED, _MODEL,
     )
     strict_guide: bool = option(
-        "--strict-guide", False, "The guide's bands block the gate, too.", _TRAINED, _LENGTH,
+        "--strict-guide", False, "The guide's bands can also close the gate.", _TRAINED, _LENGTH,
         place="strict_gate",
     )
     stop_at_gain: str = option(
         "--stop-at-gain", "",
-        "End a phase, through its cooldown, once the next dollar is expected to buy fewer bits per "
+        "End a phase, with its cooldown, when the next dollar is expected to gain fewer bits per "
         "byte than this: 0.001/usd.", _TRAINED, _LENGTH, metavar="BPB/usd",
         parse=lambda flag, text: parse_gain(text),
     )
     patience: int = option(
-        "--patience", 0, "End it after so many evaluations in a row without a better one.",
+        "--patience", 0, "End a phase after this many evaluations in a row without a better one.",
         _TRAINED, _LENGTH, metavar="N", parse=lambda flag, count: checked_patience(count),
     )
     last_rungs: str = option(
         "--last-rungs", "",
-        "Where memory runs out before anything is saved, and nothing else helps: two thirds of the "
-        "depth, half the sequence. Another model then.", _TRAINED, _MODEL, metavar="depth,sequence",
+        "If memory runs out before the first save and nothing else helps: two thirds of the "
+        "depth, or half the sequence. This changes the model.",
+        _TRAINED, _MODEL, metavar="depth,sequence",
         parse=lambda flag, text: parse_last_rungs(text),
     )
     objective: str = option(
@@ -336,68 +337,69 @@ class LaunchRequest:
         "plan", _CHOICE,
     )
     hour_value: str | None = option(
-        "--hour-value", None, "USD an hour of waiting is worth.", "plan", _CHOICE,
+        "--hour-value", None, "Value of your time, in USD per hour.", "plan", _CHOICE,
         metavar="USD", parse=parse_money,
     )
     gpus: int = option(
-        "--gpus", 0, "GPUs of the machine, 1 to 64 (0: any).", "plan", _CHOICE,
-        parse=checked(lambda n: 0 <= n <= 64, "{flag} lies between 1 and 64, not {value}"),
+        "--gpus", 0, "GPUs of the machine, 1 to 64 (0: any number).", "plan", _CHOICE,
+        parse=checked(lambda n: 0 <= n <= 64, "{flag} must be from 1 to 64, not {value}"),
     )
     memory: float = option(
-        "--memory", 0.0, "With any: the least that one GPU must have.", "rehearse run", _CHOICE,
+        "--memory", 0.0, "With any: least memory of one GPU.", "rehearse run", _CHOICE,
         metavar="GB", place="gpu_memory_gb",
         parse=checked(
-            lambda gb: 0 <= gb < 1e4, "{flag} takes GB of one GPU, not {value:g}", "--memory 24"
+            lambda gb: 0 <= gb < 1e4, "{flag} takes the GB of one GPU, not {value:g}", "--memory 24"
         ),
     )
     accept_exposure: str | None = option(
         "--accept-exposure", None,
-        "Rent without two verified kill layers, or where nothing caps the rent: the USD an hour "
-        "that may be lost.", _LAUNCHED, _LEAVING, metavar="USD", place="", beside_a_plan=True,
+        "Accept a loss of this many USD per hour: needed without two verified kill layers, or if "
+        "the rent has no cap.", _LAUNCHED, _LEAVING, metavar="USD", place="", beside_a_plan=True,
     )
     balance: str = option(
         "--balance", WARN,
-        "Where the provider's balance ends before the run: stop lands in time, warn tells, ignore "
-        "does not read it.", "plan launch run resume", _LENGTH, metavar="WHAT",
+        "If the provider's balance ends before the run: stop (saves and ends in time), warn, or "
+        "ignore (does not read it).", "plan launch run resume", _LENGTH, metavar="WHAT",
         parse=parse_balance_policy, beside_a_plan=True,
     )
     fit_balance: bool = option(
-        "--fit-balance", False, "Shorten the budget to what the provider's balance leaves free.",
+        "--fit-balance", False, "Reduce the budget to the free part of the provider's balance.",
         "plan launch run resume", _LENGTH,
-        but={"resume": {"help": "Reserve no more than the provider's balance leaves free."}},
+        but={"resume": {"help": "Reserve at most the free part of the provider's balance."}},
     )
     volume: bool = option(
-        "--volume", False, "Keep checkpoints on a network volume, not pulled here.",
+        "--volume", False, "Keep checkpoints on a network volume instead of pulling them here.",
         _LAUNCHED, _KEPT,
     )
     volume_days: float = option(
-        "--volume-days", _WEEK_DAYS, "Days after the run for which the volume's rent is reserved.",
+        "--volume-days", _WEEK_DAYS, "Days after the run for which the volume's cost is reserved.",
         _LAUNCHED, _KEPT,
         parse=checked(
             lambda days: 0 <= days <= MOST_VOLUME_DAYS,
-            f"{{flag}} is from 0 to {MOST_VOLUME_DAYS}, not {{value:g}}",
+            f"{{flag}} must be from 0 to {MOST_VOLUME_DAYS}, not {{value:g}}",
         ),
     )
     volume_then: str = option(
         "--volume-then", KEEP,
-        "What becomes of the volume then: keep; delete-fetched, once best and latest are here; "
-        "delete, with whatever is on it.", _LAUNCHED, _KEPT, metavar="WHAT", parse=_one_of(*THEN),
+        "After these days: keep the volume; delete-fetched (only if best and latest were "
+        "fetched); delete (with all files).",
+        _LAUNCHED, _KEPT, metavar="WHAT", parse=_one_of(*THEN),
     )
     provider: Sequence[str] = option(
-        "--provider", (), "Whom to rent from, repeatable (default: runpod).", _RENTED, _RENTING,
-        place="providers", but={"plan": {"help": "Rent from these alone, repeatable."}},
+        "--provider", (), "Provider, repeatable (default: runpod).", _RENTED, _RENTING,
+        place="providers", but={"plan": {"help": "Rent only from these providers, repeatable."}},
     )
     via: str = option(
-        "--via", "", "skypilot: through it, from any cloud it has access to.", _LAUNCHED, _RENTING,
-        place="",
+        "--via", "", "skypilot: rent through SkyPilot, from any cloud that it can use.",
+        _LAUNCHED, _RENTING, place="",
     )
     allow_key: bool = option(
         "--allow-account-key-on-pod", False,
-        "SkyPilot puts the account's key on RunPod's pods.",
+        "Accept that SkyPilot copies the account's key to pods.",
         _LAUNCHED, _RENTING, place="", beside_a_plan=True,
     )
     bucket: str = option(
-        "--bucket", "", "s3://BUCKET/PREFIX where checkpoints survive pod and machine.",
+        "--bucket", "", "s3://BUCKET/PREFIX for checkpoints, which then survive pod and machine.",
         _RENTED, _KEPT, metavar="S3_URL", envvar="TRMCLOUD_BUCKET", parse=_bucket,
     )
     region: Sequence[str] = option(
@@ -405,66 +407,66 @@ class LaunchRequest:
         place="regions", parse=lambda flag, names: tuple(names),
     )
     community: bool = option(
-        "--community", False, "Hosts of private sellers, too.", _RENTED, _RENTING,
+        "--community", False, "Also rent from hosts of private sellers.", _RENTED, _RENTING,
     )
     spot: bool = option(
-        "--spot", False, "Machines that may be taken away, too (through SkyPilot).",
+        "--spot", False, "Also spot machines, which the provider may take back (through SkyPilot).",
         _RENTED, _RENTING,
     )
     deadline: str | None = option(
-        "--deadline", None, "When it must have ended: 12h, friday, 2026-11-27T18:00.",
+        "--deadline", None, "Latest end of the run: 12h, friday, 2026-11-27T18:00.",
         "plan rehearse run", _LENGTH, metavar="TIME", place="deadline_at",
-        but={"rehearse": {"help": "Of a command: when it must have ended: 12h, friday."}},
+        but={"rehearse": {"help": "Latest end of a command: 12h, friday."}},
     )
     fill: bool = option(
-        "--fill", False, "As many tokens as budget or deadline buy.", "plan", _LENGTH,
+        "--fill", False, "Train as many tokens as budget or deadline allow.", "plan", _LENGTH,
     )
     equal_work: bool = option(
-        "--equal-work", False, "The same tokens on every hardware.", "plan", _LENGTH,
+        "--equal-work", False, "Train the same tokens on every hardware.", "plan", _LENGTH,
     )
     wait_for: str = option(
         "--wait-for", "",
-        "Where no machine is free, ask again for so long: 6h, 90m, 2d. Exit code 75 after that.",
+        "If no machine is free, try again for this long: 6h, 90m, 2d. Then exit with code 75.",
         _RENTED + " resume", _RENTING, metavar="TIME", place="wait_s", parse=parse_wait,
     )
     max_price: str | None = option(
-        "--max-price", None, "Rent for no more than this an hour, all GPUs together.",
+        "--max-price", None, "Highest price per hour, for all GPUs together.",
         _RENTED + " resume", _RENTING, metavar="USD", place="max_rate", parse=parse_money,
     )
     move_if: str = option(
         "--move-if", "",
-        "Move to another machine while it trains, where that saves so much of what the rest "
-        "costs: 25%. With --bucket.",
+        "Move to another machine during training if this saves that share of the remaining cost: "
+        "25%. Needs --bucket.",
         "plan launch", _RENTING, metavar="PERCENT", parse=parse_share,
     )
     if_slow: str = option(
         "--if-slow", CONTINUE,
-        "Where a machine measures slower than the plan's P90, or its work no longer fits: "
-        "move (another machine, where the rest costs less there; with --bucket), stop (a "
-        "checkpoint is saved; exit code 21), continue (a notification).",
+        "If a machine is slower than the plan's P90, or the work no longer fits: move (to a "
+        "machine where the rest costs less; needs --bucket), stop (saves a checkpoint; exit code "
+        "21), continue (sends a notification).",
         "plan launch run", _RENTING, metavar="WHAT", parse=_one_of(*SLOW_POLICIES),
     )
     detach: bool = option(
-        "-d --detach", False, "Leave once training has begun.", _LAUNCHED + " resume", _LEAVING,
-        place="", beside_a_plan=True,
+        "-d --detach", False, "Exit when training has begun; the run continues.",
+        _LAUNCHED + " resume", _LEAVING, place="", beside_a_plan=True,
     )
     accept_loss: bool = option(
-        "--accept-loss", False, "With -d: accept losing checkpoints not in --bucket or --volume.",
+        "--accept-loss", False, "With -d, no --bucket and no --volume: accept losing checkpoints.",
         _LAUNCHED, _LEAVING, place="", beside_a_plan=True,
     )
     name: str = option(
-        "--name", "", "A name for the run: it stands wherever an id does.", "launch run",
+        "--name", "", "Name of the run; commands take it instead of the id.", "launch run",
         _LEAVING, place="", beside_a_plan=True,
     )
     tag: Sequence[str] = option(
-        "--tag", (), "A tag to find the run by, repeatable.", "launch run", _LEAVING,
+        "--tag", (), "Tag to select the run by, repeatable.", "launch run", _LEAVING,
         metavar="KEY=VALUE", place="", beside_a_plan=True,
     )
     idempotency_key: str = option(
         "--idempotency-key", "",
-        "Launch once: a second launch with this key gives the run of the first, and rents nothing.",
+        "Launch only once: a second launch with this key returns the first run, and rents nothing.",
         "launch run resume", _LEAVING, metavar="KEY", place="", beside_a_plan=True,
-        but={"resume": {"help": "Resume once: the same key again rents nothing."}},
+        but={"resume": {"help": "Resume only once: a second call with this key rents nothing."}},
     )
     typed: tuple[str, ...] = ()
     """Those of these names that stood on the command line itself."""
@@ -481,19 +483,19 @@ def spec_of(
     """
     given = placed(request)
     if not request.volume and (request.volume_days, request.volume_then) != (_WEEK_DAYS, KEEP):
-        raise UsageError("--volume-days and --volume-then are about --volume")
+        raise UsageError("--volume-days and --volume-then need --volume")
     require_fitting_policy(request.balance, fits=request.fit_balance)
     if sum(limit is not None for limit in (request.steps, request.hours, request.tokens)) > 1:
         raise UsageError("--steps, --hours and --tokens exclude one another")
     if given.get("hardware") == LOCAL and ("wait_s" in given or "max_rate" in given):
-        raise UsageError("--wait-for and --max-price are about rented hardware")
+        raise UsageError("--wait-for and --max-price work only with rented hardware")
     if "rate" in given and given.get("hardware", LOCAL) != LOCAL:
-        raise UsageError("--rate is the price of this machine; rented hardware has its own")
+        raise UsageError("--rate is the price of this machine; rented hardware has its own price")
     if (
         len([key for key, _ in given.get("overrides", ()) if key == "dtype"]) > 1
         and request.precision
     ):
-        raise UsageError("--precision and --set dtype=… say the same: give one of them")
+        raise UsageError("--precision and --set dtype=… set the same: give only one")
     if request.deadline is not None:
         given["deadline_at"] = parse_deadline(request.deadline, now, None)
     given["providers"] = tuple(providers)
@@ -506,7 +508,7 @@ def require_fitting_policy(policy: str, *, fits: bool) -> None:
         UsageError: a budget is to fit a balance that is not to be read.
     """
     if fits and policy == IGNORE:
-        raise UsageError("--fit-balance reads the balance, and --balance ignore does not")
+        raise UsageError("--fit-balance needs the balance, and --balance ignore does not read it")
 
 
 def refuse_others(request: Any, command: str, why: str) -> None:
@@ -529,8 +531,8 @@ def refuse_changes(request: LaunchRequest) -> None:
     rows = rows_of(LaunchRequest)
     for row in (rows[name] for name in request.typed if not rows[name].beside_a_plan):
         raise UsageError(
-            f"{row.flag} would change plan {request.hardware}, which is launched as it was made",
-            next_step=f"leave {row.flag} out, or make another plan with it",
+            f"{row.flag} cannot change plan {request.hardware}, which was made without it",
+            next_step=f"leave out {row.flag}, or make another plan with it",
         )
 
 

@@ -87,13 +87,13 @@ def signature_check(path: Path, signers: Path | None) -> Check:
 
     found = signature_of(path, signers)
     if found is None:
-        why = f"there is no {path.name}{SUFFIX}: nobody vouches for it"
+        why = f"there is no {path.name}{SUFFIX}: the receipt is not signed"
         return Check("signature", Verdict.OPEN, why)
     if not found.good:
         return Check("signature", Verdict.BROKEN, found.why)
     if found.who:
         return Check("signature", Verdict.SIGNED, f"by {found.who}, with {found.key}")
-    why = found.why or "whose that is says no file of known signers: --signers FILE"
+    why = found.why or "the signer is not known: pass a file of known signers with --signers FILE"
     return Check("signature", Verdict.OPEN, f"of this file, with {found.key}; {why}")
 
 

@@ -126,9 +126,11 @@ class Feed:
         for number in range(self._compared, min(len(here), len(self._expected))):
             if here[number].sha256 != self._expected[number]:
                 raise DataError(
-                    f"shard {number} ({here[number].name}) is not the one that the checkpoint read",
+                    f"shard {number} ({here[number].name}) is not the shard that the checkpoint "
+                    "was trained on",
                     where=str(here[number].path),
-                    next_step="give the data it was trained on, or start anew from its weights",
+                    next_step="give the data it was trained on, or start a new run from its "
+                    "weights",
                 )
         self._compared = len(here)
 
@@ -236,7 +238,7 @@ class Arrival:
         while True:
             state, ends = world.largest([self._state(), int(not goes_on)])
             if state == FAILED:
-                raise self._problem or DataError("another machine's data cannot come any more")
+                raise self._problem or DataError("data from another machine can no longer arrive")
             if state == READY or ends:
                 return state == READY
             goes_on = pause()

@@ -81,7 +81,7 @@ class PreparedData:
         if (settings.rows == SEGMENTS) != bool(self.meta.get(SEGMENTS)):
             made = "in segments" if self.meta.get(SEGMENTS) else "without segments"
             raise DataError(
-                f"the data was prepared {made}, and rows={settings.rows} is asked for",
+                f"the data was prepared {made}, but the settings ask for rows={settings.rows}",
                 where=str(self.folder),
                 next_step=_AGAIN,
             )
@@ -104,13 +104,13 @@ class PreparedData:
 def nothing_fits(left_out: int, settings: PhaseRecipe, where: Path) -> DataError:
     if settings.rows == SEGMENTS:
         return DataError(
-            f"none of its {left_out} texts fits segments of {settings.segments_text}",
+            f"none of its {left_out} texts fits into segments of {settings.segments_text} tokens",
             where=str(where),
             next_step="--set question_tokens=…, plan_tokens=… or execution_tokens=… higher, and "
             "sequence to their sum",
         )
     return DataError(
-        f"none of its {left_out} texts fits a row of {settings.sequence} tokens",
+        f"none of its {left_out} texts fits into a row of {settings.sequence} tokens",
         where=str(where),
         next_step="--set sequence=… higher, or --set rows=stream",
     )
@@ -261,9 +261,9 @@ class Preparer:
         if now - self._gone_since < GONE_FOR_S:
             return None
         return DataError(
-            "the data stopped growing: nobody prepares it any more",
+            "the data stopped growing: no process prepares it any more",
             where=str(self._folder),
-            next_step="the same prepare command goes on where it stopped",
+            next_step="run the same prepare command again: it continues where it stopped",
         )
 
     def _is_dead(self, said: DataProgress) -> bool:

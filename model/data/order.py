@@ -74,7 +74,7 @@ class SampleOrder:
             IndexError: not known yet.
         """
         if not self.knows(range(sample, sample + 1)):
-            raise IndexError(f"sample {sample} lies beyond the {self.rows} known rows")
+            raise IndexError(f"sample {sample} does not exist: there are {self.rows} rows")
         epoch, index = divmod(sample, self.rows) if self._finished else (0, sample)
         sequence, ends = self._blocks_of(epoch)
         at = bisect_right(ends, index)

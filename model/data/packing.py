@@ -178,7 +178,7 @@ def rows_in_segments(starts: Ints, total: int, segments: Sequence[int]) -> Packe
     parts = len(segments)
     if len(lengths) % parts:
         raise DataError(
-            f"{len(lengths)} parts are no whole number of texts with {parts} parts each",
+            f"{len(lengths)} parts do not make whole texts of {parts} parts each",
             next_step="prepare the data again",
         )
     # The special id before a part takes as much room as the end behind it.

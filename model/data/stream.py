@@ -241,7 +241,7 @@ class Stream:
             raise DataError(f"a shard cannot be read: {error}", where=str(shard.path)) from None
         if len(read) != wanted:
             raise DataError(
-                "a shard is shorter than it was", where=str(shard.path), next_step="prepare again"
+                "a shard has become shorter", where=str(shard.path), next_step="prepare again"
             )
         out[:] = np.frombuffer(read, shard.dtype)
 

@@ -196,7 +196,7 @@ class CharTokenizer:
                 f"the tokenizer has no character {text[at]!r} (U+{int(points[at]):04X}), "
                 f"found at character {at}, line {line}, column {column}",
                 where=place,
-                next_step="remove it from the text, or make a tokenizer that knows it",
+                next_step="remove it from the text, or train a tokenizer on text that has it",
             )
         return ids.astype(np.uint32)
 
@@ -254,7 +254,7 @@ def load_tokenizer(text: str, where: str) -> TextTokenizer:
         if isinstance(content, dict) and content.get("kind") == _KIND:
             characters = content["characters"]
             if not isinstance(characters, str) or len(set(characters)) != len(characters):
-                raise ValueError("its characters are not a text without repeats")
+                raise ValueError("its characters are not a text in which each stands once")
             return CharTokenizer(characters)
         return BpeTokenizer(Tokenizer.from_str(text))
     except DataError as error:

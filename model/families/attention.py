@@ -59,7 +59,7 @@ _OFF = 0.05
 def why_not_flex(heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> str:
     """Why FlexAttention cannot be taken here; empty where it can, forward and backward."""
     if head_dim < LEAST_FLEX_HEAD:
-        return f"it has no heads of {head_dim}, only from {LEAST_FLEX_HEAD} on"
+        return f"it does not support heads of {head_dim}, only of {LEAST_FLEX_HEAD} or more"
     try:
         _prove_flex(heads, head_dim, dtype, device)
     except Exception as error:  # of a compiler, a kernel or a driver: SDPA takes its place
@@ -89,7 +89,7 @@ def _prove_flex(heads: int, head_dim: int, dtype: torch.dtype, device: torch.dev
     for one, other in ((by_rule, by_table), (made.grad, wanted.grad)):
         off = float((one.float() - other.float()).norm() / other.float().norm())
         if not off <= _OFF:
-            raise RuntimeError(f"it is {off:.0%} off SDPA")
+            raise RuntimeError(f"it differs from SDPA by {off:.0%}")
 
 
 def slower_sdpa(
@@ -131,5 +131,5 @@ def rejected_sdpa_kernels(kernels: list[tuple[str, Callable[[], bool]]]) -> list
             if can_use():
                 break
         why = "; ".join(str(each.message).partition(" (Triggered")[0] for each in told)
-        left.append(RejectedOption(name, why or "torch does not say why"))
+        left.append(RejectedOption(name, why or "torch gives no reason"))
     return left

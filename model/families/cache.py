@@ -122,7 +122,7 @@ class RowCache(Cache):
         self.lengths.pop()
 
     def begin(self, new: int) -> None:
-        assert new == 1, "a row's beginning goes through a cache of its own"
+        assert new == 1, "the beginning of a row needs its own cache"
         super().begin(new)
         self._at = None
 

@@ -62,7 +62,7 @@ class Shape(DenseKeys):
     def __post_init__(self) -> None:
         for name, known in DENSE_CHOICES.items():
             if getattr(self, name) not in known:
-                told = f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}"
+                told = f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}"
                 raise UsageError(told)
         check_heads(self.width, self.head_dim)
         check_dense(self, heads=self.heads, head_dim=self.head_dim, where="the model")

@@ -262,7 +262,9 @@ class MaskedDiffusion(Transformer):
             return ()
         why = why_not_flex(shape.heads, shape.head_dim, self.compute_dtype, device)
         self._has_flex, self._seen = not why, {}
-        return (RejectedOption(FLEX, f"{why}; SDPA by a table takes its place"),) if why else ()
+        return (
+            (RejectedOption(FLEX, f"{why}; SDPA with a mask table is used instead"),) if why else ()
+        )
 
     def loss(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Objective:
         nats = self._bound(targets, draws or RowSelection.alone(len(targets)), self.span)

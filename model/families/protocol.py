@@ -155,5 +155,6 @@ def check_heads(width: int, head_dim: int) -> None:
     """Raises: UsageError: heads share out the width."""
     if width % head_dim:
         raise UsageError(
-            f"head_dim {head_dim} must divide width {width}", next_step="--set head_dim=32"
+            f"width {width} must be a multiple of head_dim {head_dim}",
+            next_step="--set head_dim=32",
         )

@@ -33,7 +33,7 @@ def build(settings: PhaseRecipe, device: torch.device) -> LanguageModel:
     """
     if settings.family not in FAMILIES:
         raise UsageError(
-            f"no trainer of family {settings.family!r}",
+            f"there is no trainer for the family {settings.family!r}",
             next_step=f"families: {', '.join(FAMILIES)}",
         )
     module = importlib.import_module(f"model.families.{settings.family}.model")

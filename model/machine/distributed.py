@@ -100,7 +100,7 @@ def join_world(environment: Mapping[str, str] = os.environ) -> World:
     if cuda:
         if local_rank >= torch.cuda.device_count():
             raise UsageError(
-                f"{local_size} processes, but {torch.cuda.device_count()} GPUs",
+                f"{local_size} processes for {torch.cuda.device_count()} GPUs",
                 next_step="start one process per GPU",
             )
         device = torch.device("cuda", local_rank)

@@ -9,9 +9,9 @@ from typing import Any
 KNOWN = (
     "torch 2.10 with compile on an A100: NaN",
     "bfloat16 below compute capability 8.0: emulated",
-    "torch.compile below compute capability 7.0: not to be had",
-    "GPUs that are not alike: all wait for the slowest",
-    "memory that others have taken",
+    "torch.compile below compute capability 7.0: not supported",
+    "different GPUs: all wait for the slowest",
+    "memory used by other processes",
 )
 """The faults that ``traps_of`` looks for, in its order."""
 
@@ -29,7 +29,7 @@ def traps_of(devices: Sequence[Mapping[str, Any]], torch_version: str) -> list[s
     # KellerJordan/modded-nanogpt, issue 268.
     if (8, 0) in capabilities and _version(torch_version) == (2, 10):
         made.append(
-            "torch 2.10 compiles models to NaN on an A100: --set compile=false, or another torch"
+            "torch 2.10 with compile gives NaN on an A100: --set compile=false, or another torch"
         )
     if any(capability < (8, 0) for capability in capabilities):
         made.append("bfloat16 is emulated below compute capability 8.0: --set dtype=float16")
@@ -37,15 +37,15 @@ def traps_of(devices: Sequence[Mapping[str, Any]], torch_version: str) -> list[s
         made.append("torch.compile needs compute capability 7.0: --set compile=false")
     if len({device["name"] for device in gpus}) > 1:
         made.append(
-            "these GPUs are not alike, and all wait for the slowest: CUDA_VISIBLE_DEVICES names"
-            " those to use"
+            "these GPUs differ, and all wait for the slowest: set CUDA_VISIBLE_DEVICES to those to "
+            "use"
         )
     for device in gpus:
         free, whole = device["free_gb"], device["memory_gb"]
         if free < 0.9 * whole:
             made.append(
-                f"{whole - free:.1f} GB of GPU {device['index']} are taken by others: nvidia-smi"
-                " names them"
+                f"other processes use {whole - free:.1f} GB of GPU {device['index']}: nvidia-smi "
+                "lists them"
             )
     return made
 

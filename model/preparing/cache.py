@@ -189,10 +189,10 @@ def with_published_hashes(data_set: DataSet, cache: Cache, fetcher: Fetcher) -> 
         hashes = datasets.hub_files_of(data_set, listed)
         if datasets.listing_sha256(hashes) != data_set.listing:
             raise DataError(
-                f"{data_set.name}: its host publishes other hashes here than where the run was "
-                "launched",
+                f"{data_set.name}: its host publishes different hashes here than on the machine "
+                "that launched the run",
                 where=files.tree_address,
-                next_step="launch again, and compare the data set's page from both machines",
+                next_step="launch again; compare the data set's page on both machines",
             )
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(kept, json.dumps(hashes), durable=False)

@@ -54,7 +54,7 @@ def tokenizer_from_merges(text: str, where: str) -> str:
     try:
         inner = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
     except Exception as error:  # the library raises bare Exception
-        raise DataError(f"this is no list of merges: {error}", where=where) from None
+        raise DataError(f"this is not a list of merges: {error}", where=where) from None
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])
@@ -90,11 +90,11 @@ def count_tokens(path: Path) -> int:
     except (OSError, ValueError):
         head, size = np.zeros(0, "<i4"), 0
     if len(head) != 256 or head[0] != _MAGIC or head[1] != _VERSION:
-        raise DamagedFile("this is no file of GPT-2 tokens", where=str(path))
+        raise DamagedFile("this is not a file of GPT-2 tokens", where=str(path))
     tokens = int(head[2])
     if tokens < 0 or size != HEADER_BYTES + 2 * tokens:
         raise DamagedFile(
-            f"the file says {tokens:,} tokens and has {size:,} bytes", where=str(path)
+            f"the file claims {tokens:,} tokens but has {size:,} bytes", where=str(path)
         )
     return tokens
 
@@ -191,7 +191,7 @@ def find_data_set(source: str, given: Path | None = None) -> DataSet | None:
     if source and not path.exists() and "/" not in source and not path.suffix:
         near = nearest_name(source, data_set_names())
         raise DataError(
-            "there is no data set of that name, and no such file", where=source, next_step=near
+            "there is no data set with this name, and no such file", where=source, next_step=near
         )
     return None
 
@@ -237,7 +237,7 @@ def local_corpus(source: str, *, by_rows: bool = False, like: str = "") -> Corpu
             return None
         if len(kinds) > 1:
             told = " and ".join(sorted(kinds)).replace("gpt2", "token")
-            raise DataError(f"the folder holds {told} files both", where=source)
+            raise DataError(f"the folder holds {told} files of both kinds", where=source)
     else:
         files, kinds = [path], {kind_of(path)}
         if not kinds <= set(layouts):
@@ -273,7 +273,7 @@ def check_parts(corpus: Corpus | None, source: str) -> None:
     """
     if corpus is None or not corpus.data_set.answer_mark or len(corpus.data_set.fields) < 2:
         raise DataError(
-            "rows in segments are made of questions with worked answers, as gsm8k has them",
+            "rows=segments needs questions with worked answers, such as gsm8k",
             where=source,
             next_step="--data gsm8k, or a .jsonl file with its fields question and answer",
         )

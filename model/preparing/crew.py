@@ -144,15 +144,15 @@ class DownloadCounter:
 
     def damaged(self, name: str) -> None:
         """Tokens of that file were kept, and are not what they were."""
-        self._note(f"{name} in the cache is damaged: it is made anew")
+        self._note(f"{name} in the cache is damaged: it is made again")
 
     def refused(self, name: str) -> None:
         """Tokens of that file, which others made, are not those of its text."""
-        self._note(f"{name} in the cache is not what its text says: it is made anew")
+        self._note(f"{name} in the cache does not match its text: it is made again")
 
     def refused_tokenizer(self) -> None:
         """The tokenizer that others trained is not of the form that is trained here."""
-        self._note("the tokenizer in the cache is not one that loses no text: it is trained anew")
+        self._note("the tokenizer in the cache loses text: it is trained again")
 
     def _note(self, note: str) -> None:
         self._told(note, 0, 0)

@@ -143,7 +143,7 @@ class Fetcher:
             raise DataError(
                 f"{target.name} has SHA-256 {digest[:16]}…, not {wanted[:16]}…",
                 where=address,
-                next_step="run it again; if it stays so, the host's file has changed",
+                next_step="run it again; if this happens again, the host has changed the file",
             )
         made = FetchedFile(target, digest, part.size)
         part.finish(record, digest)
@@ -188,13 +188,13 @@ class Fetcher:
                         f"it answered {error.code}", self._retry_after(error.headers)
                     ) from None
                 raise DataError(
-                    f"the hashes of the files are not there: the host answered {error.code}",
+                    f"the hashes of the files cannot be downloaded: the host answered {error.code}",
                     where=address,
                 ) from None
         except (OSError, http.client.HTTPException) as error:
             raise _HostBusy(str(getattr(error, "reason", error))) from None
         except (ValueError, RecursionError):
-            raise DataError("the host's list of files is no JSON", where=address) from None
+            raise DataError("the host's list of files is not JSON", where=address) from None
 
     # -- one try -------------------------------------------------------------------------------
 
@@ -223,9 +223,10 @@ class Fetcher:
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 raise TransientError(
-                    f"no room left on the disk: {part.size:,} bytes of {part.path.name} are there",
+                    f"the disk is full: {part.size:,} of {part.path.name} bytes were downloaded",
                     where=str(part.path.parent),
-                    next_step="make room and run the same command again; it goes on from there",
+                    next_step="free some disk space and run the same command again: it "
+                    "continues from there",
                 ) from None
             reason = getattr(error, "reason", error)
             if isinstance(reason, ssl.SSLCertVerificationError):
@@ -242,14 +243,15 @@ class Fetcher:
             raise DataError(
                 f"the host answered with a web page instead of {part.target.name}",
                 where=address,
-                next_step="look at the address in a browser: a login, a limit, or a moved file",
+                next_step="open the address in a browser: it may need a login, have a limit, or "
+                "have moved",
             )
         length = int(headers.get("Content-Length") or 0)
         if response.status == 206:
             start, total = _range_of(headers.get("Content-Range", ""))
             if start != part.size:
                 part.restart()
-                raise _HostBusy("the host gave another part than was asked for")
+                raise _HostBusy("the host sent another part of the file than the one requested")
             return total
         part.restart()
         part.note(headers.get("ETag"), headers.get("Last-Modified"))
@@ -261,20 +263,20 @@ class Fetcher:
             return _HostBusy(f"it answered {code}", self._retry_after(error.headers))
         if code == 416:
             part.restart()
-            return _HostBusy("what is here does not fit what is there")
+            return _HostBusy("the downloaded part does not match the host's file")
         named = part.target.name
         host = urlsplit(address).netloc
         if code in (401, 403):
             variable = TOKEN_OF_HOST.get(host)
             return DataError(
-                f"the host does not give {named} to everybody: it answered {code}",
+                f"the host does not give access to {named}: it answered {code}",
                 where=address,
                 next_step=f"export {variable}=…" if variable else "",
             )
         return DataError(
-            f"{named} is not there: the host answered {code}",
+            f"{named} was not found: the host answered {code}",
             where=address,
-            next_step="the data set's page says what its files are called now",
+            next_step="see the data set's page for the present names of its files",
         )
 
     def _bear_with(self, address: str, busy: _HostBusy, heard_at: float, tries: int) -> None:
@@ -289,13 +291,13 @@ class Fetcher:
         if self._pauses.monotonic() + pause - heard_at > self._patience_s:
             waited = self._pauses.monotonic() - heard_at
             raise TransientError(
-                f"the host gave nothing for {waited:,.0f} s: {busy}",
+                f"the host sent nothing for {waited:,.0f} s: {busy}",
                 where=address,
-                next_step="run the same command again later; it goes on where it stopped",
+                next_step="run the same command again later: it continues where it stopped",
             )
         if tries >= _TOLD_FROM_TRY:
             host, minutes = urlsplit(address).netloc, self._patience_s / 60
-            self._waits(f"waiting for {host} ({busy}), {minutes:,.0f} min at most")
+            self._waits(f"waiting for {host} ({busy}), at most {minutes:,.0f} min")
         self._pauses.sleep(pause)
 
     def _retry_after(self, headers: Any) -> float:
@@ -351,7 +353,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if _SHA256.fullmatch(linked):
             self.linked_sha256 = linked
         if _origin(req.full_url)[0] == "https" and _origin(newurl)[0] != "https":
-            raise DataError("the host redirects to where nothing is encrypted", where=newurl)
+            raise DataError("the host redirects to an address without encryption", where=newurl)
         request = urllib.request.Request(newurl, headers=dict(req.headers))
         self.authorize(request)
         return request

@@ -77,7 +77,7 @@ class GrowingFolder:
         known = self.path / IDENTITY_NAME
         if others and not known.exists():
             raise ConflictError(
-                "the folder holds something that is not prepared data",
+                "the folder holds files that are not prepared data",
                 where=str(self.path),
                 next_step="name a new folder",
             )
@@ -162,9 +162,9 @@ class GrowingFolder:
         except OSError:
             os.close(handle)
             raise ConflictError(
-                "another process prepares this folder already",
+                "another process is already preparing this folder",
                 where=str(self.path),
-                next_step="wait for it; progress.json says how far it is",
+                next_step="wait for it; progress.json shows its progress",
             ) from None
         self._lock = handle
 

@@ -126,9 +126,10 @@ def grow(
         problem: DataError = DataError(f"the data cannot be written: {error}", where=str(out))
         if error.errno in _NO_ROOM:
             problem = TransientError(
-                "no room left on the disk for the tokens",
+                "the disk is full: the tokens cannot be written",
                 where=error.filename or str(out),
-                next_step="make room and run the same command again; it goes on from there",
+                next_step="free some disk space and run the same command again: it continues "
+                "from there",
             )
         folder.end("failed", problem, again=isinstance(problem, TransientError))
         raise problem from None

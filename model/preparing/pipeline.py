@@ -130,7 +130,7 @@ class Pipeline:
             raise
         except BrokenProcessPool:
             raise TransientError(
-                "a worker process was killed, as the system does where memory runs out",
+                "a worker process was killed, probably because memory ran out",
                 where=self._corpus.source,
                 next_step="run it again with fewer --workers",
             ) from None
@@ -466,7 +466,7 @@ class Pipeline:
 
         def measured(made: JobResult) -> None:
             if made.largest >= self._known().vocab_size:
-                raise DataError("it holds ids that GPT-2 does not have", where=str(path))
+                raise DataError("it holds token ids that GPT-2 does not have", where=str(path))
             self._telling.made(made)
 
             def digest() -> str:

@@ -271,9 +271,9 @@ def _opened(path: Path) -> Any:
 def _damaged(path: Path, error: Exception) -> DataError:
     reason = str(error).partition("\n")[0][:200]
     return DamagedFile(
-        f"{path.name} is no whole parquet file: {reason}",
+        f"{path.name} is not a complete parquet file: {reason}",
         where=str(path),
-        next_step="run the same command again: what was downloaded is fetched anew",
+        next_step="run the same command again: it downloads the file again",
     )
 
 
@@ -322,7 +322,7 @@ def _values_of(line: bytes, data_set: DataSet, path: Path, at: int) -> list[str]
         ) from None
     except (ValueError, TypeError) as error:
         raise DataError(
-            f"{path.name} holds what is no JSON object with text at byte {at}: {error}",
+            f"{path.name} has no JSON object with text at byte {at}: {error}",
             where=str(path),
         ) from None
     if data_set.answer_mark:
@@ -339,7 +339,7 @@ def _check_answer(values: dict[str, str], data_set: DataSet, path: Path, at: int
     mark, last = data_set.answer_mark, data_set.fields[-1]
     if not values[last].rpartition(mark)[2].strip() or mark not in values[last]:
         raise DataError(
-            f"{path.name} has an {last!r} without {mark} and what follows it at byte {at}",
+            f"{path.name} has an {last!r} without {mark} and a result at byte {at}",
             where=str(path),
-            next_step="mend or remove that line",
+            next_step="correct or remove that line",
         )

@@ -73,7 +73,7 @@ def open_source(name: str) -> Source:
         raise DataError(
             "the training text does not exist",
             where=name or "--source",
-            next_step=f"name a text file, a folder of text files, or {PYTHON_STDLIB}",
+            next_step=f"give a text file, a folder of text files, or {PYTHON_STDLIB}",
         )
     if path.is_dir():
         return _folder(path, name)
@@ -82,13 +82,13 @@ def open_source(name: str) -> Source:
         raise DataError(
             "the training text is empty",
             where=name,
-            next_step=f"name a text file, a folder of text files, or {PYTHON_STDLIB}",
+            next_step=f"give a text file, a folder of text files, or {PYTHON_STDLIB}",
         )
     if not is_text(path):
         raise DataError(
             "the training text is not UTF-8 text",
             where=name,
-            next_step="convert it to UTF-8, or name a text file",
+            next_step="convert it to UTF-8, or give a text file",
         )
     return Source(name, (document,), skipped=0, whole=True)
 
@@ -113,7 +113,7 @@ def read_pieces(document: Document) -> Iterator[str]:
             rest += decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         raise DataError(
-            f"byte {position + error.start} or one near it is not UTF-8", where=str(document.path)
+            f"it is not UTF-8 at or near byte {position + error.start}", where=str(document.path)
         ) from None
     except OSError as error:
         raise _unreadable(document.path, error) from None
@@ -189,7 +189,7 @@ def _folder(root: Path, name: str) -> Source:
         raise DataError(
             f"the folder holds no text ({skipped} files skipped)",
             where=name,
-            next_step="text files end in .txt, .md, .py, .jsonl and the like, and are UTF-8",
+            next_step="text files end in .txt, .md, .py, .jsonl or similar, and are in UTF-8",
         )
     documents.sort(key=lambda document: document.name)
     return Source(name, tuple(documents), skipped, whole=False)

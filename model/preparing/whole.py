@@ -61,7 +61,7 @@ def prepare(
 
     if out.exists() and not (out / DATA_META_NAME).exists() and any(out.iterdir()):
         raise ConflictError(
-            "the folder holds something that is not prepared data",
+            "the folder holds files that are not prepared data",
             where=str(out),
             next_step="name a new folder",
         )
@@ -274,7 +274,7 @@ def check_ids(known_ids: int, settings: PhaseRecipe, where: str) -> None:
     if known_ids > settings.text_ids:
         needed = known_ids + settings.vocab_size - settings.text_ids
         raise DataError(
-            f"the tokenizer has {known_ids} ids, the model room for {settings.text_ids}",
+            f"the tokenizer has {known_ids} ids, but vocab_size is {settings.text_ids}",
             where=where,
             next_step=f"--set vocab_size={needed}",
         )
@@ -293,14 +293,14 @@ def check_size(train: int, validation: int, settings: PhaseRecipe, where: str) -
             f"the text is smaller than one batch: {train} tokens to train on, {needed} needed "
             f"({settings.batch} sequences of {settings.sequence} + 1)",
             where=where,
-            next_step="give more text, or a smaller batch or sequence with --set",
+            next_step="give more text, or set a smaller batch or sequence with --set",
         )
     if validation < settings.sequence + 1:
         raise DataError(
             f"the validation text is smaller than one sequence: {validation} tokens, "
             f"{settings.sequence + 1} needed",
             where=where,
-            next_step="give more text, or --set validation_fraction higher",
+            next_step="give more text, or a higher validation_fraction with --set",
         )
 
 

@@ -155,7 +155,7 @@ def copy_tokens(path: Path, offset: int, start: int, stop: int, out: Path) -> Jo
     tokenizer = _state["tokenizer"]
     ids = np.array(np.memmap(path, dtype="<u2", mode="r", offset=offset)[start:stop])
     if int(ids.max(initial=0)) >= tokenizer.vocab_size:
-        raise DataError("it holds ids that GPT-2 does not have", where=str(path))
+        raise DataError("it holds token ids that GPT-2 does not have", where=str(path))
     out.write_bytes(ids.tobytes())
     counts = ByteCounts()
     begins = document_starts(ids, tokenizer.bos)

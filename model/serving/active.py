@@ -17,7 +17,7 @@ RETRY_AFTER_S = 1
 TOO_LONG = "context_length_exceeded"
 _LONG = 4096
 """Characters of a prompt that take more than about a millisecond to become ids."""
-_FAILED = "a step of the model failed; the server printed why"
+_FAILED = "a step of the model failed; see the server's output"
 
 
 class RefusedRequest(Exception):
@@ -66,7 +66,7 @@ class TextSource:
             raise RefusedRequest(422, f"{param}: {error.what}", param=param) from None
         room = self.most_given - 1
         if len(ids) > room:
-            what = f"{param}: {len(ids):,} tokens; the model has room for {room:,}"
+            what = f"{param}: {len(ids):,} tokens, but the model takes at most {room:,}"
             raise RefusedRequest(422, what, param=param, code=TOO_LONG)
         return [self.tokenizer.bos, *(int(each) for each in ids)]
 
@@ -162,7 +162,7 @@ class ActiveRequest:
             return self._source.engine.submit(self._start, sampling, deliver)
         except QueueFull:
             headers = {"Retry-After": str(RETRY_AFTER_S)}
-            raise RefusedRequest(503, "the queue is full: try again", headers) from None
+            raise RefusedRequest(503, "the queue is full: try again later", headers) from None
 
 
 def submit_all(

@@ -26,13 +26,13 @@ async def json_body(request: Request) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         # So that no page of another site can make a browser ask.
-        raise RefusedRequest(415, "say that it is JSON: Content-Type: application/json")
+        raise RefusedRequest(415, "set the header Content-Type: application/json")
     try:
         return await read_body(request.stream(), MAX_BODY_BYTES, BODY_WITHIN_S)
     except BodyRefused as error:
         raise RefusedRequest(error.status, error.what, _CLOSE) from None
     except ClientDisconnect:
-        raise RefusedRequest(400, "the client left before its body was here") from None
+        raise RefusedRequest(400, "the client disconnected before its body arrived") from None
 
 
 async def unless_gone(

@@ -58,7 +58,7 @@ class Guard:
             return refused
         opened = scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate"
         if headers.get("sec-fetch-site", "none") not in _ALLOWED_SITES and not opened:
-            return 403, "asked from another site"
+            return 403, "the request comes from another site"
         if self._token and scope["path"] not in OPEN:
             return refusal_of_token(headers, self._token)
         return None

@@ -72,7 +72,7 @@ def check_room(settings: PhaseRecipe, batch: int, free: int | None, *, on_gpu: b
     fitting = int((free * (1 - _SPARE) - need.weights - need.beginning) // need.request)
     where = "the GPU" if on_gpu else "this machine"
     raise UsageError(
-        f"--batch {batch} needs about {_gb(need.of(batch))}, and {where} has {_gb(free)} free: "
+        f"--batch {batch} needs about {_gb(need.of(batch))}, but {where} has {_gb(free)} free: "
         f"{_gb(need.weights)} for the weights, {_gb(need.request)} for each request",
         next_step=f"--batch {fitting}" if fitting > 0 else "a machine with more memory",
     )

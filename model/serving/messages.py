@@ -19,15 +19,15 @@ class Question(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, title="Question")
 
-    prompt: str = Field(description="Text to go on from; empty: a document's beginning.")
-    max_tokens: int = Field(120, ge=1, le=2048, description="How many tokens to write at most.")
+    prompt: str = Field(description="Text to continue; empty: the beginning of a document.")
+    max_tokens: int = Field(120, ge=1, le=2048, description="Most tokens to generate.")
     temperature: float = Field(
-        0.8, ge=0, le=2, allow_inf_nan=False, description="0 takes the likeliest."
+        0.8, ge=0, le=2, allow_inf_nan=False, description="0: always the most likely token."
     )
-    top_k: int = Field(32, ge=1, le=32, description="Choose among the K likeliest.")
-    stop_on_newline: bool = Field(False, description="End before the first line feed.")
+    top_k: int = Field(32, ge=1, le=32, description="Choose among the K most likely tokens.")
+    stop_on_newline: bool = Field(False, description="Stop before the first line feed.")
     seed: int = Field(
-        0, ge=0, lt=_SEEDS, description="Seed of the choice: the same one gives the same text."
+        0, ge=0, lt=_SEEDS, description="Random seed: the same seed gives the same text."
     )
     stream: bool = Field(False, description="Send the text piece by piece, as server-sent events.")
 
@@ -37,7 +37,7 @@ class Answer(BaseModel):
 
     text: str
     prompt_tokens: int
-    tokens: int = Field(description="Ids that were drawn for it.")
+    tokens: int = Field(description="Token ids of the generated text.")
     finish_reason: Literal["stop", "length", "newline"]
 
 
@@ -64,7 +64,7 @@ class Health(BaseModel):
 class Info(BaseModel):
     """The model that is served, and its limits."""
 
-    model: str = Field(description="Its id in requests to /v1/: the recipe's name.")
+    model: str = Field(description="The model's id in requests to /v1/: the recipe's name.")
     created: int = Field(description="When the checkpoint was saved, in seconds since 1970.")
     family: str
     recipe: str
@@ -74,9 +74,9 @@ class Info(BaseModel):
     sha256: str
     parameters: int
     vocab_size: int
-    sequence: int = Field(description="Tokens that a prompt may have.")
+    sequence: int = Field(description="Most tokens that a prompt may have.")
     device: str
-    batched: bool = Field(description="Whether requests share a pass, or go on in turns.")
+    batched: bool = Field(description="Whether requests share a pass, or take turns.")
     batch: int
     queue: int
     max_body_bytes: int

@@ -49,7 +49,7 @@ from model.serving.openai_messages import (
 from trmcloud.io.web_guard import mark_trusted
 
 NO_TEMPLATE = (
-    "this model has no chat template: the messages were joined by line feeds, without their roles"
+    "this model has no chat template: messages are joined by line feeds, without their roles"
 )
 WARNING_HEADER = "Trmcloud-Warning"
 _SEEDS = 2**63
@@ -104,7 +104,7 @@ class OpenAIRoutes:
         self._check(asked)
         prompts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
         if not prompts:
-            raise RefusedRequest(400, "prompt: an empty list", param="prompt")
+            raise RefusedRequest(400, "prompt: the list is empty", param="prompt")
         starts = [await self._source.start_of(prompt) for prompt in prompts]
         answer = _Answer(self, asked, starts, asked.max_tokens or COMPLETION_TOKENS, "cmpl")
         echoed = prompts if asked.echo else [""] * len(prompts)
@@ -117,7 +117,7 @@ class OpenAIRoutes:
         if limit is not None and older is not None and limit != older:
             raise RefusedRequest(
                 400,
-                "max_tokens and max_completion_tokens differ: give one of them",
+                "max_tokens and max_completion_tokens differ: give only one",
                 param="max_completion_tokens",
             )
         start = await self._source.start_of(joined(asked.messages), "messages")
@@ -150,15 +150,13 @@ class OpenAIRoutes:
         if wrong := wrong_stop(asked.stops):
             raise RefusedRequest(400, wrong, param="stop")
         if asked.stream_options is not None and not asked.stream:
-            raise RefusedRequest(
-                400, "stream_options is for a request with stream: true", param="stream_options"
-            )
+            raise RefusedRequest(400, "stream_options needs stream: true", param="stream_options")
 
     def _check_model(self, name: str) -> None:
         if name not in (self._info.model, self._info.run_id):
             raise RefusedRequest(
                 404,
-                f"no model {name[:80]!r} here: this server has {self._info.model!r}",
+                f"there is no model {name[:80]!r} on this server: it has {self._info.model!r}",
                 param="model",
                 code="model_not_found",
             )
@@ -182,7 +180,9 @@ class _Answer:
         fresh = routes._fresh
         count = asked.n or 1
         if len(starts) * count > MOST_CHOICES:
-            raise RefusedRequest(400, f"n: a request may have {MOST_CHOICES} choices", param="n")
+            raise RefusedRequest(
+                400, f"n: a request may have at most {MOST_CHOICES} choices", param="n"
+            )
         seed = fresh.number() if asked.seed is None else asked.seed
         texts = [
             (start, Choice(

@@ -23,11 +23,11 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 def _ignored() -> Any:
-    return Field(None, description="Taken; it has no effect here.")
+    return Field(None, description="Accepted; it has no effect here.")
 
 
 def _refused() -> Any:
-    return Field(None, description="Refused, unless its value changes nothing.")
+    return Field(None, description="Rejected, unless its value is the default.")
 
 
 class StreamOptions(BaseModel):
@@ -48,9 +48,11 @@ class Drawing(BaseModel):
     max_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
-    top_k: int | None = Field(None, ge=0, description="Not OpenAI's: the K likeliest; 0: all.")
+    top_k: int | None = Field(
+        None, ge=0, description="Not in OpenAI's API: the K most likely tokens; 0: all."
+    )
     seed: int | None = Field(
-        None, ge=-_SEEDS, lt=_SEEDS, description="Choice i of a request is drawn with seed + i."
+        None, ge=-_SEEDS, lt=_SEEDS, description="Choice i of a request uses seed + i."
     )
     stop: str | list[str] | None = Field(None, description="At most 4 strings.")
     n: int | None = Field(None, ge=1, le=MOST_CHOICES)
@@ -80,7 +82,7 @@ class Drawing(BaseModel):
 class CompletionRequest(Drawing):
     """Text to continue."""
 
-    prompt: str | list[str] = Field(description="One text or several; token ids are not taken.")
+    prompt: str | list[str] = Field(description="One text or several; token ids are not accepted.")
     echo: bool | None = Field(None, description="Repeat the prompt before each text.")
     best_of: Any = _refused()
     suffix: Any = _refused()
@@ -118,7 +120,7 @@ class Message(BaseModel):
         if isinstance(content, list) and not all(
             isinstance(part, dict) and part.get("type") == "text" for part in content
         ):
-            raise ValueError("this model reads parts of type text only")
+            raise ValueError("this model accepts only parts of type text")
         return content
 
     @property
@@ -196,7 +198,7 @@ def wrong_stop(stops: Sequence[str]) -> str:
     if len(stops) > MOST_STOPS:
         return f"stop: at most {MOST_STOPS} strings"
     if not all(stops):
-        return "stop: an empty string ends nothing"
+        return "stop: a string must not be empty"
     if any(len(each) > _STOP_CHARACTERS for each in stops):
         return f"stop: at most {_STOP_CHARACTERS} characters each"
     return ""

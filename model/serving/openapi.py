@@ -26,17 +26,17 @@ def openapi(version: str) -> dict[str, Any]:
     )
     return {
         "openapi": "3.1.0",
-        "info": {"title": "A checkpoint, served by trmcloud", "version": version},
+        "info": {"title": "A checkpoint served by trmcloud", "version": version},
         "paths": {
             "/v1/models": {
                 "get": {
-                    "summary": "The models that may be asked: one.",
+                    "summary": "The models of this server: one.",
                     "responses": {"200": _answered("The list.", of.ModelList)},
                 }
             },
             "/v1/models/{model}": {
                 "get": {
-                    "summary": "One of them.",
+                    "summary": "One model.",
                     "parameters": [
                         {
                             "name": "model",
@@ -52,26 +52,28 @@ def openapi(version: str) -> dict[str, Any]:
                 }
             },
             "/v1/completions": _openai(
-                "Continue text, as OpenAI's completions.",
+                "Continue a text, like OpenAI's completions.",
                 of.CompletionRequest,
                 of.CompletionAnswer,
             ),
             "/v1/chat/completions": _openai(
-                "Continue a conversation, as OpenAI's chat completions.",
+                "Continue a conversation, like OpenAI's chat completions.",
                 of.ChatRequest,
                 of.ChatAnswer,
             ),
             "/generate": {
                 "post": {
-                    "summary": "Continue a prompt; a shorter format, of trmcloud's own.",
+                    "summary": "Continue a prompt, in trmcloud's own shorter format.",
                     "requestBody": _body(Question),
                     "responses": {
                         "200": _streamed("The text, or its pieces where `stream` is true.", Answer),
                         "400": _answered("Not JSON.", Failure),
-                        "408": _answered("The body did not come.", Failure),
+                        "408": _answered("The body did not arrive.", Failure),
                         "413": _answered("The body is too large.", Failure),
-                        "415": _answered("The body is not said to be JSON.", Failure),
-                        "422": _answered("Out of limits, or a prompt that is too long.", Failure),
+                        "415": _answered("The Content-Type is not JSON.", Failure),
+                        "422": _answered(
+                            "A value out of range, or a prompt that is too long.", Failure
+                        ),
                         "500": _answered("A step failed.", Failure),
                         "503": _answered("The queue is full.", Failure, headers=_WAIT),
                     },
@@ -79,10 +81,10 @@ def openapi(version: str) -> dict[str, Any]:
             },
             "/health": {
                 "get": {
-                    "summary": "Whether it answers.",
+                    "summary": "Whether the server works.",
                     "responses": {
                         "200": _answered("It does.", Health),
-                        "503": _answered("It does not.", Health),
+                        "503": _answered("The server does not work.", Health),
                     },
                 }
             },
@@ -99,11 +101,12 @@ def openapi(version: str) -> dict[str, Any]:
 
 def _openai(summary: str, request: type[BaseModel], answer: type[BaseModel]) -> dict[str, Any]:
     refused = {
-        "400": "Not JSON, out of limits, a parameter without effect here, or too long a prompt.",
+        "400": "Not JSON, a value out of range, an unsupported parameter, or a prompt that is too "
+        "long.",
         "404": "There is no such model.",
-        "408": "The body did not come.",
+        "408": "The body did not arrive.",
         "413": "The body is too large.",
-        "415": "The body is not said to be JSON.",
+        "415": "The Content-Type is not JSON.",
         "500": "A step failed.",
     }
     return {

@@ -128,7 +128,7 @@ class CheckpointFolder:
             raise CheckpointError(
                 f"every checkpoint is damaged: {', '.join(damaged)}",
                 where=str(self.root),
-                next_step="remove the folder to start over, or restore a sound checkpoint",
+                next_step="remove the folder to start again, or restore an undamaged checkpoint",
             )
         return None
 
@@ -139,7 +139,7 @@ class CheckpointFolder:
             verify(folder, manifest)
             return FoundCheckpoint(folder, manifest)
         except CheckpointError as error:
-            say(f"checkpoint {folder.name} is damaged and set aside: {error}")
+            say(f"checkpoint {folder.name} is damaged and was moved aside: {error}")
             aside = folder.with_name(_DAMAGED + folder.name)
             shutil.rmtree(aside, ignore_errors=True)
             folder.rename(aside)
@@ -250,7 +250,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
             text = file.read(MAX_MANIFEST_BYTES + 1)
     except OSError as error:
         raise CheckpointError(
-            f"this is no complete checkpoint: its manifest cannot be read ({error.strerror})",
+            f"this is not a complete checkpoint: its manifest cannot be read ({error.strerror})",
             where=str(folder),
             next_step="name a checkpoint folder like checkpoints/step-00000120",
         ) from None
@@ -281,7 +281,7 @@ def verify(folder: Path, manifest: CheckpointManifest, kinds: Sequence[str] = KI
             ) from None
         if digest != file.sha256:
             raise CheckpointError(
-                f"{file.name} does not have the hash its manifest says", where=str(folder)
+                f"{file.name} does not have the hash in its manifest", where=str(folder)
             )
 
 

@@ -96,5 +96,5 @@ def _item(line: str) -> Item | str:
         return f"no {MARK} in its answer"
     number = final_number(content["answer"])
     if number is None:
-        return f"no number behind {MARK}"
+        return f"no number after {MARK}"
     return Item(content["question"], number)

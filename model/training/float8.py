@@ -68,7 +68,7 @@ def convert_layers(model: LanguageModel, backend: str) -> Callable[[], None]:
     """
     plain, make = fitting_layers(model), layer_of(backend)
     if not plain:
-        raise ValueError(f"no matrix has sides that are multiples of {TILE}")
+        raise ValueError(f"no matrix has both sides in multiples of {TILE}")
 
     def put(layers: dict[str, nn.Linear]) -> None:
         for name, layer in layers.items():
@@ -154,9 +154,13 @@ def check_strides(left: Tensor, right: Tensor) -> None:
             column. A processor multiplies them all the same, and a GPU's cuBLASLt does not.
     """
     if left.stride() != (left.shape[1], 1):
-        raise RuntimeError(f"the left factor lies by strides {left.stride()}, not row by row")
+        raise RuntimeError(
+            f"the left factor has strides {left.stride()}; it must be stored by rows"
+        )
     if right.stride() != (1, right.shape[0]):
-        raise RuntimeError(f"the right factor lies by strides {right.stride()}, not by columns")
+        raise RuntimeError(
+            f"the right factor has strides {right.stride()}; it must be stored by columns"
+        )
 
 
 def scaled_product(

@@ -67,13 +67,13 @@ def load_model(folder: Path) -> LoadedModel:
     settings = replace(described, dtype="float32")
     try:
         if settings.work().layers > len(held):
-            raise _other_weights(folder, f"its {len(held)} tensors are fewer than its layers")
+            raise _other_weights(folder, f"it has {len(held)} tensors, fewer than layers")
         # Without memory first: what its settings ask for need not be what its file holds.
         _compare(folder, _shapes(settings), held)
         model = registry.build(settings, torch.device("cpu"))
     except (UsageError, TypeError, ValueError, ZeroDivisionError, RuntimeError) as error:
         raise CheckpointError(
-            f"its settings describe no model: {error}", where=str(folder)
+            f"its settings are not those of a model: {error}", where=str(folder)
         ) from None
     load_weights(folder, manifest, model)
     tokenizer = load_tokenizer(read_text(folder, manifest, "tokenizer"), where=str(folder))
@@ -121,7 +121,7 @@ def _compare(
 
 def _other_weights(folder: Path, why: str) -> CheckpointError:
     return CheckpointError(
-        f"its weights have another shape than its manifest says: {why}",
+        f"the shape of its weights differs from its manifest: {why}",
         where=str(folder),
         next_step="fetch it again, or use another checkpoint",
     )
@@ -160,7 +160,7 @@ def _check_sizes(settings: PhaseRecipe) -> None:
     for name, most in {**dict.fromkeys(set(own) - every, _MOST_OWN), **_MOST}.items():
         value = getattr(settings, name)
         if type(value) is not int or not 0 <= value <= most:
-            raise ValueError(f"{name} is {value!r:.40}, and {most} is the most")
+            raise ValueError(f"{name} is {value!r:.40}, more than the allowed {most}")
 
 
 def _described(folder: Path) -> tuple[CheckpointManifest, PhaseRecipe]:
@@ -173,5 +173,5 @@ def _described(folder: Path) -> tuple[CheckpointManifest, PhaseRecipe]:
         return manifest, settings
     except (TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"its settings describe no model: {error}", where=str(folder)
+            f"its settings are not those of a model: {error}", where=str(folder)
         ) from None

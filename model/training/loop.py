@@ -195,7 +195,7 @@ class Trainer:
             self._feed.close()
             if self._progress.step:
                 self._land(landing=True)
-            raise self._feed.problem or DataError("another machine's data cannot come any more")
+            raise self._feed.problem or DataError("data from another machine can no longer arrive")
         if waiting:
             self._pulse.beat()
         else:
@@ -460,7 +460,7 @@ class Trainer:
         if self._trained.soundness.not_finite and not self._progress.is_evaluated:
             self._evaluate(landing)
             if self._progress.val_bpb is None:
-                raise FloatingPointError("the weights give no finite loss any more")
+                raise FloatingPointError("the loss of these weights is no longer finite")
         if self._progress.saved_step != self._progress.step:
             self._save(landing, wait=True)
         if not self._progress.is_evaluated:

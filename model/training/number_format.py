@@ -71,15 +71,15 @@ class Chip:
         needed = {FLOAT8: _FIRST_FLOAT8, "bfloat16": _FIRST_BFLOAT16}.get(rung, (0, 0))
         if self.on_gpu and self.capability < needed:
             own, least = (".".join(map(str, each)) for each in (self.capability, needed))
-            return f"{self.name} has compute capability {own}, and {rung} begins at {least}"
+            return f"{self.name} has compute capability {own}, but {rung} needs {least}"
         if not self.on_gpu and rung == FLOAT8:
-            return f"{self.name} would only emulate it"
+            return f"{self.name} could only emulate it"
         return ""
 
     def avoids(self, rung: str) -> str:
         """Why ``auto`` leaves out what it has; empty where it does not."""
         if not self.on_gpu and rung != "float32":
-            return f"{self.name} is slower in it than in float32"
+            return f"{self.name} is slower with it than with float32"
         return ""
 
 
@@ -124,15 +124,15 @@ def choose_format(settings: PhaseRecipe, chip: Chip, attempt: Try) -> FormatChoi
             float8 = first(BACKENDS if backend == "any" else (backend,), attempt)
     if asked == FLOAT8:
         if not float8:
-            raise UsageError(f"float8 is not to be had: {_told(left)}", next_step=_instead(chip))
+            raise UsageError(f"float8 is not available: {_told(left)}", next_step=_instead(chip))
         return FormatChoice(float8, BESIDE_FLOAT8, tuple(left))
     if asked == AUTO:
         plain = first(PLAIN, plain_or_none)
         if not plain:
-            raise UsageError(f"no number format is to be had: {_told(left)}")
+            raise UsageError(f"no number format is available: {_told(left)}")
         return FormatChoice(float8 if plain == BESIDE_FLOAT8 else "", plain, tuple(left))
     if why := chip.lacks(asked) or attempt(asked):
-        raise UsageError(f"{asked} is not to be had: {why}", next_step="--precision auto")
+        raise UsageError(f"{asked} is not available: {why}", next_step="--precision auto")
     return FormatChoice("", asked)
 
 
@@ -151,7 +151,7 @@ def make_prover(
             except Exception as error:  # of an import, a kernel or a driver: the next rung may do
                 why = reason_of(error)
             [failed] = world.largest([bool(why)])
-            known[rung] = why or ("another rank has it not" if failed else "")
+            known[rung] = why or ("another rank does not have it" if failed else "")
         return known[rung]
 
     return attempt
@@ -175,7 +175,7 @@ def prove_rung(rung: str, device: torch.device) -> None:
     ):
         off = float((own.float() - right).norm() / right.norm())
         if not off <= allowed:  # NaN is none
-            raise RuntimeError(f"its {name} is {off:.0%} off float32's")
+            raise RuntimeError(f"its {name} differs from float32's by {off:.0%}")
 
 
 def _products(
@@ -207,8 +207,8 @@ def _told(left: list[RejectedOption]) -> str:
 
 def _instead(chip: Chip) -> str:
     if chip.on_gpu:
-        return "--precision auto takes the best that this GPU has"
-    return "--precision auto; --set float8=emulated tries float8's arithmetic on a processor"
+        return "--precision auto uses the best format of this GPU"
+    return "--precision auto; --set float8=emulated tries float8's arithmetic on a CPU"
 
 
 # Whether float8 pays: some steps with it beside some without, before the first that counts.
@@ -264,7 +264,7 @@ class Decision:
         """Raises: TypeError, ValueError, AttributeError: not what ``to_json`` gave."""
         made = cls(**{str(key): value for key, value in data.items()})
         if not all(isinstance(each, str) for each in (made.asked, made.dtype, made.backend)):
-            raise ValueError("a decision's names are text")
+            raise ValueError("the names in a decision must be text")
         return made
 
 
@@ -347,7 +347,7 @@ def decide(
     if settings.dtype != AUTO:
         return replace(made, dtype=settings.dtype, backend=descent.float8, why="asked for")
     if not descent.float8:
-        return replace(made, why="no higher rung is to be had")
+        return replace(made, why="no higher rung is available")
     told = trial.world.told(_as_bytes(recorded if trial.world.is_main else None))
     before = _of_bytes(told)
     is_like = before is not None and (before.asked, before.chip) == (AUTO, chip)
@@ -359,7 +359,7 @@ def decide(
     [too_long] = trial.world.largest([trial.world.is_main and whole_s > most_s])
     if too_long:
         why = (
-            f"a trial of float8 would take {whole_s:.0f} s, more than {_SHARE:.0%} of what is left"
+            f"a trial of float8 would take {whole_s:.0f} s, more than {_SHARE:.0%} of the time left"
         )
         return replace(made, why=why)
     plain_s = trial.step_s()
@@ -373,7 +373,7 @@ def decide(
             descent = again()
             continue
         return _verdict(made, descent.float8, plain_s, float8_s)
-    return replace(made, why="float8 failed in its trial", plain_s=plain_s)
+    return replace(made, why="the trial of float8 failed", plain_s=plain_s)
 
 
 def _verdict(made: Decision, backend: str, plain_s: float, float8_s: float) -> Decision:
@@ -384,7 +384,7 @@ def _verdict(made: Decision, backend: str, plain_s: float, float8_s: float) -> D
     made = replace(made, plain_s=plain_s, float8_s=float8_s)
     if times > PAYS:
         return replace(made, dtype=FLOAT8, backend=backend, why=told)
-    return replace(made, why=f"float8 ({backend}) has {told}; more than {PAYS} is asked of it")
+    return replace(made, why=f"float8 ({backend}) has {told}; it must have more than {PAYS}")
 
 
 def read_decision(checkpoints: Iterable[FoundCheckpoint]) -> Decision | None:
@@ -473,7 +473,7 @@ class NumberFormat:
                 convert_layers(model, decision.backend)
             except ValueError as error:
                 raise UsageError(
-                    f"float8 is not to be had: {error}", next_step="--precision bf16"
+                    f"float8 is not available: {error}", next_step="--precision bf16"
                 ) from None
             self.settings = replace(self.settings, dtype=FLOAT8)
         return decision
@@ -485,8 +485,8 @@ class NumberFormat:
         if rung in self._failed:
             return self._failed[rung]
         if (rung in BACKENDS or rung == "emulated") and is_sharded(self._asked, self._world):
-            return "weights that are shared out over GPUs are not taken in it"
+            return "weights that are sharded over GPUs are not supported"
         tokens = self._asked.batch * self._asked.sequence
         if (rung in BACKENDS or rung == "emulated") and tokens % TILE:
-            return f"a micro-batch of {tokens} tokens is no multiple of {TILE}"
+            return f"a micro-batch of {tokens} tokens is not a multiple of {TILE}"
         return self._attempt(rung)

@@ -112,7 +112,7 @@ class Reporter:
         if not self._world.is_main:
             return
         self._metrics.write("scale", step, loss_scale=scale)
-        say(f"step {step} overflows float16: the loss is scaled by {scale:g} from here on")
+        say(f"step {step} overflows float16: from now on the loss is scaled by {scale:g}")
 
     def trained(self, report: StepReport) -> None:
         if not self._world.is_main:
@@ -156,8 +156,8 @@ class Reporter:
             return
         self._metrics.write(PACE, **(asdict(pace) | {"step": step}))
         say(
-            f"measured: {pace.step_s:.4g} s a step over {pace.steps} steps, "
-            f"{pace.fast_s:.4g} to {pace.slow_s:.4g}"
+            f"measured: {pace.step_s:.4g} s per step over {pace.steps} steps, {pace.fast_s:.4g} to "
+            f"{pace.slow_s:.4g}"
         )
 
     def left_out(self, step: int, why: str, loss: float, norm: float) -> None:
@@ -165,7 +165,7 @@ class Reporter:
         if not self._world.is_main:
             return
         self._metrics.write("skip", step, why=why, loss=loss, grad_norm=norm)
-        say(f"step {step} is left out: {why}")
+        say(f"step {step} is skipped: {why}")
 
     def evaluated(
         self,
@@ -202,7 +202,7 @@ class Reporter:
         )
         uniform = math.log(self._settings.vocab_size)
         if losses[0] > uniform * (1 + margin):
-            warning = f"the loss of {judged[0]} ({losses[0]:.3f}) is worse than chance"
+            warning = f"the loss of {judged[0]} ({losses[0]:.3f}) is worse than random guessing"
             self._metrics.write("warning", step, message=warning, uniform=uniform)
             say(f"warning: {warning} ({uniform:.3f} nats)")
 
@@ -210,14 +210,14 @@ class Reporter:
         """Texts that have been found to be longer than a row."""
         if not self._world.is_main:
             return
-        longer = f"are longer than a row of {self._settings.sequence} tokens with its end"
+        longer = f"are longer than a row of {self._settings.sequence} tokens, end token included"
         if self._settings.rows == SEGMENTS:
             longer = (
-                "have a question, plan or execution that is longer than its segment of "
-                f"{self._settings.segments_text} with its end"
+                "have a question, plan or execution longer than its segment of "
+                f"{self._settings.segments_text}, end token included"
             )
         told = (
-            f"{training:,} texts to train on and {validation:,} to validate on {longer}, and "
+            f"{training:,} texts to train on and {validation:,} to validate on {longer}, and are "
             "left out"
         )
         self._metrics.write("warning", step, message=told, texts_left_out=training + validation)
@@ -237,7 +237,7 @@ class Reporter:
         )
         say(
             f"saved step {made.step}: {made.size_bytes / 1e6:.1f} MB in {made.seconds:.2f} s, "
-            f"{made.stall_s:.2f} s of it standing still"
+            f"training paused for {made.stall_s:.2f} s of it"
         )
 
     def decided(self, step: int, cooldown: Cooldown) -> None:
@@ -246,16 +246,16 @@ class Reporter:
         self._metrics.write(
             "decision", step, cooldown_from=cooldown.start, cooldown_steps=cooldown.steps
         )
-        again = "" if cooldown.began is None else ", as steps take another time now"
+        again = "" if cooldown.began is None else ", because the time per step has changed"
         if cooldown.asked and cooldown.began is None:
-            again = ", since further steps no longer pay"
+            again = ", because more steps no longer pay"
         say(f"cooldown: {cooldown.steps} steps from step {cooldown.start}{again}")
 
     def _buys(self, step: int, curve: Curve | None) -> str:
         gain = gain_soon(curve, self._settings.steps - step) if curve is not None else None
         if gain is None:
             return ""
-        return f" · the next hour buys {f'{gain:.2g}' if gain > 0 else 'no better'} bits/byte"
+        return f" · the next hour gains {f'{gain:.2g}' if gain > 0 else 'no better'} bits/byte"
 
     def _mfu(self, tokens_per_second: float) -> dict[str, float]:
         if not self._peak_flops:

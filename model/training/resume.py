@@ -145,7 +145,7 @@ def load_weights(folder: Path, manifest: Any, model: Any) -> None:
     own: Mapping[str, Tensor] = model.state_dict()
     if {n: tuple(t.shape) for n, t in own.items()} != {n: t.shape for n, t in tensors.items()}:
         raise CheckpointError(
-            "the checkpoint's weights have another shape than the settings ask for",
+            "the shape of the checkpoint's weights does not match the settings",
             where=str(folder),
             next_step="use the settings in its manifest.json, or another folder",
         )
@@ -227,8 +227,8 @@ def _refuse_changes(found: FoundCheckpoint, settings: PhaseRecipe, world: World)
         raise CheckpointError(
             f"the checkpoint was trained with other settings: {', '.join(map(str, changed))}",
             where=str(found.folder),
-            next_step="give those, or start a new run from its weights; resume --accept-change, "
-            f"or {ENV_ACCEPT_CHANGE}=1 for a script, goes on all the same",
+            next_step="use those settings, or start a new run from its weights; to continue "
+            f"anyway: resume --accept-change, or {ENV_ACCEPT_CHANGE}=1 for a script",
         )
 
 
@@ -247,13 +247,13 @@ def _resume(
         raise DataError(
             "the checkpoint was trained with another tokenizer",
             where=str(folder),
-            next_step="give the data it was trained on",
+            next_step="use the data it was trained on",
         )
     if manifest.data_sha256 != data.source_sha256:
         raise DataError(
             "the checkpoint was trained on other data",
             where=str(folder),
-            next_step="give the data it was trained on, or start a new run from its weights",
+            next_step="use the data it was trained on, or start a new run from its weights",
         )
     load_weights(folder, manifest, trained.model)
     before = PhaseRecipe.from_json(manifest.settings)
@@ -267,7 +267,7 @@ def _resume(
         if same_rule:
             trained.optimizer.load_state(tensors)
         elif world.is_main:
-            say("note: another update rule; its averages of gradients begin anew")
+            say("note: another update rule; its averages of gradients start from zero")
         state = _state(found)
         trained.progress = progress = _progress(found)
         trained.loss_scale.load_json(state["loss_scale"])
@@ -294,13 +294,13 @@ def _resume(
         say(f"resumed from step {progress.step}")
         if trained.went_back_to is not None:
             say(
-                f"with what stood at step {trained.went_back_to}, before its cooldown: "
-                "the run was given more, and trains at the full rate again"
+                f"from its state at step {trained.went_back_to}, before the cooldown: the run has "
+                "more budget, and trains at the full rate again"
             )
         if manifest.world_size != world.size:
             say(
-                f"note: {manifest.world_size} processes saved it, {world.size} go on; "
-                "the data's order is kept, but not every bit"
+                f"note: {manifest.world_size} processes saved it, {world.size} continue; the order "
+                "of the data stays the same, results differ slightly"
             )
 
 

@@ -522,7 +522,7 @@ class Saver:
             extra = {TALLIES: list(tallies)} if tallies else {}
             self._checkpoints.add_metric(step, bpb, losses, extra)
         except CheckpointError as error:  # somebody has deleted it: no reason to stop training
-            say(f"warning: the metric of step {step} has no checkpoint: {error}")
+            say(f"warning: the metric of step {step} could not be added to its checkpoint: {error}")
         self._checkpoints.prune(self._settings.keep_best)
 
     def _manifest(self, cooled: bool, cooldown_from: int | None) -> CheckpointManifest:

@@ -58,7 +58,7 @@ def build(settings: PhaseRecipe, world: World) -> LanguageModel:
     parts = model.shardable()
     if not parts:
         raise UsageError(
-            f"sharding={SHARDED} is not for {settings.family}: {settings.why_not_sharded}",
+            f"sharding={SHARDED} does not work with {settings.family}: {settings.why_not_sharded}",
             next_step="--set sharding=ddp",
         )
     _shard(model, parts, settings, world)

@@ -104,8 +104,8 @@ class Soundness:
         elif len(self.above) >= MENDS_WITHIN:
             mean = fmean(self.above)
             raise TrainingDiverged(
-                f"the loss has been {mean:.3f} for {len(self.above)} steps, by step {step}: "
-                f"above {self.limit:.3f} ever since it rose"
+                f"the loss has been {mean:.3f} for {len(self.above)} steps, up to step {step}: "
+                f"above {self.limit:.3f} since it rose"
             )
 
     def to_json(self) -> dict[str, Any]:

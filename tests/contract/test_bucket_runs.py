@@ -169,9 +169,7 @@ def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
     assert large in s3.keys(BUCKET)
     said, run = at(3000.0 + 500 * 3600.0)
     (line,) = said
-    assert "r1: its pod had uploaded 0.1 GB that it was not granted: deleted from s3://" in str(
-        line
-    )
+    assert "r1: its pod uploaded 0.1 GB without a grant: they were deleted from s3://" in str(line)
     assert run.settled > Usd("0.5")
     # Since the pod was asked for, at $0.023 per GB and month.
     assert run.settled == Usd("0.5") + bucket_grants.storage_rent((64 << 20) + 1, 500 + 2900 / 3600)
@@ -406,7 +404,10 @@ def test_only_what_its_pod_uploads_itself_may_be_left_alone(plan: Plan, bucketed
     check_loss(bucketed, detached=True, accepted=False)
     pulled = replace(bucketed, spec=replace(bucketed.spec, bucket_relayed=True))
     for lacking in (plan, pulled):
-        with pytest.raises(UsageError, match="nobody would pull"):
+        with pytest.raises(
+            UsageError,
+            match="with -d no command pulls the checkpoints: they would be deleted with the pod",
+        ):
             check_loss(lacking, detached=True, accepted=False)
     assert bucketed.reservation >= ZERO
 

@@ -155,7 +155,7 @@ def test_a_bill_becomes_final_and_is_what_its_time_cost(ground: Ground) -> None:
 
 
 def unwanted() -> None:
-    raise ProviderRefused("another one has given it up")
+    raise ProviderRefused("another controller has given it up: nothing was sent")
 
 
 def test_a_request_that_is_not_wanted_any_more_makes_nothing(ground: Ground) -> None:

@@ -102,7 +102,7 @@ def test_what_was_called_unheard_is_read_as_unreported(tmp_path: Path) -> None:
     assert runs["r-aaaaaa"].outcome is Outcome.UNREPORTED
     found = runs["r-bbbbbb"]
     assert found.outcome is Outcome.LANDED
-    assert sentence(found.reason) == "the budget's soft stop came"
+    assert sentence(found.reason) == "budget reached"
     written = {type(record.event) for record in SqliteLedger(home / "ledger.db").records()}
     assert ev.LateReport in written
 
@@ -150,7 +150,7 @@ def test_a_newer_plan_is_called_newer(old: Path) -> None:
     path.write_text(json.dumps(data))
     with pytest.raises(UsageError, match="newer version") as caught:
         load_plan(old / "home", path.stem, data["created_at"])
-    assert caught.value.next_step == f"{update_command()}, or make another: trmcloud plan"
+    assert caught.value.next_step == f"{update_command()}, or make a new plan: trmcloud plan"
 
 
 @pytest.mark.parametrize("version", [0, -1, None, "1", True, 1.0])

@@ -80,7 +80,7 @@ def test_a_token_that_a_job_would_have_is_refused(rig: HubRig, given: dict[str, 
 
 def test_a_token_in_the_settings_of_a_training_is_seen_through_base64(rig: HubRig) -> None:
     job = PhaseJob("r1", "fast", {"data": f"https://u:{TOKEN}@example.com"}, "/d", "/o", 1)
-    with pytest.raises(NotSupported, match="phase fast holds a Hugging Face token"):
+    with pytest.raises(NotSupported, match="phase fast has a Hugging Face token"):
         rig.compute.create(job_request(rig, jobs=(job,)))
     assert rig.asked("POST") == []
 

@@ -77,7 +77,7 @@ def test_damage_may_hide_a_key(path: Path) -> None:
     state = ledger_at(path).read()
     assert set(state.quarantined) == {"r-aaaaaa"}
     assert run_of_key(state, "") is None
-    with pytest.raises(RunQuarantined, match="'k1' may be that of r-aaaaaa"):
+    with pytest.raises(RunQuarantined, match="'k1' may belong to r-aaaaaa"):
         launch(path, "r-cccccc", key="k1")
 
 

@@ -295,10 +295,10 @@ def test_a_damaged_cap_stops_reservations_until_it_is_set_again(path: Path) -> N
     open_run(path)
     edit(path, "UPDATE events SET body = replace(body, '20', '90') WHERE seq = 1")
     assert set(ledger_at(path).read().runs) == {"r1"}
-    with pytest.raises(BudgetRefused, match="set a cap"):
+    with pytest.raises(BudgetRefused, match="which sets a cap"):
         open_run(path, "r2")
     ledger_at(path).set_cap(ev.CapSet("project", "thesis", Usd(20)), AT)
-    with pytest.raises(BudgetRefused, match="set a cap"):
+    with pytest.raises(BudgetRefused, match="which sets a cap"):
         open_run(path, "r2")
     ledger_at(path).note(ev.DamageSettled("#1", Usd(0)), AT)
     open_run(path, "r2")

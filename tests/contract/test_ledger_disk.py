@@ -456,7 +456,7 @@ def test_a_damaged_record_is_named_and_put_back(home: Path) -> None:
     edit(home, "UPDATE events SET body = body || ' ' WHERE seq = 3")
     code, said = command("ledger", "check")
     assert code == 7
-    assert "record 3 of r1 is not what was written" in said
+    assert "record 3 of r1 is damaged" in said
     code, said = command("status")
     assert code == 0
     assert "its records are damaged; 3 of 4 could be read" in said
@@ -487,7 +487,7 @@ def test_a_lost_file_is_restored_by_the_next_command_and_says_what_was_lost(home
     assert code == 0
     assert "backup 1" in said
     assert "lost: records 5 to 5 (1)" in said
-    assert "runs it does not know any more: r-abcdef" in said
+    assert "runs that it no longer contains: r-abcdef" in said
     assert "nothing new is reserved until trmcloud reap --yes" in said
     assert "could not be used" not in command("status")[1]
 

@@ -243,7 +243,7 @@ def test_an_outage_is_an_error_and_not_an_empty_list(rig: Rig) -> None:
 def test_a_garbled_list_is_an_error(rig: Rig, knob: str) -> None:
     rig.compute.create(request(rig))
     rig.standin.control.set(**{knob: 1})
-    with pytest.raises(ProviderError, match="not what its contract says"):
+    with pytest.raises(ProviderError, match="does not match its API contract"):
         rig.compute.list_pods()
     rig.on(5)
     assert len(rig.compute.list_pods()) == 1

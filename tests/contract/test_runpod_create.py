@@ -359,10 +359,18 @@ def _told(body: dict[str, Any], name: str) -> str:
         ({"forbidden_gpus": ["NVIDIA L4"]}, ProviderRefused, "cannot access the requested pool"),
         ({"create_refused": 400}, ProviderRefused, "refused by a knob"),
         ({"create_refused": 402}, PaymentRequired, "balance does not cover this"),
-        ({"create_refused": 410}, FinalRefusal, "API that this version speaks is gone"),
-        ({"create_refused": 413}, FinalRefusal, "larger than RunPod takes"),
+        (
+            {"create_refused": 410},
+            FinalRefusal,
+            "RunPod answers 410: the API of this version no longer exists",
+        ),
+        ({"create_refused": 413}, FinalRefusal, "the request is too large for RunPod"),
         ({"create_refused": 422}, FinalRefusal, "contract was broken"),
-        ({"v2_gone": True}, FinalRefusal, "API that this version speaks is gone"),
+        (
+            {"v2_gone": True},
+            FinalRefusal,
+            "RunPod answers 410: the API of this version no longer exists",
+        ),
         ({"key_revoked": True}, AuthError, "does not know this key"),
     ],
 )
@@ -418,10 +426,10 @@ def test_a_create_is_not_sent_after_its_time(rig: Rig) -> None:
 
     def require_wanted() -> None:
         if rig.clock() > began_at + 30.0:
-            raise ProviderRefused("too late to be sent")
+            raise ProviderRefused("the request for it was not sent, because it was")
 
     late = request(rig, require_wanted=require_wanted)
-    with pytest.raises(ProviderRefused, match="too late to be sent"):
+    with pytest.raises(ProviderRefused, match="the request for it was not sent, because it was"):
         rig.compute.create(late)
     assert len(rig.asked("POST")) == 1
     assert rig.standin.control.live() == []
@@ -642,7 +650,7 @@ def test_a_403_on_the_first_of_three_leads_to_the_second(made: Launch) -> None:
     [
         (402, "add credit"),
         (410, "gone"),
-        (413, "larger than RunPod takes"),
+        (413, "the request is too large for RunPod"),
         (422, "contract was broken"),
     ],
 )

@@ -114,7 +114,7 @@ def test_the_adapter_reads_every_page(five: Clocked) -> None:
         ({"list_circle": True}, "in a circle"),
         ({"list_lacks_pods": 1}, "pods: Field required"),
         ({"errors_502": 99}, "answers 502: a web page"),
-        ({"html": 1}, "not what its contract says"),
+        ({"html": 1}, "does not match its API contract"),
     ],
 )
 def test_a_list_not_whole_says_nothing_of_pods(rig: Rig, knobs: dict[str, Any], says: str) -> None:
@@ -190,13 +190,13 @@ def test_the_doctor_says_what_is_unknown(rig: Rig, knobs: dict[str, Any], code: 
     found = checked(rig.standin, "31.92")
     assert states(found)["balance"] == "warn"
     assert f"GraphQL answers {code}" in found["balance"].detail
-    assert "not known any more" in found["balance"].detail
+    assert "the balance is no longer available" in found["balance"].detail
     assert "guard" in found["balance"].fix
     assert states(found)["runpod key"] == states(found)["scopes"] == "ok"
     assert "limit" not in found
     assert states(found)["pods"] == "ok"
     # Half an hour of an L4 at 0.49 with 70 GB of disk.
-    assert "2, those of clusters included; $0.2498 billed to 1" in found["pods"].detail
+    assert "2, clusters included; $0.2498 billed to 1" in found["pods"].detail
 
 
 @FADED
@@ -254,7 +254,7 @@ def test_a_balance_is_a_limit_while_it_can_be_read(rig: Rig) -> None:
     (limit,) = rig.compute.own_limits("a-pod")
     assert (limit.armed, limit.detail) == (
         False,
-        "the balance is not known any more: RunPod's GraphQL answers 410",
+        "the balance is no longer available: RunPod's GraphQL answers 410",
     )
     rig.on(400)
     rig.standin.control.set(graphql_gone=False, down=True)

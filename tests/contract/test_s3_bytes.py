@@ -128,7 +128,7 @@ def test_a_half_is_no_checkpoint(bucket: S3Bucket, s3: S3, tmp_path: Path, prefi
     assert len(whys) == 3
     assert "never completed" in whys["fast/g1-slot-1"]
     assert "no JSON" in whys["fast/g1-slot-2"]
-    assert "optimizer.safetensors is missing or cut short" in whys["fast/g1-slot-3"]
+    assert "optimizer.safetensors is missing or incomplete" in whys["fast/g1-slot-3"]
 
 
 def test_hostile_names_are_refused(bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str) -> None:
@@ -426,4 +426,7 @@ def test_doctor_says_what_stores_lack(s3: S3, prefix: str, monkeypatch: pytest.M
     monkeypatch.setattr(sending, "unfinished", lambda client, prefix: None)
     (found,) = check_bucket(s3.environment, f"s3://{BUCKET}/{prefix}")
     assert found.state == "ok"
-    assert "lists no unfinished uploads, so a large one that is cut off starts anew" in found.detail
+    assert (
+        "does not list unfinished uploads, so a large upload that is interrupted starts again"
+        in found.detail
+    )

@@ -156,8 +156,8 @@ def test_what_is_larger_than_granted_is_found_never_read_and_dropped(
     shelf = bucket.checkpoints("r1", FEW)
     assert [one.manifest.step for one in shelf.whole] == [10]
     assert dict(shelf.half) == {
-        "fast/g1-slot-1": "state.json is larger than any pod was granted",
-        "fast/g1-slot-2": "weights.safetensors is larger than any pod was granted",
+        "fast/g1-slot-1": "state.json is larger than any grant of a pod",
+        "fast/g1-slot-2": "weights.safetensors is larger than any grant of a pod",
     }
     assert read == [f"{at}/fast/g1-slot-0/manifest.json"]
     found = dict(bucket.oversized("r1", FEW))

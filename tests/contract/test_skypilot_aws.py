@@ -46,7 +46,7 @@ def test_powering_off_terminates_every_instance_of_the_pod_and_no_other(ec2: Any
     limit.see_to(POD, "us-east-1", 0.0)
     told = limit.limit(POD)
     assert (told.armed, told.layer) == (False, "shutdown")
-    assert "of 1 instances 0 in us-east-1 bear its name" in told.detail
+    assert "of 1 instances 0 in us-east-1 have its name" in told.detail
     limit.see_to(POD, REGION, AGAIN_S - 1)
     assert not limit.limit(POD).armed, "not asked again so soon"
     assert behaviours(ec2) == ["stop", "stop", "stop"]

@@ -266,7 +266,7 @@ def test_another_speaks_for_the_pod_once_the_first_is_silent_for_long(second: Se
     assert instead(HEAD_LOST_S - 1.0) is None
     word = instead(HEAD_LOST_S)
     assert word is not None
-    said = "the first machine is lost; machine 1: reset by peer"
+    said = "the first machine was lost; machine 1: reset by peer"
     assert (word.result, word.message) == ("failed", said)
     assert word.kept == (), "nothing can be pulled from a machine that is not the first"
 

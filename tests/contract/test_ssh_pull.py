@@ -190,8 +190,8 @@ def test_a_name_leading_elsewhere_is_not_asked_for(pod: SshPod, tmp_path: Path, 
     ("spoil", "match"),
     [
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "truncated"),
-        (lambda path: path.write_bytes(path.read_bytes() + b"x"), "longer than it should be"),
-        (lambda path: os.truncate(path, 1 << 40), "longer than it should be"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"x"), "longer than expected"),
+        (lambda path: os.truncate(path, 1 << 40), "longer than expected"),
         (lambda path: path.write_bytes(bytes(len(path.read_bytes()))), "is damaged"),
         (lambda path: path.unlink(), "is missing"),
         (lambda path: (path.rename(f"{path}x"), path.symlink_to(f"{path}x")), "is a link"),
@@ -222,7 +222,7 @@ def test_a_pod_that_answers_out_of_turn_is_left(pod: SshPod, tmp_path: Path) -> 
     with open(pod.server.folder / "config", "a") as config:
         config.write(f"SetEnv PATH={fake}:{os.environ['PATH']}\n")
     pod.server.start()
-    with pytest.raises(LinkError, match="out of turn"):
+    with pytest.raises(LinkError, match="the pod's answer was not expected"):
         bring(pod, file, into=tmp_path / "to")
     assert left_behind(tmp_path / "to") == []
 

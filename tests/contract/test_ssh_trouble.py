@@ -40,9 +40,9 @@ except LinkError as error:
     ("route", "host", "says"),
     [
         ("", "127.0.0.1", "it refuses connections"),
-        ("prohibit", "10.8.0.1", "this machine does not let SSH out"),
+        ("prohibit", "10.8.0.1", "this machine blocks outgoing SSH: a firewall or a sandbox"),
         ("unreachable", "10.8.0.1", "there is no route to the pod"),
-        ("", "10.8.0.1", "the network is unreachable from here"),
+        ("", "10.8.0.1", "the network is not reachable from here"),
         ("", "no.such.host.invalid", "its address cannot be resolved"),
     ],
     ids=["refused", "prohibited", "no-route", "no-network", "no-name"],
@@ -61,7 +61,7 @@ def test_each_way_to_be_kept_out_is_told(tmp_path: Path, route: str, host: str, 
     kind, _, rest = done.stdout.partition(" | ")
     assert kind == ConnectionDropped.__name__, done.stdout + done.stderr
     assert rest.startswith(says), rest
-    assert "let SSH out" in rest.partition(" | ")[2]
+    assert "this machine blocks outgoing SSH: a firewall or a sandbox" in rest.partition(" | ")[2]
 
 
 def _silence(taken: socket.socket) -> None:
@@ -82,10 +82,10 @@ def _web(taken: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (_silence, "its address takes no connection"),
-        (_reset, "something cuts? the connection off"),
-        (lambda taken: taken.close(), "something cuts the connection off"),
-        (_web, "something cuts the connection off"),
+        (_silence, "its address does not answer: a firewall may block it"),
+        (_reset, "the connection (is|was) closed"),
+        (lambda taken: taken.close(), "the connection is closed before an SSH server answers"),
+        (_web, "the connection is closed before an SSH server answers"),
     ],
     ids=["silence", "reset", "closed", "web-page"],
 )

@@ -142,7 +142,7 @@ def test_a_poisoned_one_is_not_believed_made_anew_and_stored_again(pods: Pods) -
     second, brought = pods.next()
     assert f"{names[0]}.bin" not in files(brought)
     assert f"{names[1]}.bin" in files(brought)
-    refused = "in the bucket is not what the ledger pinned: it is made anew"
+    refused = "in the bucket differs from the ledger: made again"
     assert pods.said[0] == f"{names[0]}.bin {refused}"
     tokens(brought, 0)
     settle(second)
@@ -191,7 +191,7 @@ def test_a_silent_store_holds_nobody_up(pods: Pods, monkeypatch: pytest.MonkeyPa
     )
     made, brought = pods.with_grants("later", granted)
     (told,) = pods.said
-    assert told.startswith("tokens in the bucket cannot be had, and are made anew: ")
+    assert told.startswith("bucket tokens not readable, made again")
     tokens(brought, 1)
     for _ in range(20):
         made.store_next()
@@ -303,7 +303,7 @@ def test_where_a_store_takes_no_conditions_the_pinned_hash_holds(
     pods.next()
     assert put(grants.puts["pod-1/slot-0000"], LIES.tobytes())
     pods.next()
-    refused = f"tokens/{NAME}.bin in the bucket is not what the ledger pinned: it is made anew"
+    refused = f"tokens/{NAME}.bin in the bucket differs from the ledger: made again"
     assert pods.said[0] == refused
     assert len(pods.said) == 2
 

@@ -210,7 +210,7 @@ def test_no_credit_ends_the_launch(rig: Rig) -> None:
     rig.standin.world.credit = 0.0
     with pytest.raises(PaymentRequired, match="credit"):
         rig.compute.create(request(rig))
-    with pytest.raises(PaymentRequired, match="below an hour"):
+    with pytest.raises(PaymentRequired, match="less than one hour of"):
         rig.compute.require_account(Usd("0.49"))
 
 

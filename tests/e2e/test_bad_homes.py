@@ -57,7 +57,7 @@ def _age(path: Path) -> None:
         (_truncate, "the ledger is damaged"),
         (_overwrite, "the ledger is damaged"),
         (_make_empty, "the ledger is damaged: it is empty"),
-        (Path.unlink, "the ledger is missing, though one was here"),
+        (Path.unlink, "the ledger is missing, but one existed here"),
     ],
 )
 def test_a_ledger_that_cannot_be_read_is_restored_and_what_was_lost_is_said(
@@ -98,7 +98,7 @@ def test_a_locked_ledger(owner: User) -> None:
     conn = sqlite3.connect(owner.home / "ledger.db", isolation_level=None)
     conn.execute("BEGIN EXCLUSIVE")
     try:
-        assert "another process has held the ledger for 5 s" in owner.refused("status", code=7)
+        assert "another process has locked the ledger for 5 s" in owner.refused("status", code=7)
     finally:
         conn.close()
     owner.run("status")
@@ -113,7 +113,7 @@ def test_a_backup_is_accepted_and_what_it_forgot_is_found_and_charged(owner: Use
     conn.close()
     for arguments in (("status",), (*LAUNCH, "--budget", "1")):
         said = owner.refused(*arguments, code=7)
-        assert "lacks records it once had" in said
+        assert "the ledger has lost records: it was restored from a backup, or replaced" in said
         assert "reap --accept-restored" in said
     said = owner.run("reap", "--accept-restored", "--yes")
     until(lambda: "is reconciled" in said or "is reconciled" in owner.run("reap", "--yes"))
@@ -122,7 +122,7 @@ def test_a_backup_is_accepted_and_what_it_forgot_is_found_and_charged(owner: Use
     assert ledger.runs == {}
     assert (stray.pod_name, stray.billed) == (run.generations[0].pod_name, run.settled)
     assert ledger.line("account", "").settled == run.settled > ZERO
-    assert f"of that, {run.settled} for orphaned pods" in owner.run("budget", "show")
+    assert f"of this, {run.settled} for orphaned pods" in owner.run("budget", "show")
     assert "nothing to accept" in owner.refused("reap", "--accept-restored", code=2)
 
 
@@ -191,11 +191,11 @@ def test_a_checkpoint_whose_manifest_is_no_good_is_none(
 def test_nothing_starts_from_a_damaged_checkpoint(owner: User) -> None:
     _flip_weights(best_of(owner))
     arguments = (*LAUNCH, "--budget", "1", "--from", str(best_of(owner)))
-    assert "not what its manifest says" in owner.refused(*arguments, code=10)
+    assert "it does not match its manifest" in owner.refused(*arguments, code=10)
     owner.trainer = None
     for command in ("sample", "eval"):
         err = owner.refused(command, str(best_of(owner)), code=10)
-        assert "weights.safetensors does not have the hash its manifest says" in err
+        assert "weights.safetensors does not have the hash in its manifest" in err
     empty = owner.folder / "empty"
     empty.mkdir()
     assert "no checkpoint here" in owner.refused("sample", str(empty), code=10)
@@ -215,7 +215,9 @@ def test_fetch_best_spares_what_is_there(owner: User) -> None:
     assert "holds something else" in owner.refused("fetch-best", "--into", "taken", code=8)
     assert (taken / "thesis.txt").read_text() == "my only copy"
     (owner.folder / "file").write_text("mine")
-    assert "something else stands" in owner.refused("fetch-best", "--into", "file", code=8)
+    assert "there is another file in the place of the checkpoint" in owner.refused(
+        "fetch-best", "--into", "file", code=8
+    )
     err = owner.refused("fetch-best", "--into", "file/best", code=1)
     assert "not a directory" in err
     assert (owner.folder / "file").read_text() == "mine"

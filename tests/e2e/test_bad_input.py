@@ -22,11 +22,11 @@ from tests.e2e.user import LAUNCH, ROOT, SMALL, User
         ("0", 2, "'0' is not above zero"),
         ("nan", 2, "not a finite amount"),
         ("inf", 2, "not a finite amount"),
-        ("1e999999999", 2, "more money than there is"),
+        ("1e999999999", 2, "is too large an amount"),
         ("ten", 2, "'ten' is not an amount of dollars"),
         ("", 2, "'' is not an amount of dollars"),
         ("0.0000001", 2, "finer than a millionth"),
-        ("0.001", 4, "$0.0010 does not buy one useful step on local"),
+        ("0.001", 4, "$0.0010 does not pay for one useful step on local"),
     ],
 )
 def test_budgets_that_are_none(user: User, amount: str, code: int, says: str) -> None:
@@ -36,10 +36,10 @@ def test_budgets_that_are_none(user: User, amount: str, code: int, says: str) ->
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x = " + "[" * 20_000, "nests deeper than any real one"),
-        ("x = " + "9" * 5000, "is no TOML"),
-        ("x = [", "is no TOML"),
-        ("\x00", "is no TOML"),
+        ("x = " + "[" * 20_000, "the recipe is nested too deeply"),
+        ("x = " + "9" * 5000, "it is not TOML"),
+        ("x = [", "it is not TOML"),
+        ("\x00", "it is not TOML"),
     ],
     ids=["brackets", "digits", "open", "nul"],
 )
@@ -54,18 +54,18 @@ def test_recipes_that_are_none(user: User, text: str, says: str) -> None:
         (("launch", "9xFOO"), 2, "unknown hardware '9xFOO'", ""),
         (("launch", "8xH10"), 2, "unknown hardware '8xH10'", "did you mean 8xH100?"),
         (("launch", "locl"), 2, "unknown hardware 'locl'", "did you mean local?"),
-        (("launch", "A100"), 2, "does not say how many GPUs", "8xA100"),
+        (("launch", "A100"), 2, "gives no number of GPUs", "8xA100"),
         (("launch", "8xA100", "--budget", "500", "-y"), 15, "no RunPod key", "RUNPOD_API_KEY"),
         (("launch", "8xA100", "--rate", "3"), 2, "--rate is the price of this machine", ""),
         (("launch", "local", "--recipe", "trm-tny"), 3, "no recipe", "did you mean trm-tiny?"),
         (("launch", "local", "--recipe", "./no.toml"), 3, "no recipe file no.toml", ""),
         (("launch", "local", "--recipe", "/dev/zero"), 2, "larger than any real one", ""),
         (("plan", "--recipe", "/dev/zero"), 2, "larger than any real one", ""),
-        (("plan", "--budget", "1e400"), 2, "more money than there is", ""),
-        (("launch", "local", "--rate", "1e400"), 2, "more money than there is", ""),
+        (("plan", "--budget", "1e400"), 2, "is too large an amount", ""),
+        (("launch", "local", "--rate", "1e400"), 2, "is too large an amount", ""),
         (("launch",), 2, "missing argument 'HARDWARE'", "trmcloud launch --help"),
         (("launch", "p-abcd"), 3, "no plan p-abcd", "trmcloud plan"),
-        ((*LAUNCH, "--phase", "sideways"), 2, "--phase is one of", "trmcloud launch --help"),
+        ((*LAUNCH, "--phase", "sideways"), 2, "--phase must be one of", "trmcloud launch --help"),
         ((*LAUNCH, "--phase", "train"), 2, "has no phase 'train'", "phases: fast, extreme"),
         ((*LAUNCH, "--steps", "5", "--hours", "1"), 2, "exclude one another", ""),
         ((*LAUNCH, "--steps", "0"), 2, "--steps must be above zero", ""),
@@ -73,18 +73,28 @@ def test_recipes_that_are_none(user: User, text: str, says: str) -> None:
         ((*LAUNCH, "--hours", "nan"), 2, "--hours must be above zero", ""),
         ((*LAUNCH, "--tokens=-3"), 2, "--tokens must be above zero", ""),
         ((*LAUNCH, "--budget", "1", "--rate", "0"), 2, "--rate: '0' is not above zero", ""),
-        ((*LAUNCH, "--processes", "100000"), 2, "100000 processes are more than", "--processes"),
+        ((*LAUNCH, "--processes", "100000"), 2, "cannot run 100000 processes", "--processes"),
         ((*LAUNCH, "--processes=-1"), 2, "--processes must be above zero", ""),
         ((*LAUNCH, "--budget", "1", "--from", "nothing"), 3, "no such run", "trmcloud status"),
         (("launch", "local", *SMALL, "--budget", "1"), 2, "this is not a terminal", "pass -y"),
         (("plan", "--recipe", "hdp", "--phase", "extreme"), 2, "no phase 'extreme'", "train"),
-        (("plan", "--objective", "worst"), 2, "--objective is one of", "value"),
+        (("plan", "--objective", "worst"), 2, "--objective must be one of", "value"),
         (("plan", "--budget", "ten"), 2, "'ten' is not an amount", ""),
         (("budget", "set", "month", "ten"), 2, "'ten' is not an amount", ""),
-        (("budget", "set", "week", "5"), 2, "no budget level 'week'", "month"),
-        (("budget", "set", "month", "5", "--for", "2026-13"), 2, "is no month", ""),
-        (("prune", "r-aaaaaa", "--keep-best", "0"), 2, "--keep-best is at least 1", ""),
-        (("sample", "--max-tokens", "0"), 2, "--max-tokens 1–4096", ""),
+        (("budget", "set", "week", "5"), 2, "there is no budget level 'week'", "month"),
+        (("budget", "set", "month", "5", "--for", "2026-13"), 2, "is not a month", ""),
+        (
+            ("prune", "r-aaaaaa", "--keep-best", "0"),
+            2,
+            "--keep-best must be at least 1: the best checkpoint is never deleted",
+            "",
+        ),
+        (
+            ("sample", "--max-tokens", "0"),
+            2,
+            "--max-tokens must be 1–4096, --temperature 0–10, --top-k at least 1",
+            "",
+        ),
         (("status", "--nope"), 2, "no such option: --nope", "trmcloud status --help"),
         (("stop", "a", "b"), 2, "unexpected extra argument", "trmcloud stop --help"),
         (("statsu",), 2, "did you mean 'status'?", "trmcloud --help"),
@@ -101,8 +111,8 @@ def test_words_that_mean_nothing(
 @pytest.mark.parametrize(
     ("setting", "code", "says", "next_step"),
     [
-        ("dpeth=3", 2, "no setting named 'dpeth'", "did you mean 'depth'?"),
-        ("recipe=x", 2, "no setting named 'recipe'", ""),
+        ("dpeth=3", 2, "there is no setting 'dpeth'", "did you mean 'depth'?"),
+        ("recipe=x", 2, "there is no setting 'recipe'", ""),
         ("depth", 2, "--set takes KEY=VALUE", "--set depth=8"),
         ("depth=three", 2, "depth takes a whole number", ""),
         ("depth=1.5", 2, "depth takes a whole number", ""),
@@ -115,7 +125,7 @@ def test_words_that_mean_nothing(
         ("head_dim=1", 2, "head_dim 1 is odd", ""),
         ("hidden=64", 2, "trm has no setting 'hidden'", ""),
         ("schedule=linear", 2, "schedule is one of", ""),
-        ("cooldown_fraction=2", 2, "lies between 0 and 1", ""),
+        ("cooldown_fraction=2", 2, "must be at least 0 and below 1, not", ""),
         ("batch=100000", 5, "does not fit on local", "trmcloud plan"),
         ("depth=100000000000", 5, "does not fit on local", "trmcloud plan"),
     ],
@@ -133,11 +143,15 @@ def test_settings_that_cannot_be(
 def test_what_a_trainer_would_refuse_is_not_launched(user: User) -> None:
     # Before anything is rented or prepared.
     for recipe, setting, told in (
-        ("bd3lm", "block=20", "blocks of 20 do not divide a sequence of 512"),
-        ("hdp", "plan_tokens=96", "128, 96 and 256 tokens do not make up a sequence of 512"),
-        ("hdp", "rows=padded", "hdp learns a plan and an execution: rows=padded has none"),
+        ("bd3lm", "block=20", "a sequence of 512 is not a multiple of blocks of 20"),
+        ("hdp", "plan_tokens=96", "128, 96 and 256 tokens do not add up to a sequence of 512"),
+        ("hdp", "rows=padded", "hdp learns plans and executions, which rows=padded does not have"),
         ("hdp", "block=16", "hdp has no setting 'block'"),
-        ("bd3lm", "rows=segments", "rows=segments is not for it"),
+        (
+            "bd3lm",
+            "rows=segments",
+            "does not use question, plan and execution: rows=segments does not work with it",
+        ),
     ):
         for hardware in ("local", "8xH200"):
             err = user.refused(
@@ -148,7 +162,9 @@ def test_what_a_trainer_would_refuse_is_not_launched(user: User) -> None:
     # A family that is trained, in a way that it is not: before a key or a budget is asked for.
     shared_out = ("--recipe", "trm-tiny", "--set", "sharding=fsdp", "-y")
     err = user.refused("launch", "8xH100", *shared_out, code=12)
-    assert err.startswith("error: trm-tiny can be planned, not launched: sharding=fsdp is not for")
+    assert err.startswith(
+        "error: trm-tiny can be planned, not launched: sharding=fsdp does not work with"
+    )
     assert user.ledger().runs == {}
 
 
@@ -158,7 +174,7 @@ def test_commands_before_any_run(user: User) -> None:
     assert user.run("report") == "no runs yet\n"
     assert user.json("report", "--json")["runs"] == []
     assert len(user.run("report", "--csv").splitlines()) == 1
-    assert "no cap was ever set" in user.run("budget", "history")
+    assert "no cap is set · trmcloud budget set month 500" in user.run("budget", "history")
     for command in ("logs", "gate", "fetch-best", "sample", "eval", "stop", "resume", "prune"):
         assert "there are no runs yet" in user.refused(command, code=3)
         assert "no run 'r-nope'" in user.refused(command, "r-nope", code=3)
@@ -171,7 +187,7 @@ def test_saved_plans(user: User) -> None:
                      "--dry-run", "--json")  # fmt: skip
     path = user.home / "plans" / f"{made['id']}.json"
     err = user.refused("launch", made["id"], "--budget", "2", "-y", code=2)
-    assert f"--budget would change plan {made['id']}" in err
+    assert f"--budget cannot change plan {made['id']}" in err
     expired = json.loads(path.read_text()) | {"expires_at": time.time() - 7200}
     path.write_text(json.dumps(expired))
     assert "expired 2.0 h ago" in user.refused("launch", made["id"], "-y", code=2)
@@ -202,7 +218,7 @@ def _tiny(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (_no_file, "no such file or folder"),
+        (_no_file, "there is no such file or folder"),
         (_tiny, "smaller than one batch: 3 tokens to train on, 260 needed"),
     ],
 )
@@ -272,7 +288,7 @@ def test_too_little_disk(user: User) -> None:
     try:
         user.environment["TRMCLOUD_HOME"] = str(disk)
         err = user.fails(*LAUNCH, "--budget", "1", code=5)
-        assert "checkpoints need 0.07 GB and the disk has 0.02 GB free" in err
+        assert "checkpoints need 0.07 GB, but the disk has 0.02 GB free" in err
         assert not (disk / "runs").exists()
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

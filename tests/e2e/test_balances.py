@@ -90,10 +90,10 @@ def test_a_negative_balance_says_what_to_pay_in(renter: RentedUser) -> None:
 
 def test_other_words_are_refused(renter: RentedUser) -> None:
     err = renter.refused(*LAUNCH, *BIG, *renter.data, "--balance", "land", code=2)
-    assert "--balance is one of stop, warn, ignore, not 'land'" in err
+    assert "--balance must be one of stop, warn, ignore, not 'land'" in err
     both = ("--fit-balance", "--balance", "ignore")
     err = renter.refused(*LAUNCH, *BIG, *renter.data, *both, code=2)
-    assert "--fit-balance reads the balance, and --balance ignore does not" in err
+    assert "--fit-balance needs the balance, and --balance ignore does not read it" in err
 
 
 def found(user: RentedUser, plan: str) -> dict[str, bool | None]:
@@ -132,7 +132,7 @@ def test_the_guard_lands_a_run_whose_balance_ends(renter_in: RentedUser) -> None
     run_id = user.only_run().run_id
     user.standin.control.set_balance(1.0)
     err = user.refused("resume", run_id, "-d", code=14)
-    assert "--fit-balance reserves what is free" in err
+    assert "--fit-balance reserves only the free balance" in err
     user.run("resume", run_id, "-d", "--fit-balance", "--balance", "warn")
     again = user.only_run()
     assert again.reserved <= Usd("0.98")

@@ -145,7 +145,7 @@ def test_a_rented_pod_that_is_lost_and_one_left_alone_live_on_in_the_bucket(
     ("environment", "named", "code", "words"),
     [
         ({}, "s3://trmc-nowhere/x", 3, "no such bucket"),
-        ({}, "trmc-e2e/x", 2, "does not name a bucket"),
+        ({}, "trmc-e2e/x", 2, "is not a bucket"),
         ({"AWS_ENDPOINT_URL_S3": "https://s3api-eu-ro-1.runpod.io"}, "s3://vol/x", 2, "presigned"),
     ],
 )

@@ -108,7 +108,7 @@ def test_data_that_cannot_come_ends_the_run_with_its_cost(reader: User, host: Da
     run = reader.only_run()
     assert run.outcome is Outcome.FAILED
     (why,) = [line for line in out.splitlines() if line.startswith("  why: ")]
-    assert "shard_00003.parquet is not there: the host answered 404" in why
+    assert "shard_00003.parquet was not found: the host answered 404" in why
     assert f"spent {run.settled} of" in out
     assert ZERO < run.settled < Usd("0.5")
     assert run.phases["fast"].outcome == "bad_data"

@@ -184,7 +184,7 @@ def test_what_was_lost_is_restored_from_the_backup_that_knows_the_pod(
         whole = renter.ledger_path.read_bytes()
         renter.ledger_path.write_bytes(whole[:5000])
     err = ended_without_ledger(renter, words, run, asks=False)
-    assert "was put in its place" in " ".join(err.split())
+    assert "the ledger could not be used" in " ".join(err.split())
     settled(renter, away)
 
 

@@ -171,7 +171,7 @@ def test_reap_ends_a_job_that_no_run_owns_and_no_other(on_paper: StandIn, tmp_pa
         ({"credits_usd": 0.0}, 27, "credits do not cover this"),
         ({"recorded_timeout": 1800}, 75, "a time-out of 1800 s"),
         ({"recorded_timeout": None}, 75, "a time-out of none"),
-        ({"no_capacity": True}, 75, "none free"),
+        ({"no_capacity": True}, 75, "Hugging Face has no free machine"),
     ],
 )
 def test_a_launch_that_gets_no_job_says_why_and_leaves_none(

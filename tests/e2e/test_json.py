@@ -52,7 +52,9 @@ def test_a_script_launches_once_by_its_key_and_finds_it_by_name_and_tag(user: Us
     assert (again["run"], again["existing"]) == (run.run_id, True)
     assert "launched with this key before: running" in user.run(*keyed)
     other = failed(user, *keyed, "--set", "depth=2", code=2)
-    assert other["message"].endswith(f"is {run.run_id}'s, which was launched with other arguments")
+    assert other["message"].endswith(
+        f"belongs to {run.run_id}, which was launched with other arguments"
+    )
     assert failed(user, *words, code=8)["code"] == "conflict", "a live run's name"
     assert len(user.live_pods()) == 1
     assert user.only_run().run_id == run.run_id
@@ -166,9 +168,18 @@ def test_two_commands_with_one_key_rent_once(user: User) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--name", "r-123456"), "--name takes letters"),
-        (("--name", "a b"), "--name takes letters"),
-        (("--name", ""), "--name takes letters"),
+        (
+            ("--name", "r-123456"),
+            "--name takes at most 63 letters, digits and . _ -, and must not look like an id: not",
+        ),
+        (
+            ("--name", "a b"),
+            "--name takes at most 63 letters, digits and . _ -, and must not look like an id: not",
+        ),
+        (
+            ("--name", ""),
+            "--name takes at most 63 letters, digits and . _ -, and must not look like an id: not",
+        ),
         (("--tag", "alone"), "--tag takes KEY=VALUE"),
         (("--tag", "a=1", "--tag", "a=2"), "--tag a stands twice"),
         (("--idempotency-key", ""), "--idempotency-key takes"),

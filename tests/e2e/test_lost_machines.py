@@ -116,7 +116,7 @@ def test_a_run_moves_to_the_cheaper_provider_while_its_machine_works(
             "--provider", "runpod", "--provider", "vast", "--move-if", "20%",
             "--bucket", f"s3://{BUCKET}/{prefix}", *renter.data,
         )  # fmt: skip
-        assert "moves: where 20% of what the rest costs is saved" in shown
+        assert "moves: if this saves 20% of the remaining cost" in shown
         (plan_id,) = re.findall(r"launch (p-\w+)", shown)
         with renter.vast.world.lock:
             rented_out = list(renter.vast.world.hosts)

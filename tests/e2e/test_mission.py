@@ -50,7 +50,7 @@ def _mission(user: User) -> None:
     assert "data: " in out
 
     best = user.run("fetch-best")
-    folder = next(line.split()[-1] for line in best.splitlines() if "lies in" in line)
+    folder = next(line.split()[-1] for line in best.splitlines() if "  folder  " in line)
     manifest = read_manifest(Path(folder))
     runs = user.ledger().runs
     assert {run.outcome for run in runs.values() if run.spec.recipe == "trm"} <= {

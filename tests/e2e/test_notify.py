@@ -80,7 +80,10 @@ def test_a_pod_that_was_given_the_webhook_tells_while_nobody_is_awake(
 ) -> None:
     user.environment["RUNPOD_API_KEY"] = CANARY
     out = user.run("notify", "add", "webhook", receiver.url, "--on-pod", "--only", "ended")
-    assert "given to the pods" in out
+    assert (
+        "pods of runs launched from now on get the webhook and its secret, but not your "
+        "account's key" in out
+    )
     receiver.answers = [(429, {"Retry-After": "1"}), LOSES]
     user.run(*LAUNCH, "--steps", "300", "--budget", "1", "-d")
     (pod,) = user.pods()

@@ -10,7 +10,7 @@ from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import SMALL, until
 from trmcloud.core.control.run_state import State
 
-NOT_SEEN = "runpod was not looked at: there is no RunPod key"
+NOT_SEEN = "runpod was not checked: there is no RunPod key"
 LOCALLY = ("launch", "local", *SMALL, "--phase", "fast", "--steps", "20", "--budget", "0.05", "-y")
 
 

@@ -189,7 +189,7 @@ def test_a_changed_training_is_refused_by_name_then_accepted_and_trained_on(
     assert "trained with other settings: seed 1337 → 7, sequences a step " in refusal
     assert " --set seed=7 --set batch=2 --accept-change" in refusal
     refusal = trainee.refused(*changed[:4], "--accept-change", code=2)
-    assert "with the very settings it was trained with" in refusal
+    assert "has the same settings already" in refusal
     refusal = trainee.refused("resume", "--set", "steps=30", "--set", "width=128", code=2)
     assert "width is 64 in this run" in refusal
     assert trainee.only_run() == run, "nothing was reserved, rented or written down"
@@ -226,4 +226,4 @@ def test_resume_passes_over_a_damaged_checkpoint(trainee: User) -> None:
     assert trainee.only_run().outcome is Outcome.FINISHED
     assert trainee.only_run().phases["fast"].step == STEPS
     assert (latest.parent / f"damaged-{latest.name}").is_dir()
-    assert "is damaged and set aside" in trainee.run("logs")
+    assert "is damaged and was moved aside" in trainee.run("logs")

@@ -26,7 +26,7 @@ def test_a_pod_of_a_lost_ledger_is_left_until_its_hard_stop_and_then_ended(user:
     for name in ("ledger.db", "ledger.head"):
         (user.home / name).unlink()
     shutil.rmtree(user.home / "backups")
-    assert "nothing is running" in user.run("reap", "--yes")
+    assert "no pod without a run was found" in user.run("reap", "--yes")
     (pod,) = user.live_pods()
     deadline = int(pod.name.rpartition("-")[2])
     assert processes.of_pod(pod.name)
@@ -81,7 +81,7 @@ def test_the_guard_shows_what_it_writes_and_takes_it_out_again(user: User) -> No
 
     command = table.read_text().splitlines()[1].split("* * * * ", 1)[1].split(" >/dev/null")[0]
     subprocess.run(["sh", "-c", command], env=user.env(), check=True)
-    assert "never ran" not in user.run("guard", "status")
+    assert "reaper     has not run yet" not in user.run("guard", "status")
     assert user.json("guard", "status", "--json")["every_s"] == 300.0
     assert user.json("guard", "remove", "--json")["installed"] is None
     assert table.read_text() == "0 1 * * * echo mine\n"
@@ -120,7 +120,7 @@ def test_a_timer_that_would_start_without_the_key_is_not_installed(renter: Rente
     bare = {"HOME": str(renter.folder), "PATH": "/usr/bin:/bin"}
     command = table.read_text().split("* * * * ", 1)[1].split(" >/dev/null")[0]
     subprocess.run(["sh", "-c", command], env=bare, check=True)
-    assert "never ran" not in renter.run("guard", "status")
+    assert "reaper     has not run yet" not in renter.run("guard", "status")
 
 
 def test_a_timer_whose_key_is_refused_is_not_installed(renter: RentedUser) -> None:

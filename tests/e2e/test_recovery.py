@@ -106,7 +106,7 @@ def told(user: User, out: str, *words: str) -> dict[str, Any]:
             assert each in screen, screen
     found = user.json("status", run.run_id, "--json")["runs"][0]["recoveries"][-1]
     logs = user.start("logs", run.run_id)
-    assert "mended: fast step" in logs.communicate(timeout=60)[1]
+    assert "recovered: fast step" in logs.communicate(timeout=60)[1]
     assert float(found["lost_usd"]) == pytest.approx(found["lost_s"] * 3.60 / 3600, abs=2e-6)
     return dict(found)
 
@@ -126,7 +126,7 @@ def test_memory_that_runs_out_is_made_do_with(stricken: Callable[[str], User]) -
 def test_a_loss_that_is_lost_goes_back_at_half_the_rate(stricken: Callable[[str], User]) -> None:
     user = stricken("nan")
     out = launch(user, 40, *ONE)
-    found = told(user, out, "loss or gradients were not finite", "0.5 of its learning rates")
+    found = told(user, out, "loss or gradients were not finite", "learning rates × 0.5")
     assert (found["code"], found["rung"], found["changed"]) == ("non_finite", "rate", {"rate": 0.5})
     assert found["lost_steps"] == 8, "from the checkpoint at 20 to the last of five"
     assert [line["from_step"] for line in user.metrics("start")] == [0, 20]
@@ -137,7 +137,7 @@ def test_a_trainer_that_stands_still_is_started_again(stricken: Callable[[str], 
     user = stricken("stall")
     user.program = IMPATIENT
     out = launch(user, 60, *ONE)
-    found = told(user, out, "the trainer stood still, twice (no step for ")
+    found = told(user, out, "the trainer made no progress, twice (no step for ")
     assert (found["code"], found["rung"]) == ("lost", "again")
     assert found["lost_s"] >= HANG_AFTER_S
     assert [line["attempt"] for line in user.metrics("start")] == [1, 2, 3]
@@ -188,9 +188,9 @@ def test_memory_to_spare_is_climbed_into(stricken: Callable[[str], User], tmp_pa
     assert user.metrics("start")[1]["from_step"] == row.step > 0
     run = user.only_run()
     screen = user.run("status", run.run_id)
-    assert f"fast step {row.step:,}: memory was to spare" in screen
-    assert "started again with batch 6 × accumulation 4 (aggressive) · 0 steps · " in screen
+    assert f"fast step {row.step:,}: memory was free" in screen
+    assert "restarted with batch 6 × accumulation 4 (aggressive) · 0 steps · " in screen
     user.run("stop", "-y", run.run_id)
     out = driver.communicate(timeout=600)[0]
     assert user.only_run().outcome is Outcome.STOPPED, out
-    assert "memory was to spare" in out
+    assert "memory was free" in out

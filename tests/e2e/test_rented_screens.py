@@ -142,7 +142,12 @@ def test_a_pipe_gets_plain_lines_and_the_link_s_trouble_once(lodger: User, runpo
         stop = lodger.stop()
     finally:
         launch.process.kill()
-    for text in ("asked to land", "pulled fast step", "stopped on request", "bill is not final"):
+    for text in (
+        "asked to stop and save",
+        "pulled fast step",
+        "stopped on request",
+        "bill is not final",
+    ):
         assert text in stop
     run = lodger.only_run()
     assert run.result == Outcome.STOPPED.value
@@ -196,7 +201,7 @@ def test_a_run_left_alone_is_read_fetched_and_pruned_from_its_pod(
     finally:
         logs.process.kill()
     assert "\x1b" not in logs.said
-    assert logs.said.count("this is all of its log that came here") == 1
+    assert logs.said.count("its pod is gone; this is the part of its log that was fetched") == 1
     assert "a second line" in lodger.run("logs")
     err = lodger.fails("fetch-best", "--step", "7", code=3)
     assert "no checkpoint at step 7 here: its pod is gone" in err
@@ -232,7 +237,7 @@ def test_the_board_of_a_rented_run_is_seen_on_loopback(lodger: User, runpod: Sta
         board.process.kill()
     here = Watched(lodger, "tensorboard", run.run_id, "--port", str(port))
     try:
-        here.says(f"{url}  (Ctrl-C ends it)")
+        here.says(f"{url}  (stop with Ctrl-C)")
         here.process.send_signal(signal.SIGINT)
         assert here.ends() == 130
     finally:

@@ -74,7 +74,7 @@ def test_a_strangers_script_ends_in_time_and_its_best_comes_home(user: User) -> 
     assert hashlib.sha256(own.read_bytes()).hexdigest() in fetched
     assert f" {100 / best:.4g}\n" in fetched, "the metric is that of its own step"
     again = user.run("fetch-best", "--into", "best")
-    assert "already there, verified" in again
+    assert "already here, verified" in again
     report = user.json("report", "--json")["runs"]
     assert report[0]["best"]["checkpoint"] == f"train/step-{best:08d}"
     assert f"val_loss {100 / best:.4g}" in user.run("report")
@@ -343,25 +343,25 @@ def test_one_that_crashed_goes_on_from_its_checkpoint(user: User) -> None:
 @pytest.mark.parametrize(
     ("options", "words", "said"),
     [
-        (("--metric", "loss=([0-9"), ("python3", "train.py"), "--metric is no pattern"),
+        (("--metric", "loss=([0-9"), ("python3", "train.py"), "--metric is not a valid pattern"),
         (("--metric", "(a)=(b)"), ("python3", "train.py"), "2 groups"),
         (("--checkpoints", "../out"), ("python3", "train.py"), "inside the working tree"),
         (("--stop-signal", "KILL"), ("python3", "train.py"), "--stop-signal is one of"),
         (("--env", "A=b"), ("python3", "train.py"), "and not its value"),
         (("--env", "NOT_THERE"), ("python3", "train.py"), "no such variable"),
-        (("--resume", " "), ("python3", "train.py"), "--resume names no command"),
+        (("--resume", " "), ("python3", "train.py"), "--resume does not contain a command"),
         (("--best", "most"), ("python3", "train.py"), "min or max"),
         (("--grace", "-1"), ("python3", "train.py"), "--grace takes seconds"),
         (("--image", "no image"), ("python3", "train.py"), "--image is the name of"),
-        (("--image", "a/b:1"), ("python3", "train.py"), "--image is for runpod"),
-        (("--probe", "-1"), ("python3", "train.py"), "--probe is from 1"),
+        (("--image", "a/b:1"), ("python3", "train.py"), "--image works only at runpod"),
+        (("--probe", "-1"), ("python3", "train.py"), "--probe must be from 1"),
         (("--data", "nowhere"), ("python3", "train.py"), "--data takes a folder"),
         (
             ("--checkpoint-gb", "100", "--bucket", "s3://bucket/runs"),
             ("python3", "train.py"),
             "--checkpoint-gb 100 with --bucket: a pod uploads files of up to 69 GB",
         ),
-        ((), ("no-such-program",), "there is no such command here"),
+        ((), ("no-such-program",), "command not found on this machine"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_started(
@@ -388,7 +388,9 @@ def test_a_dry_run_shows_what_would_be_sent(user: User) -> None:
     dry = ("run", "local", *RATE[:-1], "--budget", "0.10", "--dry-run")
     out = user.run(*dry, "-v", "--", "python3", "train.py")
     assert "train.py" in out
-    assert "not known: how long the command takes" in out
+    assert (
+        "not known: the length, memory and quality of the command; --hours ends it earlier" in out
+    )
     plan = user.json(*dry, "--json", "--", "python3", "train.py")
     assert plan["command"] == ["python3", "train.py"]
     refused = user.fails("launch", plan["id"], "-y", code=2)
@@ -426,7 +428,7 @@ def test_a_probe_measures_its_steps_and_ends(user: User) -> None:
     assert fast_s <= step_s <= slow_s
     assert 0.049 <= step_s < 0.5, "it sleeps for 0.05 s in each"
     assert "memory " in out
-    assert "a processor's pace says nothing of a GPU's" in out
+    assert "elsewhere       not known: the pace on a CPU does not predict that on a GPU" in out
 
 
 def test_one_that_falls_silent_is_taken_for_hung(user: User) -> None:

@@ -83,7 +83,7 @@ def test_a_root_that_is_not_around_the_folder_is_refused(user: User) -> None:
     write(user.cwd, {"train.py": "print(1)", "other/file.txt": ""})
     words = ("run", "local", *RATE, "--budget", "1", "--root", "other", "--", "python3", "train.py")
     said = user.fails(*words, code=UsageError.exit_code)
-    assert "--root takes a folder around this one" in said
+    assert "--root takes a folder that contains this one, not" in said
 
 
 def wheel(folder: Path, name: str, version: str, files: dict[str, str], needs: str = "") -> None:
@@ -177,7 +177,7 @@ def test_a_list_that_cannot_be_installed_is_refused_before_renting(user: User, i
     )
     words = ("run", "local", *RATE, "--budget", "1", "--pip", "requirements.txt", "--", "true")
     said = user.fails(*words, code=DataError.exit_code)
-    assert "its packages exclude one another" in said
+    assert "its packages conflict" in said
     assert "requirements.txt:2" in said
     assert not user.ledger().runs
 
@@ -206,10 +206,12 @@ def test_a_run_without_a_price_says_what_its_limit_is(user: User) -> None:
     write(user.cwd, {"train.py": "print(1)"})
     words = ("-y", "--dry-run", "--budget", "1", "--", "python3", "train.py")
     out = user.run("run", "local", *words)
-    assert "without --rate nothing is counted and --budget ends nothing: told to stop 24 h" in out
+    assert (
+        "without --rate no cost is counted, and --budget has no effect: asked to stop 24 h" in out
+    )
     assert "stopped after 23 h 5" in out
     said = user.fails("run", "local", "--rate", "1", *words[:2], *words[4:], code=2)
-    assert "nothing says when it is to stop" in said
+    assert "the run needs a limit, because the machine costs money every hour" in said
 
 
 SAVES = """
@@ -263,6 +265,6 @@ def test_a_failed_command_shows_its_last_lines_and_what_was_not_sent(user: User)
         assert "  | line 29\n" in told
         assert "line 19\n" not in told
         assert "No such file or directory: 'data/train.bin'\n" in told
-        assert "  missing: data/train.bin is here and was not sent\n" in told
-        assert "  try: --data data sends this folder apart from the code\n" in told
+        assert "  missing: data/train.bin exists here but was not sent\n" in told
+        assert "  try: --data data sends this folder separately from the code\n" in told
     assert "\n".join(out.splitlines()[-3:]).startswith("  missing: ")

@@ -54,7 +54,7 @@ def test_a_strangers_script_trains_on_a_rented_pod(rented: tuple[User, StandIn])
     image = ("--image", "somebody/trainer:7")
     command = ("--env", "TOKEN", "--data", "data/tiny", *image, "-y", "--", "python3", "train.py")
     dry = user.run("run", "1xA100", *OPTIONS, "--dry-run", *command)
-    assert "hours a dollar" in dry
+    assert "hours per dollar; asked to stop when" in dry
     assert "1 file, " in dry, "neither .env nor what --data sends"
     launch = user.start("run", "1xA100", *OPTIONS, *command)
     until(lambda: bool(standin.control.live()))
@@ -63,7 +63,7 @@ def test_a_strangers_script_trains_on_a_rented_pod(rented: tuple[User, StandIn])
     assert launch.returncode == 0, out + err
     run = user.only_run()
     assert run.phases["train"].outcome == "finished", out
-    assert f"{run.run_id} finished: the command ended by itself" in out
+    assert f"{run.run_id} finished: the command ended normally" in out
     log = user.run("logs")
     assert "TOKEN open-sesame None" in log, "and no key of the account"
     assert "DATA to be or not /workspace/trmcloud/data/" in log

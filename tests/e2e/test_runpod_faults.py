@@ -292,7 +292,7 @@ def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser)
     ):
         shown = rented.run(*words)
         assert "a day beyond every budget since " in shown
-        assert f"what {run.run_id} saved was not fetched" in shown
+        assert f"the checkpoints of {run.run_id} were not fetched" in shown
         assert "trmcloud volumes delete EU-RO-1" in shown
     print(shown)
     assert volume in rented.standin.control.world.volumes

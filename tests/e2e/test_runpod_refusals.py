@@ -26,7 +26,14 @@ def launch_of(user: RentedUser, *more: str) -> tuple[str, ...]:
     [
         ({"RUNPOD_API_KEY": ""}, {}, None, 15, "there is no RunPod key", "RUNPOD_API_KEY"),
         ({"RUNPOD_API_KEY": "rpa_WRONG"}, {}, None, 15, "does not know this key", "API Keys"),
-        ({"RUNPOD_API_KEY": "rpa_ключ"}, {}, None, 15, "characters that no key has", "copy it"),
+        (
+            {"RUNPOD_API_KEY": "rpa_ключ"},
+            {},
+            None,
+            15,
+            "the RunPod key has invalid characters",
+            "copy it",
+        ),
         ({}, {}, 0.0, 14, "balance is $0.00", "add credit"),
         ({}, {"down": True}, None, 11, "RunPod answers 503", "wait a minute"),
     ],
@@ -70,13 +77,13 @@ def not_started(user: RentedUser, *more: str, code: int = Outcome.NOT_STARTED.ex
 
 def test_a_key_that_may_only_read(renter: RentedUser) -> None:
     renter.standin.control.set(read_only=True)
-    assert "why: RunPod refuses this to this key" in not_started(renter)
+    assert "why: the RunPod key does not permit this" in not_started(renter)
 
 
 def test_no_capacity_anywhere_offers_the_next_best_plan(renter: RentedUser) -> None:
     renter.standin.control.set(no_capacity=["*"])
     out = not_started(renter, "--budget", "2", code=Outcome.NO_MACHINE.exit_code)
-    assert "why: RunPod has none free" in out
+    assert "why: RunPod has no free machine" in out
     offered = out.rpartition("  try: trmcloud launch ")[2].split()[0]
     plan = json.loads((renter.home / "plans" / f"{offered}.json").read_text())
     assert plan["recommended"] == "1xRTX3090", "its price is in no table here: RunPod was asked"
@@ -89,5 +96,5 @@ def test_no_capacity_with_a_budget_for_nothing_else(renter: RentedUser) -> None:
     renter.standin.control.set(no_capacity=["*"], html=1)
     out = not_started(renter, code=Outcome.NO_MACHINE.exit_code)
     assert re.search(r"live prices +not read: JSONDecodeError", out), "what it was asked first"
-    assert "dated ones are planned with" in out
-    assert "  try: trmcloud plan, with more budget" in out
+    assert "older prices are used" in out
+    assert "  try: trmcloud plan, with a larger budget" in out

@@ -98,10 +98,12 @@ def test_any_other_address_is_warned_of_and_sigterm_ends_the_trainers_half(train
     serving = Serving(trained, "best", "--host", "0.0.0.0")
     try:
         taken = trained.fails("serve", "best", "--port", str(serving.port), code=2)
-        assert f"cannot listen at 127.0.0.1:{serving.port}: address already in use" in taken
+        assert f"cannot listen on 127.0.0.1:{serving.port}: address already in use" in taken
         serving.process.terminate()
         warning = serving.ended()
-        assert warning.startswith("warning: 0.0.0.0 is reached from elsewhere, in plain text")
+        assert warning.startswith(
+            "warning: 0.0.0.0 can be reached from other machines, without encryption"
+        )
         assert warning.count("\n") == 1
     finally:
         serving.process.kill()
@@ -117,9 +119,9 @@ def test_questions_are_answered_and_what_is_no_question_is_told(trained: User) -
     shown = trained.run(*task)
     assert "0 of 2, 0.0% (95 % interval 0.0% to 65.8%)" in shown
     for wrong, what in (
-        (("eval", "best", "--task", "gsm8k"), "a task needs its questions"),
+        (("eval", "best", "--task", "gsm8k"), "a task needs questions"),
         (("eval", "best", "--task", "mmlu"), "no task 'mmlu'"),
-        (("eval", "best", "--limit", "3"), "--limit is for a task"),
+        (("eval", "best", "--limit", "3"), "--limit needs --task"),
         ((*task[:-1], "nowhere.jsonl"), "no file 'nowhere.jsonl'"),
     ):
         assert what in trained.refused(*wrong, code=2)

@@ -57,7 +57,7 @@ def test_a_requeued_job_goes_on_with_what_is_left_and_lands_at_its_budget(tmp_pa
     assert "ExitCode=20:0" in ended  # landed at its budget
     assert len(re.findall(r"^r-[0-9a-f]+: lands in", written(log), re.MULTILINE)) == 2
     assert re.search(r"fast: .* from step [1-9]", written(log))  # where the first one was saved
-    assert "landed at its budget" in written(log)
+    assert "stopped at its budget or time limit, evaluated and saved" in written(log)
 
 
 def written(log: Path) -> str:

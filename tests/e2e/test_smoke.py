@@ -74,7 +74,7 @@ def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
     good = ("account", "rent", "boots", "ssh", "agent", "hardware", "file", "ends itself")
     assert {name: tried.get(name) for name in good} == dict.fromkeys(good, "✔")
     assert tried["prepaid"] == tried["controller"] == "✔"
-    assert "MB/s and back at" in out
+    assert "MB/s and fetched at" in out
     assert pods.control.live() == []
     first, second = runs(user)
     assert first.generation is not None
@@ -181,7 +181,7 @@ def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
     assert time.time() - heard_at < 30
     assert shown["max_overspend_usd"] == "0"
     said = {each["code"]: each["message"] for each in shown["notes"]}
-    assert "while this controller lives" in said["max_overspend"]
+    assert "while this controller runs" in said["max_overspend"]
 
     note = {"at": time.time(), "host": "a-server:1", "every_s": 300.0, "reached": ["runpod"]}
     (user.home / "guard.json").write_text(json.dumps(note))
@@ -229,7 +229,7 @@ def test_what_cannot_be_rented_is_told_before_anything_is_reserved(
     smoke_run = ("smoke", "--max-usd", "1")
     user.refused(*smoke_run, code=2)  # nobody to ask
     paper.control.set(no_capacity=["*"])
-    assert "no single GPU in stock" in user.fails(*smoke_run, "-y", code=75)
+    assert "has no GPU in stock" in user.fails(*smoke_run, "-y", code=75)
     paper.control.reset()
     paper.control.set_balance(0.0)
     user.fails(*smoke_run, "-y", code=14)

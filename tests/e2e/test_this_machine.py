@@ -91,7 +91,7 @@ def test_an_ssh_that_takes_no_configuration_rents_nothing(renter: RentedUser) ->
     renter.environment["PATH"] = f"{folder}:{renter.env()['PATH']}"
     err = renter.refused(*WISH, *renter.data, code=6)
     assert "Bad configuration option: frobnicate" in err
-    assert "mend ~/.ssh/config, or install OpenSSH 8.5 or newer" in err
+    assert "correct ~/.ssh/config, or install OpenSSH 8.5 or newer" in err
     assert renter.creates() == 0
     assert findings(renter)["ssh"]["passed"] is False
 
@@ -146,8 +146,8 @@ def test_what_keeps_the_line_down_is_told_while_the_pod_boots(
     log = tmp_path / "said"
     log.touch()
     says = {
-        "refused": "it refuses connections: its SSH server is not up, or a firewall says no",
-        "silent": "its address takes no connection: a firewall on the way may drop it",
+        "refused": "it refuses connections: its SSH server is not up, or a firewall blocks it",
+        "silent": "its address does not answer: a firewall may block it",
     }[kind]
     with contextlib.ExitStack() as stack:
         if kind == "silent":
@@ -162,7 +162,7 @@ def test_what_keeps_the_line_down_is_told_while_the_pod_boots(
         told = log.read_text()
         assert f"  the pod does not answer: {says} (trmc-" in told
         assert "; retrying for 14 min" in told
-        assert "    try: let SSH out to that address (firewall, VPN, proxy)" in told
+        assert "    try: allow SSH to that address (firewall, VPN, proxy)" in told
         status = renter.json("status", "--json")["runs"][0]
         assert says in next(n["message"] for n in status["notes"] if n["code"] == "link")
         assert len(renter.live()) == 1, "the controller goes on"
@@ -172,7 +172,7 @@ def test_what_keeps_the_line_down_is_told_while_the_pod_boots(
         until(lambda: "why: " in log.read_text(), what="the end is told")
     said = log.read_text()
     assert said.count("does not answer") == 1, said
-    assert f"{run.run_id} lost: no machine of it was ever heard from: nothing was trained" in said
+    assert f"{run.run_id} lost: no machine of the run ever reported: nothing was trained" in said
     assert f"  why: the pod was ended: no agent within 15 min 00 s: {says} (trmc-" in said
     assert "trmcloud logs" not in said
     assert renter.live() == []

@@ -78,7 +78,7 @@ def _key(s3: S3, index: dict[str, dict[str, object]], name: str) -> str:
 def _refused(folder: Path) -> int:
     """How many files of the bucket the pods' uploaders have refused by their pinned hashes."""
     logs = [path.read_text() for path in folder.rglob("upload.log")]
-    return sum(log.count("is not what the ledger pinned: it is made anew") for log in logs)
+    return sum(log.count("in the bucket differs from the ledger: made again") for log in logs)
 
 
 def _shards(host: DataHost) -> set[str]:

@@ -143,7 +143,7 @@ def test_its_checks_are_kept_by_code_and_command(user: User) -> None:
     plan = ("run", "1xH100", "--budget", "5", "--dry-run", "--", "python3")
     assert "  · tried here " in (said := user.run(*plan, "train.py"))
     assert "not known: resumes, gpu" in said
-    assert "not tried here: trmcloud try -- python3 other.py" in user.run(*plan, "other.py")
+    assert "not tried here yet: trmcloud try -- python3 other.py" in user.run(*plan, "other.py")
     script(user, TRAINS + "\n")
     assert "not tried here: " in user.run(*plan, "train.py"), "the code is another one"
     assert "tried here" not in user.run(
@@ -159,7 +159,7 @@ def test_data_that_git_ignores_is_named_with_what_sends_it(user: User) -> None:
     (data / "train.bin").write_bytes(b"to be" * 100)
     (project(user) / ".gitignore").write_text("*.bin\n")
     out = user.run("try", *SHORT, "--", "python3", "train.py", code=FAILED)
-    assert "data/shakespeare/train.bin is here and was not sent: git ignores it\n" in out, out
+    assert "data/shakespeare/train.bin exists here but was not sent: git ignores it\n" in out, out
     assert "    fix: --data data/shakespeare\n" in out
     assert "    | FileNotFoundError: " in out
     assert "\ntrmcloud run local" not in out
@@ -179,7 +179,7 @@ def test_a_package_above_the_folder_is_named_with_its_root(user: User) -> None:
     (below / "chargpt.py").write_text("import mingpt\n")
     made = User(user.folder, cwd=below)
     out = made.run("try", *SHORT, "--", "python3", "chargpt.py", code=FAILED)
-    assert "module mingpt is here and was not sent" in out
+    assert "module mingpt exists here but was not sent" in out
     assert "    fix: --root ..\n" in out
     (below / "chargpt.py").write_text("import mingpt\n" + TRAINS)
     whole = tried(made, "--root", "..", "--", "python3", "chargpt.py")
@@ -260,9 +260,9 @@ for _ in range(6000):
     [
         (DAEMON, "starts", "and left 1 process running", FAILED),
         ("import time\ntime.sleep(600)", "starts", "and printed nothing", 0),
-        (DEAF, "stops", "it had not left 3 s after SIGTERM, and was killed", FAILED),
+        (DEAF, "stops", "it was still running 3 s after SIGTERM, and was killed", FAILED),
         (FILLS, "starts", "it wrote more than 0.05 GB", FAILED),
-        ("pass", "starts", "it ended by itself with code 0 after", FAILED),
+        ("pass", "starts", "it finished with code 0 after", FAILED),
         ("raise SystemExit(3)", "starts", "it ended with code 3 after", FAILED),
         (BINARY, "metric", "", 0),
     ],
@@ -281,17 +281,17 @@ def test_a_command_that_is_no_python_is_tried_too(user: User) -> None:
     (project(user) / "run").chmod(0o755)
     script(user, "", "empty.py")
     made = tried(user, "--", "sh", "./run")
-    assert made["checks"]["reads"]["message"] == "no Python process was observed"
+    assert made["checks"]["reads"]["message"] == "no Python process was seen"
     assert results(made)["pace"] == "passed"
     assert "--metric loss " in made["run_command"]
 
 
 def test_what_cannot_be_tried_is_refused(user: User) -> None:
     script(user, "pass")
-    assert "nosuch: there is no such command here" in user.fails(
+    assert "nosuch: command not found on this machine" in user.fails(
         "try", "--", "nosuch", "train.py", code=UsageError.exit_code
     )
-    assert "--for is from 1 to 3600 seconds" in user.fails(
+    assert "--for must be from 1 to 3600 seconds" in user.fails(
         "try", "--for", "0", "--", "python3", "train.py", code=UsageError.exit_code
     )
     assert "missing argument" in user.fails("try", code=UsageError.exit_code)
@@ -358,7 +358,7 @@ def test_ctrl_c_ends_all_of_it(user: User) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err == "interrupted: the command and all that it started have ended\n"
+    assert err == "interrupted: the command and all its processes have ended\n"
     assert time.monotonic() - began < 30
     nothing_is_left(user)
     assert list(user.home.glob("trials/*.json")) == []

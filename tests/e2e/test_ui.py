@@ -84,7 +84,9 @@ def test_a_run_is_saved_landed_fetched_raised_and_stopped_by_clicks(
     page.run("document.getElementById('ask-cap').value = ''")
     page.click("#ask-cap")
     page.type("0.000001")
-    page.until("document.getElementById('ask-why').innerText.includes('is spent: name more')")
+    page.until(
+        "document.getElementById('ask-why').innerText.includes('is spent: give a larger budget')"
+    )
     assert page.run("document.getElementById('ask-yes').disabled")
     page.run("document.getElementById('ask-cap').select()")
     page.type("2.50")
@@ -100,7 +102,7 @@ def test_a_run_is_saved_landed_fetched_raised_and_stopped_by_clicks(
     assert "pod is being ended" in done(page, "stop")
     until(lambda: not trained.live_pods(), what="its pod is ended")
     page.until("document.querySelector('h1').innerText.includes('stopped')", WITHIN_S)
-    assert "stopped at once, without landing" in page.text()
+    assert "stopped at once, without saving" in page.text()
     assert page.errors == []
     assert serving.end() == ""
 
@@ -256,7 +258,7 @@ def test_who_lacks_the_token_sees_nothing(
         assert (status, set(told)) == (401, {"error"})
     page = browser.page()
     page.open(serving.of(run.run_id).replace(serving.token, "wrong"))
-    page.until("document.body.innerText.includes('the token is not this server')")
+    page.until("document.body.innerText.includes('wrong token')")
     assert run.run_id not in page.text().replace(f"/run/{run.run_id}", "")
     page.open(serving.of(run.run_id).partition("#")[0])
     page.until("document.body.innerText.includes('lacks its token')")
@@ -418,7 +420,7 @@ def test_a_port_that_is_taken(owner: User) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         err = owner.fails("ui", "--port", str(port), code=2)
-    assert f"cannot listen at 127.0.0.1:{port}" in err
+    assert f"cannot listen on 127.0.0.1:{port}" in err
     assert "--port" in err
 
 

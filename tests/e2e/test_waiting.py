@@ -54,7 +54,7 @@ def test_what_was_sold_out_is_rented_once_it_is_free(rented: RentedUser) -> None
     run = waits(rented)
     told = rented.run("status", run.run_id)
     assert "a free 1xRTX4090" in told
-    assert "then it ends with exit code 75" in told
+    assert "then the launch ends with exit code 75" in told
     (row,) = rented.json("status", run.run_id, "--json")["runs"]
     assert row["waits_for"]["code"] == ReasonKind.AWAITS_CAPACITY.value
     until_at = datetime.fromisoformat(row["waits_until_at"]).timestamp()
@@ -136,7 +136,7 @@ def test_the_guard_goes_on_for_a_command_that_was_killed(rented: RentedUser) -> 
     sold_out(rented, "nothing")
     rented.clock.advance(NEXT_S)
     out = rented.run("reap", "--yes", "--guard-every", "5")
-    assert f"{run.run_id}: it has a machine, and trains" in out
+    assert f"{run.run_id}: it has a machine and trains" in out
     [pod] = rented.truth()
     rented.drive("attach", run.run_id)
     run = rented.close_books()
@@ -156,14 +156,14 @@ def test_stop_ends_one_that_waits_at_once(renter: RentedUser) -> None:
 
 def test_a_price_that_nothing_has_is_said_at_once(renter: RentedUser) -> None:
     out = renter.fails(*launch_of(renter, "--max-price", "0.05"), code=2)
-    assert "nothing is rented for $0.05/h: the cheapest is 1xRTX4090" in out
+    assert "no offer costs $0.05/h or less: the cheapest is 1xRTX4090" in out
     assert runs_of(renter) == []
     launch = renter.start(*launch_of(renter, "--max-price", "0.05", "--wait-for", "30m"))
     run = waits(renter)
     assert renter.creates() == 0, "what costs more is not asked for"
     renter.clock.advance(1800.0)
     out, _ = renter.see_out(launch, code=75)
-    assert "below every offer; the cheapest is 1xRTX4090" in out
+    assert "less than all offers; the cheapest is 1xRTX4090" in out
     assert "$0.05/h is the most" in out
     assert renter.truth() == []
     assert run.generations[0].rate == Usd("0.05")
@@ -173,6 +173,6 @@ def test_no_price_without_a_rented_machine(renter: RentedUser) -> None:
     out = renter.fails(
         "launch", "local", "--rate", "1", "--budget", "1", "--wait-for", "1h", code=2
     )
-    assert "--wait-for and --max-price are about rented hardware" in out
+    assert "--wait-for and --max-price work only with rented hardware" in out
     out = renter.fails(*launch_of(renter, "--wait-for", "9d"), code=2)
-    assert "no time of up to a week" in out
+    assert "is not a duration of up to a week" in out

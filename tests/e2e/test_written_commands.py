@@ -46,7 +46,7 @@ REFUSALS = {
     "launch": ("SkyPilot is not installed",),
     "doctor": ("SkyPilot is not installed",),
     "resume": ("has finished: there is nothing to resume",),
-    "smoke": ("has no single GPU in stock",),
+    "smoke": ("has no GPU in stock",),
     "save": ("is not training: it has ended",),  # each launch here has ended by then
     "verify": ("no such file of signers",),
     "stop": ("has ended already",),
@@ -222,7 +222,7 @@ def test_every_command_of_readme_and_guides_runs(reader: User) -> None:
 def test_a_recipe_that_cannot_be_trained_is_refused_by_name(reader: User) -> None:
     shared_out = ("--recipe", "trm-tiny", "--set", "sharding=fsdp", "--budget", "100", "-y")
     err = reader.fails("launch", "8xH100", *shared_out, code=12)
-    assert "sharding=fsdp is not for trm" in err
+    assert "sharding=fsdp does not work with trm" in err
 
 
 def as_shipped(reader: User) -> User:
@@ -323,10 +323,10 @@ HINT_ENDS = {
     "resume r-": "has finished: there is nothing to resume",
     "resume": "nothing could be rented",  # the newest, which hoped for a GPU
     "budget raise project": "the project cap is not set",
-    "data get gsm8k": "is not there: the host answered 404",  # this world's host has another corpus
+    "data get gsm8k": "was not found: the host answered 404",
     "data check fineweb-edu": "1 of its files cannot be used",  # and not all of that one
     "guard status": "installed  no",
-    "volumes delete": "is no network volume of this ledger",
+    "volumes delete": "this ledger has no network volume",
 }
 
 

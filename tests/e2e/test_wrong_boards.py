@@ -47,7 +47,7 @@ def test_a_slower_board_on_which_the_work_fits_trains(rented: RentedUser) -> Non
     run = ended(rented, Outcome.FINISHED)
     assert run.generation is not None
     assert run.generation.board is not None
-    told = "H100 PCIe in place of H100 SXM: planned again, it takes up to 1.68 times as long"
+    told = "H100 PCIe instead of H100 SXM: the new plan takes up to 1.68 times as long"
     assert sentence(run.generation.board) == told
     assert out.count(told) == 1
     assert told in rented.run("status", run.run_id)

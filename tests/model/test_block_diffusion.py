@@ -394,7 +394,7 @@ def test_the_nucleus_is_the_least_set_that_comes_to_the_share() -> None:
 
 
 def test_blocks_that_do_not_divide_are_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="blocks of 5 do not divide a sequence of 16"):
+    with pytest.raises(UsageError, match="a sequence of 16 is not a multiple of blocks of 5"):
         BlockDiffusion(SHAPE, 5)
 
 
@@ -521,10 +521,10 @@ def test_texts_of_which_none_fits_are_refused(new_diffusion: NewRun) -> None:
 @pytest.mark.parametrize(
     ("changes", "told", "next_step"),
     [
-        ({"block": 5}, "blocks of 5 do not divide a sequence of 32", "--set block=4"),
-        ({"block": 64}, "blocks of 64 do not divide a sequence of 32", "--set block=32"),
+        ({"block": 5}, "a sequence of 32 is not a multiple of blocks of 5", "--set block=4"),
+        ({"block": 64}, "a sequence of 32 is not a multiple of blocks of 64", "--set block=32"),
         ({"block": 0}, "block must be above zero", ""),
-        ({"family": "gpt"}, "gpt would learn the padding", "--set rows=bestfit"),
+        ({"family": "gpt"}, "gpt would also learn the padding", "--set rows=bestfit"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(

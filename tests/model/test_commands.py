@@ -230,12 +230,12 @@ def test_waiting_threads_sleep_unless_the_user_says_so(
 
 
 SHAPES: Sequence[tuple[str, object, str]] = (
-    ("vocab_size", 3_000_000, "another shape than its manifest says"),
-    ("width", 1 << 16, "another shape than its manifest says"),
-    ("depth", 9_999, "fewer than its layers"),
-    ("depth", 10**15, "describe no model"),
-    ("sequence", 10**12, "describe no model"),
-    ("vocab_size", "many", "describe no model"),
+    ("vocab_size", 3_000_000, "the shape of its weights differs from its manifest"),
+    ("width", 1 << 16, "the shape of its weights differs from its manifest"),
+    ("depth", 9_999, "tensors, fewer than layers"),
+    ("depth", 10**15, "its settings are not those of a model"),
+    ("sequence", 10**12, "its settings are not those of a model"),
+    ("vocab_size", "many", "its settings are not those of a model"),
 )
 SAMPLED = """
 import json, os, runpy, sys

@@ -343,7 +343,7 @@ def test_a_gone_preparer_is_not_waited_for(small: PhaseRecipe, tmp_path: Path, h
     now[0] += 31.0
     assert feed.state() == FAILED
     assert feed.problem is not None
-    assert "nobody prepares it any more" in feed.problem.what
+    assert "the data stopped growing: no process prepares it any more" in feed.problem.what
 
 
 def test_other_shards_than_the_checkpoints_are_refused(small: PhaseRecipe, tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_other_shards_than_the_checkpoints_are_refused(small: PhaseRecipe, tmp_p
     folder.add(numbered((300,))[0])
     assert feed.state() == FAILED
     assert feed.problem is not None
-    assert "shard 1 (s1) is not the one that the checkpoint read" in feed.problem.what
+    assert "shard 1 (s1) is not the shard that the checkpoint was trained on" in feed.problem.what
 
 
 def test_a_cut_line_is_not_yet_a_shard(small: PhaseRecipe, tmp_path: Path) -> None:
@@ -491,7 +491,10 @@ def test_a_resume_on_other_shards_is_refused(run_on: Callable[..., Any], tmp_pat
     other = complete(tmp_path / "other", [made[1], made[0], made[2]])
     again = run_on("run", other)
     assert again.train_here(attempt=2) == "bad_data"
-    assert "shard 0 (s0) is not the one that the checkpoint read" in again.heartbeat.message
+    assert (
+        "shard 0 (s0) is not the shard that the checkpoint was trained on"
+        in again.heartbeat.message
+    )
 
 
 @pytest.mark.parametrize("when", ["before the first step", "later"])

@@ -460,11 +460,11 @@ def test_flops_are_those_that_the_planner_counts(settings: Any, family: str) -> 
     ("changes", "words"),
     [
         ({"kv_heads": 3}, "cannot serve 4 heads"),
-        ({"head_dim": 7}, "must divide width"),
+        ({"head_dim": 7}, "must be a multiple of head_dim"),
         ({"width": 28, "head_dim": 7, "kv_heads": 4}, "rotary positions turn pairs"),
         ({"norm": "batch"}, "norm is one of"),
-        ({"windows": "SXL"}, "made of S and L"),
-        ({"dropout": 1.0}, "dropout lies between"),
+        ({"windows": "SXL"}, "windows must consist of S and L, not"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, not"),
         ({"logit_cap": -1.0}, "cannot be negative"),
     ],
 )
@@ -474,7 +474,7 @@ def test_shapes_that_cannot_be_are_refused_by_name(changes: dict[str, Any], word
 
 
 def test_a_family_without_a_trainer_is_refused(settings: Any) -> None:
-    with pytest.raises(UsageError, match="no trainer of family 'nobody'"):
+    with pytest.raises(UsageError, match="there is no trainer for the family 'nobody'"):
         registry.build(changed(settings, family="nobody"), torch.device("cpu"))
 
 

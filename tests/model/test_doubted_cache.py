@@ -108,7 +108,7 @@ def test_a_hostile_first_writer_is_found_out(rig: Rig, lie: Callable[..., Any]) 
     )
     for key in ("validation_bytes", "source_bytes", "byte_unigram_bits", "validation_tokens"):
         assert meta[key] == honest[key], key
-    refused = "shard_00000.parquet in the cache is not what its text says: it is made anew"
+    refused = "shard_00000.parquet in the cache does not match its text: it is made again"
     assert said.count(refused) == 1
     assert not any("shard_00001.parquet in the cache" in line for line in said)
     said.clear()
@@ -168,7 +168,7 @@ def test_any_unit_may_be_the_one_and_validation_is_always_made(rig: Rig) -> None
     rig.grow("unlucky", choose=choose(0), said=said)
     assert not any("in the cache" in line for line in said)
     rig.grow("lucky", choose=choose(2), said=said)
-    assert "some.jsonl in the cache is not what its text says: it is made anew" in said
+    assert "some.jsonl in the cache does not match its text: it is made again" in said
     assert rig.bytes_of("lucky") == rig.bytes_of("honest")
 
 
@@ -212,7 +212,7 @@ def test_a_hostile_tokenizer_is_trained_anew(rig: Rig) -> None:
     said: list[str] = []
     rig.grow("reader", choose=first, said=said)
     assert rig.bytes_of("reader") == rig.bytes_of("honest")
-    assert "the tokenizer in the cache is not one that loses no text: it is trained anew" in said
+    assert "the tokenizer in the cache loses text: it is trained again" in said
 
 
 def test_parts_that_cannot_be_are_no_record(tmp_path: Path) -> None:

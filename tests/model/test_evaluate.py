@@ -232,7 +232,7 @@ def test_every_line_that_is_no_item_is_told() -> None:
         BadLine(6, "no question"),
         BadLine(7, "no question"),
         BadLine(8, "no #### in its answer"),
-        BadLine(9, "no number behind ####"),
+        BadLine(9, "no number after ####"),
     ]
     assert read_items(LINES, limit=1) == (items[:1], [])
 

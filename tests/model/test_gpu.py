@@ -64,7 +64,7 @@ def test_without_a_gpu_it_says_what_it_measures_and_what_it_cannot(
     monkeypatch.setattr(gpu, "_COPY_BYTES", {"cpu": 1 << 16})
     assert gpu.main([]) == 2
     out, err = capsys.readouterr()
-    assert err.startswith(f"error: no GPU is to be seen: torch {torch.__version__}")
+    assert err.startswith(f"error: no GPU was found: torch {torch.__version__}")
     assert "this processor\n  float32 " in out
     assert "not measured, without a GPU: compute capability, free memory, copies from" in out
     assert "\n  torch 2.10 with compile on an A100: NaN\n" in out

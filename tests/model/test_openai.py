@@ -85,7 +85,7 @@ def test_the_model_is_listed_and_found(client: Any, loaded: LoadedModel) -> None
     assert listed.created == int(loaded.manifest.created_at)
     for name in (listed.id, loaded.manifest.run_id):
         assert client.models.retrieve(name) == listed
-    with pytest.raises(openai.NotFoundError, match="this server has 'test'") as refused:
+    with pytest.raises(openai.NotFoundError, match="on this server: it has 'test'") as refused:
         client.models.retrieve("gpt-4o/../..")
     assert refused.value.code == "model_not_found"
 

@@ -368,12 +368,12 @@ def test_a_question_that_its_segment_has_no_room_for_is_refused() -> None:
     model = make()
     assert model.most_given == 4
     assert list(model.generate([END, 1, 2, 3], sampling(max_tokens=1)))
-    with pytest.raises(DataError, match="the prompt has 4 tokens, and a question has room for 3"):
+    with pytest.raises(DataError, match="the prompt has 4 tokens; a question may have at most 3"):
         list(model.generate([END, 1, 2, 3, 4], sampling()))
 
 
 def test_segments_that_do_not_make_up_the_sequence_are_refused() -> None:
-    with pytest.raises(UsageError, match="segments of 4, 6, 9 do not make up a sequence of 18"):
+    with pytest.raises(UsageError, match="segments of 4, 6, 9 do not add up to a sequence of 18"):
         PlanDiffusion(SHAPE, (4, 6, 9))
 
 
@@ -493,7 +493,7 @@ def test_a_row_has_each_part_in_its_segment_with_one_end() -> None:
         [9, g - 1, g - 2, g - 9, 3, 9, p, 4, 5, 6, 9, p],
         [9, g - 9, p, p, 3, 4, 9, 9, p, p, p, p],
     ]
-    with pytest.raises(DataError, match="4 parts are no whole number of texts with 3 parts each"):
+    with pytest.raises(DataError, match="4 parts do not make whole texts of 3 parts each"):
         rows_of(np.array([9, 1, 9, 1, 9, 1, 9], np.uint16), cut)
 
 
@@ -577,13 +577,21 @@ def test_a_line_that_is_no_problem_ends_the_preparation(
     [
         (
             {"plan_tokens": 20},
-            "segments of 16, 20 and 32 tokens do not make up a sequence of 64",
+            "segments of 16, 20 and 32 tokens do not add up to a sequence of 64",
             "--set sequence=68",
         ),
         ({"plan_tokens": 0}, "plan_tokens must be above zero", ""),
         ({"rows": "padded"}, "a plan and an execution: rows=padded has none", "--set rows=segm"),
-        ({"family": "bd3lm"}, "rows=segments is not for it", "--set rows=padded"),
-        ({"family": "gpt"}, "rows=segments is not for it", "--set rows=bestfit"),
+        (
+            {"family": "bd3lm"},
+            "does not use question, plan and execution: rows=segments does not work with it",
+            "--set rows=padded",
+        ),
+        (
+            {"family": "gpt"},
+            "does not use question, plan and execution: rows=segments does not work with it",
+            "--set rows=bestfit",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(
@@ -633,7 +641,7 @@ def test_it_trains_in_emulated_float8(new_hdp: NewRun) -> None:
 def test_texts_of_which_none_fits_are_refused(new_hdp: NewRun) -> None:
     run = new_hdp(question_tokens=2, sequence=50)
     assert run.train_here() == "bad_data"
-    assert "fits segments of 2, 16 and 32 tokens" in run.heartbeat.message
+    assert "fits into segments of 2, 16 and 32 tokens" in run.heartbeat.message
 
 
 def test_it_learns_tells_what_it_left_out_is_scored_and_asked(
@@ -647,7 +655,9 @@ def test_it_learns_tells_what_it_left_out_is_scored_and_asked(
     assert line["plan"] + line["execution"] == pytest.approx(line["loss"])
     [warning] = [line for line in run.metrics("warning") if "texts_left_out" in line]
     assert warning["texts_left_out"] == TOO_LONG
-    assert "longer than its segment of 16, 16 and 32 tokens with its end" in warning["message"]
+    assert (
+        "longer than its segment of 16, 16 and 32 tokens, end token included" in warning["message"]
+    )
     folder = run.out / "checkpoints/step-00000060"
     scored = score.score(folder, in_segments)
     assert scored["val_bpb"] == pytest.approx(last["val_bpb"], rel=1e-5)
@@ -672,7 +682,7 @@ def test_it_learns_tells_what_it_left_out_is_scored_and_asked(
     assert plan
     long = ("--checkpoint", str(folder), "--prompt", "A dog " * 40)
     assert sample.main(long) == 9
-    assert "a question has room for 15" in capsys.readouterr().err
+    assert "a question may have at most 15" in capsys.readouterr().err
 
     items = write(
         tmp_path / "items.jsonl", [*sums(3), {"question": "dog " * 99, "answer": "#### 1"}]

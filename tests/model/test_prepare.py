@@ -411,7 +411,7 @@ def test_gpt2_token_files_are_taken_as_they_are(rig: Rig) -> None:
     assert END_OF_TEXT in (rig.root / "out/tokenizer.json").read_text()
     cut = (rig.root / "up/t_1.bin").read_bytes()[:-2]
     (rig.root / "up/t_1.bin").write_bytes(cut)
-    with pytest.raises(DataError, match="the file says"):
+    with pytest.raises(DataError, match="the file claims"):
         rig.grow("cut", cache="other", tokenizer=str(vocabulary))
     assert not list((rig.root / "other/raw").rglob("t_1.bin"))
 
@@ -484,7 +484,9 @@ def test_names(tmp_path: Path) -> None:
     assert named is not None
     assert named.layout == "parquet"
     assert find_data_set(str(tmp_path)) is None
-    with pytest.raises(DataError, match="no data set of that name") as found:
+    with pytest.raises(
+        DataError, match="there is no data set with this name, and no such file"
+    ) as found:
         find_data_set("climbmx")
     assert found.value.next_step == "did you mean climbmix?"
 
@@ -509,10 +511,10 @@ def test_stopping_is_no_error_of_the_data(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("number", "fault", "words"),
     [
-        (3, {"status": 404}, "shard_00003.parquet is not there: the host answered 404"),
+        (3, {"status": 404}, "shard_00003.parquet was not found: the host answered 404"),
         (0, {"html": True}, "a web page instead of shard_00000.parquet"),
         (4, {"flip": 100}, "has SHA-256"),
-        (2, {"status": 429}, "the host gave nothing"),
+        (2, {"status": 429}, "the host sent nothing for"),
     ],
 )
 def test_a_fault_of_the_host_is_one_line_and_the_same_command_goes_on(
@@ -562,7 +564,7 @@ def test_a_bad_parquet_file_is_named(rig: Rig, how: str) -> None:
         assert "no column 'text'" in found.value.what
         assert "content" in found.value.next_step
     else:
-        assert "no whole parquet file" in found.value.what
+        assert "is not a complete parquet file" in found.value.what
     path.write_bytes(good)
     if how == "no column":
         for file in (rig.root / "cache/raw").rglob("shard_00001*"):
@@ -624,7 +626,7 @@ def test_told_to_stop_it_says_so_and_a_second_one_is_refused(rig: Rig) -> None:
     while not (rig.root / "out/progress.json").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    with pytest.raises(ConflictError, match="another process prepares"):
+    with pytest.raises(ConflictError, match="another process is already preparing this folder"):
         rig.grow("out")
     process.send_signal(signal.SIGTERM)
     while rig.progress().state != "stopped":
@@ -644,7 +646,7 @@ def test_the_command_fails_in_one_line_and_json(rig: Rig) -> None:
     _, err = process.communicate(timeout=120)
     assert process.returncode == 9
     line, said = err.strip().splitlines()
-    assert line.startswith("error: shard_00004.parquet is not there: the host answered 404")
+    assert line.startswith("error: shard_00004.parquet was not found: the host answered 404")
     assert json.loads(said)["again"] is False
 
 
@@ -665,7 +667,7 @@ def test_a_full_disk_in_the_middle(rig: Rig) -> None:
     with small_disk(rig.root / "disk", 256 << 10):
         ballast = rig.root / "disk/ballast"
         ballast.write_bytes(bytes(210 << 10))
-        with pytest.raises(TransientError, match="no room left on the disk") as found:
+        with pytest.raises(TransientError, match="the disk is full") as found:
             rig.grow("disk/out", cache="disk/cache")
         assert "same command" in found.value.next_step
         ballast.unlink()

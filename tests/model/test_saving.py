@@ -84,7 +84,7 @@ def test_out_of_memory_in_the_last_evaluation_loses_nothing(
     failing_at(monkeypatch, 12, torch.OutOfMemoryError("CUDA out of memory"))
     assert run.train_here() == "out_of_memory"
     assert run.heartbeat.saved_step == 12
-    assert run.heartbeat.message.endswith("step 12 was saved before that")
+    assert run.heartbeat.message.endswith("the last saved step is 12")
     [(step, made)] = run.manifests().items()
     assert (step, made.val_bpb, made.step_losses) == (12, None, ())
     verify(run.out / "checkpoints" / "step-00000012", made)

@@ -278,7 +278,7 @@ def test_a_character_that_no_id_stands_for_is_named() -> None:
     assert start("ab") == [3, 0, 1]
     with pytest.raises(RefusedRequest, match="no character 'c'"):
         start("abc")
-    with pytest.raises(RefusedRequest, match="8 tokens; the model has room for 7"):
+    with pytest.raises(RefusedRequest, match="8 tokens, but the model takes at most 7"):
         start("a" * 8)
     with pytest.raises(RefusedRequest, match="5,000 tokens"):  # on a thread of its own
         start("a" * 5_000)

@@ -184,7 +184,10 @@ def test_a_family_whose_blocks_are_applied_again_is_not_sharded(new_run: NewRun)
     run = new_run(sharding="fsdp")
     assert run.finish(run.torchrun()) != 0
     assert run.heartbeat.outcome == "bad_config"
-    assert "sharding=fsdp is not for trm: its blocks are applied again" in run.heartbeat.message
+    assert (
+        "sharding=fsdp does not work with trm: its blocks are applied many times"
+        in run.heartbeat.message
+    )
 
 
 def test_a_disk_that_fills_on_one_rank_ends_all_of_them(new_run: NewRun, tmp_path: Path) -> None:

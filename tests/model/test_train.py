@@ -243,7 +243,7 @@ def test_bad_data_and_bad_settings_are_outcomes(new_run: NewRun, tmp_path: Path)
     assert new_run("narrow", vocab_size=100).train_here() == "bad_config"
     eighth = new_run("eighth", dtype="float8")
     assert eighth.train_here() == "bad_config"
-    assert "this processor would only emulate it" in eighth.heartbeat.message
+    assert "this processor could only emulate it" in eighth.heartbeat.message
     odd = new_run("odd", head_dim=5)
     assert odd.train_here() == "bad_config"
     assert "--set head_dim" in odd.heartbeat.message

@@ -95,13 +95,13 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
         ({"Content_Range": "bytes 0-0/1234567"}, "1,234,567 bytes"),
         ({"Content_Range": "bytes 0-0/*", "Content_Length": "5"}, "5 bytes"),
         ({"Content_Length": " 5 "}, "5 bytes"),
-        ({}, "length not told"),
-        ({"Content_Length": "0"}, "length not told"),
-        ({"Content_Length": "5, 5"}, "length not told"),
-        ({"Content_Length": "-5"}, "length not told"),
-        ({"Content_Length": "\u00b2"}, "length not told"),
-        ({"Content_Range": "bytes 0-0/\u00b2"}, "length not told"),
-        ({"Content_Range": "bytes 0-0/" + "9" * 5000}, "length not told"),
+        ({}, "length not given"),
+        ({"Content_Length": "0"}, "length not given"),
+        ({"Content_Length": "5, 5"}, "length not given"),
+        ({"Content_Length": "-5"}, "length not given"),
+        ({"Content_Length": "\u00b2"}, "length not given"),
+        ({"Content_Range": "bytes 0-0/\u00b2"}, "length not given"),
+        ({"Content_Range": "bytes 0-0/" + "9" * 5000}, "length not given"),
     ],
 )
 def test_a_length_is_one_or_is_not_told(host: Host, told: dict[str, str], said: str) -> None:
@@ -109,7 +109,7 @@ def test_a_length_is_one_or_is_not_told(host: Host, told: dict[str, str], said: 
 
 
 @pytest.mark.parametrize(
-    ("size", "said"), [("7", "7 bytes"), ("x", "length not told"), ("\u00b2", "length not told")]
+    ("size", "said"), [("7", "7 bytes"), ("x", "length not given"), ("\u00b2", "length not given")]
 )
 def test_a_redirect_may_tell_the_length_too(host: Host, size: str, said: str) -> None:
     there = moved("https://cdn.test/x", X_Linked_Size=size)
@@ -125,7 +125,7 @@ def test_a_redirect_may_tell_the_length_too(host: Host, size: str, said: str) ->
     "to", ["file:///etc/passwd", "ftp://x/y", "http://[", "data:,x", "foo:bar", "//[x"]
 )
 def test_a_redirect_leads_to_a_server_or_nowhere(host: Host, to: str) -> None:
-    says = "the host redirects to what is no address of a server"
+    says = "the host redirects to an invalid address"
     assert host.checked(moved(to)) == (False, says)
     assert len(host.asked) == 1
 
@@ -161,7 +161,7 @@ def test_a_hash_that_is_told_is_held_against_the_one_that_is_known(host: Host) -
     says = f"SHA-256 {'b' * 16}…, not {'a' * 16}…"
     assert host.checked(other, (b"x",), **known) == (False, says)
     assert "hash as published" in host.checked(same, (b"x",), same, (b"x",), **known)[1]
-    assert "hash told by nobody here" in host.checked((b"x",), **known)[1]
+    assert "no published hash" in host.checked((b"x",), **known)[1]
 
 
 # -- its first words ---------------------------------------------------------------------------
@@ -171,25 +171,25 @@ def test_a_hash_that_is_told_is_held_against_the_one_that_is_known(host: Host) -
     ("head", "good", "said"),
     [
         (b'{"text": 1, "id": 2}\n', True, "keys text, id"),
-        (b'{"id": 2}', False, "it has id, and no text"),
+        (b'{"id": 2}', False, "it has id, not text"),
         (b'{"text": 1}\n{"id": 2}\n{"cut', True, "keys text"),
-        (b"{}", False, "it has nothing, and no text"),
-        (b"[1]", False, "its first line is no JSON object"),
-        (b"5", False, "its first line is no JSON object"),
-        (b'"text"', False, "its first line is no JSON object"),
-        (b"null", False, "its first line is no JSON object"),
-        (b"", False, "its first line is no JSON"),
-        (b"\n", False, "its first line is no JSON"),
-        (b"{'text': 1}", False, "its first line is no JSON"),
-        (b"\xff\xfe\n", False, "its first line is no JSON"),
-        (b"[" * 60_000, False, "its first line is no JSON"),
-        (b"9" * 5000, False, "its first line is no JSON"),
+        (b"{}", False, "it has nothing, not text"),
+        (b"[1]", False, "its first line is not a JSON object"),
+        (b"5", False, "its first line is not a JSON object"),
+        (b'"text"', False, "its first line is not a JSON object"),
+        (b"null", False, "its first line is not a JSON object"),
+        (b"", False, "its first line is not JSON"),
+        (b"\n", False, "its first line is not JSON"),
+        (b"{'text': 1}", False, "its first line is not JSON"),
+        (b"\xff\xfe\n", False, "its first line is not JSON"),
+        (b"[" * 60_000, False, "its first line is not JSON"),
+        (b"9" * 5000, False, "its first line is not JSON"),
     ],
 )
 def test_a_first_line_of_json(host: Host, head: bytes, good: bool, said: str) -> None:
     found = host.checked((b"x",), (head,), layout="jsonl")
     assert host.asked[-1].get_header("Range") == "bytes=0-65535"
-    assert found == (good, f"length not told, {said}" if good else said)
+    assert found == (good, f"length not given, {said}" if good else said)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,17 @@ def test_a_first_line_of_json(host: Host, head: bytes, good: bool, said: str) ->
     [
         (struct.pack("<3i", 20240520, 1, 1234), True, "1,234 tokens"),
         (struct.pack("<5i", 20240520, 1, 1234, 5, 6), True, "1,234 tokens"),
-        (struct.pack("<3i", 20240521, 1, 1234), False, "its first bytes are others"),
-        (struct.pack("<3i", 20240520, 1, 1234)[:11], False, "its first bytes are others"),
-        (b"", False, "its first bytes are others"),
+        (
+            struct.pack("<3i", 20240521, 1, 1234),
+            False,
+            "it is not a file of GPT-2 tokens: its first bytes differ",
+        ),
+        (
+            struct.pack("<3i", 20240520, 1, 1234)[:11],
+            False,
+            "it is not a file of GPT-2 tokens: its first bytes differ",
+        ),
+        (b"", False, "it is not a file of GPT-2 tokens: its first bytes differ"),
     ],
 )
 def test_a_head_of_gpt2s_tokens(host: Host, head: bytes, good: bool, said: str) -> None:
@@ -255,7 +263,7 @@ def test_a_parquets_columns_are_read_from_its_end(monkeypatch: pytest.MonkeyPatc
         found += [(c.good, c.detail) for c in check_files(there, environ={})]
     assert found == [
         (True, f"{len(content):,} bytes, column 'text' among 2"),
-        (False, "it has columns text, id, and no 'body'"),
+        (False, "it has columns text, id, not 'body'"),
     ]
 
 
@@ -293,7 +301,7 @@ def test_where_no_token_would_help_none_is_asked_for(monkeypatch: pytest.MonkeyP
 
 def test_without_parquet_the_extra_is_named(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match="looking into parquet"):
+    with pytest.raises(MissingExtra, match="reading parquet"):
         host.checked((b"x",), layout="parquet")
 
 
@@ -416,7 +424,7 @@ def test_a_host_that_does_not_say_is_one_error(
 
 def test_a_hash_on_record_is_held_to(mirror: DataHost, data_set: DataSet) -> None:
     known = replace(data_set, sha256={SHARDS[0]: "0" * 64})
-    with pytest.raises(DataError, match="is another file than the one on record"):
+    with pytest.raises(DataError, match="differs from the file recorded here"):
         pin_to_commit(known, mirror.environment)
 
 

@@ -208,7 +208,7 @@ def test_what_renting_needs_is_bad_to_lack_only_where_machines_are_rented() -> N
     there, missing = doctor.check_needs(needs, rents=True)
     assert there == doctor.Finding("ssh", "ok", "OpenSSH_9.9p1")
     assert (missing.state, missing.fix) == ("bad", "do it")
-    assert missing.detail == "it is not installed: nothing can be rented"
+    assert missing.detail == "it is not installed: no machine can be rented"
     assert doctor.check_needs(needs, rents=False)[1].state == "warn"
 
 

@@ -33,7 +33,7 @@ class WithWidth(LaunchRequest):
         0,
         "Width of the model.",
         "launch plan",
-        "What is trained",
+        "Model and training",
         place="overrides",
         parse=lambda flag, width: (("width", width),) if width else (),
     )
@@ -93,20 +93,23 @@ def test_a_bucket_from_the_environment_is_given_but_was_not_typed(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"phase": "slow"}, "--phase is one of fast, extreme, .*both, not 'slow'"),
+        ({"phase": "slow"}, "--phase must be one of fast, extreme, .*both, not 'slow'"),
         ({"steps": 0}, "--steps must be above zero, not 0"),
         ({"hours": -1.0}, "--hours must be above zero, not -1"),
         ({"steps": 1, "hours": 1.0}, "exclude one another"),
         ({"processes": -1}, "--processes must be above zero, not -1"),
-        ({"gpus": 65}, "--gpus lies between 1 and 64, not 65"),
-        ({"memory": float("inf")}, "--memory takes GB of one GPU, not inf"),
+        ({"gpus": 65}, "--gpus must be from 1 to 64, not 65"),
+        ({"memory": float("inf")}, "--memory takes the GB of one GPU, not inf"),
         ({"budget": "much"}, "--budget: "),
         ({"hour_value": "-1"}, "--hour-value: "),
         ({"hardware": "8xA100", "rate": "2"}, "--rate is the price of this machine"),
-        ({"scale_lr": "cubic"}, "--scale-lr is one of off, sqrt, table, not 'cubic'"),
-        ({"precision": "fp7"}, "--precision is one of .*, not 'fp7'"),
-        ({"precision": "bf16", "setting": ["dtype=float32"]}, "say the same"),
-        ({"deadline": "soon"}, "--deadline: 'soon' is no time"),
+        ({"scale_lr": "cubic"}, "--scale-lr must be one of off, sqrt, table, not 'cubic'"),
+        ({"precision": "fp7"}, "--precision must be one of .*, not 'fp7'"),
+        (
+            {"precision": "bf16", "setting": ["dtype=float32"]},
+            "--precision and --set dtype=… set the same: give only one",
+        ),
+        ({"deadline": "soon"}, "--deadline: 'soon' is not a time"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_flag(given: dict[str, Any], said: str) -> None:

@@ -79,6 +79,6 @@ def test_verda_has_one_layer_alone_and_so_is_always_exposed() -> None:
 
 
 def test_vast_is_not_rented_through_skypilot() -> None:
-    with pytest.raises(UsageError, match="not rented through SkyPilot") as refused:
+    with pytest.raises(UsageError, match="no longer rented through SkyPilot") as refused:
         require_rented("vast-ai")
-    assert refused.value.next_step == "--provider vast, without --via"
+    assert refused.value.next_step == "use --provider vast without --via"

@@ -105,7 +105,7 @@ def test_lists_and_ends_have_what_others_must_leave(path: Path, time: Time) -> N
 def test_it_waits_no_longer_than_it_may(path: Path, time: Time) -> None:
     of = budget(path, time)
     taken(of)
-    with pytest.raises(ThrottledError, match="RunPod was asked too often") as told:
+    with pytest.raises(ThrottledError, match="sent too many requests to RunPod") as told:
         of.take(Priority.ORDINARY, 1.9, "RunPod, GET /v2/pods")
     assert (told.value.where, told.value.sent) == ("RunPod, GET /v2/pods", False)
     assert told.value.retry_after_s == pytest.approx(2.0)
@@ -285,7 +285,7 @@ def test_a_damaged_file_is_begun_anew_and_that_is_said_once(
     path.parent.mkdir()
     path.write_text(text)
     of = budget(path, time)
-    with pytest.warns(UserWarning, match="damaged, and begun anew"):
+    with pytest.warns(UserWarning, match="it is damaged, and was created again"):
         of.take(Priority.ORDINARY, 0.0)
     path.write_text(text)
     with warnings.catch_warnings():
@@ -297,7 +297,7 @@ def test_a_damaged_file_is_begun_anew_and_that_is_said_once(
 def test_a_file_that_cannot_be_written_is_done_without(tmp_path: Path, time: Time) -> None:
     (tmp_path / "requests").write_text("a file where the folder would be")
     of = budget(tmp_path / "requests" / "x.json", time)
-    with pytest.warns(UserWarning, match="counted for this command alone") as said:
+    with pytest.warns(UserWarning, match="requests are counted only for this command") as said:
         assert taken(of) == 18
     assert len(said) == 1
 
@@ -307,7 +307,7 @@ def test_a_link_is_not_followed(path: Path, time: Time) -> None:
     other = path.with_name("other")
     other.write_text("theirs")
     path.symlink_to(other)
-    with pytest.warns(UserWarning, match="counted for this command alone"):
+    with pytest.warns(UserWarning, match="requests are counted only for this command"):
         budget(path, time).take(Priority.END, 0.0)
     assert other.read_text() == "theirs"
 

@@ -89,7 +89,7 @@ def test_the_last_way_written_down_is_the_one_that_worked() -> None:
     assert last_way(text) == ("c", "a refused (1), b refused")
     rounds = attempts(*[{"way": way, "ok": False, "code": 403} for way in "abcabcab"])
     assert last_way(rounds) == (
-        "what came after b",
+        "the events after b",
         "a refused (403), b refused (403), c refused (403)",
     )
 

@@ -76,7 +76,7 @@ def serve_board(folder: Path, port: int) -> str:
     try:
         return str(board.launch()).rstrip("/")
     except program.TensorBoardServerException as error:
-        raise UsageError(one_line(str(error)), next_step="--port with another") from None
+        raise UsageError(one_line(str(error)), next_step="use another --port") from None
 
 
 # A run of Weights & Biases, by its own library: its key is its own business, here.
@@ -131,7 +131,7 @@ class WandbRun:
             )  # fmt: skip
         except wandb.Error as error:
             raise UsageError(
-                f"Weights & Biases refuses: {one_line(str(error))}",
+                f"Weights & Biases refuses the upload: {one_line(str(error))}",
                 next_step="wandb login, or WANDB_MODE=offline",
             ) from None
         self._next_step = self._run.step

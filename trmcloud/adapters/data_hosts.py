@@ -58,13 +58,13 @@ def check_files(
         file = _RemoteFile(data_set.address(name), environ)
         try:
             head = file.read_at(0, 1)
-            told = [f"{head.size:,} bytes" if head.size else "length not told"]
+            told = [f"{head.size:,} bytes" if head.size else "length not given"]
             known = data_set.sha256.get(name, "")
             if known and head.sha256 and known != head.sha256:
                 yield CheckedFile(name, False, f"SHA-256 {head.sha256[:16]}…, not {known[:16]}…")
                 continue
             if known:
-                told.append("hash as published" if head.sha256 else "hash told by nobody here")
+                told.append("hash as published" if head.sha256 else "no published hash")
             if number == 0:
                 told.append(_content(data_set, file, head.size))
             yield CheckedFile(name, True, ", ".join(told))
@@ -99,7 +99,7 @@ def pin_to_commit(
         if not files.is_at_commit:
             commit = datasets.commit_of(_json(_RemoteFile(address, environ))[0])
             if not commit:
-                raise _UnusableFile("its answer names no commit")
+                raise _UnusableFile("its answer has no commit")
         there = datasets.HubFiles(files.repository, commit, files.folder)
         hashes: dict[str, str] = {}
         address = there.tree_address
@@ -115,16 +115,16 @@ def pin_to_commit(
         raise DataError(
             f"{data_set.name} cannot be pinned to a commit of {files.repository}: {problem}",
             where=address or files.tree_address,
-            next_step="try again; or name files of this machine: --data PATH",
+            next_step="try again; or use files on this machine: --data PATH",
         ) from None
     known = datasets.hub_files_of(data_set, hashes)
     wrong = [name for name, sha256 in data_set.sha256.items() if known.get(name, sha256) != sha256]
     if wrong:
         raise DataError(
-            f"{wrong[0]} at commit {commit[:12]} of {files.repository} is another file than the "
-            "one on record here",
+            f"{wrong[0]} at commit {commit[:12]} of {files.repository} differs from the file "
+            "recorded here",
             where=there.tree_address,
-            next_step="look at what changed there; --data with an address takes it as it is",
+            next_step="check what changed there; --data with an address uses the present file",
         )
     pinned = datasets.files_at_commit(data_set, commit, datasets.listing_sha256(known))
     return PinnedDataSet(pinned, files.repository, files.revision, commit)
@@ -140,7 +140,7 @@ def _json(file: _RemoteFile) -> tuple[Any, str]:
     try:
         return json.loads(text), link
     except (ValueError, RecursionError):
-        raise _UnusableFile("its answer is no JSON") from None
+        raise _UnusableFile("its answer is not JSON") from None
 
 
 class _UnusableFile(Exception):
@@ -221,7 +221,7 @@ def _moved(url: str, to: str) -> str:
         address = urljoin(url, to)
         if urlsplit(address).scheme in ("http", "https"):
             return address
-    raise _UnusableFile("the host redirects to what is no address of a server")
+    raise _UnusableFile("the host redirects to an invalid address")
 
 
 def _whole(headers: Any) -> int:
@@ -246,19 +246,19 @@ def _content(data_set: DataSet, file: _RemoteFile, size: int) -> str:
     if data_set.layout == "gpt2":
         words = struct.unpack("<3i", head[:12]) if len(head) >= 12 else ()
         if not words or words[0] != _GPT2_MAGIC:
-            raise _UnusableFile("no file of GPT-2 tokens: its first bytes are others")
+            raise _UnusableFile("it is not a file of GPT-2 tokens: its first bytes differ")
         return f"{words[2]:,} tokens"
     if data_set.layout != "jsonl":
         return "text"
     try:
         row = json.loads(head.splitlines()[0])
     except (ValueError, IndexError, RecursionError):
-        raise _UnusableFile("its first line is no JSON") from None
+        raise _UnusableFile("its first line is not JSON") from None
     if not isinstance(row, dict):
-        raise _UnusableFile("its first line is no JSON object")
+        raise _UnusableFile("its first line is not a JSON object")
     missing = [name for name in data_set.fields if name not in row]
     if missing:
-        raise _UnusableFile(f"it has {', '.join(row) or 'nothing'}, and no {', '.join(missing)}")
+        raise _UnusableFile(f"it has {', '.join(row) or 'nothing'}, not {', '.join(missing)}")
     return f"keys {', '.join(row)}"
 
 
@@ -267,13 +267,13 @@ def _columns(column: str, file: _RemoteFile, size: int) -> str:
         import pyarrow
         import pyarrow.parquet as parquet
     except ModuleNotFoundError:
-        raise MissingExtra("looking into parquet", "data", install_command("data")) from None
+        raise MissingExtra("reading parquet", "data", install_command("data")) from None
     try:
         schema = parquet.read_schema(_Ranges(file, size))
     except pyarrow.ArrowException as error:
         raise _UnusableFile(f"no parquet: {error}"[:200]) from None
     if column not in schema.names:
-        raise _UnusableFile(f"it has columns {', '.join(schema.names)}, and no {column!r}")
+        raise _UnusableFile(f"it has columns {', '.join(schema.names)}, not {column!r}")
     return f"column {column!r} among {len(schema.names)}"
 
 

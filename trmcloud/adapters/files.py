@@ -34,7 +34,9 @@ def load_data_set(name: str) -> DataSet:
     """
     names = data_set_names()
     if name not in names:
-        raise NotFoundError(f"no data set named {name!r}", next_step=nearest_name(name, names))
+        raise NotFoundError(
+            f"there is no data set named {name!r}", next_step=nearest_name(name, names)
+        )
     return _load(name)
 
 
@@ -95,7 +97,7 @@ def load_recipe(name_or_path: str) -> Recipe:
         recipe = recipe if name_or_path == whole_name else recipe.in_small()
         return _for_a_test(recipe, os.environ.get(ENV_TEST_SETTINGS, ""))
     raise NotFoundError(
-        f"no recipe named {name_or_path!r}",
+        f"there is no recipe named {name_or_path!r}",
         next_step=suggest_name(name_or_path, names),
     )
 
@@ -116,14 +118,16 @@ def _toml(path: Path) -> Mapping[str, Any]:
         with open(path, "rb") as file:
             text = file.read(_MAX_BYTES + 1)
         if len(text) > _MAX_BYTES:
-            raise UsageError("the recipe is larger than any real one", where=str(path))
+            raise UsageError("the recipe file is too large", where=str(path))
         return tomllib.loads(text.decode("utf-8"))
     except FileNotFoundError:
         known = ", ".join(recipe_names())
-        raise NotFoundError(f"no recipe file {path}", next_step=f"one of: {known}") from None
+        raise NotFoundError(
+            f"there is no recipe file {path}", next_step=f"one of: {known}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the recipe cannot be read: {error}", where=str(path)) from None
     except RecursionError:
-        raise UsageError("the recipe nests deeper than any real one", where=str(path)) from None
+        raise UsageError("the recipe is nested too deeply", where=str(path)) from None
     except ValueError as error:  # numbers of too many digits included
-        raise UsageError(f"the recipe is no TOML: {error}", where=str(path)) from None
+        raise UsageError(f"the recipe is not TOML: {error}", where=str(path)) from None

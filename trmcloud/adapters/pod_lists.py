@@ -76,7 +76,7 @@ class PodList(Generic[Row]):
             raise
         except ProviderError as error:
             raise ProviderRefused(
-                f"nothing was asked for, since no list was to be had: {error.what}",
+                f"nothing was rented, because the list of pods was not available: {error.what}",
                 where=error.where,
                 next_step=error.next_step,
             ) from error
@@ -120,8 +120,8 @@ def create_patiently(
                 raise Throttled(
                     f"{error.what} (for {max(wait_s, waited_s):.0f} s; nothing was rented)",
                     where=error.where,
-                    next_step="launch again later, or with --wait-for: this account's quota of"
-                    " requests is used up",
+                    next_step="this account's quota of requests is used up; launch again later, "
+                    "or with --wait-for",
                     retry_s=named_s or 0.0,
                 ) from None
             sleep(wait_s)

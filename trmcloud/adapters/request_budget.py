@@ -122,7 +122,8 @@ class RequestBudget:
                 return waited_s
             if waited_s + needed_s > wait_s and priority is not Priority.END:
                 raise ThrottledError(
-                    f"{self._seller} was asked too often by this home's commands: nothing was sent",
+                    f"the commands of this home sent too many requests to {self._seller}: "
+                    "nothing was sent now",
                     where=where,
                     retry_after_s=needed_s,
                     sent=False,
@@ -237,7 +238,7 @@ class RequestBudget:
             self._warn(error.strerror or str(error))
             return self._own or full
         except (ValueError, TypeError, KeyError, RecursionError):
-            self._warn("it is damaged, and begun anew")
+            self._warn("it is damaged, and was created again")
             return full
 
     def _write(self, file: int | None, state: _State) -> None:
@@ -265,7 +266,7 @@ class RequestBudget:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{self._path}: {why}: requests are counted for this command alone", stacklevel=1
+                f"{self._path}: {why}: requests are counted only for this command", stacklevel=1
             )
 
 
@@ -353,7 +354,7 @@ def _state_of(text: bytes) -> _State:
         and all(abs(level) <= _size(each) for each, level in zip(limits, levels, strict=True))
     )
     if not sound:
-        raise ValueError("numbers that cannot be")
+        raise ValueError("impossible numbers")
     return _State(at, limits, levels, held_at, hold_until, paused_at)
 
 

@@ -92,7 +92,7 @@ def need_metrics(context: Context, run: RunState) -> None:
     folder = Path(context.files.folder(run.run_id))
     if not run.live and not any(folder.glob(f"*/{METRICS_NAME}")):
         raise NotFoundError(
-            f"{run.run_id} left no metrics on this machine",
+            f"{run.run_id} has no metrics on this machine",
             where=str(folder / "*" / METRICS_NAME),
             next_step=f"trmcloud status {run.run_id}, trmcloud report {run.run_id}",
         )

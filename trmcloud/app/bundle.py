@@ -84,7 +84,7 @@ def read_exchanges(bundle: Path) -> list[dict[str, Any]]:
             assert file is not None
             return [json.loads(line) for line in file.read().decode().splitlines()]
     except (OSError, ValueError, tarfile.TarError, EOFError) as error:
-        raise DataError(f"this is no bundle: {error}", where=str(bundle)) from None
+        raise DataError(f"this is not a bundle: {error}", where=str(bundle)) from None
 
 
 def _files(
@@ -184,11 +184,11 @@ def _versions() -> dict[str, Any]:
 
 
 _MEANING: Mapping[str, str] = {
-    "run.json": "the run: its machines, when each came up, how it ended",
+    "run.json": "the run: its machines, when each started, how it ended",
     "records.jsonl": "the ledger's records of the run, its plan first, with their times",
     "report.json": "the bill: planned, reserved, accrued, billed, and where the time went",
-    "exchanges.jsonl": "requests to the provider and its answers: {exchanges}",
-    "boot.txt": "lines of the pods' boot logs, as the provider gave them",
+    "exchanges.jsonl": "requests to the provider, and its answers: {exchanges}",
+    "boot.txt": "boot logs of the pods, from the provider",
     "versions.json": "versions of trmcloud, Python, the system and packages",
 }
 
@@ -196,31 +196,31 @@ _MEANING: Mapping[str, str] = {
 def _readme(run: RunState, files: Mapping[str, str], exchanges: int) -> str:
     rows = [
         f"  {name:<24} {len(text.encode()):>9,} bytes  "
-        + _MEANING.get(name, "the end of a log of the run").format(exchanges=exchanges)
+        + _MEANING.get(name, "the end of a log file of the run").format(exchanges=exchanges)
         for name, text in files.items()
     ]
     return "\n".join([
         f"Diagnostic bundle, format {VERSION}: {run.run_id}",
         "",
-        "All files are text. Read them before you send them to anybody.",
+        "All files are text. Read them before you send them to other people.",
         "",
         *rows,
         "",
-        "Taken out, and marked [removed: ...] where it stood:",
-        "  - account keys, tokens and passwords: those of your environment, those that look like",
-        "    one, and fields that are named so",
-        "  - headers of requests (the key is one), and of answers all but type, date and limits",
-        "  - values of environment variables that pods were given",
-        "  - parameters of URLs in texts: presigned addresses open files",
+        "Removed, and marked [removed: ...] in the text:",
+        "  - account keys, tokens and passwords: those in your environment, texts that look like",
+        "    one, and fields with such names",
+        "  - headers of requests (one has the key), and those of answers except type, date, limits",
+        "  - values of environment variables of pods",
+        "  - parameters of URLs in texts: a presigned address gives access to a file",
         "  - SSH keys, private and public",
         "  - e-mail addresses, ids of the account, your user name, this machine's name; your home",
         "    folder is written ~",
-        "  - strings of more than 2,000 characters (the program that a pod boots): their length",
-        "    and hash stay",
+        "  - strings of more than 2,000 characters (such as a pod's boot program): their length",
+        "    and hash are kept",
         "",
         "Not in it: your data, your code, checkpoints, metrics, other runs' records.",
-        "Still in it: the provider's lists of the time of this run, with pods of other runs of the",
-        "account; pods' addresses; the words of your command; the ends of the logs named above.",
+        "Still in it: the provider's lists during this run, with pods of other runs of the",
+        "account; addresses of pods; the words of your command; the ends of the logs named above.",
         "",
     ])  # fmt: skip
 

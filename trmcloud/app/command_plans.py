@@ -45,7 +45,7 @@ def plan_command(
     is_open = not (request.steps or request.hours or request.budget or request.deadline)
     if is_open:
         asked = replace(asked, steps=STEPS)
-        told.append(f"  {STEPS:,} steps, as nothing says how many: --steps")
+        told.append(f"  {STEPS:,} steps assumed; --steps sets the number")
     return spec_to_run(planner, asked, command), told
 
 
@@ -60,12 +60,12 @@ def _unmeasured(home: Path, words: Sequence[str]) -> str:
     tried = _was_tried(home, words)
     if tried:
         return (
-            "a try of this command was recorded, which says that it starts, not what its steps take"
-            " on a GPU: no probe of exactly these words"
+            "trmcloud try has run this command, so it starts; its speed on a GPU is not known, "
+            "because no probe of exactly these words exists"
         )
     return (
-        "nothing was measured of exactly these words: a probe times some steps on a rented GPU, and"
-        " trmcloud try, free, says what it needs first"
+        "no measurement of exactly these words exists: a probe times some steps on a rented GPU; "
+        "trmcloud try (free) checks first what the command needs"
     )
 
 

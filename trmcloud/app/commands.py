@@ -62,11 +62,11 @@ _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]{0,237}")
 def _words(flag: str, words: Sequence[str]) -> tuple[str, ...]:
     if not words:
         raise UsageError(
-            "there is no command to run",
-            next_step="it stands behind --: run local --budget 1 -- python train.py",
+            "the command to run is missing",
+            next_step="write it after --: run local --budget 1 -- python train.py",
         )
     if len(words) > _MOST_WORDS or any("\0" in word or len(word) > 1 << 14 for word in words):
-        raise UsageError("the command is longer than any that is run")
+        raise UsageError("the command is too long")
     return tuple(words)
 
 
@@ -75,7 +75,7 @@ def _path_inside(flag: str, path: str) -> str:
         return ""
     if not is_inside(os.path.normpath(path)):
         raise UsageError(
-            f"{flag} is a name inside the working tree, not {path[:80]!r}",
+            f"{flag} takes a name inside the working tree, not {path[:80]!r}",
             next_step=f"{flag} {Path(path).name or 'out'}",
         )
     return os.path.normpath(path)
@@ -91,10 +91,10 @@ def _place(flag: str, path: str) -> str:
     if not path.startswith(("/", "~")):
         return _path_inside(flag, path)
     if path.startswith("~") and not path.startswith("~/"):
-        raise UsageError(f"{flag} {path[:80]}: only ~/ is the home folder of the command")
+        raise UsageError(f"{flag} {path[:80]}: only ~/ stands for the command's home folder")
     plain = os.path.normpath(path)
     if plain in ("/", "~") or "\0" in plain or ".." in plain.split("/") or len(plain) > 512:
-        raise UsageError(f"{flag} {path[:80]}: name the folder that it saves in")
+        raise UsageError(f"{flag} {path[:80]}: give the folder in which the command saves")
     return plain
 
 
@@ -104,26 +104,26 @@ def _folder_below(root: str, here: Path) -> str:
     name = os.path.relpath(os.path.realpath(here), top)
     if not os.path.isdir(top) or name.split(os.sep)[0] == os.pardir:
         raise UsageError(
-            f"--root takes a folder around this one, and {root[:80]!r} is none",
-            next_step="--root .. sends the folder above with all that is in it",
+            f"--root takes a folder that contains this one, not {root[:80]!r}",
+            next_step="--root .. sends the folder above, with everything in it",
         )
     return "" if name == os.curdir else Path(name).as_posix()
 
 
 def _metric(flag: str, metric: str) -> str:
     if len(metric) > 500:
-        raise UsageError(f"{flag} is longer than any pattern that is looked for")
+        raise UsageError(f"{flag} is too long for a pattern")
     if "(" not in metric:
         return metric
     try:
         groups = re.compile(metric).groups
     except (re.error, RecursionError, OverflowError) as error:
         raise UsageError(
-            f"{flag} is no pattern: {error}", next_step=f"{flag} 'val_loss=([0-9.]+)'"
+            f"{flag} is not a valid pattern: {error}", next_step=f"{flag} 'val_loss=([0-9.]+)'"
         ) from None
     if groups != 1:
         raise UsageError(
-            f"{flag} has {groups} groups, and one is the value",
+            f"{flag} has {groups} groups; exactly one must be the value",
             next_step=f"{flag} 'val_loss=([0-9.]+)'; (?:…) for other brackets",
         )
     return metric
@@ -131,7 +131,7 @@ def _metric(flag: str, metric: str) -> str:
 
 def _is_higher_better(flag: str, best: str) -> bool:
     if best not in ("min", "max"):
-        raise UsageError(f"{flag} is min or max, not {best!r}", next_step=f"{flag} min")
+        raise UsageError(f"{flag} takes min or max, not {best!r}", next_step=f"{flag} min")
     return best == "max"
 
 
@@ -139,11 +139,12 @@ def _variables(flag: str, names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not _VARIABLE.fullmatch(name):
             raise UsageError(
-                f"{flag} names a variable, and not its value: {name.partition('=')[0][:40]!r}",
-                next_step=f"{flag} WANDB_API_KEY, whose value is read from this shell",
+                f"{flag} takes the name of a variable, not its value: "
+                f"{name.partition('=')[0][:40]!r}",
+                next_step=f"{flag} WANDB_API_KEY; the value is read from this shell",
             )
         if name.startswith("TRMCLOUD_"):
-            raise UsageError(f"{flag} {name[:60]}: that is trmcloud's own")
+            raise UsageError(f"{flag} {name[:60]}: trmcloud sets this variable itself")
         if name not in os.environ:
             raise UsageError(f"{flag} {name}: this shell has no such variable")
     return tuple(names)
@@ -152,7 +153,7 @@ def _variables(flag: str, names: Sequence[str]) -> tuple[str, ...]:
 def _image(flag: str, image: str) -> str:
     if image and not _IMAGE.fullmatch(image):
         raise UsageError(
-            f"{flag} is the name of a container image, not {image[:80]!r}",
+            f"{flag} takes the name of a container image, not {image[:80]!r}",
             next_step=f"{flag} pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime",
         )
     return image
@@ -162,7 +163,7 @@ def _stop_signal(flag: str, text: str) -> str:
     signal = text.upper().removeprefix("SIG") if text else "TERM"
     if signal not in (*STOP_SIGNALS, NO_SIGNAL.upper()):
         raise UsageError(
-            f"{flag} is one of {', '.join(STOP_SIGNALS)} or {NO_SIGNAL}, not {text[:20]!r}",
+            f"{flag} must be one of {', '.join(STOP_SIGNALS)} or {NO_SIGNAL}, not {text[:20]!r}",
             next_step=f"{flag} TERM",
         )
     return NO_SIGNAL if signal == NO_SIGNAL.upper() else signal
@@ -177,7 +178,7 @@ def _resume_words(flag: str, text: str) -> tuple[str, ...]:
         raise UsageError(f"{flag}: {error}") from None
     if not words:
         raise UsageError(
-            f"{flag} names no command",
+            f"{flag} does not contain a command",
             next_step=f"{flag} 'python train.py --resume {{checkpoint}}'",
         )
     return words
@@ -192,11 +193,11 @@ def _seconds(most: float) -> Parser:
 
 def _bytes(flag: str, gigabytes: float) -> int:
     if not 0 < gigabytes <= _MOST_GB:
-        raise UsageError(f"{flag} is from 0 to {_MOST_GB:g}, not {gigabytes:g}")
+        raise UsageError(f"{flag} must be from 0 to {_MOST_GB:g}, not {gigabytes:g}")
     return round(gigabytes * 1e9)
 
 
-_OWN = "A command of your own"
+_OWN = "Your own command"
 _RUN = "rehearse run"
 _TRIED = _RUN + " try"
 
@@ -208,11 +209,11 @@ class CommandRequest:
     row is in ``Command``."""
 
     words: Sequence[str] = option(
-        "words", (), "What to run, after --, as in a shell here.", _TRIED, _OWN,
+        "words", (), "The command to run, after --, as in this shell.", _TRIED, _OWN,
         metavar="-- COMMAND…", parse=_words,
         but={
             "rehearse": {
-                "help": "A command in place of a recipe, after --, as run takes it.",
+                "help": "A command instead of a recipe, after --, as for run.",
                 "metavar": "[-- COMMAND…]",
                 "is_required": False,
             }
@@ -220,76 +221,76 @@ class CommandRequest:
     )
     checkpoints: str = option(
         "--checkpoints", "",
-        "Folder (or pattern: out/ckpt-*) that it saves in, also outside the working tree: "
-        "~/.cache/run; several with a colon between. Without it the whole tree is watched.",
+        "Folder or pattern (out/ckpt-*) in which it saves checkpoints, also outside the working "
+        "tree (~/.cache/run); separate several by colons. Default: the whole tree.",
         _TRIED, _OWN, metavar="DIR", parse=_places,
     )
     metric: str = option(
         "--metric", "",
-        "What is best: a key in its log (val_loss=1.2, JSON, dicts, tables), its TensorBoard files "
-        "or its checkpoints, or a pattern: 'val_loss=([0-9.]+)'.",
+        "Metric that decides which checkpoint is best: a key in its log (val_loss=1.2, JSON, "
+        "dicts, tables), TensorBoard files or checkpoints, or a pattern: 'val_loss=([0-9.]+)'.",
         _TRIED, _OWN, metavar="METRIC", parse=_metric,
     )
     best: str = option(
-        "--best", "min", "min or max of the metric.", _TRIED, _OWN,
+        "--best", "min", "Whether the lowest (min) or highest (max) metric is best.", _TRIED, _OWN,
         place="higher_is_better", parse=_is_higher_better,
     )
     keep_best: int = option(
-        "--keep-best", 2, "Checkpoints kept beside the latest.", _RUN, _OWN,
-        parse=checked(lambda n: 1 <= n <= 1000, "{flag} is from 1 to 1000, not {value}"),
+        "--keep-best", 2, "Best checkpoints to keep besides the latest.", _RUN, _OWN,
+        parse=checked(lambda n: 1 <= n <= 1000, "{flag} must be from 1 to 1000, not {value}"),
     )
     checkpoint_gb: float = option(
-        "--checkpoint-gb", 2.0, "The most one checkpoint may hold; reserved.", _RUN, _OWN,
+        "--checkpoint-gb", 2.0, "Largest checkpoint size; this storage is reserved.", _RUN, _OWN,
         metavar="GB", place="checkpoint_bytes", parse=_bytes,
     )
     env: Sequence[str] = option(
-        "--env", (), "A variable of this shell that it is given, repeatable.", _TRIED, _OWN,
+        "--env", (), "Variable of this shell to pass to the command, repeatable.", _TRIED, _OWN,
         metavar="NAME", parse=_variables,
     )
     pip: str = option(
         "--pip", "",
-        "Packages to install before it starts: requirements.txt, pyproject.toml ([EXTRA] behind "
-        "it), uv.lock or environment.yml.", _TRIED, _OWN,
+        "Packages to install first: requirements.txt, pyproject.toml (with [EXTRA] after it), "
+        "uv.lock or environment.yml.", _TRIED, _OWN,
         metavar="FILE", parse=_path_inside,
     )
     root: str = option(
         "--root", "",
-        "Folder around this one that is sent as a whole; the command starts in the same folder "
-        "below it, and finds its modules.", _TRIED, _OWN, metavar="DIR",
+        "Folder that contains this one, to send completely; the command starts in this folder "
+        "there, and finds its modules.", _TRIED, _OWN, metavar="DIR",
         place="folder",
     )
     image: str = option(
-        "--image", "", "Container image in place of RunPod's own.", _TRIED, _OWN,
+        "--image", "", "Container image instead of RunPod's default.", _TRIED, _OWN,
         metavar="NAME", parse=_image,
     )
     stop_signal: str = option(
-        "--stop-signal", "", "What tells it to stop: TERM, INT, USR1, USR2, HUP, QUIT or none.",
+        "--stop-signal", "", "Signal that stops it: TERM, INT, USR1, USR2, HUP, QUIT or none.",
         _TRIED, _OWN, parse=_stop_signal,
     )
     stop_file: str = option(
-        "--stop-file", "", "Or a file that is made there.", _TRIED, _OWN,
+        "--stop-file", "", "File to create that asks it to stop.", _TRIED, _OWN,
         metavar="FILE", parse=_path_inside,
     )
     grace: float = option(
-        "--grace", 60.0, "Seconds it has to save and leave; reserved.", _TRIED, _OWN,
+        "--grace", 60.0, "Seconds to save and exit; their cost is reserved.", _TRIED, _OWN,
         metavar="S", place="grace_s", parse=_seconds(86_400.0),
     )
     silent: float = option(
-        "--silent", 1800.0, "Seconds without a line, a step or a file until it counts as hung.",
+        "--silent", 1800.0, "Seconds without a line, step or file after which it counts as hung.",
         _RUN, _OWN, place="silent_s", parse=_seconds(864_000.0),
     )
     resume: str = option(
         "--resume", "",
-        "The command that continues from a checkpoint: 'python train.py --resume {checkpoint}'. "
-        "Without {checkpoint} it has to find the files where it wrote them.",
+        "Command that continues from a checkpoint: 'python train.py --resume {checkpoint}'. "
+        "Without {checkpoint} it must find the files where it wrote them.",
         _TRIED, _OWN, metavar="COMMAND", parse=_resume_words,
     )
     probe: int = option(
         "--probe", 0,
-        "Make and measure that many steps, and end: their pace, memory and what they may take on "
+        "Run and measure this many steps, then stop: their pace and memory, and estimates for "
         "other hardware.", _RUN, _OWN, metavar="STEPS", place="probe_steps",
         parse=checked(
-            lambda n: 0 <= n <= 1_000_000, "{flag} is from 1 to 1000000 steps, not {value}"
+            lambda n: 0 <= n <= 1_000_000, "{flag} must be from 1 to 1000000 steps, not {value}"
         ),
     )
     typed: tuple[str, ...] = ()
@@ -304,7 +305,7 @@ def request_of(words: Sequence[str], wish: Mapping[str, Any]) -> CommandRequest:
     """
     if isinstance(words, str):
         raise UsageError(
-            "the words of a command are a list", next_step=f"{shlex.split(words)!r:.200}"
+            "the words of a command must be a list", next_step=f"{shlex.split(words)!r:.200}"
         )
     given = {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -351,7 +352,7 @@ def command_of(request: CommandRequest, data: str, here: Path) -> Command:
         UsageError: naming the option at fault.
     """
     if request.pip and not (here / request.pip.partition("[")[0]).is_file():
-        raise UsageError(f"--pip {request.pip}: no such file here")
+        raise UsageError(f"--pip {request.pip}: there is no such file here")
     folder = _folder_below(request.root, here) if request.root else ""
     made = Command(**placed(replace(request, root=folder)))
     return replace(made, data=_name_in(root_of(made, here), data))
@@ -370,39 +371,39 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
     """
     if request.hardware == "":
         raise UsageError(
-            "which machine? Nothing is known of what a command needs",
+            "choose a machine: the needs of a command are not known",
             next_step="run local … -- COMMAND, or 1xH100, or any --memory 24",
         )
     check_hardware(request.hardware)
     if (any_of := _ANY.fullmatch(request.hardware.strip().lower())) is not None:
         if request.rate is not None:
-            raise UsageError("--rate is the price of this machine, which any does not mean")
+            raise UsageError("--rate is the price of this machine: it cannot be used with any")
         typed = tuple(name for name in request.typed if name != "hardware")
         request = replace(request, hardware="", gpus=int(any_of[1] or 1), typed=typed)
     elif request.memory:
         raise UsageError(
-            "--memory is for a machine that is to be chosen",
+            "--memory works only with any",
             next_step=f"any --memory {request.memory:g}",
         )
     unlimited = request.budget is None and request.hours is None and request.deadline is None
     is_free = request.hardware.strip().lower() == LOCAL and request.rate is None
     if unlimited and not is_free and not request.steps:
         raise UsageError(
-            "nothing says when it is to stop, and it is paid for by the hour",
+            "the run needs a limit, because the machine costs money every hour",
             next_step="--budget 5, or --hours 2",
         )
     data = str(Path(request.data).expanduser().absolute()) if request.data else ""
     if data and not Path(data).is_dir():
         raise UsageError(
-            "--data takes a folder, and there is none", where=data, next_step="--data data"
+            "--data takes a folder, which does not exist", where=data, next_step="--data data"
         )
     wished = replace(request, recipe=RECIPE, phase="train", data=data)
     spec = replace(planner.spec_to_launch(wished), command=command)
     if spec.bucket and (why := why_not_in_bucket(command.checkpoint_bytes, command.keep_best)):
         raise UsageError(
             f"--checkpoint-gb {command.checkpoint_bytes / 1e9:g} with --bucket: {why}",
-            next_step="a smaller --keep-best or --checkpoint-gb, or --volume, or neither: it is"
-            " pulled here",
+            next_step="use a smaller --keep-best or --checkpoint-gb; or --volume; or neither, to "
+            "pull checkpoints to this machine",
         )
     return spec
 
@@ -548,8 +549,8 @@ def check_command(plan: Plan, tree: WorkingTree) -> None:
     others = {plan.candidate(name).provider for name in plan.launchable}.difference(able)
     if command is not None and command.image and others:
         raise UsageError(
-            f"--image is for {' and '.join(able)}, which starts a container of it, and this plan "
-            f"may rent from {', '.join(sorted(others))}",
+            f"--image works only at {' and '.join(able)}, but this plan may rent from "
+            f"{', '.join(sorted(others))}",
             next_step=f"--provider {able[0]}, or leave --image out",
         )
 
@@ -563,6 +564,6 @@ def check_first_word(word: str, tree: WorkingTree) -> None:
     there = name in tree.names or (os.path.isabs(word) and Path(word).is_file())
     if not there and ("/" in word or shutil.which(word) is None):
         raise UsageError(
-            f"{word[:80]}: there is no such command here",
-            next_step="its name on PATH, or of a file that is sent: python train.py",
+            f"{word[:80]}: command not found on this machine",
+            next_step="use a command on PATH, or a file that is sent: python train.py",
         )

@@ -113,7 +113,7 @@ class Context:
 
 def bucket_at(context: Context, place: str) -> Bucket:
     if context.bucket is None:
-        raise NotSupported(f"nothing here can reach {place}")
+        raise NotSupported(f"there are no credentials here for {place}")
     return context.bucket(place)
 
 
@@ -124,7 +124,7 @@ def list_pods(
     reason why they are unknown."""
     at = context.wall()
     if provider in context.unasked:
-        return UnknownSince(at, "it was not asked")
+        return UnknownSince(at, "it was not queried")
     known = context.listed.get(provider)
     if isinstance(known, DatedFact) and 0 <= at - known.at < at_most_s:
         return known

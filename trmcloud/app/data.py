@@ -42,17 +42,19 @@ def resolve_source(named: str, settings: PhaseRecipe | None = None) -> str:
     if not source:
         recipe = settings.recipe if settings is not None else ""
         raise DataError(
-            f"recipe {recipe} brings no data of its own",
-            next_step="name a data set (trmcloud data list), or a file or folder: --data PATH",
+            f"recipe {recipe} has no data set of its own",
+            next_step="give a data set (trmcloud data list), or a file or folder: --data PATH",
         )
     if is_address(source) or source in data_set_names():
         return source
     path = Path(source).expanduser().absolute()
     if not path.exists():
         if "/" in source or path.suffix:
-            raise DataError("no such file or folder", where=str(path), next_step="--data PATH")
+            raise DataError(
+                "there is no such file or folder", where=str(path), next_step="--data PATH"
+            )
         near = nearest_name(source, data_set_names())
-        raise DataError(f"no data set or file is named {source!r}", next_step=near)
+        raise DataError(f"there is no data set or file named {source!r}", next_step=near)
     if not os.access(path, os.R_OK):
         raise DataError("the data cannot be read", where=str(path), next_step="chmod +r it")
     return str(path)
@@ -89,7 +91,9 @@ def check_folder(folder: Path) -> Iterator[CheckedFile]:
     """Every file of it, the small ones first."""
     meta = _cached_meta(folder)
     if meta is None or not isinstance(meta.get("train_tokens"), int):
-        yield CheckedFile(contract.DATA_META_NAME, False, "missing or damaged: it is not finished")
+        yield CheckedFile(
+            contract.DATA_META_NAME, False, "missing or damaged: the preparation did not finish"
+        )
         return
     width = _WIDTHS.get(str(meta.get("dtype")), 0)
     complete = bool(meta.get("complete", True))
@@ -117,7 +121,7 @@ def _tokenizer(path: Path, meta: dict[str, Any]) -> CheckedFile:
     except OSError:
         return CheckedFile(path.name, False, "missing")
     if found != about.get("sha256"):
-        return CheckedFile(path.name, False, "not the one that made these tokens")
+        return CheckedFile(path.name, False, "not the tokenizer that made these tokens")
     return CheckedFile(path.name, True, f"{about.get('kind')}, {about.get('vocab_size'):,} ids")
 
 
@@ -168,7 +172,7 @@ def need_data_extra() -> None:
     Raises:
         MissingExtra: something of the ``data`` extra is not installed.
     """
-    _need(_FOR_DATA, "making data ready", "data")
+    _need(_FOR_DATA, "preparing data", "data")
 
 
 def _need(names: Sequence[str], purpose: str, extra: str) -> None:
@@ -224,7 +228,7 @@ def prepare_data(
                 shutil.rmtree(making, ignore_errors=True)
         meta = _cached_meta(folder)
         if meta is None:
-            raise DataError("preparing the data left nothing behind", where=str(folder))
+            raise DataError("the preparation of the data made no files", where=str(folder))
     _check_size(meta, settings)
     return folder, meta
 
@@ -267,9 +271,9 @@ def _write_request(
             words += ["--data-set", str(named_path)]
     except OSError as error:
         raise DataError(
-            f"the prepared data cannot be kept: {error.strerror}",
+            f"the prepared data cannot be saved: {error.strerror}",
             where=str(folder.parent),
-            next_step="set TRMCLOUD_HOME to a folder of yours",
+            next_step="set TRMCLOUD_HOME to a folder that you own",
         ) from None
     return words
 

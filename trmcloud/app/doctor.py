@@ -67,7 +67,7 @@ def check_needs(needs: Sequence[Need], *, rents: bool) -> list[Finding]:
     here."""
     bad = "bad" if rents else "warn"
     return [
-        Finding(need.name, bad, f"{need.detail}: nothing can be rented", need.fix)
+        Finding(need.name, bad, f"{need.detail}: no machine can be rented", need.fix)
         if need.missing
         else Finding(need.name, "ok", need.detail)
         for need in needs
@@ -96,7 +96,11 @@ def _machine(machine: LocalMachine) -> Finding:
     if machine.gpus:
         gpu = f"{machine.gpus} × {machine.name}, {machine.gpu_memory_gb:.0f} GB each"
         state = "ok" if machine.gpu_sku else "warn"
-        fix = "" if machine.gpu_sku else "its speed is not in the table: trust no prediction for it"
+        fix = (
+            ""
+            if machine.gpu_sku
+            else "its speed is not in our table: predictions for it are not reliable"
+        )
         return Finding("machine", state, f"{gpu}; {machine.cpus} CPUs, {memory}", fix)
     return Finding("machine", "ok", f"{machine.cpus} CPUs, {memory}, no GPU")
 
@@ -115,11 +119,11 @@ def _home(context: Context) -> Finding:
         with tempfile.TemporaryFile(dir=home):
             pass
     except OSError as error:
-        fix = "set TRMCLOUD_HOME to a folder of yours"
+        fix = "set TRMCLOUD_HOME to a folder that you own"
         return Finding("home", "bad", f"{home}: {error.strerror}", fix)
     loose = home.stat().st_mode & 0o022
     if loose:
-        return Finding("home", "warn", f"{home} can be written by others", f"chmod go-w {home}")
+        return Finding("home", "warn", f"other users can write to {home}", f"chmod go-w {home}")
     return Finding("home", "ok", str(home))
 
 
@@ -140,16 +144,18 @@ def _disk(context: Context) -> Finding:
     free = shutil.disk_usage(context.home).free
     text = f"{free / 1e9:.0f} GB free at {context.home}"
     if free < _LOW_DISK_BYTES:
-        return Finding("disk", "warn", text, "trmcloud prune RUN, or a larger TRMCLOUD_HOME")
+        return Finding(
+            "disk", "warn", text, "trmcloud prune RUN, or set TRMCLOUD_HOME to a larger disk"
+        )
     return Finding("disk", "ok", text)
 
 
 def _clock(context: Context) -> Finding:
     if context.wall() < _EARLIEST_SANE_AT:
-        return Finding("clock", "bad", "the date lies in the past", "set the clock (NTP)")
+        return Finding("clock", "bad", "the date is in the past", "set the clock (NTP)")
     if not os.path.exists("/proc/uptime"):
         return Finding("clock", "warn", "no /proc: launch local needs Linux", "use Linux or WSL")
-    return Finding("clock", "ok", "wall clock and boot clock can be read")
+    return Finding("clock", "ok", "wall clock and boot clock are readable")
 
 
 def _extra(extra: str, package: str, purpose: str) -> Finding:
@@ -165,11 +171,11 @@ def _prices(offers: Sequence[Offer], now: float) -> Finding:
     usual = TRAITS[direct()[0]]
     rented = [offer.age_days(now) for offer in offers if offer.provider == usual.name]
     if not rented:
-        text = f"none of {usual.title}'s are known"
+        text = f"no prices of {usual.title} are known"
         return Finding("prices", "warn", text, "trmcloud prices refresh")
-    text = f"{usual.title}'s are {min(rented)} to {max(rented)} days old"
+    text = f"prices of {usual.title} are {min(rented)} to {max(rented)} days old"
     if max(rented) > FRESH_DAYS:
-        text += f"; those beyond {FRESH_DAYS} are planned dearer"
+        text += f"; those older than {FRESH_DAYS} days are planned with a surcharge"
     if min(rented) > _WEEK_DAYS:
         return Finding("prices", "warn", text, "trmcloud prices refresh")
     return Finding("prices", "ok", text)

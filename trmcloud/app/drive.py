@@ -248,7 +248,7 @@ class RunDriver:
         except LedgerError:
             return  # it was this one when that could be read last: every write looks
         if driver is not None and driver.epoch != self.epoch:
-            raise StaleEpoch(f"another controller has taken {self.run_id} over")
+            raise StaleEpoch(f"another controller has taken over {self.run_id}")
 
     def _end_unwritten(self, generation: Generation) -> None:
         if not _is_due(self._ended_at, _END_AGAIN_S, self.context.wall()):
@@ -676,7 +676,7 @@ class RunDriver:
         """
         late_s = self.context.clock.now().since(decided)
         if late_s > SEND_WITHIN_S:
-            raise ProviderRefused(f"its end was decided on {late_s:.0f} s ago: looking again")
+            raise ProviderRefused(f"its end was decided {late_s:.0f} s ago: checking again")
 
     def _fail(self, action: Action, kind: FailureKind, why: str, retry_s: float = 0.0) -> None:
         self._append(ev.ActionFailed(action.id, action.verb, kind, why, retry_s))

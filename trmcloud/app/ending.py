@@ -99,7 +99,7 @@ def pods_of_run(context: Context, run_id: str) -> PodListing:
     ledgers = sorted({each.name.ledger for each in found.pods})
     if len(ledgers) > 1:
         raise ConflictError(
-            f"pods of {len(ledgers)} ledgers bear the name of {run_id}: {', '.join(ledgers)}",
+            f"pods of {len(ledgers)} ledgers have the name {run_id}: {', '.join(ledgers)}",
             next_step=f"trmcloud reap --all-of {ledgers[0]}",
         )
     return found

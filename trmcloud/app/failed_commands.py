@@ -107,17 +107,17 @@ def _file(said: str, command: Command, here: Path, sent: set[str]) -> tuple[str,
         outside = place if place.is_dir() else place.parent
         return (
             name,
-            f"--data {shlex.quote(str(outside))}, which the command finds as $TRMCLOUD_DATA",
+            f"--data {shlex.quote(str(outside))}; the command finds it in $TRMCLOUD_DATA",
         )
     if name.startswith(os.pardir):
         up = "/".join(part for part in PurePosixPath(name).parts if part == os.pardir)
-        return name, f"--root {up} sends the folder around this one"
+        return name, f"--root {up} sends the folder that contains this one"
     folder = PurePosixPath(name) if place.is_dir() else PurePosixPath(name).parent
     if str(folder) != ".":
-        return name, f"--data {shlex.quote(str(folder))} sends this folder apart from the code"
+        return name, f"--data {shlex.quote(str(folder))} sends this folder separately from the code"
     return name, (
-        f"git ignores it, or {IGNORE_NAME} leaves it out: git add -f {shlex.quote(name)}, "
-        "or a folder for --data"
+        f"git ignores it, or {IGNORE_NAME} excludes it: git add -f {shlex.quote(name)}, or pass "
+        "its folder with --data"
     )
 
 
@@ -128,7 +128,7 @@ def _module(module: str, here: Path) -> tuple[str, str]:
             is_beside_it = folder == here and folder / "src" not in path.parents
             if path.exists() and not is_beside_it:
                 up = os.path.relpath(folder, here)
-                return module, f"--root {up} sends the folder that it is in"
+                return module, f"--root {up} sends the folder that contains it"
     return "", ""
 
 

@@ -65,7 +65,7 @@ def finetune_plan(
     how, batch = _how(method, settings)
     if spec.steps or spec.hours or spec.fills or spec.overrides:
         raise UsageError(
-            "--hf takes neither --set nor --steps, --hours and --fill",
+            "--hf does not work with --set, --steps, --hours or --fill",
             next_step="--tokens 10000000, --hf-set sequence=4096",
         )
     tokens = spec.tokens or TOKENS
@@ -75,15 +75,15 @@ def finetune_plan(
     if not holding:
         least = min(made, key=lambda row: row.need.least / row.memory_gb)
         raise DoesNotFit(
-            f"{model.kind} of {model.parameters / 1e9:.1f}B does not fit: {least.hardware} comes "
-            f"nearest, with {least.memory_gb:g} GB of {least.need.least:,.0f}",
+            f"{model.kind} of {model.parameters / 1e9:.1f}B does not fit: the closest is "
+            f"{least.hardware}, which needs {least.memory_gb:g} GB of {least.need.least:,.0f}",
             next_step=_smaller(how),
         )
     within = [row for row in holding if _is_within(row, spec, now)]
     if not within:
         least_row = min(holding, key=lambda row: row.cost_p90)
         raise BudgetRefused(
-            f"nothing trains {tokens:,} tokens within these limits: the cheapest is "
+            f"no hardware trains {tokens:,} tokens within these limits: the cheapest is "
             f"{least_row.hardware}, {least_row.cost_p50} ({least_row.cost_p90} at P90), "
             f"{least_row.hours.p90:,.1f} h",
             next_step=f"--budget {math.ceil(least_row.cost_p90.micros / 1e6)}, or fewer --tokens",
@@ -103,14 +103,14 @@ def read_model(config: Path) -> HfModel:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
-            raise ValueError("longer than any")
+            raise ValueError("too long")
         data = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        why = error.strerror if isinstance(error, OSError) else "it is not JSON"
         raise UsageError(
             f"the model's config.json cannot be read: {why}",
             where=str(path),
-            next_step="--hf takes a config.json, or the folder that it is in",
+            next_step="--hf takes a config.json, or the folder that contains it",
         ) from None
     return read_config(data, str(path))
 
@@ -123,16 +123,18 @@ def _how(method: str, settings: Sequence[str]) -> tuple[Finetuning, int]:
         key, _, number = text.partition("=")
         if key not in _LIMITS:
             raise UsageError(
-                f"--hf-set has no {key[:40]!r}", next_step=f"one of: {', '.join(_LIMITS)}"
+                f"--hf-set does not know {key[:40]!r}", next_step=f"one of: {', '.join(_LIMITS)}"
             )
         low, high = _LIMITS[key]
         if not number.isascii() or not number.isdigit() or not low <= int(number[:9]) <= high:
-            raise UsageError(f"--hf-set {key} is a number from {low} to {high:,}")
+            raise UsageError(f"--hf-set {key} takes a number from {low} to {high:,}")
         chosen[key] = int(number)
     if chosen.get("bits", 16) not in (4, 16) or (chosen.get("bits") == 4 and method != "lora"):
-        raise UsageError("--hf-set bits=4 is for --method lora", next_step="leave it out")
+        raise UsageError("--hf-set bits=4 needs --method lora", next_step="leave it out")
     if chosen.get("completion", 1) > chosen.get("sequence", 2048):
-        raise UsageError("a completion is within its sequence", next_step="--hf-set sequence=4096")
+        raise UsageError(
+            "a completion cannot be longer than the sequence", next_step="--hf-set sequence=4096"
+        )
     default = Finetuning(method)
     how = default._replace(**{key: chosen.get(key, getattr(default, key)) for key in _LIMITS})
     return how, chosen.get("batch", 0)
@@ -155,7 +157,7 @@ def _order(row: FinetuneRow, spec: RunSpec) -> tuple[float, float]:
 
 def _smaller(how: Finetuning) -> str:
     if how.method == "full":
-        return "--method lora trains a small share of it"
+        return "--method lora trains a small part of the weights"
     if how.method == "lora" and how.bits != 4:
-        return "--hf-set bits=4 quantizes what is frozen"
+        return "--hf-set bits=4 quantizes the frozen weights"
     return f"--hf-set sequence={max(256, how.sequence // 2)}"

@@ -57,9 +57,9 @@ def bundle_root() -> Path:
         if (root / "model" / "recipes").is_dir():
             return root
     raise NotFoundError(
-        "the recipes that belong to trmcloud are missing",
+        "the recipes of trmcloud are missing",
         where=str(_PACKAGE),
-        next_step="install it again, from a whole clone or wheel",
+        next_step="install it again, from a complete clone or wheel",
     )
 
 

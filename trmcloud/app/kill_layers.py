@@ -27,13 +27,13 @@ _TRAINER_SILENCE_S = 60.0
 _MISSED_VISITS = 3
 """A reaper that has missed this many of its rounds is not counted on."""
 _LIMITS = {
-    "prepaid": "the account's balance ends everything, unless auto-reload refills it",
+    "prepaid": "the account's balance ends everything when it is used up, unless auto-reload is on",
     "autostop": "the provider's own autostop",
-    "timeout": "the time-out that the provider was given with the pod",
-    "shutdown": "shutting down terminates the machine",
+    "timeout": "the provider's time-out for the pod",
+    "shutdown": "a shutdown terminates the machine",
     "guard-elsewhere": "the reaper on another machine",
 }
-_NOT_ASKED = "it was not asked whether it is set: trmcloud status --live"
+_NOT_ASKED = "not checked whether it is set: trmcloud status --live"
 _SHOWN_S = 60.0
 """The greatest age of a list that is shown: the caller has just looked at every run."""
 
@@ -86,14 +86,14 @@ def guards_of(context: Context, run: RunState) -> Guards:
     settles = "trmcloud status --live" if traits.via else "any trmcloud command"
     seen = {
         "trainer": _heart("trainer", beat.at if beat else None, now, _TRAINER_SILENCE_S,
-                          "lands by itself at the soft stop"),
+                          "saves and stops training at the soft stop"),
         "agent": _pod_side("agent", report, generation.agent_at, now, traits,
                            "ends the pod at the hard stop"),
         "watchdog": _watchdog(pod) if not traits.rented else
         _pod_side("watchdog", report, generation.agent_at, now, traits,
-                  "starts a killed agent again; at the hard stop kills all and ends the pod"),
+                  "restarts a killed agent; at the hard stop kills everything and ends the pod"),
         "controller": Layer("controller", ARMED, "a command is driving the run") if driven else
-        Layer("controller", ABSENT, f"nobody drives it now; {settles} settles it"),
+        Layer("controller", ABSENT, f"no command drives it now; {settles} settles it"),
         "reap": _reaper(visit, generation.provider, now),
     }  # fmt: skip
     names = dict.fromkeys((*traits.kill_layers, *traits.independent_layers))
@@ -110,7 +110,7 @@ def guards_of(context: Context, run: RunState) -> Guards:
         record = None if name in lapsing else known.get(name)
         layers.append(_with_record(layer, record, heard=name in seen))
     if not traits.rented:
-        layers.append(Layer("provider limit", ABSENT, "this machine has none"))
+        layers.append(Layer("provider limit", ABSENT, "none on this machine"))
     overshoot = _overshoot(run, traits, {x.name: x for x in layers}, pod, visit)
     return Guards(tuple(layers), overshoot, beat)
 
@@ -149,7 +149,7 @@ def _verified(context: Context, traits: ProviderTraits, now: float) -> dict[str,
 
 def _heart(name: str, at: float | None, now: float, patience_s: float, detail: str) -> Layer:
     if at is None:
-        return Layer(name, ABSENT, "not heard of yet")
+        return Layer(name, ABSENT, "no report yet")
     age_s = max(0.0, now - at)
     state = ARMED if age_s <= patience_s else SILENT
     return Layer(name, state, f"{detail}; ♥ {age_s:.0f} s ago", at)
@@ -166,7 +166,7 @@ def _pod_side(
     """Make a layer that only the pod's own report shows; ``first_at`` is when it was first
     heard."""
     if report is None and first_at is not None:
-        return Layer(name, SILENT, "it was heard, and cannot be asked now", first_at)
+        return Layer(name, SILENT, "it reported earlier, but does not answer now", first_at)
     return _heart(name, report.at if report else None, now, traits.silence_s, detail)
 
 
@@ -236,24 +236,24 @@ def _overshoot(
     generation = run.generation
     assert generation is not None
     if isinstance(pod, DatedFact) and pod.value is None and generation.pod_id is not None:
-        return MaxOverspend(ZERO, f"{ZERO}: the pod is in no list any more")
+        return MaxOverspend(ZERO, f"{ZERO}: the pod is not listed any more")
     working = {name for name, layer in layers.items() if layer.state in WORKING}
     if not traits.rented and working & {"watchdog", "agent"}:
         return MaxOverspend(ZERO, f"{ZERO} (exposed: none)")
     if layers["agent"].state == VERIFIED:
-        return MaxOverspend(ZERO, f"{ZERO}: the agent ends the pod, as it was seen to")
+        return MaxOverspend(ZERO, f"{ZERO}: the agent ends the pod (verified)")
     if visit is not None and working & {"reap", "guard-elsewhere"}:
         amount = cost(generation.rate, visit.every_s)
         return MaxOverspend(amount, f"{amount}, until the reaper runs again")
     if "controller" in working:
-        return MaxOverspend(ZERO, f"{ZERO} while this controller lives")
+        return MaxOverspend(ZERO, f"{ZERO} while this controller runs")
     text = f"{generation.rate}/h until a command runs here"
     if "autostop" in working:
         text += ", at most until the provider's own autostop"
     elif "timeout" in working:
         text += ", at most until the provider's own time-out"
     elif "prepaid" in working:
-        text += ", at most what the account's balance holds"
+        text += ", at most the account's balance"
     return MaxOverspend(None, text)
 
 

@@ -66,7 +66,8 @@ def labels_of(command: str, request: LaunchRequest, *more: Any) -> Labels:
 def _checked_name(name: str) -> str:
     if not _NAME.fullmatch(name) or _ID.fullmatch(name):
         raise UsageError(
-            f"--name takes letters, digits and . _ -, at most 63, and no id: {name!r:.80} is none",
+            "--name takes at most 63 letters, digits and . _ -, and must not look like an id: "
+            f"not {name!r:.80}",
             next_step="--name first-try",
         )
     return name
@@ -86,7 +87,7 @@ def parse_tags(flag: str, texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
                 f"{flag} takes KEY=VALUE, not {text!r:.80}", next_step=f"{flag} team=a"
             )
         if made[1] in found:
-            raise UsageError(f"{flag} {made[1]} stands twice", next_step="give it once")
+            raise UsageError(f"{flag} {made[1]} stands twice", next_step="give it only once")
         found[made[1]] = made[2]
     if len(found) > _MOST_TAGS:
         raise UsageError(f"a run has at most {_MOST_TAGS} tags, not {len(found)}")
@@ -126,9 +127,9 @@ def find_earlier(context: Context, labels: Labels) -> RunState | None:
         return None
     if earlier.keys[labels.key] != labels.request:
         raise UsageError(
-            f"the idempotency key {labels.key!r:.60} is {earlier.run_id}'s, which was launched "
-            "with other arguments",
-            next_step=f"another key, or: trmcloud status {earlier.run_id}",
+            f"the idempotency key {labels.key!r:.60} belongs to {earlier.run_id}, which was "
+            "launched with other arguments",
+            next_step=f"use another key, or: trmcloud status {earlier.run_id}",
         )
     return earlier
 

@@ -30,7 +30,8 @@ def check_needs(context: Context, provider: str) -> None:
     for need in context.needs(provider):
         if need.missing:
             raise MissingTool(
-                f"nothing is rented that this machine could not reach: {need.name}: {need.detail}",
+                "this machine could not reach a rented machine, so nothing was rented: "
+                f"{need.name}: {need.detail}",
                 next_step=need.fix,
             )
 
@@ -47,8 +48,8 @@ def first_candidate(plan: Plan) -> Candidate:
     candidate = plan.recommended
     if candidate is None:
         raise DoesNotFit(
-            "nothing in this plan can be launched",
-            next_step="trmcloud plan, with more budget or other hardware",
+            "no candidate of this plan can be launched",
+            next_step="trmcloud plan, with a larger budget or other hardware",
         )
     return candidate
 
@@ -70,19 +71,19 @@ def check_launchable(context: Context, plan: Plan) -> None:
             traits_of(name).title for name in direct() if traits_of(name).network_volumes
         )
         raise NotSupported(
-            f"{candidate.provider} has no network volumes that this version rents",
-            next_step=f"leave --volume out, or rent at {able}",
+            f"this version cannot rent network volumes at {candidate.provider}",
+            next_step=f"leave out --volume, or rent at {able}",
         )
     check_spot(plan.spec)  # a saved plan may be from before it was refused
     if candidate.spot and traits.rented and not traits.has_spot:
         raise NotSupported(
-            f"spot machines of {candidate.provider} are not rented by this version",
-            next_step="leave --spot out, or name a cloud: --provider aws",
+            f"this version cannot rent spot machines at {candidate.provider}",
+            next_step="leave out --spot, or choose a cloud: --provider aws",
         )
     if candidate.provider not in context.computes:
         raise NotSupported(
-            f"renting {candidate.hardware} at {candidate.provider} is not built yet: "
-            "this version plans clouds and launches local",
+            f"this version cannot rent {candidate.hardware} at {candidate.provider}: it can only "
+            "plan with that cloud",
             next_step="trmcloud launch local --rate USD --budget USD, or --dry-run to see the plan",
         )
 
@@ -108,7 +109,7 @@ def check_trainer(recipe: Recipe) -> None:
 
 def _trained() -> str:
     named = ", ".join(name for name, family in FAMILIES.items() if family.has_trainer)
-    return f"--dry-run shows this plan; there are trainers for {named}"
+    return f"--dry-run shows this plan; trainers exist for {named}"
 
 
 def check_disk(home: Path, plan: Plan) -> None:
@@ -125,9 +126,9 @@ def check_disk(home: Path, plan: Plan) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise DoesNotFit(
-            f"checkpoints need {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free",
+            f"checkpoints need {needed / 1e9:.2f} GB, but the disk has {free / 1e9:.2f} GB free",
             where=str(home),
-            next_step="free some, or set TRMCLOUD_HOME to a larger disk",
+            next_step="free some disk space, or set TRMCLOUD_HOME to a larger disk",
         )
 
 
@@ -144,7 +145,7 @@ def check_capped(context: Context, plan: Plan, *, confirmed: bool) -> None:
     if context.ledger.read().has_cap(context.project, context.wall()):
         return
     raise BudgetRefused(
-        "there is no budget anywhere: this would spend without a limit that you named",
+        "no budget is set: this would spend without a limit",
         next_step="--budget USD, or trmcloud budget set month USD",
     )
 
@@ -158,8 +159,9 @@ def check_loss(plan: Plan, *, detached: bool, accepted: bool) -> None:
     kept = plan.spec.volume or plan.spec.pod_uploads
     if rented and detached and not kept and not accepted:
         raise UsageError(
-            "left alone, this run's checkpoints end with its pod: nobody would pull them",
-            next_step="--bucket s3://… or --volume keeps them; --accept-loss accepts their loss",
+            "with -d no command pulls the checkpoints: they would be deleted with the pod",
+            next_step="keep them with --bucket s3://… or --volume, or accept their loss with "
+            "--accept-loss",
         )
 
 
@@ -193,7 +195,7 @@ def check_exposure(context: Context, plan: Plan, accepted: Usd | None) -> None:
         exposed = unaccepted_exposure(traits_of(provider), counted, rate, accepted, now)
         if exposed is not None:
             accept = f"--accept-exposure {max(rates.values()).plain()}"
-            smoke = f"trmcloud smoke --provider {provider} --max-usd 0.25 verifies them; or "
+            smoke = f"verify them with trmcloud smoke --provider {provider} --max-usd 0.25; or "
             if not {"autostop", "agent"} & {*traits_of(provider).independent_layers}:
                 smoke = ""  # there is no layer there that it could prove
             gone = {layer: why for layer, why in lapsed.items() if (provider, layer) in verified}
@@ -205,24 +207,24 @@ def _exposed(exposed: UnacceptedExposure, lapsed: Mapping[str, str]) -> str:
     rate, why = exposed.rate, []
     if not exposed.is_capped:
         why.append(
-            f"nothing caps the rent, which is reserved at {rate}/h: whatever {exposed.provider}"
-            " bills beyond that is spent beyond the budget"
+            f"the rent has no cap; {rate}/h is reserved. If {exposed.provider} bills more, the run "
+            "costs more than the budget"
         )
     if exposed.verified is not None and len(exposed.verified) < LAYERS_NEEDED:
         why.append(
-            "kill layers that work without this machine and are verified: "
-            f"{', '.join(exposed.verified) or 'none'}; {LAYERS_NEEDED} are needed, or your word: if"
-            f" they all failed while this machine is off, {rate} an hour would go on being spent"
+            "verified kill layers that work without this machine: "
+            f"{', '.join(exposed.verified) or 'none'}; {LAYERS_NEEDED} are needed, or your "
+            f"consent: if all failed while this machine is off, {rate}/h would still be spent"
         )
     if exposed.begins_exposed and exposed.verified:
         why.append(
-            f"of the verified kill layers ({', '.join(exposed.verified)}) none works before the"
-            " machine is set up, minutes after its rent began: until then a command or a guard"
-            f" elsewhere alone would end it, and {rate} an hour would go on being spent"
+            f"no verified kill layer ({', '.join(exposed.verified)}) works before the machine is "
+            "set up, some minutes after the rent begins: until then only a command or another "
+            f"machine's guard could end it, at {rate}/h"
         )
     if exposed.verified is not None and lapsed:
         names, reason = " and ".join(sorted(lapsed)), next(iter(lapsed.values()))
-        why.append(f"{names} counted before, and not until this run's hard stop: {reason}")
+        why.append(f"verified, but not valid until this run's hard stop: {names} ({reason})")
     return f"{exposed.provider}: {'; '.join(why)}"
 
 
@@ -239,16 +241,16 @@ def check_account_key(plan: Plan, *, allowed: bool) -> None:
     if holding is not None and not allowed:
         if holding.prices_of:
             title = traits_of(holding.prices_of).title
-            way = f"leave --via out to rent from {title} without; or --allow-account-key-on-pod"
-            whose = f"the {title} account's own key to every pod it makes there"
+            way = f"leave out --via to rent from {title} without it; or --allow-account-key-on-pod"
+            whose = f"the key of the {title} account to every pod"
         else:
             way = (
-                "another cloud by --provider (runpod needs no key there), or "
+                "use another cloud with --provider (runpod needs no key there), or "
                 "--allow-account-key-on-pod"
             )
             whose = (
-                f"the {holding.name} account's own key to every machine it rents there, and they "
-                "are private people's computers"
+                f"the key of the {holding.name} account to every machine, and these are computers "
+                "of private persons"
             )
         raise UsageError(f"{holding.via or holding.name} copies {whose}", next_step=way)
 

@@ -146,7 +146,7 @@ def resume(
     """
     if most_rate is not None and not wait_s:
         raise UsageError(
-            "--max-price goes with --wait-for: what is reserved bounds the price otherwise",
+            "--max-price needs --wait-for: without it the reservation limits the price",
             next_step="--wait-for 6h",
         )
     require_fitting_policy(balance, fits=fit_balance)
@@ -159,8 +159,8 @@ def resume(
             require_reach(context, run.generation.provider)
         if settings or accept_change or processes or balance or fit_balance or wait_s:
             raise UsageError(
-                f"{run.run_id} has not ended: its settings stay what they are",
-                next_step=f"trmcloud stop {run.run_id}, then resume it with others",
+                f"{run.run_id} has not ended: its settings cannot be changed",
+                next_step=f"trmcloud stop {run.run_id}, then resume it with other settings",
             )
         if is_driven(context, context.ledger.driver(run.run_id)):
             raise ConflictError(
@@ -171,14 +171,14 @@ def resume(
         return RunDriver(context, run.run_id, epoch)
     if run.spec.recipe == smoke_plan.RECIPE:
         raise ConflictError(
-            f"{run.run_id} was a smoke run: there is nothing in it to go on with",
+            f"{run.run_id} was a smoke run: there is nothing to resume",
             next_step="trmcloud smoke --provider runpod --max-usd 0.25",
         )
     if run.outcome is Outcome.GATE_FAILED:
         raise ConflictError(
-            f"the gate after {run.run_id}'s fast phase failed",
-            next_step=f"trmcloud gate {run.run_id}; to go on all the same: "
-            f"trmcloud launch HARDWARE --phase extreme --from {run.run_id}",
+            f"the gate after the fast phase of {run.run_id} failed",
+            next_step=f"trmcloud gate {run.run_id}; to continue anyway: trmcloud launch HARDWARE "
+            f"--phase extreme --from {run.run_id}",
         )
 
     changed = changed_settings(context, run, settings, accept=accept_change, processes=processes)
@@ -188,8 +188,8 @@ def resume(
     rate = run.generation.rate if run.generation is not None else ZERO
     if whole < run.cap:
         raise UsageError(
-            f"{whole} is below the run's budget of {run.cap}",
-            next_step="--budget names the whole run's budget, spent part included",
+            f"{whole} is less than the run's budget of {run.cap}",
+            next_step="--budget is the budget of the whole run, the spent part included",
         )
     if rate and left <= ZERO:
         raise BudgetRefused(
@@ -205,7 +205,7 @@ def resume(
         if funds is not None and fit_balance:
             amount = min(amount, max(funds.fitting, ZERO))
         if funds is not None:
-            fits = "" if fit_balance else "--fit-balance reserves what is free"
+            fits = "" if fit_balance else "--fit-balance reserves only the free balance"
             require_funds(funds, max(amount, rate), fits)  # an hour is the least
     reopened = ev.Reopened(
         whole,
@@ -233,7 +233,7 @@ def request_stop(context: Context, run_id: str | None, reason: Reason) -> RunSta
         run = find_run(context, run.run_id)
         ended = run.outcome.value if run.outcome else run.state.value
         raise ConflictError(
-            f"{run.run_id} has ended already: {ended}", next_step="trmcloud status --all"
+            f"{run.run_id} has already ended: {ended}", next_step="trmcloud status --all"
         )
     return find_run(context, run.run_id)
 
@@ -246,7 +246,7 @@ def require_no_stop_order(run: RunState, kind: ReasonKind) -> None:
     told = run.stop
     if run.live and told is not None and (told.at_once or kind is ReasonKind.STOP_COMMAND):
         raise ConflictError(
-            f"{run.run_id} was told to {'end' if told.at_once else 'land'} already",
+            f"{run.run_id} was already asked to {'end' if told.at_once else 'land'}",
             next_step=f"trmcloud status {run.run_id}",
         )
 

@@ -23,7 +23,9 @@ def line_of(context: Context, level: str, key: str = "") -> Line:
         UsageError: no such level.
     """
     if level not in LEVELS[:3]:
-        raise UsageError(f"no budget level {level!r}", next_step="account, month or project")
+        raise UsageError(
+            f"there is no budget level {level!r}", next_step="account, month or project"
+        )
     default = {"account": "", "month": month_of(context.wall()), "project": context.project}[level]
     return context.ledger.read().line(level, key or default)
 
@@ -35,7 +37,7 @@ def raise_cap(context: Context, line: Line, cap: Usd, *, by: str, next_step: str
     """
     if line.cap is None or cap <= line.cap:
         raise UsageError(
-            f"the {line.level} cap is {line.cap or 'not set'}: {cap} does not raise it",
+            f"the {line.level} cap is {line.cap or 'not set'}: {cap} would not raise it",
             next_step=next_step,
         )
     return set_cap(context, line, cap, by=by)
@@ -68,10 +70,10 @@ def forgotten_runs(home: Path, ledger: LedgerState) -> list[str]:
 def restored_lines(home: Path, ledger: LedgerState, done: Restoration) -> Sequence[str]:
     """Describe the restoration of the ledger, the loss by it, and the next command to type."""
     made = dt.datetime.fromtimestamp(done.backup.at, dt.timezone.utc)
-    kept = f"; the damaged file is kept as {done.aside}" if done.aside is not None else ""
+    kept = f"; the damaged file was kept as {done.aside}" if done.aside is not None else ""
     lines = [
-        f"the ledger could not be used ({done.why}): backup {done.backup.number}, whose last record"
-        f" is of {made:%Y-%m-%d %H:%M:%S} UTC, was put in its place{kept}"
+        f"the ledger could not be used ({done.why}) and was replaced by backup "
+        f"{done.backup.number}, whose last record is of {made:%Y-%m-%d %H:%M:%S} UTC{kept}"
     ]
     if done.is_complete:
         return [*lines, "nothing was lost: no record was written after that backup"]
@@ -79,12 +81,12 @@ def restored_lines(home: Path, ledger: LedgerState, done: Restoration) -> Sequen
     if behind > 0:
         lines.append(f"lost: records {done.backup.seq + 1} to {done.newest_seq} ({behind})")
     else:
-        lines.append("lost: all records since then; how many cannot be told")
+        lines.append("lost: all records since then; their number is not known")
     names = forgotten_runs(home, ledger)
     if names:
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        lines.append(f"runs it does not know any more: {', '.join(names[:_MOST_NAMED])}{more}")
+        lines.append(f"runs that it no longer contains: {', '.join(names[:_MOST_NAMED])}{more}")
     lines.append(
-        "nothing new is reserved until trmcloud reap --yes says that the ledger is reconciled"
+        "no run can be launched until trmcloud reap --yes reports that the ledger is reconciled"
     )
     return lines

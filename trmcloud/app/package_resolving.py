@@ -102,7 +102,7 @@ def resolve(
             constraints.write_text(packages.constraints_text())
             words += ["-c", str(constraints)]
         if not asked:
-            return ResolvedPackages(unknown="it names paths and repositories alone")
+            return ResolvedPackages(unknown="it names only paths and repositories")
         try:
             done = pip(words)
         except (subprocess.TimeoutExpired, OSError):
@@ -122,7 +122,7 @@ def _why(said: str, packages: Packages, python: str, pip: Pip) -> str:
     if conflict is not None:
         rows = [row.strip() for row in conflict["rows"].splitlines()]
         raise DataError(
-            "its packages exclude one another: " + one_line("; ".join(rows))[:300],
+            "its packages conflict: " + one_line("; ".join(rows))[:300],
             where=_place_of(rows[0], packages),
             next_step="allow another version of one of them",
         )
@@ -130,36 +130,38 @@ def _why(said: str, packages: Packages, python: str, pip: Pip) -> str:
         return "the index cannot be reached"
     missing = _NOT_FOUND.search(said)
     if missing is None:
-        return one_line(said.strip().splitlines()[-1] if said.strip() else "pip did not say")[:200]
+        return one_line(said.strip().splitlines()[-1] if said.strip() else "pip gave no reason")[
+            :200
+        ]
     wanted = re.sub(r"\s*\(from [^)]*\)$", "", missing["wanted"]).strip()
     try:
         requirement = Requirement(wanted)
     except InvalidRequirement:
-        return f"pip knows no {one_line(wanted)[:80]}"
+        return f"pip does not know {one_line(wanted)[:80]}"
     there = _versions_of(requirement.name, pip)
     where = _place_of(wanted, packages)
     if there is None:
-        return f"the index does not say which versions of {requirement.name} there are"
+        return f"the index does not list the versions of {requirement.name}"
     if not there:
         raise DataError(
             f"there is no package {requirement.name} on the index",
             where=where,
-            next_step="its name on the index; a repository is named as name @ git+https://…",
+            next_step="use its name on the index; for a repository: name @ git+https://…",
         )
     fitting = list(requirement.specifier.filter(there, prereleases=True))
     if not fitting:
         raise DataError(
             f"there is no {wanted} on the index; the newest is {max(there)}",
             where=where,
-            next_step=f"{requirement.name}=={max(there)}, or a range that has it",
+            next_step=f"{requirement.name}=={max(there)}, or a range that includes it",
         )
     if python and (other := _OTHER_PYTHON.search(said)) is not None:
         raise DataError(
             f"{wanted} has no build for Python {python}: {one_line(other['needs'])[:80]}",
             where=where,
-            next_step="another version of it, or an image with another Python",
+            next_step="use another version, or an image with another Python",
         )
-    return f"{requirement.name} has no ready build here, and is built on the machine"
+    return f"{requirement.name} has no prebuilt package, and is built on the machine"
 
 
 def _check_python(packages: Packages, python: str) -> None:
@@ -171,9 +173,9 @@ def _check_python(packages: Packages, python: str) -> None:
         return
     if not takes(packages.python, python):
         raise DataError(
-            f"the project takes Python {packages.python}, and the machine has {python}",
+            f"the project needs Python {packages.python}, but the machine has {python}",
             where=packages.python_where,
-            next_step="an --image with such a Python; here, an environment of it",
+            next_step="use an --image with that Python; on this machine, an environment with it",
         )
 
 

@@ -270,7 +270,7 @@ def _imported(tree: ast.Module, modules: Mapping[str, Path], where: str = "") ->
             if name.partition(".")[0] != _NAME:
                 continue
             if name not in modules:
-                raise DataError(f"there is no module {name}, which is imported", where=where)
+                raise DataError(f"the imported module {name} does not exist", where=where)
             found.add(name)
     return found
 

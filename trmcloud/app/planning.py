@@ -90,7 +90,7 @@ def rent_from(
         raise UsageError(f"--via {via}: only {words} is known", next_step=f"--via {words}")
     if hardware == LOCAL:
         if via or named:
-            raise UsageError("this machine is not rented: --provider and --via go with others")
+            raise UsageError("this machine is not rented: leave out --provider and --via")
         return []
     for name in named:
         if find_traits(name) is None or name not in rentable():
@@ -109,9 +109,7 @@ def rent_from(
             require_rented(name)
             if not traits_of(name).via:
                 title = TRAITS[brokered()[0]].via
-                raise UsageError(
-                    f"{title} does not rent from {name} for us", next_step="leave --via out"
-                )
+                raise UsageError(f"{title} cannot rent from {name}", next_step="leave --via out")
         return through
     able = (name for name in enabled() if not traits_of(name).instead)
     found = [n for n in able if key_allowed or not traits_of(n).account_key_on_pod]
@@ -189,15 +187,15 @@ def own_hardware(
         DoesNotFit: it has too little memory.
     """
     if per_kwh is None:
-        raise UsageError("--own needs a price of power", next_step="--kwh 0.30 (USD)")
+        raise UsageError("--own needs a price of electricity", next_step="--kwh 0.30 (USD)")
     if not Usd(0) <= per_kwh <= _MOST_PER_KWH:
         raise UsageError(
-            f"--kwh {per_kwh} is no price of a kilowatt-hour", next_step="--kwh 0.30 (USD)"
+            f"--kwh {per_kwh} is not a price of a kilowatt-hour", next_step="--kwh 0.30 (USD)"
         )
     text = hardware if hardware[:1].isdigit() and "x" in hardware.lower() else f"1x{hardware}"
     request = parse_hardware(text)
     if request.nodes > 1:
-        raise UsageError(f"--own {hardware}: one machine", next_step="--own 2xRTX4090")
+        raise UsageError(f"--own {hardware}: give one machine", next_step="--own 2xRTX4090")
     gpu, count = find_gpu(request.skus[0]), request.count
     watts = count * gpu.tdp_w + HOST_W
     machine = LocalMachine(
@@ -218,7 +216,7 @@ def own_hardware(
         made = planner.plan(wish, machine=machine).candidates[0]
     except DoesNotFit as error:
         told = str(error).replace(f" on {LOCAL}", f" on your {request.text}", 1)
-        raise DoesNotFit(told, next_step="leave out --own: see what can be rented") from None
+        raise DoesNotFit(told, next_step="leave out --own to see what can be rented") from None
     best = plan.recommended
     quicker = best if best is not None and best.hours.p50 < made.hours.p50 and best.rate else None
     return OwnHardware(request.text, watts, per_kwh, made, quicker)
@@ -260,7 +258,7 @@ def save_plan(home: Path, plan: Plan) -> Path:
         raise ConflictError(
             f"the plan cannot be saved: {error.strerror or error}",
             where=str(path.parent),
-            next_step="set TRMCLOUD_HOME to a folder of yours that has room",
+            next_step="set TRMCLOUD_HOME to a folder that you own, with free space",
         ) from None
     return path
 
@@ -273,7 +271,7 @@ def load_plan(home: Path, plan_id: str, now: float) -> Plan:
         NotFoundError: no such plan.
     """
     if not is_plan_id(plan_id):
-        raise UsageError(f"{plan_id!r} is no plan's id", next_step="ids look like p-7f3a")
+        raise UsageError(f"{plan_id!r} is not the id of a plan", next_step="ids look like p-7f3a")
     path = _path(home, plan_id)
     try:
         plan = plan_from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -283,7 +281,7 @@ def load_plan(home: Path, plan_id: str, now: float) -> Plan:
         raise UsageError(
             f"plan {plan_id} was written by a newer version of trmcloud",
             where=str(path),
-            next_step=f"{update_command()}, or make another: trmcloud plan",
+            next_step=f"{update_command()}, or make a new plan: trmcloud plan",
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is damaged"
@@ -293,7 +291,7 @@ def load_plan(home: Path, plan_id: str, now: float) -> Plan:
     if now > plan.expires_at:
         hours = (now - plan.expires_at) / 3600
         raise UsageError(
-            f"plan {plan_id} expired {hours:,.1f} h ago: its prices are no longer to be trusted",
+            f"plan {plan_id} expired {hours:,.1f} h ago: its prices may have changed",
             next_step="trmcloud plan",
         )
     return plan
@@ -437,7 +435,7 @@ class Planner:
                 break
             asked = "no budget" if spec.budget is None else f"a budget of {spec.budget}"
             plan = self._plan(replace(plan.spec, budget=left), tokens_available, machine)
-            told = f"{left}, of what the provider's balance leaves free, in place of {asked}"
+            told = f"{left}, the free part of the provider's balance, instead of {asked}"
             plan = replace(plan, limits={**plan.limits, FITTED: told})
         return plan
 
@@ -486,7 +484,7 @@ class Planner:
             plan = replace(plan, limits={**plan.limits, LIVE_PRICES: told})
         if recipe.test_settings:
             put = ", ".join(f"{key} = {value}" for key, value in recipe.test_settings.items())
-            told = f"not the recipe's own, by {ENV_TEST_SETTINGS}: {put}"
+            told = f"changed from the recipe by {ENV_TEST_SETTINGS}: {put}"
             plan = replace(plan, limits={**plan.limits, TEST_SETTINGS: told})
         return plan
 
@@ -555,7 +553,7 @@ class Planner:
                 self._live[asks] = self.inputs.live_prices(now, asks)
             live, missed = self._live[asks]
             if missed:
-                told = f"not read: {missed}; dated ones are planned with"
+                told = f"not read: {missed}; older prices are used"
             elif live:
                 told = " and ".join(f"{name}'s" for name in dict.fromkeys(o.provider for o in live))
         if asks not in self._offers:

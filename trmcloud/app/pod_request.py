@@ -115,9 +115,9 @@ def read_launch_note(home: Path, run_id: str) -> dict[str, Any]:
         note = None
     if not isinstance(note, dict) or not {"data_dir", "initial_weights"} <= set(note):
         raise DataError(
-            f"{run_id}'s own note is missing or damaged: where its data lies is not known",
+            f"the note of {run_id} is missing or damaged: the place of its data is not known",
             where=str(path),
-            next_step="launch a new run; --from starts it from these weights",
+            next_step="launch a new run from these weights with --from",
         )
     return note
 
@@ -231,10 +231,12 @@ def _require_wanted(
     """
     late_s = context.clock.now().since(decided) - SEND_WITHIN_S
     if late_s > 0:
-        raise ProviderRefused(f"the request for it came {late_s:.0f} s too late to be sent")
+        raise ProviderRefused(
+            f"the request for it was not sent, because it was {late_s:.0f} s too late"
+        )
     awaited = context.ledger.read().runs[run_id].open_generations
     if all(each.number != generation.number for each in awaited):
-        raise ProviderRefused("another one has given it up: nothing was sent")
+        raise ProviderRefused("another controller has given it up: nothing was sent")
 
 
 def tokens_of(context: Context, run: RunState, candidate: Candidate) -> CacheRequest | None:

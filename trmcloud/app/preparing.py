@@ -126,7 +126,7 @@ def pinned_source(
 
 def _changed(context: Context, state: LedgerState, before: DataPinned, now: DataPinned) -> str:
     """One line: the data set's files are other ones than the newest run's that trained on it."""
-    since = "it was last used here"
+    since = "its last use here"
     for run_id in reversed(tuple(state.runs)):
         with suppress(TrmcloudError, KeyError, TypeError, ValueError):
             used = LaunchData.of_note(read_launch_note(context.home, run_id)).source
@@ -183,7 +183,7 @@ def next_best(planner: Planner, plan: Plan) -> str:
             made = planner.save(planner.plan(replace(anything, hardware=offer.hardware)))
             about = f"{offer.hardware}, {offer.rate}/h, about {offer.cost_p50}"
             return f"trmcloud launch {made.id} ({about})"
-    return "trmcloud plan, with more budget or in other regions, or the same again later"
+    return "trmcloud plan, with a larger budget or in other regions; or try again later"
 
 
 def first_settings(plan: Plan) -> PhaseRecipe:
@@ -217,8 +217,8 @@ def _load(context: Context, request: LaunchRequest) -> Plan:
     plan = planning.load_plan(context.home, request.hardware, context.wall())
     if plan.spec.command is not None:
         raise UsageError(
-            f"plan {plan.id} is that of a command, whose code it does not hold",
-            next_step="run it anew, in its folder: run HARDWARE … -- COMMAND",
+            f"plan {plan.id} is for a command, and does not contain its code",
+            next_step="run it again in its folder: run HARDWARE … -- COMMAND",
         )
     if "balance" in request.typed:
         policy = parse_balance_policy("--balance", request.balance)
@@ -281,8 +281,8 @@ def _initial_weights(context: Context, named: str) -> str:
         run = find_run(context, named)
     except NotFoundError:
         raise NotFoundError(
-            f"--from {named}: no such run, and no such checkpoint folder",
-            next_step="trmcloud status lists runs; fetch-best makes folders",
+            f"--from {named}: there is no such run or checkpoint folder",
+            next_step="list runs with trmcloud status; trmcloud fetch-best makes a folder",
         ) from None
     manifest = fetching.choose(context, run)
     return context.files.folder_of(manifest)

@@ -51,12 +51,14 @@ class Probe:
     def __init__(self, context: Context, planner: Planner, spec: RunSpec, where: str) -> None:
         if where != LOCAL:
             raise UsageError(
-                f"--probe {where!r} cannot be run: only this machine can be probed without renting",
+                f"--probe works only with local, not with {where!r}",
                 next_step="--probe local",
             )
         recipe = planner.recipe(spec.recipe)
         if not recipe.has_trainer:
-            raise UsageError(f"the trainer of {recipe.name} is not there yet: nothing to probe")
+            raise UsageError(
+                f"the trainer of {recipe.name} does not exist yet: there is nothing to probe"
+            )
         here = dataclasses.replace(
             spec, hardware=LOCAL, budget=None, deadline_at=None, fill=False, objective="value",
             providers=(), regions=(), gpus=0,

@@ -93,7 +93,7 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
             try:
                 listed += tuple(compute.cross_listed())
             except ProviderError as error:
-                unreachable.append((provider, f"its second list: {error}"))
+                unreachable.append((provider, f"the second list: {error}"))
         ledger, now = context.ledger.read(), context.wall()
         lists[provider] = listed
         found = govern(ledger, DatedFact(listed, now), now).orphans
@@ -153,8 +153,8 @@ def sweep(context: Context, list_age_s: float = 0.0) -> list[Did]:
     ):
         _note(context, ev.LedgerReconciled())
         said.append(
-            "the ledger is reconciled: no pod lives that it does not know; what ended before it was"
-            " restored stands in the provider's bill alone"
+            "the ledger is reconciled: it knows all running pods; pods that ended before the "
+            "restore are only in the provider's bill"
         )
     return said
 
@@ -178,12 +178,12 @@ def _end_volume(context: Context, compute: Compute, due: ledger_facts.DueVolume)
     there = [volume for volume in compute.kept_volumes() if volume.place == due.place]
     # A run may have been launched while they were listed: it keeps what it saves there.
     if due not in ledger_facts.due_volumes(context.ledger.read(), context.wall()):
-        return f"the network volume in {due.place} is wanted again"
+        return f"the network volume in {due.place} is needed again"
     for volume in there:
         compute.delete_volume(volume.volume_id)
     _note(context, ev.VolumeDeleted(due.provider, due.place, "agreed at launch"))
-    names = ", ".join(volume.volume_id for volume in there) or "none was there any more"
-    return f"deleted the network volume in {due.place} ({names}): {due.per_day} a day less"
+    names = ", ".join(volume.volume_id for volume in there) or "it did not exist any more"
+    return f"deleted the network volume in {due.place} ({names}): saves {due.per_day} a day"
 
 
 def _note(context: Context, event: ev.Note) -> None:

@@ -97,7 +97,7 @@ def _wanted(records: Iterable[ev.Record], run_id: str) -> set[int]:
 def _chained(link: Link) -> ChainedRecord:
     made = ChainedRecord(**{**asdict(link), "body": json.loads(link.body)})
     if made.link != link:
-        raise ConflictError(f"the ledger's record {link.seq} is written as no version writes it")
+        raise ConflictError(f"record {link.seq} of the ledger has an unknown form")
     return made
 
 
@@ -136,13 +136,13 @@ def check_contents(receipt: Receipt) -> list[Check]:
     """Check that its hashes match its parts, and its account its sources: all from the file
     itself."""
     changed = ", ".join(changed_parts(receipt))
-    sealed = f"sealed {receipt.data['seal'][:16]}…, every part as it was"
+    sealed = f"sealed {receipt.data['seal'][:16]}…, no part was changed"
     seal = _check("seal", changed and f"changed since: {changed}", sealed)
     ledger_id = receipt.sources.ledger.ledger_id
     broken = broken_link(receipt.sources, genesis(ledger_id))
     rows = receipt.sources.ledger.records
     others = others_between(receipt.sources)
-    between = f"; {others} records of other runs stand between them, unseen" if others else ""
+    between = f"; {others} records of other runs between them were not checked" if others else ""
     told = f"{len(rows)} records, each with its own hash and that of the one before it{between}"
     return [seal, _check("chain", broken, told), _check_account(receipt)]
 
@@ -155,12 +155,12 @@ def _check_account(receipt: Receipt) -> Check:
     try:
         again = account_of(receipt.run_id, receipt.sources, receipt.made_at)
     except Exception as error:  # a damaged record, or an event that cannot follow those before it
-        return Check("account", Verdict.BROKEN, f"its records contradict one another: {error}")
+        return Check("account", Verdict.BROKEN, f"its records contradict each other: {error}")
     off = _first_difference(json.loads(canonical(again)), receipt.account)
     points, manifests = len(receipt.sources.curves), len(receipt.sources.checkpoints)
     return _check(
         "account",
-        off and f"its records do not say what it says: {off}",
+        off and f"it does not follow from its records: {off}",
         f"every figure follows from its records, {points} points and {manifests} manifests",
     )
 
@@ -179,7 +179,7 @@ def _first_difference(ours: Any, theirs: Any, at: str = "") -> str:
         return ""
     if ours == theirs and type(ours) is type(theirs):
         return ""
-    return f"{at.lstrip('.')} is {theirs!r:.60}, and follows as {ours!r:.60}"
+    return f"{at.lstrip('.')} is {theirs!r:.60}, but its records give {ours!r:.60}"
 
 
 def check_ledger(receipt: Receipt, chain: ChainedLedger | None) -> Check:
@@ -192,10 +192,14 @@ def check_ledger(receipt: Receipt, chain: ChainedLedger | None) -> Check:
     known = {link.seq: link.sha256 for link in chain.links()}
     for row in part.records:
         if known.get(row.seq) != row.sha256:
-            what = f"record {row.seq} ({row.kind}) is another one in this home's ledger"
+            what = f"record {row.seq} ({row.kind}) differs from this home's ledger"
             return Check("ledger", Verdict.BROKEN, what)
     if known.get(part.head_seq) != part.head_sha256:
-        return Check("ledger", Verdict.BROKEN, "this home's ledger had another newest record then")
+        return Check(
+            "ledger",
+            Verdict.BROKEN,
+            "the newest record in this home's ledger was a different one then",
+        )
     return Check(
         "ledger", Verdict.MATCHES, f"this home's ledger has all {len(part.records)} records"
     )
@@ -216,16 +220,16 @@ def check_checkpoint(receipt: Receipt, folder: Path) -> list[Check]:
         raise NotFoundError(
             "there is no manifest, so there is no checkpoint",
             where=str(folder),
-            next_step="--against the folder that fetch-best made",
+            next_step="use --against with a folder made by fetch-best",
         )
     here = mf.from_json(text, str(path))
     named = [m for m in manifests_of(receipt.sources) if m.label == here.label]
     told = next((m for m in named if m.sha256 == here.sha256), None)
     if told is None:
-        why = f"the receipt names no {here.label} with weights {here.sha256[:16]}…"
+        why = f"the receipt has no {here.label} with weights {here.sha256[:16]}…"
         if named:
             theirs = named[0].sha256[:16]
-            why = f"its weights are {here.sha256[:16]}…, those of the receipt {theirs}…"
+            why = f"its weights are {here.sha256[:16]}…, but the receipt says {theirs}…"
         return [Check("checkpoint", Verdict.BROKEN, why)]
     return [_check_manifest(here, told), *_check_files(folder, told)]
 
@@ -233,8 +237,8 @@ def check_checkpoint(receipt: Receipt, folder: Path) -> list[Check]:
 def _check_manifest(here: CheckpointManifest, told: CheckpointManifest) -> Check:
     ours, theirs = json.loads(mf.to_json(told)), json.loads(mf.to_json(here))
     off = next((key for key in sorted(ours) if ours[key] != theirs.get(key)), "")
-    why = off and f"the manifest's {off} is not what the receipt's says"
-    return _check("checkpoint", why, f"{here.label}, by its manifest")
+    why = off and f"{off} in the manifest differs from the receipt"
+    return _check("checkpoint", why, f"{here.label}, according to its manifest")
 
 
 def _check_files(folder: Path, told: CheckpointManifest) -> Iterable[Check]:
@@ -245,7 +249,7 @@ def _check_files(folder: Path, told: CheckpointManifest) -> Iterable[Check]:
         elif matches_hash(path, file.size_bytes, file.sha256):
             yield Check(file.name, Verdict.MATCHES, f"sha256 {file.sha256}")
         else:
-            why = f"it is not what the receipt's hash says: {file.sha256[:16]}…"
+            why = f"its hash differs from the receipt: {file.sha256[:16]}…"
             yield Check(file.name, Verdict.BROKEN, why)
 
 
@@ -253,9 +257,9 @@ def unchecked(receipt: Receipt, checkpoint: Path | None) -> list[Check]:
     """Return the facts that no receipt proves by itself."""
     told = {}
     if checkpoint is None:
-        told["checkpoint"] = "none was given: --against FOLDER of one of its own"
-    told["bill"] = "the provider's own bill is the provider's to show"
+        told["checkpoint"] = "no checkpoint was given: --against FOLDER"
+    told["bill"] = "only the provider can prove its own bill"
     if receipt.account["money"]["billed_usd"] is None:
-        told["bill"] = "the provider's final bill was not in when it was made"
-    told["machine"] = "losses, code and packages are what the machine that trained said of itself"
+        told["bill"] = "it was made before the provider's final bill"
+    told["machine"] = "losses, code and packages were reported by the machine that trained"
     return [Check(what, Verdict.OPEN, words) for what, words in told.items()]

@@ -69,8 +69,8 @@ def _reconcile(context: Context) -> list[reap.Did]:
             size_gb = (after.oversized_bytes - run.oversized_bytes) / 1e9
             cost = after.oversized_rent - run.oversized_rent
             said.append(
-                f"{run_id}: its pod had uploaded {size_gb:,.1f} GB that it was not granted: deleted"
-                f" from {run.bucket}, its rent of {cost} at most is counted"
+                f"{run_id}: its pod uploaded {size_gb:,.1f} GB without a grant: they were deleted "
+                f"from {run.bucket}, at most {cost} of storage cost is counted"
             )
     return said + reap.sweep(context, _PASS_S)
 
@@ -109,7 +109,7 @@ def continue_waits(context: Context) -> list[str]:
         if after.live:
             context.ledger.release(run_id, driver.epoch)
         if after.trains:
-            said.append(f"{run_id}: it has a machine, and trains; trmcloud attach {run_id}")
+            said.append(f"{run_id}: it has a machine and trains; trmcloud attach {run_id}")
     return said
 
 

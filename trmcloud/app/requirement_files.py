@@ -125,9 +125,9 @@ def read_packages(folder: Path, typed: str) -> Packages:
         reader.read(name)
         return reader.packages(name)
     raise DataError(
-        "it is no list of packages that pip can install from",
+        "it is not a list of packages that pip can install",
         where=name,
-        next_step=f"--pip takes {', '.join(KNOWN_NAMES)} and files in their forms",
+        next_step=f"--pip takes {', '.join(KNOWN_NAMES)} and similar files",
     )
 
 
@@ -145,7 +145,7 @@ def _content(folder: Path, name: str, asked_by: str = "") -> str:
         with open(path, "rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise DataError(f"{name} cannot be read: {reason}", where=asked_by or name) from None
 
 
@@ -168,7 +168,7 @@ class _PipFile:
         self, name: str, *, constrains: bool = False, asked_by: str = "", depth: int = 0
     ) -> None:
         if depth > _MOST_DEPTH:
-            raise DataError("files include one another without an end", where=asked_by)
+            raise DataError("files include each other in a circle", where=asked_by)
         for number, text in _joined(_content(self._folder, name, asked_by)):
             where = f"{name}:{number}"
             if text.startswith("-"):
@@ -201,7 +201,7 @@ class _PipFile:
             self._options.append(Line(f"{long} {value}" if long else flag, where))
         else:
             raise DataError(
-                f"{one_line(text)[:80]}: no option that a file of requirements may have",
+                f"{one_line(text)[:80]}: this option is not allowed in a requirements file",
                 where=where,
                 next_step="leave it out",
             )
@@ -237,9 +237,9 @@ def checked_line(text: str, where: str, folder: Path) -> str:
             raise DataError(f"{one_line(text)[:80]}: there is no such file here", where=where)
         if Path(path).is_absolute():
             raise DataError(
-                f"{one_line(text)[:80]}: a path of this machine, which is not sent",
+                f"{one_line(text)[:80]}: this path is on this machine and is not sent",
                 where=where,
-                next_step="a path below the folder that is sent: ./libraries/mine",
+                next_step="use a path in the folder that is sent: ./libraries/mine",
             )
         return text
     if re.match(r"(git|hg|svn|bzr)\+|https?://", text):
@@ -250,7 +250,7 @@ def checked_line(text: str, where: str, folder: Path) -> str:
     except (InvalidRequirement, InvalidMarker) as error:
         why = one_line(str(error)).split("    ")[0][:120]
         raise DataError(
-            f"{one_line(named)[:80]!r} is no requirement: {why}",
+            f"{one_line(named)[:80]!r} is not a requirement: {why}",
             where=where,
             next_step="name==1.2, name>=1,<2, or name @ https://…",
         ) from None
@@ -268,9 +268,9 @@ def _of_project(folder: Path, name: str, extras: Iterable[str]) -> Packages:
     if not isinstance(project, dict):
         exporter = "poetry" if "poetry" in table.get("tool", {}) else "your tool"
         raise DataError(
-            "it has no [project] table, which would name its packages",
+            "it has no [project] table with packages",
             where=name,
-            next_step=f"{exporter} exports them as requirements.txt, which --pip takes",
+            next_step=f"export them with {exporter} as requirements.txt, for --pip",
         )
     wanted: list[str] = [str(each) for each in project.get("dependencies", ())]
     if "dependencies" in project.get("dynamic", ()):
@@ -329,7 +329,7 @@ def _check_python(python: str, where: str) -> None:
     try:
         SpecifierSet(python)
     except InvalidSpecifier:
-        raise DataError(f"{python[:60]!r} is no version of Python", where=where) from None
+        raise DataError(f"{python[:60]!r} is not a version of Python", where=where) from None
 
 
 def takes(specifier: str, python: str) -> bool:
@@ -342,7 +342,7 @@ def _toml(text: str, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise DataError(f"it is no TOML: {error}", where=name) from None
+        raise DataError(f"it is not TOML: {error}", where=name) from None
 
 
 def _line_of(text: str, words: str) -> int:
@@ -363,7 +363,7 @@ def _of_lock(folder: Path, name: str) -> Packages:
     roots = [row for row in rows if {"editable", "virtual"} & set(row.get("source", {}))]
     top = [row for row in roots if "." in row["source"].values()] or roots
     if not top:
-        raise DataError("it locks no project", where=name, next_step="uv lock")
+        raise DataError("it does not lock a project", where=name, next_step="uv lock")
     python = str(table.get("requires-python", ""))
     python_where = f"{name}:{_line_of(text, 'requires-python')}"
     _check_python(python, python_where)
@@ -499,7 +499,9 @@ def _of_conda(folder: Path, name: str) -> Packages:
     _check_python(python, python_where)
     made = reader.packages(name)
     if not lines and not made.lines:
-        raise DataError("it names no package", where=name, next_step="dependencies: …, pip: …")
+        raise DataError(
+            "it does not name a package", where=name, next_step="dependencies: …, pip: …"
+        )
     return Packages(
         name,
         (*made.lines, *lines),
@@ -515,7 +517,7 @@ def _of_conda_item(item: str, where: str) -> tuple[str, str]:
     """``numpy=1.26`` → ``numpy``, ``==1.26.*``: conda's single sign means a prefix."""
     match = _CONDA.fullmatch(item)
     if match is None:
-        raise DataError(f"{one_line(item)[:80]!r} is no package", where=where)
+        raise DataError(f"{one_line(item)[:80]!r} is not a package", where=where)
     name, version = match[1].lower(), match[3].strip()
     if match[2] or " " in version.replace(", ", ","):
         # A build of conda's, as in numpy=1.26=py311_0 or "numpy 1.26 *": pip knows none.

@@ -72,8 +72,8 @@ def make_room(context: Context, plan: Plan, say: Callable[[str], None]) -> None:
         for each in room.lowerings:
             if each.run_id not in shown:
                 say(
-                    f"{each.run_id}: hard stop lowered, which frees {each.frees}; waiting until the"
-                    " guard of the other machine enforces it"
+                    f"{each.run_id}: an earlier hard stop frees {each.frees}; waiting until the "
+                    "guard on the other machine enforces it"
                 )
                 shown.add(each.run_id)
         now = context.wall()
@@ -81,9 +81,10 @@ def make_room(context: Context, plan: Plan, say: Callable[[str], None]) -> None:
         if now - began > max(_LEAST_WAIT_S, _MOST_VISITS * every_s):
             waits = ", ".join(each.run_id for each in room.lowerings)
             raise BudgetRefused(
-                f"the earlier stop of {waits} was not seen to be enforced within"
-                f" {(now - began) / 60:.0f} min: its money stays reserved",
-                next_step="trmcloud guard status on the machine that guards, then the same again",
+                f"the earlier stop of {waits} was not confirmed within {(now - began) / 60:.0f} "
+                "min: its money stays reserved",
+                next_step="check trmcloud guard status on the guarding machine, then run the "
+                "same command again",
             )
         if now - reconciled > _RECONCILE_S:
             reconcile(context)  # it drives a run that has no driver

@@ -29,18 +29,18 @@ RECIPE = "smoke"
 MOST_CANDIDATES = 6
 _LIFETIME_S = 600.0
 _MEANINGS: Mapping[Outcome, str] = {
-    Outcome.FINISHED: "its pod was looked at, and has ended",
-    Outcome.STOPPED: "its pod was told to end, and has ended",
+    Outcome.FINISHED: "its pod was checked, and has ended",
+    Outcome.STOPPED: "its pod was ended on request",
     Outcome.LANDED: "its pod has ended in time",
     Outcome.KILLED: "its pod has ended at its hard stop",
     Outcome.LOST: "its pod has ended",
-    Outcome.FAILED: "its pod could not be made ready, and has ended",
+    Outcome.FAILED: "its pod could not be set up, and has ended",
 }
 """Nothing is trained in a smoke run, and nothing saved."""
 _OF_A_COMMAND: Mapping[Outcome, str] = {
-    Outcome.FINISHED: "the command ended by itself",
-    Outcome.LANDED: "told to stop at its budget or time limit; what it had saved is kept",
-    Outcome.STOPPED: "stopped on request; what it had saved is kept",
+    Outcome.FINISHED: "the command ended normally",
+    Outcome.LANDED: "stopped at its budget or time limit; its checkpoints are kept",
+    Outcome.STOPPED: "stopped on request; its checkpoints are kept",
     Outcome.FAILED: "the command failed",
 }
 """Nothing is known of what one trains, nor whether it was evaluated."""
@@ -53,11 +53,11 @@ def meaning_of(run: RunState, outcome: Outcome) -> str:
     if run.spec.command is not None:
         own = _OF_A_COMMAND.get(outcome)
     if own is None and outcome is Outcome.LOST and never_heard(run):
-        return "no machine of it was ever heard from: nothing was trained"
+        return "no machine of the run ever reported: nothing was trained"
     if outcome is Outcome.FINISHED and any(
         account.outcome == "stopped_paying" for account in run.phases.values()
     ):
-        return "ended by its rule: more steps no longer paid; evaluated and saved"
+        return "stopped by its rule, because more steps no longer paid; evaluated and saved"
     return own or MEANINGS[outcome]
 
 
@@ -87,7 +87,7 @@ def make_smoke_plan(
     usable.sort(key=lambda offer: (offer.planned_rate(now), offer.sku, offer.region))
     if not usable:
         raise NoCapacity(
-            f"{traits.name} has no single GPU in stock anywhere",
+            f"{traits.name} has no GPU in stock",
             next_step="try again in a few minutes",
         )
     made = [
@@ -100,8 +100,8 @@ def make_smoke_plan(
         cents = -(-cheapest.worst_case.micros // 10_000)  # rounded up
         raise BudgetRefused(
             f"the cheapest pod, {cheapest.hardware} at {cheapest.planned_rate}/h, can cost up to "
-            f"{cheapest.worst_case} in {hold_s / 60:g} min and the kill after it",
-            next_step=f"--max-usd {cents / 100:.2f}, or fewer --minutes",
+            f"{cheapest.worst_case} in {hold_s / 60:g} min, the kill latency included",
+            next_step=f"use --max-usd {cents / 100:.2f}, or fewer --minutes",
         )
     worst = max(candidate.worst_case for candidate in fitting)
     digest = hashlib.sha256(f"{now!r} {max_usd} {hold_s}".encode()).hexdigest()
@@ -115,7 +115,7 @@ def make_smoke_plan(
         launchable=tuple(candidate.id for candidate in fitting),
         recommended_id=fitting[0].id,
         reservation=worst,
-        survives="nothing: it trains nothing",
+        survives="nothing: it does not train",
         limits={},
         offers_total=len(offers),
     )
@@ -244,7 +244,7 @@ def start(context: Context, run: RunState, candidate: Candidate) -> RunDriver:
     run, line = ledger.runs[run.run_id], ledger.line("run", run.run_id)
     if is_deleted(ledger, run.run_id):
         raise NotFoundError(
-            f"{run.run_id}'s network volume was deleted, and what was on it",
+            f"the network volume of {run.run_id} was deleted, with its files",
             next_step=f"trmcloud status {run.run_id}",
         )
     if run.live:

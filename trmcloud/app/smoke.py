@@ -57,7 +57,7 @@ LIMIT_AHEAD_S = 300.0
 whole minutes, is looked at once a minute, and ending takes a while."""
 _LAST_LOOK_S = 15.0
 """Before the hard stop, when only that limit can have ended it."""
-_NOT_RENTED = "it could not be rented"
+_NOT_RENTED = "the machine could not be rented"
 _BILL_WAIT_S = 5.0
 
 
@@ -191,8 +191,8 @@ class Smoke:
             self._say("rent", False, why)
             if full and len(full) == len(made):
                 raise NoCapacity(
-                    f"none of the {len(full)} cheapest offers has a machine left",
-                    next_step="try again in a few minutes, or a higher --max-usd",
+                    f"none of the {len(full)} cheapest offers is available",
+                    next_step="try again in a few minutes, or with a higher --max-usd",
                 )
             raise ProviderError(f"nothing could be rented: {why}", next_step="trmcloud doctor")
         candidate = plan.candidate(generation.candidate_id)
@@ -210,7 +210,7 @@ class Smoke:
         run = self._step_until(driver, lambda run: watch.status() is PodStatus.RUNNING)
         if watch.status() is PodStatus.RUNNING:
             return True, f"runs {self._context.wall() - began_at:.0f} s after it was listed"
-        return False, self._cut_short(run, "still not running when its time was up")
+        return False, self._cut_short(run, "it was not running before its time limit")
 
     def _ssh(self, driver: RunDriver, watch: PodWatch) -> tuple[bool, str]:
         why = "never asked"
@@ -222,7 +222,7 @@ class Smoke:
 
         run = self._step_until(driver, lambda run: in_())
         if not why:
-            return True, "answers with the host key that was made for it"
+            return True, "it answers with the host key made for it"
         return False, self._cut_short(run, why)
 
     def _agent(self, driver: RunDriver, watch: PodWatch) -> tuple[bool, str]:
@@ -231,14 +231,14 @@ class Smoke:
 
         run = self._step_until(driver, heard)
         if heard(run):
-            return True, "reports, and knows when the pod must end"
+            return True, "it reports, and knows when the pod must end"
         return False, self._cut_short(run, "said nothing")
 
     def _hardware(self, driver: RunDriver, watch: PodWatch) -> tuple[bool, str]:
         run = self._step_until(driver, lambda run: run.result is not None)
         if run.result == Outcome.FINISHED.value:
-            return True, "the agent found what was rented: count, memory, nobody else on it"
-        return False, self._cut_short(run, "the agent did not say what it found")
+            return True, "the agent found the rented GPUs: right count and memory, no other user"
+        return False, self._cut_short(run, "the agent did not report its hardware")
 
     def _file(self, driver: RunDriver, watch: PodWatch) -> tuple[bool, str]:
         try:
@@ -247,8 +247,8 @@ class Smoke:
             return False, str(error)
         size_mb = trip.size_bytes / 1e6
         return True, (
-            f"{size_mb:.0f} MB there at {size_mb / max(trip.sent_s, 1e-3):.1f} MB/s and back at "
-            f"{size_mb / max(trip.fetched_s, 1e-3):.1f} MB/s, hash the same"
+            f"{size_mb:.0f} MB sent at {size_mb / max(trip.sent_s, 1e-3):.1f} MB/s and fetched at "
+            f"{size_mb / max(trip.fetched_s, 1e-3):.1f} MB/s, same hash"
         )
 
     # -- its end ------------------------------------------------------------------------------
@@ -257,7 +257,9 @@ class Smoke:
         """The pod's own end: nothing here touches it until the kill latency is over."""
         left_s = watch.hard_stop_at - self._context.wall()
         if left_s > 2 * _HANDS_OFF_S:
-            self._say("hands off", None, f"{left_s:.0f} s to its hard stop; it must end by itself")
+            self._say(
+                "hands off", None, f"{left_s:.0f} s to its hard stop; it must end without a command"
+            )
         text, read_at = "", 0.0
 
         def look() -> None:
@@ -278,11 +280,11 @@ class Smoke:
             self._verify("agent", f"smoke run {driver.run_id}: {how}")
             return
         if gone_at is not None:
-            why = "nobody could read how" if not way else f"before its hard stop, by {way}"
+            why = "the way was not readable" if not way else f"before its hard stop, by {way}"
             self._say("ends itself", False, f"it is gone, {why}")
-            self._unverified(f"the pod was gone, and it is not proven that it ended itself: {why}")
+            self._unverified(f"the pod is gone, but it is not proven that it ended itself: {why}")
             return
-        said = tried or (f"only {way} was seen to be tried" if way else "nothing was seen of it")
+        said = tried or (f"only an attempt by {way} was seen" if way else "no attempt was seen")
         latency_s = self._traits.kill_latency_s
         self._say(
             "ends itself", False, f"still there {latency_s:.0f} s after its hard stop: {said}"
@@ -302,16 +304,16 @@ class Smoke:
         gone_at = watch.await_gone(watch.hard_stop_at - _HANDS_OFF_S, beat)
         how = limit.how(watch.name) if gone_at is not None else ""
         if gone_at is None:
-            why = "it started too late, or has none; more --minutes leave more time"
+            why = "it started too late, or has no limit; use more --minutes"
             self._say(limit.layer, None, f"not gone before its hard stop: {why}")
             return False
         early_s = watch.hard_stop_at - gone_at
-        self._say(limit.layer, bool(how), how or f"gone {early_s:.0f} s early, by something else")
+        self._say(limit.layer, bool(how), how or f"gone {early_s:.0f} s early, for another reason")
         if how:
             told = f"{how}, {early_s:.0f} s before its hard stop"
             self._verify(limit.layer, f"smoke run {driver.run_id}: {told}")
         else:
-            self._unverified("the pod was gone early, and not by the provider's own limit")
+            self._unverified("the pod was gone early, but not because of the provider's limit")
         return True
 
     def _alone(self, driver: RunDriver, watch: PodWatch, *, limited: bool) -> None:
@@ -324,8 +326,8 @@ class Smoke:
             self._cut()
             self._sleep_until(driver, hard_stop_at - _LAST_LOOK_S)
             if self._is_gone(driver, watch, hard_stop_at - _HANDS_OFF_S):
-                how = "autodown, before its hard stop, with SkyPilot's server here stopped"
-                self._say("autodown", True, f"{name} is gone by its own limit: {how}")
+                how = "autodown, before its hard stop, while SkyPilot's server here is stopped"
+                self._say("autodown", True, f"{name} was ended by its own limit: {how}")
                 self._verify("autostop", f"smoke run {driver.run_id}: {how}")
                 return
             self._say("autodown", False, "still there shortly before its hard stop")
@@ -334,7 +336,7 @@ class Smoke:
         latest = hard_stop_at + self._traits.kill_latency_s
         self._sleep_until(driver, latest)
         if self._is_gone(driver, watch, latest + self._traits.kill_latency_s):
-            how = "its agent, after its hard stop, with SkyPilot's server here stopped"
+            how = "its agent, after its hard stop, while SkyPilot's server here is stopped"
             self._say("ends itself", True, f"gone by {how}")
             self._verify("agent", f"smoke run {driver.run_id}: {how}")
             return
@@ -345,7 +347,7 @@ class Smoke:
     def _set_limit(self, watch: PodWatch) -> bool:
         left_s = watch.hard_stop_at - LIMIT_AHEAD_S - self._context.wall()
         if self._ground.limit is None or left_s < 60.0:
-            self._say("autodown", None, "too little time is left to prove it: more --minutes")
+            self._say("autodown", None, "too little time is left to verify it: use more --minutes")
             return False
         try:
             self._ground.limit(watch.name, watch.hard_stop_at - LIMIT_AHEAD_S)
@@ -358,7 +360,7 @@ class Smoke:
     def _cut(self) -> None:
         assert self._ground.cut is not None
         self._ground.cut()
-        self._say("line cut", None, "SkyPilot's server here is stopped; nothing asks or ends it")
+        self._say("line cut", None, "SkyPilot's server here is stopped; it cannot end the machine")
 
     def _sleep_until(self, driver: RunDriver, until: float) -> None:
         while (now := self._context.wall()) < until:
@@ -387,13 +389,13 @@ class Smoke:
         if gone_at is None:
             self._say("controller", False, "the pod is still listed")
             self._trouble = ProviderError(
-                f"{watch.name} was told to end and is still listed",
+                f"{watch.name} was asked to end, but is still listed",
                 next_step=f"end it in {self._ground.provider}'s console, then trmcloud reap --yes",
             )
             return
         asked_at = terminated_at(self._context, driver.run_id) or asked_at
         after_s = max(0.0, gone_at - asked_at)
-        self._say("controller", True, f"told the pod to end: gone within {after_s:.0f} s")
+        self._say("controller", True, f"asked the pod to end: gone within {after_s:.0f} s")
 
     # -- the second pod -----------------------------------------------------------------------
 
@@ -456,19 +458,19 @@ class Smoke:
         balance = self._account.balance
         if balance is None or balance <= ZERO:
             why = f" ({self._account.why})" if self._account.why else ""
-            detail = f"the balance cannot be read{why}: it is no limit to count on"
+            detail = f"the balance cannot be read{why}: it does not count as a limit"
             self._say("prepaid", False, detail)
             return
         day = time.strftime("%Y-%m-%d", time.gmtime(self._context.wall()))
         how = f"a balance of {balance} on {day}"
-        self._say("prepaid", True, f"{how} bounds everything, unless auto-reload refills it")
+        self._say("prepaid", True, f"{how} limits everything, unless auto-reload is on")
         self._verify("prepaid", how)
 
     def _unverified(self, what: str) -> None:
         self._trouble = NotVerified(
             what,
-            next_step="launch with --accept-exposure USD, or trmcloud guard install on a machine "
-            "that stays on",
+            next_step="launch with --accept-exposure USD, or run trmcloud guard install on a "
+            "machine that is always on",
         )
 
     def _show_bill(self) -> None:
@@ -542,7 +544,7 @@ class Smoke:
                 continue
             try:
                 compute.terminate(generation.pod_id or generation.pod_name)
-                self._say("cut short", None, f"told {generation.pod_name} to end")
+                self._say("cut short", None, f"asked {generation.pod_name} to end")
             except ProviderError as error:
                 self._say("cut short", False, f"{generation.pod_name} was not ended: {error}")
         self._release()

@@ -197,7 +197,7 @@ def last_way(text: str) -> tuple[str, str]:
     refused = answered is False  # what it tried next was not read any more
     for way, ok, code in attempts if refused else attempts[:-1]:
         before.setdefault(way, f"{way} {_outcome(ok, code)}")
-    return f"what came after {last}" if refused else last, ", ".join(
+    return f"the events after {last}" if refused else last, ", ".join(
         list(before.values())[:_MOST_WAYS]
     )
 

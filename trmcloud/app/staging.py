@@ -119,7 +119,7 @@ def code_item(package: Path, home: Path) -> StageItem:
         and not _hidden(path.relative_to(package))
     }
     if not files:
-        raise DataError("the trainer's package holds no sources", where=str(package))
+        raise DataError("the trainer's package has no source files", where=str(package))
     files |= trainers_share(package)
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     key = content_key(hashes)
@@ -141,7 +141,7 @@ def _put_together(folder: Path, files: Mapping[str, bytes]) -> None:
     except OSError as error:
         where = str(folder.parent)
         raise DataError(
-            f"the code cannot be put together: {error.strerror}", where=where
+            f"the code archive cannot be made: {error.strerror}", where=where
         ) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)

@@ -117,13 +117,13 @@ def changed_settings(
     again = f"trmcloud resume {run.run_id}{as_typed}"
     if changes and not accept:
         raise CheckpointError(
-            f"{run.run_id}'s checkpoint was trained with other settings: {told}",
-            next_step=f"{again} {ACCEPT} goes on all the same; trmcloud launch … --from "
-            f"{run.run_id} starts another run from its weights",
+            f"the checkpoint of {run.run_id} was trained with other settings: {told}",
+            next_step=f"to continue anyway: {again} {ACCEPT}; to start another run from its "
+            f"weights: trmcloud launch … --from {run.run_id}",
         )
     if accept and not changes:
         raise UsageError(
-            f"{ACCEPT}: {run.run_id} would go on with the very settings it was trained with",
+            f"{ACCEPT}: {run.run_id} has the same settings already",
             next_step=f"{again} without it",
         )
     return ChangedSettings(
@@ -142,9 +142,10 @@ def _check_processes(run: RunState, candidate: Candidate, processes: int) -> Non
         raise UsageError(f"--processes must be above zero, not {processes}")
     if candidate.provider != LOCAL:
         raise UsageError(
-            f"{run.run_id} trains on {candidate.hardware}, with a process on each of its GPUs",
+            f"{run.run_id} trains on {candidate.hardware}, with one process per GPU",
             where="--processes",
-            next_step=f"trmcloud launch … --from {run.run_id} starts another run, elsewhere",
+            next_step="to start another run on other hardware: trmcloud launch … --from "
+            f"{run.run_id}",
         )
 
 
@@ -165,8 +166,8 @@ def _shared(
         raise UsageError(
             f"{processes} processes cannot share the {rows} sequences of a step",
             where="--processes",
-            next_step=f"take a number that divides {rows}; --set batch=… --set accumulation=… "
-            f"{ACCEPT} trains with others",
+            next_step=f"use a divisor of {rows}; or train with another batch: --set batch=… --set "
+            f"accumulation=… {ACCEPT}",
         )
     batch = max(size for size in range(1, planned.batch + 1) if each % size == 0)
     return {**overrides, "batch": batch, "accumulation": each // batch}
@@ -190,7 +191,7 @@ def _phases_ahead(
     if done and last is not None and run.phases[last.name].outcome == "stopped_paying":
         done = last.settings.steps  # fewer are none more than it might have had
     if last is None or ahead or overrides.get("steps", 0) <= done:
-        more = f"trmcloud resume {run.run_id} --set steps={2 * done} trains on; " if done else ""
+        more = f"trmcloud resume {run.run_id} --set steps={2 * done} continues it; " if done else ""
         raise ConflictError(
             f"{run.run_id} has finished: there is nothing to resume",
             next_step=f"{more}launch --from starts a new run from these weights",
@@ -300,7 +301,7 @@ def foresee(
     }
     if verb in foreseen:
         return foreseen[verb]()
-    raise UsageError(f"nothing is done by {verb!r}", next_step=", ".join(VERBS))
+    raise UsageError(f"{verb!r} has no effect", next_step=", ".join(VERBS))
 
 
 def _ended(run: RunState) -> str:
@@ -343,7 +344,7 @@ def _stop(run: RunState, money: Money, training: Training | None) -> Forecast:
 def _refusal_to_end(run: RunState, *, told: bool) -> str:
     if not run.live:
         return _ended(run)
-    return "it was told to already" if told else ""
+    return "it was already asked" if told else ""
 
 
 def _ending(verb: str, run: RunState, money: Money, seconds: float) -> Forecast:
@@ -383,7 +384,7 @@ def _fetch(context: Context, run: RunState, offers: Sequence[Offer], disk_rate: 
             what=chosen.label if chosen is not None else "",
         )  # fmt: skip
     if chosen is None and not run.live:
-        return Forecast(FETCH, run.run_id, "no checkpoint of it is known")
+        return Forecast(FETCH, run.run_id, "no checkpoint is known")
     if chosen is None and not any(kept.places for kept in known):
         return Forecast(FETCH, run.run_id, "it has saved no checkpoint yet")
     return Forecast(FETCH, run.run_id, cap=run.cap, what=chosen.label if chosen else "")
@@ -393,13 +394,16 @@ def _raise(context: Context, run: RunState, cap: Usd | None) -> Forecast:
     if run.live:
         return Forecast(
             RAISE, run.run_id,
-            "its pod's end was fixed when it was rented: it can go on with more once it has landed",
+            "the end of its pod was fixed when it was rented; resume it with a larger budget "
+            "once it has landed",
         )  # fmt: skip
     if run.outcome not in RESUMABLE:
-        return Forecast(RAISE, run.run_id, f"there is nothing to go on with: {_ended(run)}")
+        return Forecast(RAISE, run.run_id, f"there is nothing to continue: {_ended(run)}")
     line = context.ledger.read().line("run", run.run_id)
     spent = line.settled + line.reserved
     whole = cap if cap is not None else Usd.from_micros(run.cap.micros * 3 // 2)
     if whole <= spent:
-        return Forecast(RAISE, run.run_id, f"{spent} of it is spent: name more", cap=whole)
+        return Forecast(
+            RAISE, run.run_id, f"{spent} of it is spent: give a larger budget", cap=whole
+        )
     return Forecast(RAISE, run.run_id, at_most=whole - spent, cap=whole)

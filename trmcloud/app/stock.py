@@ -87,7 +87,7 @@ def with_stock(plan: Plan, lines: Sequence[StockLine]) -> Plan:
 
 
 def stock_words(lines: Iterable[StockLine]) -> str:
-    """``booted 3 of 8: 4 not had, 1 never came up``, of lines about one candidate; empty for
+    """``booted 3 of 8: 4 not had, 1 never started``, of lines about one candidate; empty for
     none."""
     outcomes, refused_at = [], -_ONE_REFUSAL_S
     for line in lines:
@@ -99,7 +99,7 @@ def stock_words(lines: Iterable[StockLine]) -> str:
     if not outcomes:
         return ""
     told = f"booted {outcomes.count(BOOTED)} of {len(outcomes)}"
-    others = ((REFUSED, "not had"), (NEVER_BOOTED, "never came up"))
+    others = ((REFUSED, "not had"), (NEVER_BOOTED, "never started"))
     counts = [f"{outcomes.count(name)} {words}" for name, words in others if name in outcomes]
     return f"{told}: {', '.join(counts)}" if counts else told
 

@@ -190,7 +190,10 @@ def judge_target(
     tokenizer = str(settings.get("tokenizer", ""))
     other = ""
     if (data, tokenizer) != (target.data, target.tokenizer):
-        other = f"it is of {target.data} in {target.tokenizer}'s tokens, this is of {data}"
+        other = (
+            f"it is measured on {target.data} in the tokens of {target.tokenizer}, this run on "
+            f"{data}"
+        )
         other += f" in {tokenizer}'s" if tokenizer != target.tokenizer else ""
     return TargetResult(target, best.step_losses[-1], best.val_bpb, best.label, hours, other)
 

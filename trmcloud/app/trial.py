@@ -157,7 +157,7 @@ def try_command(
     data_dir = str(Path(data).expanduser().absolute()) if data else ""
     if data_dir and not Path(data_dir).is_dir():
         raise UsageError(
-            "--data takes a folder, and there is none", where=data_dir, next_step="--data data"
+            "--data takes a folder, which does not exist", where=data_dir, next_step="--data data"
         )
     out = [command.data] if command.data else []
     tree = look_at(root_of(command, here), out, command.folder)
@@ -243,11 +243,11 @@ def _keep(home: Path, trial: Trial, log: Path) -> None:
 
 def _check(bounds: TrialBounds) -> None:
     if not 1 <= bounds.for_s <= _MOST_S:
-        raise UsageError(f"--for is from 1 to {_MOST_S:g} seconds, not {bounds.for_s:g}")
+        raise UsageError(f"--for must be from 1 to {_MOST_S:g} seconds, not {bounds.for_s:g}")
     if bounds.steps < 0:
         raise UsageError(f"--steps must be above zero, not {bounds.steps}")
     if not 0 < bounds.gigabytes <= _MOST_GB:
-        raise UsageError(f"--gb is from 0 to {_MOST_GB:g}, not {bounds.gigabytes:g}")
+        raise UsageError(f"--gb must be from 0 to {_MOST_GB:g}, not {bounds.gigabytes:g}")
 
 
 def _new_folder(home: Path) -> Path:
@@ -346,11 +346,11 @@ def _shadows(shell: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def _not_contained(observed: Observed, bounds: TrialBounds, data: str) -> tuple[str, ...]:
-    told = ["files that it writes to absolute paths outside its folder are written for real"]
+    told = ["files that it writes to absolute paths outside its folder are really written"]
     if data:
-        told.append(f"--data {data} is used where it is")
+        told.append(f"--data {data} is used in place, not copied")
     if bounds.online:
-        told.append("the network is open (--online); trackers are told to stay offline")
+        told.append("the network is open (--online); trackers are set to offline")
     elif not observed.network_blocked:
         told.append("the network is open: this system allows no network namespace")
     return tuple(told)

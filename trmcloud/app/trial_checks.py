@@ -131,7 +131,7 @@ class MissingFile:
 
     @property
     def said(self) -> str:
-        how = "is sent, but" if self.is_sent else "is here and was not sent:"
+        how = "is sent, but" if self.is_sent else "exists here but was not sent:"
         return f"{self.name} {how} {self.why}"
 
 
@@ -154,7 +154,7 @@ class Facts:
     modules: tuple[str, ...] = ()
     """Installed modules that were imported."""
     unnamed: tuple[str, ...] = ()
-    """Imported distributions that no requirements name or bring, and no image has."""
+    """Imported distributions that no requirements file names or bring, and no image has."""
     requirements: str = ""
     """The file of requirements in the tree; empty: there is none."""
     hub_reads: tuple[str, ...] = ()
@@ -228,19 +228,22 @@ def _starts(facts: Facts) -> Check:
     if first.too_large:
         return Check(
             "starts", Result.FAILED,
-            f"it wrote more than {facts.most_bytes / 1e9:g} GB within {first.ran_s:.0f} s, and was "
-            "ended", "--gb with a higher limit",
+            f"it wrote more than {facts.most_bytes / 1e9:g} GB within {first.ran_s:.0f} s, and "
+            "was stopped", "use --gb with a higher limit",
         )  # fmt: skip
     if first.code and not facts.online and any(map(_OFFLINE.search, first.last_lines)):
         return Check(
             "starts", Result.UNKNOWN,
-            f"{_ended(first.code, first.ran_s)}: it wanted the network, which a trial keeps closed",
-            "--online lets it download", details,
+            f"{_ended(first.code, first.ran_s)}: it needs the network, which is closed in a trial",
+            "allow downloads with --online", details,
         )  # fmt: skip
     if first.code:
         fix = "; ".join(dict.fromkeys(each.fix for each in facts.missing))
         if any("get_ipython" in line for line in details):
-            fix = fix or "of a notebook: run it with ipython, or delete its get_ipython() lines"
+            fix = fix or (
+                "it was exported from a notebook: run it with ipython, or delete its "
+                "get_ipython() lines"
+            )
         why = [each.said for each in facts.missing]
         how = _ended(first.code, first.ran_s)
         return Check("starts", Result.FAILED, "; ".join([how, *why[:_SHOWN]]), fix, details)
@@ -248,20 +251,18 @@ def _starts(facts: Facts) -> Check:
         count = f"{first.left_behind} process{'es' * (first.left_behind != 1)}"
         return Check(
             "starts", Result.FAILED,
-            f"the command ended after {first.ran_s:.1f} s and left {count} running: a run ends, "
-            "and ends them, when its command does",
+            f"the command ended after {first.ran_s:.1f} s and left {count} running: a run ends "
+            "with its command, and ends them",
             "start it in the foreground, without & or nohup",
         )  # fmt: skip
     if first.code == 0:
         if first.last_step is None and not first.saves and not first.keys:
             return Check(
                 "starts", Result.FAILED,
-                f"it ended by itself with code 0 after {first.ran_s:.1f} s, without a step, a "
-                "metric or a checkpoint", "", details,
+                f"it finished with code 0 after {first.ran_s:.1f} s, without a step, a metric or "
+                "a checkpoint", "", details,
             )  # fmt: skip
-        return Check(
-            "starts", Result.PASSED, f"it ended by itself with code 0 after {first.ran_s:.1f} s"
-        )
+        return Check("starts", Result.PASSED, f"it finished with code 0 after {first.ran_s:.1f} s")
     if not first.lines:
         return Check(
             "starts", Result.UNKNOWN,
@@ -278,36 +279,36 @@ def _reads(facts: Facts) -> Check:
         told = [f"{each.name} ({each.why})" for each in absent] + list(facts.outside_reads)
         fixes = [each.fix for each in absent]
         if facts.outside_reads:
-            fixes.append("--data FOLDER, which the script finds as $TRMCLOUD_DATA")
+            fixes.append("use --data FOLDER; the script finds it in $TRMCLOUD_DATA")
         return Check(
             "reads", Result.FAILED, f"not among the files to send: {_some(told)}",
             "; ".join(dict.fromkeys(fixes)),
         )  # fmt: skip
     if not seen.pythons:
-        return Check("reads", Result.UNKNOWN, "no Python process was observed")
+        return Check("reads", Result.UNKNOWN, "no Python process was seen")
     hub = f"; from the hub's cache here: {_some(facts.hub_reads)}" if facts.hub_reads else ""
     compiled = [name for name in COMPILED_READERS if name in facts.modules]
     if compiled:
         return Check(
             "reads", Result.UNKNOWN,
-            f"nothing beyond the files to send was seen; possibly missed: {', '.join(compiled)} "
+            f"only files to send were seen; some may be missing: {', '.join(compiled)} "
             f"{'read' if len(compiled) > 1 else 'reads'} without an event{hub}",
         )  # fmt: skip
-    return Check("reads", Result.PASSED, f"nothing beyond the files to send{hub}")
+    return Check("reads", Result.PASSED, f"only files to send{hub}")
 
 
 def _imports(facts: Facts) -> Check:
     if not facts.observed.pythons:
-        return Check("imports", Result.UNKNOWN, "no Python process was observed")
+        return Check("imports", Result.UNKNOWN, "no Python process was seen")
     lacking = _lacking(facts)
     if lacking:
         return Check(
             "imports", Result.FAILED, f"{lacking} is not installed here",
-            "install it here for a trial: what it would import then is not known",
+            "install it here and try again: its other imports are not known yet",
         )  # fmt: skip
     if facts.unnamed:
         where = facts.requirements or "requirements.txt"
-        said = f"{where} does not name" if facts.requirements else "no requirements name"
+        said = f"{where} does not name" if facts.requirements else "no requirements file names"
         one = len(facts.unnamed) == 1
         return Check(
             "imports", Result.FAILED,
@@ -316,7 +317,7 @@ def _imports(facts: Facts) -> Check:
         )  # fmt: skip
     if facts.requirements:
         return Check("imports", Result.PASSED, f"all are named by {facts.requirements}")
-    return Check("imports", Result.PASSED, "nothing that the default image lacks")
+    return Check("imports", Result.PASSED, "all are in the default image")
 
 
 def _lacking(facts: Facts) -> str:
@@ -332,7 +333,7 @@ def _lacking(facts: Facts) -> str:
 def _writes(facts: Facts) -> Check:
     saves, seen = facts.observed.first.saves, facts.observed
     absolute = (
-        f"; for real, outside the copy: {_some(facts.outside_writes)}"
+        f"; really written, outside the copy: {_some(facts.outside_writes)}"
         if facts.outside_writes
         else ""
     )
@@ -344,15 +345,15 @@ def _writes(facts: Facts) -> Check:
         return Check(
             "writes", Result.UNKNOWN,
             f"no checkpoint within {seen.first.ran_s:.0f} s{others}{absolute}",
-            "" if seen.first.code else "--for with more seconds, or save more often for a trial",
+            "" if seen.first.code else "use a longer --for, or save more often in the trial",
         )  # fmt: skip
     largest = max(save.size_bytes for save in saves)
     place = checkpoints_place(saves)
     kinds = ", ".join(sorted({save.kind for save in saves if save.kind}))
     count = f"{len(saves)} checkpoint{'s' * (len(saves) != 1)}"
-    told = f"{count}{f' ({kinds})' if kinds else ''} in {place}, {_size(largest)} the largest"
+    told = f"{count}{f' ({kinds})' if kinds else ''} in {place}, the largest {_size(largest)}"
     result = Result.FAILED if facts.outside_writes else Result.PASSED
-    fix = "write below the working folder" if facts.outside_writes else ""
+    fix = "write inside the working folder" if facts.outside_writes else ""
     return Check("writes", result, told + others + absolute, fix)
 
 
@@ -374,20 +375,26 @@ def _metric(facts: Facts) -> Check:
         if found is not None:
             times = f"{found.count:,} value{'s' * (found.count != 1)}"
             last = (
-                f", the last {found.last:g}" if found.last is not None else ", the last not finite"
+                f", the last {found.last:g}"
+                if found.last is not None
+                else ", the last one not finite"
             )
             return Check("metric", Result.PASSED, f"{command.metric_name}: {times}{last}")
         seen = f"; seen: {shown}" if keys else "; no other number was seen either"
         return Check(
             "metric", Result.FAILED if first.lines else Result.UNKNOWN,
             f"{command.metric_name} did not appear within {first.ran_s:.0f} s{seen}",
-            "--for with more seconds, or --metric with one of these" if keys else "",
+            "use a longer --for, or --metric with one of these" if keys else "",
         )  # fmt: skip
     if not keys:
-        return Check("metric", Result.UNKNOWN, "its log and event files showed no named number")
+        return Check("metric", Result.UNKNOWN, "its log and event files have no named number")
     if chosen is None:
-        return Check("metric", Result.UNKNOWN, f"seen: {shown}; none to compare checkpoints by")
-    return Check("metric", Result.PASSED, f"seen: {shown}; best by {chosen.name}")
+        return Check(
+            "metric",
+            Result.UNKNOWN,
+            f"seen: {shown}; no number was chosen to compare checkpoints (--metric)",
+        )
+    return Check("metric", Result.PASSED, f"seen: {shown}; best checkpoint by {chosen.name}")
 
 
 def _pace(facts: Facts) -> Check:
@@ -404,28 +411,28 @@ def _stops(facts: Facts) -> Check:
     first, command = facts.observed.first, facts.command
     way = f"SIG{command.stop_signal}" if command.stop_signal != NO_SIGNAL else "its stop file"
     if not first.told:
-        why = "had ended before it" if first.code is not None else "was not asked"
+        why = "it had ended before" if first.code is not None else "it was not asked to stop"
         return Check("stops", Result.UNKNOWN, f"it {why}")
     if first.left_s is None:
         return Check(
             "stops", Result.FAILED,
-            f"it had not left {command.grace_s:g} s after {way}, and was killed"
+            f"it was still running {command.grace_s:g} s after {way}, and was killed"
             + (f"; it saved after {first.saved_s:.1f} s" if first.saved_s is not None else ""),
-            "--grace with more seconds, or save often: a run keeps what was saved",
+            "use a longer --grace, or save often: a run keeps its saved checkpoints",
         )  # fmt: skip
     if first.saved_s is not None:
         return Check(
             "stops", Result.PASSED,
-            f"saved {first.saved_s:.1f} s after {way}, left after {first.left_s:.1f} s",
+            f"saved {first.saved_s:.1f} s after {way}, exited after {first.left_s:.1f} s",
         )  # fmt: skip
     if first.saves:
         return Check(
             "stops", Result.PASSED,
-            f"it left {first.left_s:.1f} s after {way} without a save: a run keeps what was saved "
-            "before",
+            f"it exited {first.left_s:.1f} s after {way} without a save: a run keeps earlier "
+            "checkpoints",
         )  # fmt: skip
     return Check(
-        "stops", Result.UNKNOWN, f"it left {first.left_s:.1f} s after {way}, and saved nothing"
+        "stops", Result.UNKNOWN, f"it exited {first.left_s:.1f} s after {way}, and saved nothing"
     )
 
 
@@ -435,7 +442,7 @@ def _resumes(facts: Facts) -> Check:
         why = (
             "there was no checkpoint to resume from"
             if facts.command.resume
-            else "--resume was not given"
+            else "no --resume was given"
         )
         words = " ".join(map(_quoted, facts.command.words))
         fix = "" if facts.command.resume else f"--resume '{words} … {{checkpoint}}'"
@@ -450,7 +457,7 @@ def _resumes(facts: Facts) -> Check:
         how = _ended(resumed.code, resumed.ran_s)
         return Check("resumes", broken, f"{came}: {how}", "", details)
     if resumed.first_step is None:
-        return Check("resumes", Result.UNKNOWN, f"{came}: its log names no step")
+        return Check("resumes", Result.UNKNOWN, f"{came}: its log shows no step")
     if seen.resumed_step is None:
         begins, first = resumed.first_step, seen.first.first_step
         if first is not None and begins > first:
@@ -459,13 +466,13 @@ def _resumes(facts: Facts) -> Check:
     if resumed.first_step >= seen.resumed_step:
         return Check("resumes", Result.PASSED, f"{came}: its first step was {resumed.first_step:,}")
     return Check(
-        "resumes", broken, f"{came}: it began again at step {resumed.first_step:,}", "", details
+        "resumes", broken, f"{came}: it started again at step {resumed.first_step:,}", "", details
     )
 
 
 def _gpu(facts: Facts) -> Check:
     return Check(
-        "gpu", Result.UNKNOWN, "memory and pace on a GPU are not known from here",
+        "gpu", Result.UNKNOWN, "not measured: memory and pace on a GPU",
         probe_line(facts),
     )  # fmt: skip
 

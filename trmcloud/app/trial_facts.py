@@ -183,9 +183,9 @@ def _missing_file(name: str, tree: WorkingTree) -> MissingFile | None:
     if not why:
         return None
     if sent in tree.keys:
-        return MissingFile(name, why, f"a line !{sent} in {IGNORE_NAME}, if it is none")
+        return MissingFile(name, why, f"add a line !{sent} to {IGNORE_NAME}, if it is not a secret")
     above = Path(name).parent.as_posix()
-    fix = f"git add --force {shlex.quote(name)}, or a folder for --data"
+    fix = f"git add --force {shlex.quote(name)}, or pass its folder with --data"
     return MissingFile(name, why, f"--data {shlex.quote(above)}" if above != "." else fix)
 
 
@@ -206,7 +206,7 @@ def _missing_module(name: str, tree: WorkingTree) -> MissingFile | None:
             path_word = shlex.quote(os.path.relpath(at, here))
             return MissingFile(
                 f"module {name}", "is not on Python's path",
-                f"env PYTHONPATH={path_word} before the command", is_sent=True,
+                f"put env PYTHONPATH={path_word} before the command", is_sent=True,
             )  # fmt: skip
     return None
 

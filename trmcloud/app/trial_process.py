@@ -155,7 +155,7 @@ class Trial:
         try:
             first = attempt.run(command.words, files, resumes=False)
         except OSError as error:
-            why = f"{command.words[0][:80]}: {error.strerror or error}: it cannot be run here"
+            why = f"{command.words[0][:80]}: {error.strerror or error}: it cannot run here"
             return Observed(Attempt(), why_not_started=why, network_blocked=blocked)
         made = files.artifacts()
         others = files.others(made)

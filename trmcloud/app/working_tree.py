@@ -137,9 +137,9 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
     whole = sum(sizes.values())
     if not names:
         raise DataError(
-            "there is no file to send here",
+            "there are no files to send here",
             where=str(root),
-            next_step="cd to the folder of the script, or look at .trmcloudignore",
+            next_step="cd to the folder of the script, or check .trmcloudignore",
         )
     if whole > MOST_BYTES or len(names) > MOST_FILES:
         raise _too_large(root, sizes, whole)
@@ -178,12 +178,12 @@ def why_left_out(tree: WorkingTree, name: str) -> str:
     if name in tree.keys:
         return "it looks like a key"
     if name.startswith(tree.fetched):
-        return "fetch-best brought it"
+        return "it was downloaded by fetch-best"
     if name in tree.links or path.is_symlink():
         return "it is a link"
     if _IgnoreRules(tree.root).leaves_out(name):
-        return f"{IGNORE_NAME} leaves it out"
-    return "git ignores it" if tree.by_git else "it is hidden, or in an environment"
+        return f"{IGNORE_NAME} excludes it"
+    return "git ignores it" if tree.by_git else "it is hidden, or part of an environment"
 
 
 def pack(tree: WorkingTree, home: Path, beside: Mapping[str, bytes] | None = None) -> Path:
@@ -219,7 +219,7 @@ def pack(tree: WorkingTree, home: Path, beside: Mapping[str, bytes] | None = Non
         return target
     except OSError as error:
         raise DataError(
-            f"the working tree cannot be put together: {error.strerror or error}",
+            f"the archive of the working tree cannot be made: {error.strerror or error}",
             where=str(error.filename or tree.root),
         ) from error
     finally:
@@ -301,10 +301,10 @@ def _too_large(root: Path, sizes: dict[str, int], whole: int) -> DataError:
     largest, size = by_top.most_common(1)[0]
     most = f"{MOST_BYTES / 1e9:.1f} GB or {MOST_FILES:,} files"
     return DataError(
-        f"the working tree holds {whole / 1e9:.1f} GB in {len(sizes):,} files, {size / 1e9:.1f} GB"
-        f" of it in {largest}: no more than {most} are sent",
+        f"the working tree has {whole / 1e9:.1f} GB in {len(sizes):,} files, {size / 1e9:.1f} GB "
+        f"of it in {largest}: at most {most} can be sent",
         where=str(root),
-        next_step=f"add {largest} to {IGNORE_NAME}; --data FOLDER sends data another way",
+        next_step=f"add {largest} to {IGNORE_NAME}; send data with --data FOLDER",
     )
 
 

@@ -24,10 +24,12 @@ def is_confirmed(question: str, *, before: str = "") -> bool:
         typer.Abort: the terminal says that nothing more is typed.
     """
     if is_for_documents():
-        raise UsageError("--json asks no question", next_step="pass -y")
+        raise UsageError("--json cannot ask", next_step="pass -y")
     if not sys.stdin.isatty():
         about = f"{before}, and " if before else ""
-        raise UsageError(f"{about}this is not a terminal: nobody can say yes", next_step="pass -y")
+        raise UsageError(
+            f"{about}this is not a terminal, so the question cannot be asked", next_step="pass -y"
+        )
     while True:
         sys.stdout.write(f"{question} [y/N]: ")
         sys.stdout.flush()

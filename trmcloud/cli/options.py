@@ -18,21 +18,21 @@ from trmcloud.io.installation import install_command
 if TYPE_CHECKING:
     from trmcloud.options import Option
 
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Defaults and details, too.")]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
-Live = Annotated[
-    bool, typer.Option("--live", help="Ask SkyPilot, too: seconds, and it starts its server.")
-]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show defaults and details, too.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON to stdout.")]
+Live = Annotated[bool, typer.Option("--live", help="Query SkyPilot (slow; starts its server).")]
 Tags = Annotated[
     list[str] | None,
-    typer.Option("--tag", metavar="KEY=VALUE", help="Runs with this tag alone, repeatable."),
+    typer.Option("--tag", metavar="KEY=VALUE", help="Only runs with this tag, repeatable."),
 ]
-RunName = Annotated[str, typer.Argument(help="A run's id or name; the newest otherwise.")]
+RunName = Annotated[str, typer.Argument(help="Id or name of a run (default: the newest).")]
 Checkpoint = Annotated[
     str, typer.Argument(help="A fetched folder, or a run (its best checkpoint).")
 ]
-Into = Annotated[str, typer.Option("--into", help="Folder to make (default: RUN-PHASE-STEP here).")]
+Into = Annotated[
+    str, typer.Option("--into", help="Folder to create (default: RUN-PHASE-STEP here).")
+]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -53,7 +53,7 @@ def make_group(
 def warn_if_exposed(host: str, risk: str) -> None:
     """Warn on stderr where a server listens at more than this machine alone."""
     if host not in LOOPBACK:
-        told = f"warning: {host} is reached from elsewhere, in plain text: {risk}"
+        told = f"warning: {host} can be reached from other machines, without encryption: {risk}"
         print(told, file=sys.stderr, flush=True)
 
 

@@ -125,5 +125,5 @@ def _is_pairs(declared: Any) -> bool:
 
 def _money(value: Any) -> Usd:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r:.80} is no amount: money is written as text")
+        raise ValueError(f"{value!r:.80} is not an amount: money must be text")
     return Usd(value)

@@ -71,7 +71,7 @@ class UsageError(TrmcloudError):
 class CannotListen(UsageError):
     def __init__(self, host: str, port: int, error: OSError, next_step: str) -> None:
         reason = (error.strerror or str(error)).lower()
-        super().__init__(f"cannot listen at {host}:{port}: {reason}", next_step=next_step)
+        super().__init__(f"cannot listen on {host}:{port}: {reason}", next_step=next_step)
 
 
 class NotFoundError(TrmcloudError):

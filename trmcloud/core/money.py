@@ -40,7 +40,7 @@ class Usd:
             raise ValueError(f"{amount!r} is not a finite amount of dollars")
         # Before any arithmetic: 1e999999999 would fill the memory with zeros.
         if value and value.adjusted() > _MOST_DIGITS:
-            raise ValueError(f"{amount!r} is more money than there is")
+            raise ValueError(f"{amount!r} is too large an amount")
         if value and value.adjusted() < -_MOST_DIGITS:
             raise ValueError(f"{amount!r} is finer than a millionth of a dollar")
         # Whole numbers, since decimal arithmetic rounds to 28 digits without a word.
@@ -53,7 +53,7 @@ class Usd:
     @classmethod
     def from_micros(cls, micros: int) -> Usd:
         if not isinstance(micros, int) or isinstance(micros, bool):
-            raise TypeError(f"micros are a whole number, not {type(micros).__name__}")
+            raise TypeError(f"micros must be a whole number, not {type(micros).__name__}")
         return _exactly(micros)
 
     @classmethod

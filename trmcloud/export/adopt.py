@@ -60,9 +60,9 @@ def find_folder(folder: Path) -> Path:
         if (each / RECORD_NAME).is_file():
             return each
     raise NotFoundError(
-        "no exported script was run here: no " + RECORD_NAME,
+        "no exported script has run here: there is no " + RECORD_NAME,
         where=str(folder),
-        next_step=f"name the script's RUN_DIR, {USUAL} otherwise",
+        next_step=f"give the script's RUN_DIR (default: {USUAL})",
     )
 
 
@@ -75,7 +75,7 @@ def read_adopted_run(root: Path, files: RunFiles) -> AdoptedRun:
     """
     lives = read_lives(root)
     if lives is None or lives.last is None or not _is_ours(lives):
-        raise ConflictError("this is no record of a script's run", where=str(root / RECORD_NAME))
+        raise ConflictError("this is not a record of a script's run", where=str(root / RECORD_NAME))
     spec = read_spec(root / "spec.json")
     run = StandaloneRun(root)
     last = lives.last

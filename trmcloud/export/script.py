@@ -36,8 +36,8 @@ FORMS = (BASH, SBATCH)
 _BODY = Path(__file__).with_name("standalone.sh")
 _USE = (
     "RUN_DIR, DATA and PYTHON may be set in the environment. TRMCLOUD_AT_END=shutdown powers",
-    "the machine off at the end, runpod removes the pod. A second start goes on within the",
-    "first one's time; --again gives it anew.",
+    "the machine off at the end, runpod removes the pod. A second start continues within the",
+    "time of the first; --again gives the full time again.",
     "",
 )
 _ALWAYS = (
@@ -72,7 +72,7 @@ def script(
         NotSupported: another form than bash and sbatch.
     """
     if form not in FORMS:
-        raise NotSupported(f"{form!r} is no script", next_step=f"--as {' or '.join(FORMS)}")
+        raise NotSupported(f"{form!r} is not a script", next_step=f"--as {' or '.join(FORMS)}")
     slurm = form == SBATCH
     spec = spec_text(plan, candidate, slurm=slurm)
     lines = [
@@ -87,7 +87,7 @@ def script(
         f"TOKENS={max(phase.tokens for phase in candidate.phases)}",
         f"PAYLOAD_SHA256={payload.sha256}",
         "",
-        "# The plan as it was frozen; every setting of every phase.",
+        "# The frozen plan, with all settings of all phases.",
         "write_spec() {",
         "    cat <<'END_OF_SPEC'",
         spec,
@@ -170,7 +170,7 @@ def estimate(
     hours = chosen.hours
     lines = [
         "",
-        f"Trains {plan.spec.recipe} on {chosen.hardware}; exported by trmcloud, needs none itself.",
+        f"Trains {plan.spec.recipe} on {chosen.hardware}; exported by trmcloud, works without it.",
         "",
         f"  plan      {plan.id}, made {day(plan.created_at)}",
         f"  hardware  {chosen.gpus} x {chosen.sku}, as sold by {chosen.provider} {chosen.region}",
@@ -186,8 +186,8 @@ def estimate(
         *lines,
         f"  time      {hours.p50:.2f} h ({hours.p10:.2f} to {hours.p90:.2f})",
         f"  cost      {chosen.cost_p50} ({chosen.cost_p10} to {chosen.cost_p90})",
-        f"  stops     lands {chosen.soft_stop_s:,.0f} s after its first start, killed after "
-        f"{chosen.hard_stop_s:,.0f} s: at most {chosen.worst_case} at this price",
+        f"  stops     stops and saves {chosen.soft_stop_s:,.0f} s after its first start, killed "
+        f"after {chosen.hard_stop_s:,.0f} s: at most {chosen.worst_case} at this price",
         f"  data      {data}",
         *([f"            {pinned.words}"] if pinned is not None else []),
         "",
@@ -222,12 +222,12 @@ def make_payload(trainer: Path, package: Path = PACKAGE) -> Payload:
     """``trainer`` is the trainer's package, ``package`` trmcloud's own.
 
     Raises:
-        DataError: the trainer's package holds no sources, cannot be read, or imports what trmcloud
-            does not have.
+        DataError: the trainer's package has no source files, cannot be read, or imports a module
+            that trmcloud does not have.
     """
     own = sources(trainer, "model")
     if not own:
-        raise DataError("the trainer's package holds no sources", where=str(trainer))
+        raise DataError("the trainer's package has no source files", where=str(trainer))
     try:
         files = own_sources(_ENTRY, trainer=trainer, package=package, later=(JOB,))
         files |= self_end_sources(package=package)
@@ -281,8 +281,8 @@ def make_task(
         *_on_several(candidate, nodes),
         f"#   {comment(f'sky launch {quote(str(path))}')}",
         "#",
-        "# The clock runs from the first line of setup. What was trained lies below",
-        "# ~/trmcloud-run/runs until the hard stop; fetch it before, or name a bucket below.",
+        "# The clock runs from the first line of setup. Checkpoints are in",
+        "# ~/trmcloud-run/runs until the hard stop; fetch them before, or set a bucket below.",
         f"name: {_name(plan.spec.recipe, candidate.hardware, phases)}",
         f"num_nodes: {nodes}",
         *([] if carrier else ["workdir: ."]),
@@ -291,19 +291,19 @@ def make_task(
         f"  accelerators: {{{accelerator}: {candidate.gpus}}}",
         f"  max_hourly_cost: {candidate.reserved_rate.plain()}",
         f"  disk_size: {disk_gb}",
-        "  # Behind the watchdog's own end of the cluster, should that fail.",
+        "  # If the watchdog fails to end the cluster.",
         f"  autostop: {{idle_minutes: {limit_minutes}, down: true, wait_for: none}}",
         "envs:",
         "  # Text, or a folder of text or of prepared data, on the cluster.",
         f"  DATA: {_text(data)}",
-        "  # A folder that outlives the cluster: every finished checkpoint is copied into it.",
+        "  # A folder that outlives the cluster: each finished checkpoint is copied into it.",
         '  TRMCLOUD_KEEP: ""',
-        "  # At the end the cluster is taken down: at the hard stop where anything was saved,",
-        "  # or as many seconds after the end as are given here instead (with a bucket: 120).",
+        "  # The cluster is deleted at the hard stop if it has checkpoints,",
+        "  # or this many seconds after the end if a number is set here (with a bucket: 120).",
         "  TRMCLOUD_AT_END: skypilot",
         "  TRMCLOUD_LINGER_S: hard-stop",
         *(() if carrier else ("  TRMCLOUD_SPEC: |", *(_INDENT + line for line in spec))),
-        "# Storage: a bucket of yours; then set TRMCLOUD_KEEP to /kept.",
+        "# Storage: your bucket; then set TRMCLOUD_KEEP to /kept.",
         *(["file_mounts:", f"  {_CARRIED}: {_text(carrier)}"] if carrier else ["# file_mounts:"]),
         "#   /kept:",
         "#     source: s3://NAME",
@@ -325,7 +325,7 @@ def _on_several(candidate: Candidate, count: int) -> list[str]:
     return [
         f"# On {count} nodes: {each.rate}/h together, so all is killed after "
         f"{each.hard_stop_s:,.0f} s, for the same",
-        f"# most; {accumulation} micro-batches a step on each GPU. How it scales is not known.",
+        f"# most; {accumulation} micro-batches per step on each GPU. The scaling is not known.",
         "#",
     ]
 

@@ -158,13 +158,13 @@ class StandaloneRun:
                 )
             elif lives.recipe != spec.plan.spec.recipe:
                 raise ConflictError(
-                    f"this folder holds a run of {lives.recipe}, not of {spec.plan.spec.recipe}",
+                    f"this folder has a run of {lives.recipe}, not of {spec.plan.spec.recipe}",
                     where=str(self.root),
                     next_step="use another folder: RUN_DIR=…",
                 )
             last = lives.last
             if last is not None and not self.over(last):
-                self._say(f"{lives.run_id} is running already: looking on")
+                self._say(f"{lives.run_id} is already running: showing its progress")
                 return None
             if last is not None:
                 ended = self.outcome(last)
@@ -211,7 +211,7 @@ class StandaloneRun:
             ended = self.outcome(last)
             self._say(
                 f"{lives.run_id}: {max(0.0, left_s):.0f} s are left of its "
-                f"{chosen.hard_stop_s:.0f} s, too few to train in; --again gives them anew, "
+                f"{chosen.hard_stop_s:.0f} s, too little to train; --again gives the full time, "
                 f"for up to {chosen.worst_case} more"
             )
             return ended
@@ -228,7 +228,8 @@ class StandaloneRun:
         write_lives(self.root, lives.with_life(life))
         self._spawn(life, chosen)
         self._say(
-            f"{lives.run_id}: lands in {_span(lease.soft_stop_at - now)}, killed in {_span(left_s)}"
+            f"{lives.run_id}: stops and saves in {_span(lease.soft_stop_at - now)}, killed in "
+            f"{_span(left_s)}"
             + (f", at most {chosen.worst_case}" if chosen.rate else "")
             + (f" on {spec.nodes} nodes together" if spec.nodes > 1 else "")
         )
@@ -391,7 +392,7 @@ class StandaloneRun:
     def _current(self) -> tuple[StandaloneAttempts, StandaloneAttempt]:
         lives = read_lives(self.root)
         if lives is None or lives.last is None:
-            raise ConflictError("no run was begun here", where=str(self.root))
+            raise ConflictError("no run was started here", where=str(self.root))
         return lives, lives.last
 
     def _pod_dir(self, life: StandaloneAttempt) -> Path:
@@ -431,7 +432,7 @@ def guard(root: Path, pod_name: str) -> None:
     told = listen()
     environment = pod_environment(os.environ)
     watch = Watch(root, pod_name, told, environment=agent_environment(environment, pod_name))
-    why = "its guard stumbled"
+    why = "its watchdog failed once"
     with contextlib.suppress(Exception):
         why = watch.run_on(_say)
     _say(f"the run ends: {why}")
@@ -501,7 +502,7 @@ def _told(outcome: Outcome, why: str, root: Path) -> int:
     print(f"{outcome.value}: {MEANINGS[outcome]}", file=sys.stderr)
     if why:
         print(f"  why: {why}", file=sys.stderr)
-    print(f"  checkpoints lie below {root / contract.RUNS_DIR}", file=sys.stderr)
+    print(f"  checkpoints are in {root / contract.RUNS_DIR}", file=sys.stderr)
     return outcome.exit_code
 
 
@@ -510,7 +511,7 @@ def _check_at_end(environment: Mapping[str, str]) -> None:
     known = ("none", SHUTDOWN, *self_ends())
     if at_end not in known:
         raise UsageError(
-            f"{ENV_AT_END} is one of {', '.join(known)}, not {at_end!r}",
+            f"{ENV_AT_END} must be one of {', '.join(known)}, not {at_end!r}",
             next_step=f"{ENV_AT_END}=shutdown powers this machine off at the end",
         )
 

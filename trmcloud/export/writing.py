@@ -76,19 +76,21 @@ def write(
     """
     wished, sky = request.launch, request.form == SKY
     if request.form not in FORMS and not sky:
-        raise UsageError(f"--as is one of {', '.join(FORMS)}, sky, not {request.form!r}")
+        raise UsageError(f"--as must be one of {', '.join(FORMS)}, sky, not {request.form!r}")
     if wished.hardware == "all":
-        raise UsageError("all goes with --as sky", next_step="name the hardware: 8xA100")
+        raise UsageError("all works only with --as sky", next_step="give the hardware: 8xA100")
     if request.nodes > 1 and not sky:
         raise UsageError(
-            "--nodes goes with --as sky", next_step="a script reads NODES, NODE_RANK and HEAD"
+            "--nodes works only with --as sky", next_step="a script reads NODES, NODE_RANK and HEAD"
         )
     if sky and wished.hardware == LOCAL:
-        raise UsageError("SkyPilot rents; this machine needs none", next_step="--as bash")
+        raise UsageError(
+            "SkyPilot rents machines; this machine does not need it", next_step="--as bash"
+        )
     spec = planner.spec(wished, sorted(sky_names.clouds) if sky else ())
     if spec.nodes > 1:
         raise UsageError(
-            f"an exported script is made for one machine, and shares it out: {spec.hardware}",
+            f"an exported script is for one machine: {spec.hardware}",
             next_step=f"{spec.hardware.partition('x')[2]} --as sky --nodes {spec.nodes}",
         )
     suffix = {BASH: ".sh", SBATCH: ".sbatch"}.get(request.form, ".yaml")
@@ -101,7 +103,7 @@ def write(
     data = wished.data or chosen.phases[0].settings.data or (DEFAULT_DATA if sky else "")
     if not data:
         raise DataError(
-            f"recipe {wished.recipe} brings no data of its own", next_step="--data PATH"
+            f"recipe {wished.recipe} has no data set of its own", next_step="--data PATH"
         )
     payload, pinned = make_payload(trainer), _pinned(planner.inputs, data)
     form = BASH if sky else request.form
@@ -145,7 +147,7 @@ def write_guides(
             )
             plan = make_plan(spec, recipe, offers, now, planning.new_plan_id(folder, spec, now))
             if plan.recommended is None:
-                raise DoesNotFit(f"no cloud of SkyPilot's rents {hardware} by the shipped prices")
+                raise DoesNotFit(f"in the shipped prices no cloud of SkyPilot offers {hardware}")
             shown = Path("sky", path.name)
             made[path] = make_task(plan, plan.recommended, sky_names, data=DEFAULT_DATA, path=shown)
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,12 +167,18 @@ def _pinned(inputs: PlanInputs, data: str) -> PinnedData | None:
         pinned, found = inputs.pinned_source(source)
     except DataError as error:
         why = one_line(error.what)
-        return PinnedData(f"NOT pinned: it fetches the branch as it is when it runs ({why})")
+        return PinnedData(
+            f"NOT pinned: it fetches the newest commit of the branch at run time ({why})"
+        )
     if found is None:
         known = len(source.data_set.sha256)
         held = f"hashes known for {known} of its files" if known else "no hashes are known"
         return PinnedData(f"its host publishes no revisions; {held}")
-    hashes = "its files held to the published hashes" if found.hashes else "no hashes published"
+    hashes = (
+        "its files are checked against the published hashes"
+        if found.hashes
+        else "no hashes published"
+    )
     words = f"pinned to commit {found.revision} of {found.repository} ({found.branch}), {hashes}"
     return PinnedData(words, pinned.data_set)
 
@@ -179,12 +187,12 @@ def _launchable(plan: Plan) -> Candidate:
     chosen = plan.recommended
     if chosen is None:
         raise DoesNotFit(
-            "nothing in this plan can be run",
-            next_step="trmcloud plan, with more budget or other hardware",
+            "no candidate of this plan can be run",
+            next_step="trmcloud plan, with a larger budget or other hardware",
         )
     if not plan.launchable:
         raise NotSupported(
-            f"{plan.spec.recipe} can be planned, not trained: its trainer is not there yet",
+            f"{plan.spec.recipe} can be planned, not trained: its trainer does not exist yet",
             next_step="--recipe trm or trm-tiny",
         )
     return chosen

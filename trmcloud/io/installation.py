@@ -60,7 +60,7 @@ def install_command(*extras: str, made: Installation | None = None) -> str:
     elif here.source:
         what = shlex.quote(f"{_NAME}[{wanted}] @ {here.source}")
     else:
-        return f"install it again from where it came, as '{_NAME}[{wanted}]'"
+        return f"install it again from its source, as '{_NAME}[{wanted}]'"
     if here.tool:
         return f"{here.tool}{' tool' if here.tool == 'uv' else ''} install --force {what}"
     return f"{_pip_install()} {what}"

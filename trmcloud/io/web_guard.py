@@ -41,7 +41,7 @@ class AllowedHosts:
         name = name.lower()
         if name in _LOOPBACK_NAMES or name in self.more or (self.any_address and _is_address(name)):
             return None
-        return 421, "this server is not called by that name: use the address it printed"
+        return 421, "this server does not have that name: use the address that it printed"
 
 
 OF_LOOPBACK = AllowedHosts()
@@ -66,7 +66,7 @@ def refusal_of_origin(headers: Mapping[str, str]) -> Refusal | None:
     """Why a request from this ``Origin`` is refused. Programs other than browsers send none."""
     origin = headers.get("origin")
     if origin is not None and origin.lower() != f"http://{headers.get('host', '')}".lower():
-        return 403, "asked from another site"
+        return 403, "the request comes from another site"
     return None
 
 
@@ -75,7 +75,7 @@ def refusal_of_token(headers: Mapping[str, str], token: str) -> Refusal | None:
     given = headers.get("authorization", "").removeprefix("Bearer ").encode()
     if hmac.compare_digest(given, token.encode()):
         return None
-    return 401, "the token is not this server's: use what it printed at its start"
+    return 401, "wrong token: use the token that this server printed at its start"
 
 
 class BodyRefused(Exception):
@@ -98,13 +98,13 @@ async def read_body(parts: AsyncIterator[bytes], most_bytes: int, within_s: floa
         async for part in parts:
             body += part
             if len(body) > most_bytes:
-                raise BodyRefused(413, f"a body may have {most_bytes:,} bytes")
+                raise BodyRefused(413, f"a body may have at most {most_bytes:,} bytes")
         return bytes(body)
 
     try:
         return await asyncio.wait_for(read(), within_s)
     except asyncio.TimeoutError:
-        raise BodyRefused(408, f"the body did not come within {within_s:.0f} s") from None
+        raise BodyRefused(408, f"the body did not arrive within {within_s:.0f} s") from None
 
 
 def mark_trusted(scope: Any) -> None:

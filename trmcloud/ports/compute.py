@@ -114,7 +114,7 @@ class PodLink(ABC):
 
     def give_environment(self, pod_name: str, text: str) -> None:
         """Let the pod's command have these variables: ``environment.json``, for its eyes alone."""
-        raise NotSupported(f"{pod_name} cannot be given variables")
+        raise NotSupported(f"{pod_name} cannot get variables")
 
     def give_webhook(self, pod_name: str, text: str) -> None:
         """Give the pod its ``webhook.json``, for its own user's eyes alone: with that its agent
@@ -141,7 +141,7 @@ class PodLink(ABC):
 
         Gives a question to be asked every few seconds: whether it runs still.
         """
-        raise NotSupported("TensorBoard on this pod cannot be seen from here")
+        raise NotSupported("TensorBoard on this pod is not reachable from here")
 
     def login(
         self, pod_name: str, command: Sequence[str] = (), *, terminal: bool = True
@@ -152,7 +152,7 @@ class PodLink(ABC):
         Raises:
             LinkError: the pod has no address now.
         """
-        raise NotSupported("nobody can log in to this pod from here")
+        raise NotSupported("it is not possible to log in to this pod from here")
 
 
 # The port to machines: renting, and optional services of a provider.
@@ -244,7 +244,7 @@ class ThrottledError(TransientError):
         what: str,
         *,
         where: str = "",
-        next_step: str = "wait a minute; fewer commands at once",
+        next_step: str = "wait a minute; run fewer commands at once",
         retry_after_s: float | None = None,
         sent: bool = True,
     ) -> None:
@@ -380,7 +380,7 @@ class Compute(ABC):
         Raises:
             ProviderError: they cannot be listed.
         """
-        raise ProviderRefused("network volumes are not listed here")
+        raise ProviderRefused("this provider cannot list network volumes")
 
     def delete_volume(self, volume_id: str) -> None:
         """End one of those, and what it holds.
@@ -388,4 +388,4 @@ class Compute(ABC):
         Raises:
             ProviderError: a pod still uses it, it is not ours, or the provider did not take it.
         """
-        raise ProviderRefused("network volumes are not deleted from here")
+        raise ProviderRefused("this provider cannot delete network volumes")

@@ -53,7 +53,7 @@ class Site:
 
 def no_smoke(name: str) -> UsageError:
     return UsageError(
-        f"there is no smoke run for {name!r}: it proves what ends rented pods",
+        f"there is no smoke run for {name!r}: it tests the end of rented pods",
         next_step="trmcloud smoke --provider runpod --max-usd 0.25",
     )
 

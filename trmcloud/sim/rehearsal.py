@@ -87,8 +87,8 @@ def fault_names(text: str, *, of_command: bool = False) -> tuple[str, ...]:
         if not found or not word:
             also = f", or a habit: {', '.join(habits)}" if habits else ""
             raise UsageError(
-                f"--faults: {word!r} is no fault",
-                next_step=f"all, none, a number from 1 to 72, or a word such as preempted{also}",
+                f"--faults: {word!r} is not a fault",
+                next_step=f"all, none, a number from 1 to 72, or a name such as preempted{also}",
             )
         names += [found[0]] if word in ALL else found
     return tuple(dict.fromkeys(names))
@@ -107,8 +107,8 @@ def rehearse(
     """
     if plan.recommended is None:
         raise DoesNotFit(
-            "nothing in this plan can be launched",
-            next_step="trmcloud plan, with more budget or other hardware",
+            "no candidate of this plan can be launched",
+            next_step="trmcloud plan, with a larger budget or other hardware",
         )
     plan = _as_if_launchable(plan)
     known = _with_known_habits(plan)

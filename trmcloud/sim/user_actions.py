@@ -245,7 +245,9 @@ class UserActions:
                 self.world.check.fail("I3", f"the best of {phase} was pruned")
             there = {m.step for m in files.manifests(wish.run_id) if m.phase == phase}
             if not to_go_on_from[phase] <= there:
-                self.world.check.fail("I3", f"what {phase} goes on from was pruned")
+                self.world.check.fail(
+                    "I3", f"the checkpoint that {phase} continues from was pruned"
+                )
 
     # -- the end ------------------------------------------------------------------------------
 

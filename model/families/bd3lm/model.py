@@ -48,7 +48,9 @@ class BlockDiffusion(MaskedDiffusion):
             UsageError: blocks that do not divide the sequence.
         """
         if shape.sequence % block:
-            raise UsageError(f"blocks of {block} do not divide a sequence of {shape.sequence}")
+            raise UsageError(
+                f"a sequence of {shape.sequence} is not a multiple of blocks of {block}"
+            )
         super().__init__(shape, [block] * (shape.sequence // block), compute_dtype)
         self.block = block
 

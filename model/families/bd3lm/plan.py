@@ -28,7 +28,7 @@ class Settings(BlockSettings):
     head_again: ClassVar[bool] = True
     may_be_slower: ClassVar[tuple[float, str]] = (
         1.3,
-        "timed on one H200 alone, 5 % below the plan",  # docs/bench/gpu.md
+        "timed on one H200 only, 5 % below the plan",  # docs/bench/gpu.md
     )
     own_ids: ClassVar[int] = 1
     pads: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class Settings(BlockSettings):
         if self.sequence % self.block:
             fitting = [n for n in range(1, self.block + 1) if self.sequence % n == 0]
             raise UsageError(
-                f"blocks of {self.block} do not divide a sequence of {self.sequence}",
+                f"a sequence of {self.sequence} is not a multiple of blocks of {self.block}",
                 where=where,
                 next_step=f"--set block={fitting[-1]}",
             )

@@ -77,7 +77,7 @@ class PlanDiffusion(MaskedDiffusion):
         """
         if sum(segments) != shape.sequence:
             told = ", ".join(map(str, segments))
-            raise UsageError(f"segments of {told} do not make up a sequence of {shape.sequence}")
+            raise UsageError(f"segments of {told} do not add up to a sequence of {shape.sequence}")
         super().__init__(shape, segments[1:], compute_dtype)
         self.segments = segments
         question = segments[0]
@@ -101,7 +101,7 @@ class PlanDiffusion(MaskedDiffusion):
         room = self.segments[0] - 1
         if len(question) > room:
             raise DataError(
-                f"the prompt has {len(question)} tokens, and a question has room for {room}"
+                f"the prompt has {len(question)} tokens; a question may have at most {room}"
             )
         device = self.embedding.weight.device
         generator = torch.Generator(device).manual_seed(sampling.seed)

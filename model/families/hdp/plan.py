@@ -28,7 +28,7 @@ class Settings(BlockSettings):
     head_again: ClassVar[bool] = True
     may_be_slower: ClassVar[tuple[float, str]] = (
         1.3,
-        "timed on one H200 alone, 5 % below the plan",  # docs/bench/gpu.md
+        "timed on one H200 only, 5 % below the plan",  # docs/bench/gpu.md
     )
     own_ids: ClassVar[int] = 1
     pads: ClassVar[bool] = True
@@ -42,13 +42,13 @@ class Settings(BlockSettings):
     def check_rows(self, where: str) -> None:
         if self.rows != SEGMENTS:
             raise UsageError(
-                f"{self.family} learns a plan and an execution: rows={self.rows} has none",
+                f"{self.family} learns plans and executions, which rows={self.rows} does not have",
                 where=where,
                 next_step=f"--set rows={SEGMENTS}",
             )
         if sum(self.segments) != self.sequence:
             raise UsageError(
-                f"segments of {self.segments_text} do not make up a sequence of {self.sequence}",
+                f"segments of {self.segments_text} do not add up to a sequence of {self.sequence}",
                 where=where,
                 next_step=f"--set sequence={sum(self.segments)}",
             )

@@ -10,7 +10,10 @@ from trmcloud.core.values import dataclass
 
 _D64 = Guide(
     said=(
-        ("4.3B parameters in 75 GB", "12.9B: 4.3B counts attention alone, the MLPs are twice that"),
+        (
+            "4.3B parameters in 75 GB",
+            "12.9B: 4.3B counts only attention, and the MLPs are twice that",
+        ),
         ("batch 4 on 8 GPUs fits", "DDP holds 12 bytes a parameter on every GPU: more than 80 GB"),
         ("8 × 4 × 2048 = 524,288 tokens per step", "65,536: it takes 8 passes of accumulation"),
         ("730 steps an hour, 22,630 in 31 h", "147 % of the peak of eight H100 PCIe"),

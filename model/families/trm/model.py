@@ -105,7 +105,9 @@ def build(settings: Settings, device: torch.device) -> TRM:
     """Raises: UsageError: heads that do not divide the width, or are odd."""
     check_heads(settings.width, settings.head_dim)
     if settings.head_dim % 2:
-        raise UsageError(f"head_dim {settings.head_dim} is odd, and rotary positions turn pairs")
+        raise UsageError(
+            f"head_dim {settings.head_dim} is odd; rotary positions need an even number"
+        )
     return TRM(
         Shape.of(settings),
         DTYPES[settings.dtype],

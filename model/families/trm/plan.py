@@ -57,10 +57,10 @@ class Settings(PhaseRecipe):
 
     may_be_slower: ClassVar[tuple[float, str]] = (
         1.3,
-        "timed on one H200 alone, 8 % below the plan",  # docs/bench/gpu.md
+        "timed on one H200 only, 8 % below the plan",  # docs/bench/gpu.md
     )
     why_not_sharded: ClassVar[str] = (
-        "its blocks are applied again and again, and would be gathered each time"
+        "its blocks are applied many times, and would be gathered each time"
     )
     positive: ClassVar[tuple[str, ...]] = ("supervision_steps", "loops", "supervision_weight_base")
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"preset": tuple(PRESETS)}
@@ -68,9 +68,11 @@ class Settings(PhaseRecipe):
     shape_keys: ClassVar[tuple[str, ...]] = ("control",)
     flops_formula: ClassVar[str] = "6·[16·L·D²·N(n+1) + N·V·D] + 12·L·D·T·N(n+1)"
     guides: ClassVar[Mapping[str, Guide]] = {"trm": Guide(rows=_CLAIMS)}
-    reached: ClassVar[Mapping[str, str]] = {"trm": "6 % worse than its control, in small (ours)"}
+    reached: ClassVar[Mapping[str, str]] = {
+        "trm": "6 % worse than its control in a small run (ours)"
+    }
     beaten_by: ClassVar[Mapping[str, str]] = {
-        "trm": "its control without recursion was 6 % better, in small: docs/bench/control.md"
+        "trm": "in a small run its control without recursion was 6 % better: docs/bench/control.md"
     }
 
     @classmethod

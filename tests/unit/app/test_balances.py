@@ -112,7 +112,7 @@ def test_a_launch_counts_what_live_runs_hold() -> None:
     check_balance(rig.context, plan)
     rig.answer = lambda: AccountBalance(Usd("40.5"))
     rig.now += 61.0
-    with pytest.raises(PaymentRequired, match=r"has \$0.50 free, \$40.00 are held by r1"):
+    with pytest.raises(PaymentRequired, match=r"has \$0.50 free, \$40.00 are reserved for r1"):
         check_balance(rig.context, plan)
 
 

@@ -14,7 +14,11 @@ from trmcloud.app.run_queries import link_trouble
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConnectionDropped, HostKeyChanged, LinkError
 
-REFUSED = ConnectionDropped("it refuses connections", next_step="let SSH out to that address")
+REFUSED = ConnectionDropped(
+    "it refuses connections",
+    next_step="allow SSH to that address (firewall, VPN, proxy), or set a ProxyJump in "
+    "~/.ssh/config",
+)
 CHANGED = HostKeyChanged("another machine answers")
 
 

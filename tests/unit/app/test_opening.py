@@ -245,8 +245,8 @@ def test_weights_of_torch_are_no_program_by_their_name(tmp_path: Path) -> None:
     path = tmp_path / "netG_epoch_0.pth"
     for content, means in (
         (b"\x80\x04K\x01.", "a pickle"),
-        (b"import os; os.abort()\n", "a program, by its name"),
-        (b'{"depth": 4}', "a program, by its name"),
+        (b"import os; os.abort()\n", "a program, as its name shows"),
+        (b'{"depth": 4}', "a program, as its name shows"),
     ):
         path.write_bytes(content)
         assert (opening_of(path).effect, opening_of(path).format) == (Effect.CODE, means)

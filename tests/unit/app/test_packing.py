@@ -307,7 +307,10 @@ def test_a_module_that_is_started_late_comes_along(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [("from trmcloud.core.none import x\n", "no module trmcloud.core.none"), ("def", "cannot be")],
+    [
+        ("from trmcloud.core.none import x\n", "the imported module trmcloud.core.none"),
+        ("def", "cannot be"),
+    ],
 )
 def test_a_trainer_that_could_not_run_is_told_before_anything_is_rented(
     tmp_path: Path, text: str, what: str
@@ -422,7 +425,7 @@ def test_a_fetched_checkpoint_is_not_sent_with_the_code(root: Path, by_git: bool
     tree = look_at(root)
     assert set(tree.names) == {"mine/tree.json", "train.py"}
     assert "  · not sent, fetched checkpoints: best/" in tree_lines(tree)
-    assert why_left_out(tree, "best/own/step-3.pt") == "fetch-best brought it"
+    assert why_left_out(tree, "best/own/step-3.pt") == "it was downloaded by fetch-best"
     (root / ".trmcloudignore").write_text("!best/own/step-3.pt\n")
     assert "best/own/step-3.pt" in look_at(root).names
 
@@ -528,7 +531,7 @@ def test_what_goes_another_way_is_not_sent_twice(root: Path) -> None:
 
 
 def test_nothing_to_send_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no file to send"):
+    with pytest.raises(DataError, match="there are no files to send here"):
         look_at(tmp_path)
 
 

@@ -209,7 +209,7 @@ def test_an_export_names_the_commit_if_any(launch: Launch, host: DataHost, tmp_p
     assert host.commit in task.partition("\nname:")[0]
     host.faults["/api/datasets/karpathy/fineweb-edu-100b-shuffle/revision/main"] = Fault(status=503)
     words, carried, _ = exported()
-    assert words.startswith("NOT pinned: it fetches the branch as it is when it runs")
+    assert words.startswith("NOT pinned: it fetches the newest commit of the branch at run time")
     assert "NOT pinned" in carried.partition("DEFAULT_DATA=")[0]
     assert "write_data_set() {" not in carried
 
@@ -275,7 +275,7 @@ def test_a_saved_plan_is_launched_as_it_was_made(launch: Launch) -> None:
     again = LaunchRequest(plan.id, accept_exposure="1000", typed=("hardware", "accept_exposure"))
     assert launch.prepare(again).plan == plan
     assert launch.count == {"prices": 1, "tables": 1, "plans": 1, "checks": 1}
-    with pytest.raises(UsageError, match=r"--volume-days would change plan p-"):
+    with pytest.raises(UsageError, match=r"--volume-days cannot change plan p-"):
         launch.prepare(replace(again, typed=("hardware", "accept_loss", "volume_days")))
 
 
@@ -364,7 +364,7 @@ def test_it_is_too_late_by_the_clock_that_nobody_sets() -> None:
     clock.now = lambda: Instant(NOW - 86_400.0, 500.0 + SEND_WITHIN_S, "boot-1")
     asked.require_wanted()
     clock.now = lambda: Instant(NOW - 86_400.0, 510.0 + SEND_WITHIN_S, "boot-1")
-    with pytest.raises(ProviderRefused, match="came 10 s too late to be sent"):
+    with pytest.raises(ProviderRefused, match="was not sent, because it was 10 s too late"):
         asked.require_wanted()
 
 
@@ -379,7 +379,9 @@ def test_it_is_too_late_by_the_clock_that_nobody_sets() -> None:
 def test_what_another_one_has_given_up_is_not_asked_for(recorded: Generation | None) -> None:
     clock = SimpleNamespace(now=lambda: Instant(NOW, 500.5, "boot-1"))
     asked = asked_for(LaunchData("/some/folder"), clock=clock, recorded=recorded)
-    with pytest.raises(ProviderRefused, match="another one has given it up"):
+    with pytest.raises(
+        ProviderRefused, match="another controller has given it up: nothing was sent"
+    ):
         asked.require_wanted()
 
 
@@ -535,15 +537,18 @@ def test_a_verified_layer_does_not_count_where_its_credential_may_lapse_before_t
     plan = planned(context, "8xB200", "nebius")
     verify(context, "agent", "autostop")
     told = refused(context, plan)
-    assert "that work without this machine and are verified: none; 2 are needed" in told
-    assert "agent and autostop counted before, and not until this run's hard stop" in told
-    assert "an IAM token, of 12 hours at most" in told
+    assert "verified kill layers that work without this machine: none; 2 are needed" in told
+    assert (
+        "agent and autostop was counted at the last launch, but is not valid until this run's "
+        "hard stop" in told
+    )
+    assert "an IAM token, valid for at most 12 hours: the rest is not known here" in told
     (user / SERVICE_KEY).write_text("{}")
     SkyHome(context.home, "nebius", user, {}).lay()
     told = refused(context, plan)
     assert "2 are needed" not in told, "two that count are enough, once the machine is set up"
-    assert "of the verified kill layers (agent, autostop) none works before the machine is" in told
-    assert "counted before" not in told
+    assert "no verified kill layer (agent, autostop) works before the machine is" in told
+    assert "verified, but not valid until this run's hard stop" not in told
     verify(context, "guard-elsewhere")
     told = refused(context, plan)
     assert "kill layers" not in told, "what is left is the uncapped rent"
@@ -554,7 +559,7 @@ def test_a_layer_that_was_never_verified_is_not_said_to_have_counted(context: Co
     verify(context, "agent")
     told = refused(context, plan)
     assert "verified: none; 2 are needed" in told
-    assert "; agent counted before, and not until" in told
+    assert "; verified, but not valid until this run's hard stop: agent" in told
     assert "autostop" not in told
 
 
@@ -589,10 +594,10 @@ def test_what_another_provider_took_the_place_of_is_refused_in_one_line(context:
         with pytest.raises(UsageError) as caught:
             whom(*named, via=via)
         assert str(caught.value) == (
-            "vast.ai is not rented through SkyPilot any more ('vast-ai'), which copies the "
-            "account's key to the host"
+            "vast.ai is no longer rented through SkyPilot ('vast-ai'), which copies the account's "
+            "key to the host"
         )
-        assert caught.value.next_step == "--provider vast, without --via"
+        assert caught.value.next_step == "use --provider vast without --via"
     with pytest.raises(UsageError, match="SkyPilot does not rent from vast"):
         whom("vast", via="skypilot")
     assert whom(via="skypilot", on=("aws", "vast-ai"), key=True) == "aws"
@@ -603,7 +608,7 @@ def test_what_another_provider_took_the_place_of_is_refused_in_one_line(context:
 def test_an_older_plan_for_it_is_not_launched(context: Context) -> None:
     plan = planned(context, "8xB200", "nebius")
     older = replace(plan, candidates=tuple(replace(c, provider="vast-ai") for c in plan.candidates))
-    with pytest.raises(UsageError, match="not rented through SkyPilot any more"):
+    with pytest.raises(UsageError, match="no longer rented through SkyPilot"):
         check_account_key(older, allowed=True)
 
 

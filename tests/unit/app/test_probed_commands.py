@@ -102,7 +102,7 @@ def test_any_is_the_cheapest_with_that_memory_and_never_this_machine() -> None:
     assert chosen(wish("8xany")).hardware == "8xL4"
     assert chosen(wish("8xany", typed=("hardware", "budget"))).hardware == "8xL4"
     assert chosen(wish("8xANY", memory=25.0)).hardware == "8xH100"
-    with pytest.raises(NotFoundError, match=r"no GPU that is offered has 400\.0 GB") as caught:
+    with pytest.raises(NotFoundError, match=r"no offered GPU has 400\.0 GB") as caught:
         plan(wish(memory=400.0))
     assert caught.value.next_step.startswith("any --memory 80")
 
@@ -124,9 +124,9 @@ def test_a_rehearsal_draws_the_length_from_what_the_probe_tells() -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"hardware": "1xL4", "memory": 3.0}, "--memory is for a machine"),
-        ({"memory": -1.0}, "--memory takes GB"),
-        ({"memory": float("nan")}, "--memory takes GB"),
+        ({"hardware": "1xL4", "memory": 3.0}, "--memory works only with any"),
+        ({"memory": -1.0}, "--memory takes the GB"),
+        ({"memory": float("nan")}, "--memory takes the GB"),
         ({"rate": "3"}, "--rate is the price of this machine"),
         ({"hardware": "0xany"}, "hardware"),
         ({"hardware": ""}, "which machine"),
@@ -139,15 +139,21 @@ def test_what_does_not_go_with_any_is_refused(changed: dict[str, Any], words: st
 
 def test_without_a_probe_nothing_is_known_of_its_length() -> None:
     found = chosen(wish(steps=10_000))
-    assert "not known: how long the command takes" in texts(found)
+    assert (
+        "not known: the length, memory and quality of the command; --hours ends it earlier"
+        in texts(found)
+    )
     seconds = found.phases[0].seconds
     assert seconds.p10 == seconds.p50 == seconds.p90
 
 
 def test_its_probe_gives_hours_and_dollars_where_the_steps_are_said() -> None:
     found = chosen(wish("1xH100", steps=10_000), ON_A100)
-    assert "by its probe r-1, on 1 × A100-80GB-SXM: " in texts(found)
-    assert "how long the command takes" not in texts(found)
+    assert "from its probe r-1, on 1 × A100-80GB-SXM: " in texts(found)
+    assert (
+        "not known: the length, memory and quality of the command; --hours ends it earlier"
+        not in texts(found)
+    )
     there = ON_A100.on(SimpleNamespace(processes=1, local=None, gpu=GPUS["H100-SXM"]))  # type: ignore[arg-type]
     assert there is not None
     trained = found.phases[0].seconds
@@ -164,12 +170,12 @@ def test_any_holds_what_its_probe_saw_in_use_and_is_cheapest_by_its_steps() -> N
     fast = chosen(wish(steps=2_000_000, objective="fastest"), ON_A100)
     assert fast.hardware == "1xH100"
     told = texts(chosen(wish("1xL4", steps=100), ON_A100))
-    assert "too little memory: 30.0 GB were in use there, and L4 has 24" in told
+    assert "too little memory: 30.0 GB were in use there, but L4 has 24" in told
 
 
 def test_another_number_of_gpus_and_a_processor_tell_nothing() -> None:
     told = texts(chosen(wish("8xH100", steps=100), ON_A100))
-    assert "its probe r-1, on 1 × A100-80GB-SXM, tells nothing of this" in told
+    assert "its probe r-1, on 1 × A100-80GB-SXM, gives no estimate for this" in told
     here = CommandProbe("r-2", HERE.name, 2, here=True, measured=MEASURED)
     assert "r-2, on this machine, tells nothing" in texts(chosen(wish(steps=100), here))
     local = RunSpec(
@@ -354,7 +360,7 @@ def test_the_next_plan_takes_it_and_says_when_it_was_measured(tmp_path: Path) ->
     spread = [p.step_s.p90 / p.step_s.p10 for c in (before, after) for p in c.phases]
     assert spread[1] < spread[0], "less is doubted, though it may be another machine"
     [told] = [remark.text for remark in after.reasons if "measured" in remark.text]
-    assert told.endswith("(r-1, H100-SXM at runpod): 1.25 × what is modelled")
+    assert told.endswith("(r-1, H100-SXM at runpod): 1.25 × the model's value")
     assert "measured on 20" in told
 
 
@@ -458,9 +464,9 @@ def test_what_is_quicker_than_all_that_is_rented_is_trained_on(
 @pytest.mark.parametrize(
     ("hardware", "kwh", "said"),
     [
-        ("RTX3090", None, "--own needs a price of power"),
-        ("RTX3090", Usd("-1"), "no price of a kilowatt-hour"),
-        ("RTX3090", Usd(30), "no price of a kilowatt-hour"),
+        ("RTX3090", None, "--own needs a price of electricity"),
+        ("RTX3090", Usd("-1"), "is not a price of a kilowatt-hour"),
+        ("RTX3090", Usd(30), "is not a price of a kilowatt-hour"),
         ("2x8xH100", Usd(1), "one machine"),
         ("RTX9999", Usd(1), "unknown hardware"),
         ("local", Usd(1), "unknown hardware"),
@@ -501,7 +507,7 @@ def test_a_loss_above_the_guides_fails_and_the_guides_own_arithmetic_is_told() -
     assert made.passed is False
     first, *why = target_lines(ReportedValue(made, here=True))
     assert first.startswith("FAILED: validation loss 3.2000 nats a token (0.980 bits per byte)")
-    assert first.endswith("after 1.50 h of training; the guide's is 3.0781 in 1.5 h")
+    assert first.endswith("after 1.50 h of training; the guide has 3.0781 in 1.5 h")
     assert "172 to 221 %" in why[0]
     assert "1.0B tokens, not 3.78B" in why[1]
 
@@ -511,8 +517,8 @@ def test_a_loss_at_the_guides_passes_and_needs_no_more_words() -> None:
     assert made is not None
     assert made.passed is True
     assert target_lines(ReportedValue(made, here=True)) == [
-        "passed: validation loss 3.0781 nats a token (0.980 bits per byte) at "
-        f"{best().label} after 8.00 h of training; the guide's is 3.0781 in 1.5 h"
+        f"passed: validation loss 3.0781 nats per token (0.980 bits per byte) at {best().label} "
+        "after 8.00 h of training; the guide has 3.0781 in 1.5 h"
     ]
 
 
@@ -591,7 +597,7 @@ def test_what_the_trainer_has_timed_teaches_before_what_it_logged(tmp_path: Path
     assert after.phases[-1].step_s.p50 == pytest.approx(step_s)
     [told] = [remark.text for remark in after.reasons if "measured" in remark.text]
     where = f"NVIDIA H100 80GB HBM3 at runpod, torch {POD_TORCH}"
-    assert told.endswith(f"(r-1, {where}): 1.30 × what is modelled")
+    assert told.endswith(f"(r-1, {where}): 1.30 × the model's value")
 
 
 def test_a_machine_that_is_not_believed_teaches_nothing(tmp_path: Path) -> None:

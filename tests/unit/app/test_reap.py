@@ -142,7 +142,7 @@ def test_it_deletes_the_one_that_is_due_and_writes_that_down() -> None:
     assert end_volumes(case.world) == []
     case.now += 1.0
     (said,) = end_volumes(case.world)
-    assert said == "deleted the network volume in EU-RO-1 (here): $0.12 a day less"
+    assert said == "deleted the network volume in EU-RO-1 (here): saves $0.12 a day"
     assert case.left() == ["elsewhere"]
     assert case.book.ledger.deleted_volumes == {("runpod", "EU-RO-1"): (case.now,)}
     assert end_volumes(case.world) == []
@@ -169,7 +169,7 @@ def test_a_run_that_is_launched_while_they_are_listed_keeps_it() -> None:
     case = CaseVolumes()
     case.provider.listing = lambda: case.book.begin("r2", case.now)
     (said,) = end_volumes(case.world)
-    assert said == "the network volume in EU-RO-1 is wanted again"
+    assert said == "the network volume in EU-RO-1 is needed again"
     assert case.left() == ["here", "elsewhere"]
 
 
@@ -177,7 +177,7 @@ def test_one_that_somebody_deleted_in_the_console_is_put_on_record() -> None:
     case = CaseVolumes()
     case.provider.there = []
     (said,) = end_volumes(case.world)
-    assert "none was there any more" in said
+    assert "it did not exist any more" in said
     assert case.book.ledger.deleted_volumes
 
 
@@ -247,7 +247,7 @@ def test_the_last_way_and_what_those_before_it_came_to() -> None:
 
 def test_after_one_that_was_refused_came_what_nobody_read() -> None:
     assert told(way("api", True, 200), way("ctl", False, 1)) == (
-        "what came after ctl", "api accepted (200), ctl refused (1)",
+        "the events after ctl", "api accepted (200), ctl refused (1)",
     )  # fmt: skip
 
 

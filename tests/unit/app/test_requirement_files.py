@@ -43,10 +43,10 @@ def test_a_file_of_requirements_is_read_with_all_that_it_includes(tmp_path: Path
     [
         ("einops\nnumpy=>1\n", "'numpy=>1' is no requirement", 2),
         ("-e ./mine\n", "./mine: there is no such file here", 1),
-        ("# ours\n/home/me/wheel.whl\n", "a path of this machine", 2),
+        ("# ours\n/home/me/wheel.whl\n", "this path is on this machine and is not sent", 2),
         ("-r other.txt\n", "other.txt cannot be read", 1),
-        ("--install-it\n", "no option that a file of requirements may have", 1),
-        ("-r requirements.txt\n", "include one another", 1),
+        ("--install-it\n", "this option is not allowed in a requirements file", 1),
+        ("-r requirements.txt\n", "files include each other in a circle", 1),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(
@@ -86,8 +86,8 @@ def test_a_project_names_packages_extras_and_its_own_folders(tmp_path: Path) -> 
     [
         ("[tool.poetry]\n", "no \\[project\\] table"),
         ("[project]\ndynamic = ['dependencies']\n", "only known once it is built"),
-        ("[project\n", "it is no TOML"),
-        ("[project]\nrequires-python = 'new'\n", "'new' is no version of Python"),
+        ("[project\n", "it is not TOML"),
+        ("[project]\nrequires-python = 'new'\n", "'new' is not a version of Python"),
     ],
 )
 def test_a_project_that_does_not_say_is_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -266,7 +266,7 @@ def test_what_pip_refuses_is_refused_by_its_line(
     ("said", "there", "unknown"),
     [
         (DOWN + NONE.format("einopsy"), "", "the index cannot be reached"),
-        (NONE.format("einopsy"), "0.8", "einopsy has no ready build here"),
+        (NONE.format("einopsy"), "0.8", "einopsy has no prebuilt package"),
     ],
 )
 def test_what_is_not_known_here_is_no_refusal(
@@ -279,7 +279,7 @@ def test_paths_and_repositories_are_not_asked_for(tmp_path: Path) -> None:
     pip = Pip("")
     packages = listed(tmp_path, "git+https://example.org/a\nb @ https://example.org/b.whl\n")
     assert resolve(packages, tmp_path, "", pip) == ResolvedPackages(
-        unknown="it names paths and repositories alone"
+        unknown="it names only paths and repositories"
     )
     assert not pip.asked
 
@@ -287,5 +287,5 @@ def test_paths_and_repositories_are_not_asked_for(tmp_path: Path) -> None:
 def test_a_python_that_the_project_does_not_take_is_refused(tmp_path: Path) -> None:
     put(tmp_path, "pyproject.toml", PROJECT)
     packages = read_packages(tmp_path, "pyproject.toml")
-    with pytest.raises(DataError, match=r"takes Python >=3\.10, and the machine has 3\.9"):
+    with pytest.raises(DataError, match=r"needs Python >=3\.10, but the machine has 3\.9"):
         resolve(packages, tmp_path, "3.9", Pip(""))

@@ -93,7 +93,7 @@ def test_the_money_is_free_once_agent_and_reaper_know_the_earlier_stop(context: 
     assert run.generation is not None
     assert run.generation.first_stop_at is not None
     assert len(said) == 1
-    assert said[0].startswith("r-1: hard stop lowered, which frees $9")
+    assert said[0].startswith("r-1: an earlier hard stop frees $9")
     assert room_for(world, wanted(), last_visit(world)) is None
 
 
@@ -102,7 +102,7 @@ def test_where_one_of_them_never_does_the_launch_is_refused_and_the_money_stays(
     context: Context, lacks: str
 ) -> None:
     world = with_world(context, Elsewhere(context, **{lacks: False}))
-    with pytest.raises(BudgetRefused, match="r-1 was not seen to be enforced within 16 min"):
+    with pytest.raises(BudgetRefused, match="r-1 was not confirmed within 16 min"):
         make_room(world, wanted(), lambda line: None)
     assert world.ledger.read().runs["r-1"].reserved == Usd(100)
 

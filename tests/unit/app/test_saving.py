@@ -157,14 +157,14 @@ def test_what_does_not_train_is_refused_and_told_why(world: Context, plan: Plan)
     ended = replace(run, state=State.CLOSED, outcome=Outcome.FINISHED)
     assert why_not_saved(world, ended) == "it has ended: finished"
     stopped = replace(run, stop=ev.StopRequested("user", quoted("enough")))
-    assert why_not_saved(world, stopped) == "it was told to land, and saves by that"
+    assert why_not_saved(world, stopped) == "it is stopping, and saves a checkpoint then"
     assert why_not_saved(world, replace(run, state=State.BOOTING)) == "it is booting"
     say(world, replace(REPORT, waiting="installing"))
     assert why_not_saved(world, run) == "its pod is still installing"
     say(world, replace(REPORT, result="finished"))
     assert why_not_saved(world, run) == "its work is done"
     say(world, replace(REPORT, phases=(contract.PhaseReport("fast", contract.PhaseState.ENDED),)))
-    assert why_not_saved(world, run) == "no phase runs now"
+    assert why_not_saved(world, run) == "no phase is running"
 
 
 # -- Which source a checkpoint comes from, and what is pruned where -----------------------------
@@ -172,7 +172,7 @@ def test_what_does_not_train_is_refused_and_told_why(world: Context, plan: Plan)
 
 RUN = RunState("r1", state=State.CLOSED)
 DOWN = ProviderError("503")
-SILENT = Listing(trouble=LinkError("r1's pod does not answer now"), missed="its pod is silent")
+SILENT = Listing(trouble=LinkError("the pod of r1 does not answer now"), missed="its pod is silent")
 
 
 class Files:

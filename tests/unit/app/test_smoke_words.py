@@ -15,4 +15,4 @@ def test_a_smoke_run_trains_nothing_and_says_so_of_no_end() -> None:
         for word in ("trained", "saved", "checkpoint"):
             assert word not in told or outcome in (Outcome.GATE_FAILED, Outcome.UNREPORTED)
         assert meaning_of(training, outcome) == MEANINGS[outcome]
-    assert meaning_of(smoke, Outcome.FINISHED) == "its pod was looked at, and has ended"
+    assert meaning_of(smoke, Outcome.FINISHED) == "its pod was checked, and has ended"

@@ -497,7 +497,7 @@ def test_the_names_that_are_known() -> None:
 
 def test_a_run_that_left_nothing_is_refused(context: Context, tmp_path: Path) -> None:
     need_metrics(context, running())
-    with pytest.raises(NotFoundError, match="left no metrics on this machine"):
+    with pytest.raises(NotFoundError, match="has no metrics on this machine"):
         need_metrics(context, replace_values(running(), state=State.CLOSED))
     log(tmp_path, "fast", line(1))
     need_metrics(context, replace_values(running(), state=State.CLOSED))

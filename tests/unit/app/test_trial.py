@@ -85,7 +85,7 @@ def test_a_training_that_does_all_passes_all_but_what_needs_more() -> None:
     assert check("pace", facts()).evidence == (
         "3 s a step (steps 1 to 20); 2.00 GB of this machine's memory"
     )
-    assert check("stops", facts()).evidence == "saved 1.2 s after SIGTERM, left after 1.5 s"
+    assert check("stops", facts()).evidence == "saved 1.2 s after SIGTERM, exited after 1.5 s"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_training_that_does_all_passes_all_but_what_needs_more() -> None:
         (Attempt(code=1, ran_s=0.4), "failed", "it ended with code 1 after 0.4 s"),
         (Attempt(code=-9, ran_s=4.0), "failed", "it ended with signal 9 after 4.0 s"),
         (Attempt(code=0, ran_s=0.1), "failed", "without a step, a metric or a checkpoint"),
-        (Attempt(code=0, ran_s=9.0, saves=SAVES), "passed", "it ended by itself with code 0"),
+        (Attempt(code=0, ran_s=9.0, saves=SAVES), "passed", "it finished with code 0 after"),
         (Attempt(code=0, left_behind=2), "failed", "left 2 processes running"),
         (Attempt(ran_s=60.0), "unknown", "it ran for 60 s and printed nothing"),
         (Attempt(ran_s=3.0, too_large=True), "failed", "wrote more than 5 GB within 3 s"),
@@ -123,7 +123,7 @@ def test_what_was_not_sent_is_named_with_its_reason_and_what_sends_it() -> None:
     absent = MissingFile("data/train.bin", "git ignores it", "--data data")
     of = facts(Attempt(code=1, last_lines=("FileNotFoundError",)), missing=(absent,))
     made = check("starts", of)
-    assert "data/train.bin is here and was not sent: git ignores it" in made.evidence
+    assert "data/train.bin exists here but was not sent: git ignores it" in made.evidence
     assert (made.fix, made.details) == ("--data data", ("FileNotFoundError",))
     assert check("reads", of).result is Result.FAILED
     assert check("writes", of).fix == "", "it has to start first"
@@ -141,7 +141,7 @@ def test_of_many_names_those_that_may_be_the_metric_are_named_and_the_rest_count
 def test_one_that_wants_the_network_is_not_judged_by_it() -> None:
     ended = Attempt(code=1, ran_s=3.0, last_lines=("OSError: Network is unreachable",))
     made = check("starts", facts(ended))
-    assert (made.result, made.fix) == (Result.UNKNOWN, "--online lets it download")
+    assert (made.result, made.fix) == (Result.UNKNOWN, "allow downloads with --online")
     assert check("starts", facts(ended, online=True)).result is Result.FAILED
 
 
@@ -149,7 +149,7 @@ def test_compiled_readers_leave_open_what_was_read() -> None:
     made = check("reads", facts(modules=("torch", "pyarrow")))
     assert made.result is Result.UNKNOWN
     assert "possibly missed: pyarrow reads without an event" in made.evidence
-    assert check("reads", facts(pythons=())).evidence == "no Python process was observed"
+    assert check("reads", facts(pythons=())).evidence == "no Python process was seen"
     outside = check("reads", facts(outside_reads=("~/text.txt",)))
     assert outside.result is Result.FAILED
     assert "--data FOLDER" in outside.fix
@@ -157,7 +157,7 @@ def test_compiled_readers_leave_open_what_was_read() -> None:
 
 def test_imports_without_requirements() -> None:
     made = check("imports", facts(unnamed=("einops", "tqdm")))
-    assert made.evidence == "no requirements name einops, tqdm, which are imported"
+    assert made.evidence == "no requirements file names einops, tqdm, which are imported"
     assert made.fix == "add them to requirements.txt, and --pip requirements.txt"
     named = check("imports", facts(unnamed=("einops",), requirements="needs/requirements.txt"))
     assert named.evidence.startswith("needs/requirements.txt does not name einops")
@@ -175,14 +175,16 @@ def test_how_it_stops_and_resumes() -> None:
     killed = Attempt(ran_s=60.0, lines=9, told=True, left_s=None, saves=SAVES)
     assert check("stops", facts(killed)).result is Result.FAILED
     plain = Attempt(ran_s=60.0, lines=9, told=True, left_s=0.1, saves=SAVES)
-    assert "a run keeps what was saved before" in check("stops", facts(plain)).evidence
+    assert (
+        "without a save: a run keeps earlier checkpoints" in check("stops", facts(plain)).evidence
+    )
     resume = Command(COMMAND.words, resume=("python", "train.py", "{checkpoint}"))
     goes_on = Attempt(ran_s=2.0, first_step=21)
     again = Attempt(ran_s=2.0, first_step=1)
     about: dict[str, Any] = {"resumed_from": "out/step-20.pt", "resumed_step": 20}
     assert check("resumes", facts(command=resume, resumed=goes_on, **about)).result is Result.PASSED
     begun = check("resumes", facts(command=resume, resumed=again, **about))
-    assert (begun.result, "it began again at step 1" in begun.evidence) == (Result.FAILED, True)
+    assert (begun.result, "it started again at step 1" in begun.evidence) == (Result.FAILED, True)
     broken = Attempt(ran_s=0.2, code=2, last_lines=("KeyError",))
     assert check("resumes", facts(command=resume, resumed=broken, **about)).details == ("KeyError",)
     about["resumed_by"] = (*COMMAND.words, "--ckpt_path", "{checkpoint}")
@@ -407,9 +409,9 @@ def test_why_a_file_is_not_sent(tmp_path: Path) -> None:
     tree = look_at(tmp_path)
     assert why_left_out(tree, "train.py") == why_left_out(tree, "none") == ""
     assert why_left_out(tree, "prod.env") == "it looks like a key"
-    assert why_left_out(tree, "big.bin") == ".trmcloudignore leaves it out"
+    assert why_left_out(tree, "big.bin") == ".trmcloudignore excludes it"
     assert why_left_out(tree, "link") == "it is a link"
-    assert why_left_out(tree, ".hidden") == "it is hidden, or in an environment"
+    assert why_left_out(tree, ".hidden") == "it is hidden, or part of an environment"
     seen = Observed(Attempt(code=1, last_lines=("No such file: 'big.bin'", "'\x1b' \udcff'" * 99)))
     made = facts_of(
         COMMAND, seen, tree, tmp_path / "trial", for_s=1.0, most_bytes=1, data="", online=False
@@ -438,7 +440,7 @@ def test_a_module_that_is_elsewhere_is_named_with_its_place(tmp_path: Path) -> N
     assert said(tmp_path, "made") == [
         (
             "module made is sent, but is not on Python's path",
-            "env PYTHONPATH=src before the command",
+            "put env PYTHONPATH=src before the command",
         )
     ]
     assert said(tmp_path, "nowhere") == []

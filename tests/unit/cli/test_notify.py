@@ -57,8 +57,8 @@ def test_a_webhook_is_added_tried_and_removed(run: Run, receiver: Receiver, tmp_
     assert (row["name"], row["waiting"]) == ("ops", 0)
     assert secret not in out
     assert "t0ken" not in out
-    assert run("remove", "ops")[:2] == (0, "ops is told nothing any more\n")
-    assert run("list")[1] == "nobody is told · trmcloud notify add webhook URL\n"
+    assert run("remove", "ops")[:2] == (0, "ops was removed: it gets no more notifications\n")
+    assert run("list")[1] == "no notifications set up · trmcloud notify add webhook URL\n"
     assert run("test")[0] == 3
 
 
@@ -108,9 +108,9 @@ def test_a_secret_of_ones_own(run: Run, receiver: Receiver, tmp_path: Path) -> N
         (("webhook", "https://"), "no address of a webhook"),
         (("webhook", "https://example.org/\r\nX: y"), "no address of a webhook"),
         (("webhook", "https://[::1"), "no address of a webhook"),
-        (("webhook", "https://example.org", "--name", "../x"), "cannot be a name"),
+        (("webhook", "https://example.org", "--name", "../x"), "is not a valid name"),
         (("webhook", "https://example.org", "--only", "endet"), "did you mean 'ended'?"),
-        (("ntfy", "ntfy://x", "--on-pod"), "--on-pod is for a webhook"),
+        (("ntfy", "ntfy://x", "--on-pod"), "--on-pod needs a webhook"),
         (("slack", "https://example.org/hook"), "no address for slack"),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_file_that_is_none_of_ours_is_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "home" / "notify.json").write_text('{"version": 2}')
     code, _, err = run("list")
     assert code == NotifyError.exit_code
-    assert "who is to be told cannot be read" in err
+    assert "the list of destinations cannot be read" in err
 
 
 def test_a_file_others_may_read_is_closed(run: Run, receiver: Receiver, tmp_path: Path) -> None:
@@ -193,11 +193,10 @@ def test_words_say_what_it_means_for_money_and_for_the_training() -> None:
         return f"{told['title']} | {told['text']}"
 
     assert text(NoticeKind.CAP) == (
-        "80 % of the month 2026-11 cap is spent | $400.00 of $500.00 by our clock. "
-        "trmcloud budget show"
+        "80 % of the month 2026-11 cap is spent | $400.00 of $500.00 accrued. trmcloud budget show"
     )
     assert text(NoticeKind.TROUBLE) == (
-        "r-1f3a9c: mended, out of memory | fast step 120: ran out of memory; goes on now with "
+        "r-1f3a9c: recovered, out of memory | fast step 120: ran out of memory; continues now with "
         "batch=2, 3 steps and 9 s lost. trmcloud status r-1f3a9c"
     )
-    assert text(NoticeKind.ENDED).startswith("r-1f3a9c: landed | landed at its budget")
+    assert text(NoticeKind.ENDED).startswith("r-1f3a9c: landed | stopped at its budget")

@@ -221,32 +221,33 @@ def row(what: str, rung: str, **more: Any) -> RecoveryRow:
         (
             row("out_of_memory", "batch", changed={"batch": 2, "accumulation": 8}, why="no room"),
             "fast step 1,240: ran out of memory (no room)",
-            "started again with batch 2 × accumulation 8",
+            "restarted with batch 2 × accumulation 8",
         ),
         (
             row("out_of_memory", "checkpointing", changed={"activation_checkpointing": True}),
             "fast step 1,240: ran out of memory",
-            "started again with activation checkpointing on",
+            "restarted with activation checkpointing on",
         ),
         (
             row("diverged", "rate", changed={"rate": 0.25}),
-            "fast step 1,240: the loss rose and stayed up",
-            "started again with 0.25 of its learning rates",
+            "fast step 1,240: the loss rose and did not fall again",
+            "restarted with learning rates × 0.25",
         ),
         (
             row("lost", AGAIN, why="no step for 301 s", times=2),
-            "fast step 1,240: the trainer stood still, twice (no step for 301 s)",
-            "started again from its last checkpoint",
+            "fast step 1,240: the trainer made no progress, twice (no step for 301 s)",
+            "restarted from its last checkpoint",
         ),
         (
             row("lost", AGAIN, times=12),
             "fast step 1,240: a process of the trainer was lost, 12 times",
-            "started again from its last checkpoint",
+            "restarted from its last checkpoint",
         ),
         (
             row("unsound", SKIPPED, times=3),
-            "fast step 1,240: 3 steps were left out, not finite or far above those before",
-            "the data went on, and the weights stayed as they were",
+            "fast step 1,240: 3 steps were skipped, because the loss was not finite or far too "
+            "high",
+            "training continued with the next data, and the weights did not change",
         ),
     ],
 )

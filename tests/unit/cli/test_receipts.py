@@ -244,7 +244,7 @@ def test_a_figure_that_was_changed_with_every_hash_does_not_follow(
     data["account"]["money"]["settled_usd"] = "3.71"
     said = _checked(_resealed(data), tmp_path, check)
     assert verdicts(said)["seal"] == "matches"
-    assert "money.settled_usd is '3.71', and follows as '13.72'" in details(said, "account")
+    assert "money.settled_usd is '3.71', but its records give '13.72'" in details(said, "account")
 
 
 def test_a_record_left_out_is_missed(home: Path, tmp_path: Path, check: Verify) -> None:
@@ -271,7 +271,7 @@ def test_what_a_page_shows_is_what_its_data_says(home: Path, tmp_path: Path, che
     ]
     (tmp_path / "r.html").write_text(seal_page(parts, receipt))
     said = check(tmp_path / "r.html")
-    assert details(said, "page") == "what it shows is not what its data says: money"
+    assert details(said, "page") == "the page does not match its data: money"
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_other_weights_do_not_hold(home: Path, tmp_path: Path, check: Verify) ->
     manifest["val_bpb"] = 0.1
     (best / "manifest.json").write_text(json.dumps(manifest))
     said = check(tmp_path / "r.html", against=str(best))
-    assert details(said, "checkpoint") == "the manifest's val_bpb is not what the receipt's says"
+    assert details(said, "checkpoint") == "val_bpb in the manifest differs from the receipt"
     manifest["files"][0]["sha256"] = "cd" * 32
     (best / "manifest.json").write_text(json.dumps(manifest))
     said = check(tmp_path / "r.html", against=str(best))
@@ -401,10 +401,16 @@ def test_an_unsigned_receipt_is_said_to_match_and_not_to_hold(
         return capsys.readouterr().out
 
     here = told(tmp_path / "forged.json")
-    assert "it matches this home's ledger, unsigned" in here
+    assert (
+        "it matches this home's ledger, but is not signed; parts marked – could not be checked here"
+        in here
+    )
     monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "another"))
     elsewhere = told(tmp_path / "forged.json")
-    assert "it matches itself alone: unsigned by a known key" in elsewhere
+    assert (
+        "it only matches itself: without the signature of a known key, anyone could have made it"
+        in elsewhere
+    )
     for text in (here, elsewhere):
         assert "holds" not in text
         assert max(map(len, text.splitlines())) <= 100

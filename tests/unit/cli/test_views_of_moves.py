@@ -19,7 +19,7 @@ def test_a_move_is_told_with_its_stage_its_reservation_and_its_saving() -> None:
     assert pending_move(working()) is None
     money = "$40.00 reserved for it · saves $12.00 of $30.00"
     assert moving_words(standing()) == f"a machine at vast gets ready · {money}"
-    lands = "is ready: training lands here first"
+    lands = "is ready: training stops here first and saves"
     assert moving_words(handed_over()) == f"a machine at vast {lands} · {money}"
     told = pending_move(handed_over())
     assert told is not None
@@ -35,14 +35,14 @@ def test_a_completed_move_is_told_with_what_it_cost_since() -> None:
     # An hour of the new one, and five minutes of the one that was left.
     assert Usd("2.3") < account.since < Usd("2.4")
     assert account.to_json()["saved_usd"] is None
-    assert "to stay would have cost $30.00" in moved_words(account)
+    assert "staying would have cost $30.00" in moved_words(account)
 
 
 @pytest.mark.parametrize(
     ("since", "words"),
     [
-        ("18", "saved $12.00 of the $30.00 that to stay would have cost"),
-        ("31", "cost $1.00 more than to stay would have: $30.00"),
+        ("18", "saved $12.00 of the $30.00 that staying would have cost"),
+        ("31", "cost $1.00 more than staying: $30.00"),
     ],
 )
 def test_what_a_move_saved_is_told_once_the_run_has_ended(since: str, words: str) -> None:
@@ -57,5 +57,5 @@ def test_a_share_is_a_percentage(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0", "0%", "100%", "-5", "much", "nan", "inf", ""])
 def test_what_is_no_percentage_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--move-if takes a percentage between 0 and 100"):
+    with pytest.raises(UsageError, match="--move-if takes a percentage from 0 to 100"):
         parse_share("--move-if", text)

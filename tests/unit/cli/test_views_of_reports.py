@@ -130,7 +130,7 @@ def test_a_low_balance_stands_beside_the_run_that_it_pays_for(
     status.show_one(context, run)
     shown = " ".join(capsys.readouterr().out.split())
     assert f"balance the {provider} balance was $9.00" in shown
-    assert "at $2.50/h, all that the account rents; add credit" in shown
+    assert "at $2.50/h for the whole account; add credit" in shown
     told_of = run_status(context, run).balance
     assert told_of is not None
     assert (told_of.balance_usd, told_of.ends_at) == (Usd(9), low.ends_at)
@@ -458,8 +458,8 @@ def test_what_stands_beside_a_name_is_indented_below_it() -> None:
         "  stops  lands 3 min 11 s after its",
         "         start, killed at 3 min 17 s",
     ]
-    assert wrap("error: nobody in the price table offers 4xA100 at aws", 40) == [
-        "error: nobody in the price table offers",
+    assert wrap("error: no provider in the price table offers 4xA100 at aws", 40) == [
+        "error: no provider in the price table offers",
         "  4xA100 at aws",
     ]
 
@@ -551,7 +551,7 @@ def test_orphans_stand_apart_and_go_to_their_project(ledger: LedgerState) -> Non
 def test_a_month_without_anything_says_so(ledger: LedgerState) -> None:
     report = report_month(ledger, "2019-02")
     assert (report.projects, report.grown) == ((), ())
-    assert month_lines(report)[-1] == "nothing was spent or reserved in it"
+    assert month_lines(report)[-1] == "no money was spent or reserved"
     assert "<svg" in month_page(report, NOW, "trmcloud test")
 
 

@@ -29,13 +29,13 @@ ME = ControllerId("here", 1, "1")
 RUNS = {outcome: f"r-{number:06x}" for number, outcome in enumerate(Outcome, start=0xA10C01)}
 LIVE_RUN = "r-a10cff"
 WHY = {
-    Outcome.LANDED: "the budget's soft stop came",
+    Outcome.LANDED: "budget reached",
     Outcome.FAILED: "RuntimeError: [enforce fail at alloc_cpu.cpp:127] you tried to allocate"
     " 38654705664 bytes. Error code 12 (Cannot allocate memory); see"
     " https://pytorch.org/docs/stable/notes/faq.html#my-out-of-memory-exception-handler",
     Outcome.UNFIT: "8 × A100-80GB-SXM was rented and 7 × NVIDIA A100-SXM4-80GB are there",
-    Outcome.NOT_STARTED: "RunPod has none free of NVIDIA A100-SXM4-80GB in US-KS-2",
-    Outcome.LOST: "the pod ended without a word from its agent",
+    Outcome.NOT_STARTED: "RunPod has no free machine of NVIDIA A100-SXM4-80GB in US-KS-2",
+    Outcome.LOST: "the pod ended without a report from its agent",
 }
 
 

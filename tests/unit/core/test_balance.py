@@ -323,7 +323,7 @@ def test_it_lands_only_if_the_balance_ends_before_the_next_landing_and_half_an_h
     assert not lands(booting, (needed_s + 1) / 3600.0)
     for state in (State.RENTING, State.ENDING, State.SETTLING, State.CLOSED):
         assert not lands(replace(run, state=state), 0.0), state
-    assert not lands(replace(run, errand="fetch1"), 0.0), "it trains nothing"
+    assert not lands(replace(run, errand="fetch1"), 0.0), "nothing: it does not train"
     assert not lands(replace(run, generations=()), 0.0)
 
 
@@ -412,7 +412,7 @@ def test_a_warning_is_a_notification_and_its_end_is_none() -> None:
     ]
     words = words_of(notices[0])
     assert words["title"] == "the runpod balance lasts less than 24 hours"
-    assert words["text"].startswith("$50.00 are left, and all that the account rents takes $3.60/h")
+    assert words["text"].startswith("$50.00 are left, and the account spends $3.60/h")
 
 
 def test_a_screen_says_when_it_was_read() -> None:

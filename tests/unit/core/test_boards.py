@@ -86,7 +86,7 @@ def test_the_form_factor(name: str, watts: float | None, links: int | None, form
 
 def test_a_name_is_not_believed_against_power_limit_and_links() -> None:
     assert classify("NVIDIA H100 80GB HBM3", 350, 0).form == "PCIe"
-    assert "against its name" in classify("NVIDIA H100 80GB HBM3", 350, 0).by
+    assert "which its name contradicts" in classify("NVIDIA H100 80GB HBM3", 350, 0).by
     assert classify("NVIDIA H100 80GB HBM3", 350, 18).form == "SXM", "a limit can be set lower"
     assert classify("NVIDIA H100 80GB HBM3", 700, 0).form == "SXM", "one GPU of a host has no peer"
     assert classify("NVIDIA H100 80GB HBM3", None, 0).form == "SXM"

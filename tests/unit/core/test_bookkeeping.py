@@ -166,14 +166,14 @@ def test_a_cap_is_set_numbered_and_taken_away(level: str, key: str, cap: Usd | N
 @pytest.mark.parametrize(
     ("level", "key", "why"),
     [
-        ("run", "r1", "not set by itself"),
-        ("team", "x", "'team' is no budget level"),
+        ("run", "r1", "the cap of a run cannot be set separately"),
+        ("team", "x", "'team' is not a budget level"),
         ("", "", "no budget level"),
-        ("account", "mine", "there is one account"),
-        ("month", "2026-13", "is no month"),
-        ("month", "2026-9", "is no month"),
-        ("month", "2026-09-01", "is no month"),
-        ("project", "", "needs the project's name"),
+        ("account", "mine", "there is only one account"),
+        ("month", "2026-13", "is not a month"),
+        ("month", "2026-9", "is not a month"),
+        ("month", "2026-09-01", "is not a month"),
+        ("project", "", "the cap of a project needs its name"),
     ],
 )
 def test_a_cap_for_what_is_no_budget_is_refused(level: str, key: str, why: str) -> None:
@@ -218,7 +218,7 @@ def test_a_run_is_new_or_it_is_known() -> None:
     with pytest.raises(ConflictError, match="r1 exists already"):
         require_new(holding(), "r1", NEW_RUN)
     assert require_run(holding(), "r1").run_id == "r1"
-    with pytest.raises(NotFoundError, match="knows no run r1"):
+    with pytest.raises(NotFoundError, match="the ledger has no run r1"):
         require_run(EMPTY, "r1")
 
 

@@ -123,7 +123,9 @@ def test_grants_of_a_commands_large_checkpoints_can_be_given(
 
 
 def test_what_no_grants_cover_is_said_before_renting() -> None:
-    assert "files of up to 69 GB, and a checkpoint may hold 100 GB" in why_not_in_bucket(10**11, 2)
+    assert "files of up to 69 GB, but a checkpoint may have a file of 100 GB" in why_not_in_bucket(
+        10**11, 2
+    )
     assert "20 kept checkpoints of 60 GB need" in why_not_in_bucket(60 * 10**9, 20)
 
 
@@ -397,7 +399,7 @@ def test_a_place_has_at_most_twelve_folders() -> None:
     assert parse_place(f"s3://bucket/{twelve}") == Place("bucket", twelve)
     assert parse_place("s3://bucket//a//") == Place("bucket", "a")
     for text in (f"s3://bucket/{twelve}/m", "bucket/a", "s3://b", "s3://bucket/a/.."):
-        with pytest.raises(UsageError, match="does not name a bucket"):
+        with pytest.raises(UsageError, match="is not a bucket"):
             parse_place(text)
 
 

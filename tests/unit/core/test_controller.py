@@ -84,7 +84,9 @@ def test_a_boot_that_its_log_calls_failed_is_ended_while_nothing_was_heard(fatal
     run = booting()
     _, actions = follow(run, AT + 20, pods=[the_pod(run)], boot_trouble=trouble)
     told = [sentence(action.reason) for action in actions]
-    assert told == (["its boot failed, by the provider's log: layer does not exist"] * fatal)
+    assert told == (
+        ["its boot failed, according to the provider's log: layer does not exist"] * fatal
+    )
     # A pod that has reported is no boot: its agent's word counts, not a line of a log.
     up = running()
     report = a_report(up)
@@ -286,7 +288,7 @@ def test_a_trainer_that_does_not_land_is_ended() -> None:
     # 100 s to land and 60 s of grace
     assert ask(run, AT + 259, pods=[the_pod(run)], report=a_report(run)) == Decision()
     (action,) = ask(run, AT + 260, pods=[the_pod(run)], report=a_report(run)).actions
-    assert (action.verb, sentence(action.reason)) == (TERMINATE, "it did not land when told to")
+    assert (action.verb, sentence(action.reason)) == (TERMINATE, "it did not stop when asked to")
 
 
 def test_a_trainer_that_nobody_told_to_land_for_long_is_told_first() -> None:
@@ -310,7 +312,7 @@ def test_a_landing_that_was_cut_short_is_not_waited_for_in_full() -> None:
     run = apply(run, ev.ActionFinished("r1/g1/land/1", LAND), at=AT - 10)
     assert ask(run, AT + 109, pods=[the_pod(run)]) == Decision()
     (action,) = ask(run, AT + 110, pods=[the_pod(run)]).actions
-    assert sentence(action.reason) == "it did not land when told to"
+    assert sentence(action.reason) == "it did not stop when asked to"
 
 
 def test_a_limit_on_hours_does_not_make_a_stop_wait_for_hours() -> None:
@@ -751,7 +753,7 @@ def test_a_pod_that_its_provider_stopped_is_ended_at_once() -> None:
     (action,) = ask(run, AT + 100, pods=[stopped]).actions
     assert (action.verb, sentence(action.reason)) == (
         TERMINATE,
-        "its provider has stopped it, and bills its disk on",
+        "its provider has stopped it, but still bills its disk",
     )
     assert ask(run, AT + 100, pods=[stopped], report=a_report(run)).actions == ()
     unknown = the_pod(run, status=PodStatus.UNKNOWN)

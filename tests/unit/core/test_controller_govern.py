@@ -564,7 +564,7 @@ def closed_as(verb: str, state: ActionState, *, heard: bool) -> tuple[str, str]:
     return event.outcome, sentence(event.reason)
 
 
-SILENT = (Outcome.LOST.value, "the pod ended without a word from its agent")
+SILENT = (Outcome.LOST.value, "the pod ended without a report from its agent")
 
 
 def test_an_end_from_here_that_gave_no_reason_is_none() -> None:

@@ -85,7 +85,7 @@ def test_no_pod_is_asked_for_after_its_soft_stop_though_the_clock_was_set_back()
     assert ask(run, wakes.wall, clock=replace(wakes, boot=wakes.boot - 1)).actions != ()
     (not_made,) = ask(run, wakes.wall, clock=wakes).events
     assert isinstance(not_made, ev.PodNotMade)
-    assert sentence(not_made.reason) == "stopped before it was asked for"
+    assert sentence(not_made.reason) == "stopped before a machine was requested"
 
 
 @pytest.mark.parametrize(("allowed_s", "is_asked_for"), [(0.5, True), (0.0, False)])

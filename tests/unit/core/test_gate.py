@@ -112,7 +112,7 @@ def test_the_part_that_is_no_better_is_named() -> None:
     last = {**evaluation(1.8, (5.0, 4.0, 4.2, 4.1)), "judged": judged}
     [order] = [c for c in judge("fast", [*GOOD, last]).checks if c.name == "validation order"]
     assert order.passed is False
-    assert order.detail.endswith(": supervision step 2 is no better than the one before")
+    assert order.detail.endswith(": supervision step 2 is not better than the one before")
 
 
 def test_only_the_last_evaluations_order_counts() -> None:
@@ -260,11 +260,11 @@ def order(losses: tuple[float, ...], judged: Any) -> Check:
 
 def test_what_is_no_better_is_named_where_each_has_a_name() -> None:
     names = ("first", "second", "third")
-    worse = ": third is no better than the one before"
+    worse = ": third is not better than the one before"
     assert order((3.0, 2.0, 2.5), names).detail == "3.000, 2.000, 2.500" + worse
     assert order((3.0, 2.0, 2.0), list(names)).detail.endswith(worse)
     assert order((2.0, 2.0, 2.0), names).detail.endswith(
-        ": second is no better than the one before"
+        ": second is not better than the one before"
     )
     assert order((3.0, 2.0, 1.0), names) == Check(
         "validation order", True, True, "3.000 > 2.000 > 1.000"
@@ -272,7 +272,7 @@ def test_what_is_no_better_is_named_where_each_has_a_name() -> None:
     for odd in (names[:2], "abc", None):
         assert order((3.0, 2.0, 2.5), odd).detail == "3.000, 2.000, 2.500"
     long = order((1.0, 2.0), ("a", "x" * 80)).detail
-    assert long == f"1.000, 2.000: {'x' * 40} is no better than the one before"
+    assert long == f"1.000, 2.000: {'x' * 40} is not better than the one before"
 
 
 def test_how_many_parts_there_are_is_the_last_evaluations_word() -> None:
@@ -371,7 +371,7 @@ def test_a_rule_ends_what_buys_less_than_it_says_and_no_other() -> None:
     assert why_stop(StopRules(exactly + 1e-9, 0, 2.0), sure, 9000)
     assert why_stop(StopRules(1.0, 0, 0.0), sure, 9000) == "", "nothing is paid"
     for slope, rule, why in (
-        (0.0, 0.1, "the next dollar buys no better bpb"),
+        (0.0, 0.1, "the next dollar does not improve bpb"),
         (0.1, 0.0, ""),
     ):
         assert why_stop(StopRules(rule, 0, 2.0), replace(sure, slope=slope), 9000) == why

@@ -157,22 +157,22 @@ FIRES: dict[Rule, tuple[str, Callable[[list[Line]], None], str]] = {
     ),
     Rule.FLAT_PLAN: (
         "dense", part_stays("plan"),
-        "plans are not learnt: 2.010 of the loss since the warm-up, 2.010 now",
+        "plans are not learned: the loss was 2.010 after the warm-up, and is 2.010 now",
     ),
-    Rule.FLAT_EXECUTION: ("dense", part_stays("execution"), "executions are not learnt: 2.010 of"),
-    Rule.NOT_COMPILED: ("dense", nothing_is_compiled, "compile is on, and nothing was compiled"),
+    Rule.FLAT_EXECUTION: ("dense", part_stays("execution"), "executions are not learned: "),
+    Rule.NOT_COMPILED: ("dense", nothing_is_compiled, "compile is on, but nothing was compiled"),
     Rule.GRADIENT_NORM: ("trm", norm_is_high, "the gradient norm is 27.500, above 20"),
     Rule.STEP_ORDER: (
         "trm", order_is_lost,
         "supervision step 2 is worse than the one before: 1.900, then 1.950",
     ),
     Rule.LOW_REFINEMENT: ("trm", hardly_refines, "refinement is 1.5%, below 10%"),
-    Rule.OVERFITTING: ("dense", validation_turns, "validation is worse than it was: "),
-    Rule.VALIDATION_GAP: ("dense", validation_is_far, "validation lies far above training: "),
+    Rule.OVERFITTING: ("dense", validation_turns, "validation has become worse"),
+    Rule.VALIDATION_GAP: ("dense", validation_is_far, "validation is far above training"),
     Rule.DATA_WAIT: ("dense", waits_for_data, "steps wait for data 20.0% of their time"),
     Rule.LOW_MFU: ("dense", uses_little, "MFU is 11.0%, below 15%"),
     Rule.SLOWER_THAN_PLANNED: (
-        "dense", is_slow, "a step takes 12.00 s; 10.00 s at most were planned",
+        "dense", is_slow, "a step takes 12.00 s; at most 10.00 s were planned",
     ),
     Rule.RANK_LAGS: (
         "dense", rank_is_slow,

@@ -195,7 +195,7 @@ def test_a_machine_that_was_lost_is_told_with_the_one_that_follows() -> None:
     (notice,) = book.due(before)
     assert (notice.kind, notice.facts["pod"]) == (NoticeKind.LOST, POD)
     said = words_of(notice)
-    assert said["title"] == "r1: its pod is lost, and it continues"
+    assert said["title"] == "r1: its pod is lost, the run continues"
     assert f"It continues on {notice.facts['hardware']} at runpod." in said["text"]
 
 

@@ -372,7 +372,7 @@ def test_the_line_has_pace_hours_and_dollars_beside_the_planned_ones() -> None:
     run = apply(running(plan), *follow(plan, pace(plan, 45.0)), at=AT + HOUR_S)
     first, second = pace_lines(run, run.paces[0])
     assert first.startswith(
-        "Measured: 45 s a step over 40 steps (planned 32 to 43): 12.6 h (11.3 h to "
+        "Measured: 45 s per step over 40 steps (planned 32 to 43): 12.6 h (11.3 h to "
     )
     assert "(planned 10.1 h, $" in first
     assert first.endswith("by the pod's report")

@@ -130,12 +130,12 @@ OPENED = ev.RunPlanned(plan_json(), Usd(10), "thesis"), ev.Reserved(Usd(5))
     [
         (
             book(HURT, OPEN),
-            "what run r-7 cost is not known: its records are damaged; 3 of 5 could be read",
+            "the cost of run r-7 is not known: its records are damaged; 3 of 5 could be read",
             "trmcloud ledger settle r-7 USD",
         ),
         (
             book(unread=(LostRecord(4, "CapSet", ""),)),
-            "record 4, which set a cap, is damaged",
+            "record 4, which sets a cap, is damaged",
             "trmcloud budget show",
         ),
         (

@@ -613,7 +613,7 @@ def test_numbers_that_a_pod_makes_up_come_to_nothing() -> None:
 )
 def test_a_dollar_that_buys_too_little_ends_it(gain: float, stops: bool) -> None:
     why = why_stop(StopRules(gain, 0, 2.0), curve_of(falling()), 10_000)  # buys 0.1926
-    assert why == ("the next dollar buys 0.19 bpb, less than 0.2" if stops else "")
+    assert why == ("the next dollar gains 0.19 bpb, less than 0.2" if stops else "")
 
 
 def test_doubt_is_for_going_on() -> None:
@@ -628,7 +628,7 @@ def test_doubt_is_for_going_on() -> None:
 
 def test_one_that_rises_buys_nothing() -> None:
     curve = curve_of(falling(+0.1))
-    told = "the next dollar buys no better bpb"
+    told = "the next dollar does not improve bpb"
     assert why_stop(StopRules(0.001, 0, 2.0), curve, 10_000) == told
 
 
@@ -636,7 +636,7 @@ def test_patience_counts_from_the_best() -> None:
     points = [*falling()[:10], *[(step, 3.0) for step in STEPS[10:14]]]
     assert since_best(points) == 4
     rules, curve = StopRules(patience=4), curve_of(points)
-    assert why_stop(rules, curve, 10) == "4 evaluations in a row were no better than the best"
+    assert why_stop(rules, curve, 10) == "4 evaluations in a row were not better than the best"
     assert why_stop(replace(rules, patience=5), curve, 10) == ""
 
 
@@ -669,7 +669,7 @@ def test_recorded_trainings_went_on_as_predicted(name: str, most_error: float) -
 # -- what the agent does about it -----------------------------------------------------------------
 RULED = replace(LEASE, phases=tuple(replace(p, stop=StopRules(0.2, 0, 2.0)) for p in LEASE.phases))
 SPENT = replace(BEAT, step=2000, steps=9000, curve=curve_of(falling()))
-WHY = "the next dollar buys 0.19 bpb, less than 0.2"
+WHY = "the next dollar gains 0.19 bpb, less than 0.2"
 
 
 def test_a_training_that_no_longer_pays_is_told_once() -> None:
@@ -762,20 +762,20 @@ def test_a_lease_names_what_was_asked_for_and_can_be_cut() -> None:
     assert CLIMBS not in recoverable(trm, ["accumulation"])
     assert "sequence" not in recoverable(rows, last_rungs=("depth", "sequence"))
     check_last_rungs(("depth", "sequence"), [trm, rows])
-    with pytest.raises(UsageError, match="can never help: its rows are made as long as they are"):
+    with pytest.raises(UsageError, match="has no effect: its rows have a fixed length"):
         check_last_rungs(("sequence",), [rows])
 
 
 @pytest.mark.parametrize(
     ("name", "phase", "changed", "rung", "why"),
     [
-        ("trm-tiny", "fast", {"depth": 1}, "depth", "a depth of 1 is not cut"),
-        ("trm-tiny", "fast", {"sequence": 48}, "sequence", "a sequence of 48 is not cut"),
-        ("trm-tiny", "fast", {"sequence": 65}, "sequence", "a sequence of 65 is not cut"),
-        ("hdp-small", "train", {}, "sequence", "its rows are made as long as they are"),
+        ("trm-tiny", "fast", {"depth": 1}, "depth", "a depth of 1 cannot be reduced"),
+        ("trm-tiny", "fast", {"sequence": 48}, "sequence", "a sequence of 48 cannot be reduced"),
+        ("trm-tiny", "fast", {"sequence": 65}, "sequence", "a sequence of 65 cannot be reduced"),
+        ("hdp-small", "train", {}, "sequence", "its rows have a fixed length"),
         (
             *("bd3lm-small", "train", {"rows": "bestfit", "sequence": 64, "block": 64}),
-            *("sequence", "blocks of 64 do not divide a sequence of 32"),
+            *("sequence", "a sequence of 32 is not a multiple of blocks of 64"),
         ),
     ],
 )
@@ -788,8 +788,8 @@ def test_a_rung_that_can_never_be_tried_is_refused_and_in_no_lease(
     assert rung not in recoverable(settings, last_rungs=LAST_RUNGS)
     with pytest.raises(UsageError) as caught:
         check_last_rungs(LAST_RUNGS, [settings])
-    assert caught.value.what == f"--last-rungs {rung} can never help: {why}"
-    assert caught.value.next_step == f"leave {rung} out of it, or plan with --set {rung}=…"
+    assert caught.value.what == f"--last-rungs {rung} has no effect: {why}"
+    assert caught.value.next_step == f"leave {rung} out, or plan with --set {rung}=…"
     other = next(each for each in LAST_RUNGS if each != rung)
     check_last_rungs([other], [settings])
     least = {"batch": 1, "activation_checkpointing": True, "compile": False, "loader_workers": 0}
@@ -805,8 +805,8 @@ def test_a_rung_that_can_never_be_tried_is_refused_and_in_no_lease(
     [
         ("width", "not 'width'"),
         ("depth,x", "not 'x'"),
-        ("depth,", "names nothing"),
-        (" ", "names nothing"),
+        ("depth,", "--last-rungs is empty"),
+        (" ", "--last-rungs is empty"),
     ],
 )
 def test_what_is_no_last_rung_is_refused(text: str, said: str) -> None:

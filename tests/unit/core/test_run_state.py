@@ -548,7 +548,7 @@ def test_a_list_that_cannot_be_read_is_named_with_its_reason() -> None:
     told = waits_for(refused, TRAITS, NOBODY)
     assert told is not None
     assert (refused.state, told.until_at) == (State.RESERVED, None)
-    assert "nothing is rented before it shows that no earlier pod is left" in sentence(told.what)
+    assert "it must show first that no earlier pod is left" in sentence(told.what)
     assert "401" in sentence(told.what)
     told = waits_for(refused, TRAITS, DatedFact((), AT))
     assert told is not None

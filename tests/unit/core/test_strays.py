@@ -461,7 +461,7 @@ def test_a_volume_whose_pod_was_never_had_is_held_too(book: Book) -> None:
     ("then", "fetched", "kept"),
     [
         (KEEP, True, "r1 did not agree to its end"),
-        (DELETE_FETCHED, False, "what r1 saved was not fetched"),
+        (DELETE_FETCHED, False, "the checkpoints of r1 were not fetched"),
         (DELETE_FETCHED, True, ""),
         (DELETE, False, ""),
     ],
@@ -481,7 +481,7 @@ def test_an_errand_that_was_cut_off_has_fetched_nothing_for_sure(book: Book) -> 
     book.run("r1", volume_then=DELETE_FETCHED)
     book.fetch("r1", why=make_reason(ReasonKind.HARD_STOP))
     (over,) = due_volumes(book.ledger, ENDED + 30 * DAY_S)
-    assert sentence(over.why_kept) == "what r1 saved was not fetched"
+    assert sentence(over.why_kept) == "the checkpoints of r1 were not fetched"
 
 
 def test_one_that_did_not_agree_keeps_it_for_all(book: Book) -> None:

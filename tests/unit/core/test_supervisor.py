@@ -562,7 +562,7 @@ def test_too_little_time_is_said_in_seconds_and_never_below_none(left_s: float, 
 
 def test_the_last_phase_that_ended_says_how_the_run_did() -> None:
     phases = (ended("finished", gate=PASSED), replace(ended("landed_deadline"), name="extreme"))
-    assert supervise(LEASE, phases, view()) == EndPod("landed", "the budget's soft stop came")
+    assert supervise(LEASE, phases, view()) == EndPod("landed", "budget reached")
 
 
 def test_the_first_phase_is_entered_whatever_it_needs() -> None:

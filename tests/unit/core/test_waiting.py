@@ -587,7 +587,7 @@ def test_which_run_may_wait() -> None:
     assert allows_waiting(run)
     assert not allows_waiting(reserved())
     assert not allows_waiting(stopped(run, AT))
-    assert not allows_waiting(replace(run, errand="fetch1")), "it trains nothing"
+    assert not allows_waiting(replace(run, errand="fetch1")), "nothing: it does not train"
     assert not is_waiting(replace(run, state=State.RENTING))
     assert candidates_left(reserved(), of(PLAN)) == ()
 

@@ -46,9 +46,9 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
          "pip install 'trmcloud[serve,train] @ git+https://git.example/t.git@v1'"),
         ({"url": "https://git.example/t.git", "vcs_info": {"vcs": "git", "commit_id": "ab12"}},
          "pip install 'trmcloud[serve,train] @ git+https://git.example/t.git@ab12'"),
-        ({}, "install it again from where it came, as 'trmcloud[serve,train]'"),
-        ([], "install it again from where it came, as 'trmcloud[serve,train]'"),
-        ({"url": 5}, "install it again from where it came, as 'trmcloud[serve,train]'"),
+        ({}, "install it again from its source, as 'trmcloud[serve,train]'"),
+        ([], "install it again from its source, as 'trmcloud[serve,train]'"),
+        ({"url": 5}, "install it again from its source, as 'trmcloud[serve,train]'"),
     ],
 )  # fmt: skip
 def test_the_hint_names_the_source_of_the_installation(

@@ -68,7 +68,7 @@ def test_a_row_is_an_offer() -> None:
 
 @pytest.mark.parametrize("head", ["<html>", '{"a": 1}', "[]", "\ufeff \t\r\n<HTML>", "  {"])
 def test_what_is_no_table(head: str) -> None:
-    with pytest.raises(CatalogueError, match="the answer is no table"):
+    with pytest.raises(CatalogueError, match="the answer is not a table"):
         read_catalogue("aws", head + text(H100), DAY)
 
 
@@ -87,7 +87,7 @@ def test_the_first_column_that_is_missing_is_named() -> None:
 
 
 def test_a_column_that_stands_twice_and_what_is_no_csv() -> None:
-    with pytest.raises(CatalogueError, match="stands in it twice"):
+    with pytest.raises(CatalogueError, match="a column occurs twice"):
         read_catalogue("aws", text(H100).replace("GpuInfo", "vCPUs"), DAY)
     with pytest.raises(CatalogueError, match="cannot be read: "):
         read_catalogue("aws", text(H100) + '"x"y\n', DAY)
@@ -462,17 +462,17 @@ def test_the_newest_commit_stands_first_and_a_date_without_a_zone_is_gmt(
 
 UNTOLD = [
     (DownloadError("HTTP 403", 403), "HTTP 403"),
-    (b"no json", "no date is in the answer"),
-    (b"[" * 200_000, "no date is in the answer"),
-    ([], "no date is in the answer"),
-    ({}, "no date is in the answer"),
-    ([{}], "no date is in the answer"),
-    ([{"commit": None}], "no date is in the answer"),
-    ([{"commit": {"committer": {"date": 5}}}], "no date is in the answer"),
-    ("yesterday", "no date is in the answer"),
-    ("0001-01-01T00:00:00Z", "its date has not been yet"),
-    ("1970-01-01T00:00:00Z", "its date has not been yet"),
-    ("2026-11-19T11:06:41Z", "its date has not been yet"),
+    (b"no json", "the answer has no date"),
+    (b"[" * 200_000, "the answer has no date"),
+    ([], "the answer has no date"),
+    ({}, "the answer has no date"),
+    ([{}], "the answer has no date"),
+    ([{"commit": None}], "the answer has no date"),
+    ([{"commit": {"committer": {"date": 5}}}], "the answer has no date"),
+    ("yesterday", "the answer has no date"),
+    ("0001-01-01T00:00:00Z", "its date is in the future"),
+    ("1970-01-01T00:00:00Z", "its date is in the future"),
+    ("2026-11-19T11:06:41Z", "its date is in the future"),
 ]
 
 
@@ -481,7 +481,7 @@ def test_what_is_made_by_hand_is_not_read_without_its_age(net: Net, told: Any, w
     for version in ("v8", "v9"):
         net.changed("lambda", version, told)
         net.holds("lambda", version, ROWS)
-    says = f"lambda: not read: the date of SkyPilot's catalogue of it is not known ({why})"
+    says = f"lambda: not read: the date of its SkyPilot catalogue is not known ({why})"
     assert net.read("lambda") == (0, says)
 
 
@@ -529,13 +529,13 @@ def test_addresses_of_ones_own_are_the_only_ones_asked(net: Net) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"\xff\xfe", "aws: not read: the answer is no text"),
-        ("<html>", "aws: not read: the answer is no table"),
+        (b"\xff\xfe", "aws: not read: the answer is not text"),
+        ("<html>", "aws: not read: the answer is not a table"),
         (HEAD, "aws: no offers of known GPUs"),
-        (HEAD + "p5,H100,8,NaN,,r\n", "aws: no offers of known GPUs; 1 rows not believed"),
+        (HEAD + "p5,H100,8,NaN,,r\n", "aws: no offers of known GPUs; 1 rows not plausible"),
         (
             ROWS + "p6,H100,8,NaN,,r\n",
-            "aws: 3 offers of 2026-11-18 (SkyPilot's v8); 1 rows not believed",
+            "aws: 3 offers of 2026-11-18 (SkyPilot's v8); 1 rows not plausible",
         ),
     ],
 )
@@ -582,7 +582,7 @@ def test_a_body_that_is_larger_than_it_may_be_is_refused() -> None:
 
 
 def test_a_body_that_breaks_off_is_none() -> None:
-    with pytest.raises(DownloadError, match="broke off"):
+    with pytest.raises(DownloadError, match="the connection ended before the answer was complete"):
         body(Body(b"1234", told="5"))
 
 

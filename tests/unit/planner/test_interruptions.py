@@ -142,7 +142,9 @@ def test_hours_are_what_is_expected_with_the_providers_own_rate() -> None:
         assert candidate.hours.p50 > calm[provider].hours.p50
         told = [text for _, text in candidate.reasons]
         assert f"interruptions: {rate_words(TRAITS[provider].interruptions)}" in told
-        assert any("against interruptions, and is expected to take" in text for text in told)
+        assert any(
+            "steps because of interruptions, and is expected to take" in text for text in told
+        )
     assert risky["gcp"].hours.p50 < risky["aws"].hours.p50
     saves = {name: c.phases[0].settings.save_every for name, c in risky.items()}
     assert saves["gcp"] > saves["aws"], "rarer interruptions, rarer saves"
@@ -166,7 +168,10 @@ def test_of_several_machines_each_may_be_taken() -> None:
 
 def test_spot_without_a_place_for_checkpoints_is_refused() -> None:
     spec = RunSpec(recipe="trm", phases=("fast",), hardware="8xH100", spot=True)
-    with pytest.raises(UsageError, match="nothing would keep its checkpoints") as caught:
+    with pytest.raises(
+        UsageError,
+        match="a spot machine may be taken back at any time, and its checkpoints would be lost",
+    ) as caught:
         make_plan(spec, load_recipe("trm"), [offer("aws", "9", spot=True)], NOW, "p-0000")
     assert "--bucket s3://BUCKET/PREFIX" in caught.value.next_step
 
@@ -182,7 +187,11 @@ def test_a_command_that_cannot_continue_is_refused_on_spot() -> None:
         recipe="command", phases=("run",), spot=True, bucket="s3://b/x",
         command=Command(("python", "train.py")),
     )  # fmt: skip
-    with pytest.raises(UsageError, match="start again from nothing"):
+    with pytest.raises(
+        UsageError,
+        match="a spot machine may be taken back at any time, and this command has no --resume: "
+        "it would start again from the beginning",
+    ):
         check_spot(spec)
 
 

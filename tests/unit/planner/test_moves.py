@@ -35,7 +35,7 @@ def test_without_a_budget_the_cap_is_twice_the_worst_case() -> None:
     assert stays.cap == stays.reservation
     assert moves.cap == moves.reservation + moves.reservation
     assert stays.limits["moves"] == "off"
-    assert "where 25% of what the rest costs is saved" in moves.limits["moves"]
+    assert "if this saves 25% of the remaining cost" in moves.limits["moves"]
     assert str(moves.reservation) in moves.limits["moves"]
 
 
@@ -51,7 +51,7 @@ def test_of_a_budget_the_first_machine_takes_what_its_p90_needs() -> None:
 
 
 def test_a_budget_that_leaves_nothing_to_move_with_is_refused() -> None:
-    with pytest.raises(UsageError, match="leaves too little to rent another one") as caught:
+    with pytest.raises(UsageError, match="which leaves too little for a second one") as caught:
         planned(budget=planned(move_if=0.0).reservation)
     assert "leave out --move-if" in caught.value.next_step
 
@@ -65,14 +65,26 @@ def test_each_provider_that_may_be_moved_to_keeps_several_candidates() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"bucket": ""}, "a run moves by its bucket"),
+        ({"bucket": ""}, "a move needs a bucket: the next machine continues from its checkpoints"),
         ({"bucket_relayed": True}, "could not read it"),
-        ({"hardware": LOCAL}, "about one rented machine"),
-        ({"hardware": "2x8xH100"}, "about one rented machine"),
-        ({"hours": 2.0}, "its steps must be known"),
-        ({"fill": True, "budget": Usd(400)}, "its steps must be known"),
-        ({"objective": "most-training"}, "its steps must be known"),
-        ({"command": Command(("python", "train.py"))}, "its steps must be known"),
+        ({"hardware": LOCAL}, "--move-if needs one rented machine"),
+        ({"hardware": "2x8xH100"}, "--move-if needs one rented machine"),
+        (
+            {"hours": 2.0},
+            "--move-if compares the cost of the remaining steps: their number must be known",
+        ),
+        (
+            {"fill": True, "budget": Usd(400)},
+            "--move-if compares the cost of the remaining steps: their number must be known",
+        ),
+        (
+            {"objective": "most-training"},
+            "--move-if compares the cost of the remaining steps: their number must be known",
+        ),
+        (
+            {"command": Command(("python", "train.py"))},
+            "--move-if compares the cost of the remaining steps: their number must be known",
+        ),
     ],
 )
 def test_a_run_that_cannot_move_is_refused(changes: dict[str, Any], why: str) -> None:

@@ -57,7 +57,7 @@ def test_quoted_cells_are_read() -> None:
         ("H100-SXM,8,x,3,2026-11-09,EUR", "EUR"),
         ("H100-SXM,8,x,3,2027-11-09,USD", "future"),
         ("H100-SXM,8,x,3,yesterday,USD", "no date"),
-        ("H100-SXM,none,x,3,2026-11-09,USD", "count of GPUs"),
+        ("H100-SXM,none,x,3,2026-11-09,USD", "is not a number of GPUs (1 to"),
         ("H100,8,x,3,2026-11-09,USD", "unknown GPU"),
         ("H100-SXM,8,,3,2026-11-09,USD", "provider"),
         ("H100-SXM,8,x,3,2026-11-09", "cells"),
@@ -229,14 +229,14 @@ def test_a_column_that_is_unknown_or_stands_twice_is_refused() -> None:
     odd = "x" * 50
     says = f"unknown column {odd[:40]!r}"
     assert refused(f"{','.join(REQUIRED)},{odd}\n") == (says, "where")
-    says = "column 'note' stands twice"
+    says = "column 'note' occurs twice"
     assert refused(f"{','.join(REQUIRED)},note,note\n") == (says, "where")
     assert parse_offers(table(*REQUIRED).replace("sku,", " sku ,"), "where", NOW) == [one()]
 
 
 def test_lines_without_a_row_are_passed_over_and_counted() -> None:
     text = "\n# a comment\n  \t \n" + table(*REQUIRED, gpus="x")
-    assert refused(text) == ("'x' is no count of GPUs (1 to 64)", "where, line 5")
+    assert refused(text) == ("'x' is not a number of GPUs (1 to 64)", "where, line 5")
     assert parse_offers("\n\ufeff#\n"[:0] + "\ufeff" + table(*REQUIRED), "where", NOW) == [one()]
     assert refused("") == ("the offers table is empty", "where")
     assert refused("# only\n\n") == ("the offers table is empty", "where")
@@ -260,7 +260,7 @@ CUT = repr(LONG[:40])
 def test_prices_are_in_us_dollars(currency: str) -> None:
     for names in (("currency", *REQUIRED), (*REQUIRED, "currency")):
         assert one(*names, currency=currency) == one()
-        assert why(*names, currency="EUR") == "prices in 'EUR' beside US dollars"
+        assert why(*names, currency="EUR") == "prices in 'EUR' instead of US dollars"
 
 
 def test_a_gpu_must_be_known() -> None:
@@ -275,7 +275,7 @@ def test_a_count_of_gpus(gpus: str) -> None:
 
 @pytest.mark.parametrize("gpus", ["0", "65", "-1", "1.0", "", "00001", "²", LONG])
 def test_no_count_of_gpus(gpus: str) -> None:
-    assert why(gpus=gpus) == f"{gpus[:40]!r} is no count of GPUs (1 to 64)"
+    assert why(gpus=gpus) == f"{gpus[:40]!r} is not a number of GPUs (1 to 64)"
 
 
 @pytest.mark.parametrize(("cell", "size"), [("", 0), ("0", 0), ("0.5", 0), ("999999", 999_999)])
@@ -288,15 +288,15 @@ def test_sizes(cell: str, size: int) -> None:
 
 @pytest.mark.parametrize("cell", ["-1", "-0.5", "1e6", "nan", "inf", LONG, "8 GB"])
 def test_no_sizes(cell: str) -> None:
-    assert why(vcpus=cell) == f"{cell[:40]!r} is no number of vCPUs"
-    assert why(ram_gb=cell) == f"{cell[:40]!r} is no number of GB"
+    assert why(vcpus=cell) == f"{cell[:40]!r} is not a number of vCPUs"
+    assert why(ram_gb=cell) == f"{cell[:40]!r} is not a number of GB"
 
 
 def test_days() -> None:
     assert one(as_of="2026-11-19").priced_at == 1_795_046_400.0, "tomorrow, in some time zone"
-    assert why(as_of="2026-11-20") == "the date 2026-11-20 lies in the future"
+    assert why(as_of="2026-11-20") == "the date 2026-11-20 is in the future"
     for odd in ("2026-13-01", "yesterday", "", LONG):
-        assert why(as_of=odd) == f"{odd[:40]!r} is no date"
+        assert why(as_of=odd) == f"{odd[:40]!r} is not a date"
     eve = 1_795_046_400.0 - 86_400.0
     assert parse_offers(table(*REQUIRED, as_of="2026-11-19"), "where", eve)
     with pytest.raises(UsageError, match="lies in the future"):
@@ -319,22 +319,22 @@ def test_rates(cell: str, rate: str) -> None:
 @pytest.mark.parametrize(
     ("cell", "says"),
     [
-        ("200.000001", "per hour for 2 GPUs is absurd (above $100 per GPU)"),
-        ("0.019999", "per hour for 2 GPUs is absurd (below $0.01 per GPU)"),
-        ("0", "$0.00 per hour for 2 GPUs is absurd (below $0.01 per GPU)"),
+        ("200.000001", "per hour for 2 GPUs is not plausible (above $100 per GPU)"),
+        ("0.019999", "per hour for 2 GPUs is not plausible (below $0.01 per GPU)"),
+        ("0", "$0.00 per hour for 2 GPUs is not plausible (below $0.01 per GPU)"),
         ("-1", "the price -1 is negative"),
         ("-0.5", "the price -0.5 is negative"),
         ("-" + "1" * 50, f"the price -{'1' * 39} is negative"),
-        ("1e10", "the price 1e10 is absurd"),
-        ("1e-10", "the price 1e-10 is absurd"),
-        ("1" * 50, f"the price {'1' * 40} is absurd"),
-        ("1e9", "per hour for 2 GPUs is absurd (above $100 per GPU)"),
-        ("nan", "'nan' is no price in US dollars"),
-        ("inf", "'inf' is no price in US dollars"),
-        ("1.x", "'1.x' is no price in US dollars"),
-        ("1..5", "'1..5' is no price in US dollars"),
-        (".", "'.' is no price in US dollars"),
-        (LONG, f"{CUT} is no price in US dollars"),
+        ("1e10", "the price 1e10 is not plausible"),
+        ("1e-10", "the price 1e-10 is not plausible"),
+        ("1" * 50, f"the price {'1' * 40} is not plausible"),
+        ("1e9", "per hour for 2 GPUs is not plausible (above $100 per GPU)"),
+        ("nan", "'nan' is not a price in US dollars"),
+        ("inf", "'inf' is not a price in US dollars"),
+        ("1.x", "'1.x' is not a price in US dollars"),
+        ("1..5", "'1..5' is not a price in US dollars"),
+        (".", "'.' is not a price in US dollars"),
+        (LONG, f"{CUT} is not a price in US dollars"),
     ],
 )
 def test_no_rates(cell: str, says: str) -> None:
@@ -375,9 +375,12 @@ def test_two_rows_that_differ_in_what_is_sold_are_two_offers(change: dict[str, s
 
 def test_one_offer_is_priced_once_on_demand_and_once_as_spot() -> None:
     text = rows(KNOWN_COLUMNS, {"sku": "B200"}, {"usd_per_hour": "1.6"})
-    says = "aws g6 us-east-1 is priced twice, first on line 2"
+    says = "aws g6 us-east-1 has two prices, the first on line 2"
     assert refused(text) == (says, "where, line 4")
     names = (*REQUIRED, "spot_usd_per_hour", "region")
     spot = {"usd_per_hour": "", "spot_usd_per_hour": "0.4"}
     text = rows(names, spot, spot)
-    assert refused(text) == ("aws L4 us-east-1 is priced twice, first on line 3", "where, line 4")
+    assert refused(text) == (
+        "aws L4 us-east-1 has two prices, the first on line 3",
+        "where, line 4",
+    )

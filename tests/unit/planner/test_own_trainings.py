@@ -90,11 +90,11 @@ def test_of_experts_a_token_passes_through_some() -> None:
     ("data", "said"),
     [
         ({k: v for k, v in LLAMA_8B.items() if k != "hidden_size"}, "it has no hidden_size"),
-        ({**LLAMA_8B, "hidden_size": "large"}, "no size of a model"),
-        ({**LLAMA_8B, "num_hidden_layers": True}, "no size of a model"),
-        ({**LLAMA_8B, "vocab_size": -1}, "no size of a model"),
+        ({**LLAMA_8B, "hidden_size": "large"}, "not a valid size"),
+        ({**LLAMA_8B, "num_hidden_layers": True}, "not a valid size"),
+        ({**LLAMA_8B, "vocab_size": -1}, "not a valid size"),
         ({**LLAMA_8B, "num_key_value_heads": 64}, "64 heads of keys for 32"),
-        ([1], "is an object"),
+        ([1], "the config.json of a model must be an object"),
     ],
 )
 def test_a_config_that_describes_no_model_is_refused(data: Any, said: str, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_fine_tunings_json_has_ranges_and_dollars_of_hours_times_rate(tmp_path
 
 def test_limits_and_memory_refuse_with_what_would_do(tmp_path: Path) -> None:
     path = config(tmp_path)
-    with pytest.raises(DoesNotFit, match="1xL4 comes nearest") as none:
+    with pytest.raises(DoesNotFit, match="the closest is 1xL4") as none:
         run("--hf", path, "--method", "full", "--hardware", "1xL4")
     assert "--method lora" in none.value.next_step
     with pytest.raises(BudgetRefused, match="the cheapest is") as dear:
@@ -204,10 +204,10 @@ def test_limits_and_memory_refuse_with_what_would_do(tmp_path: Path) -> None:
         (("--method", "sft"), "unknown"),
         (("--hf-set", "alpha=3"), "no 'alpha'"),
         (("--hf-set", "rank=many"), "a number from"),
-        (("--hf-set", "bits=8"), "bits=4 is for"),
-        (("--method", "full", "--hf-set", "bits=4"), "bits=4 is for"),
-        (("--steps", "5"), "neither --set nor --steps"),
-        (("--", "python", "a.py"), "a model, -- COMMAND a command"),
+        (("--hf-set", "bits=8"), "--hf-set bits=4 needs --method lora"),
+        (("--method", "full", "--hf-set", "bits=4"), "--hf-set bits=4 needs --method lora"),
+        (("--steps", "5"), "--hf does not work with --set, --steps, --hours or --fill"),
+        (("--", "python", "a.py"), "--hf plans a model, and -- COMMAND a command"),
     ):
         with pytest.raises(UsageError, match=said):
             run("--hf", path, *words)
@@ -232,17 +232,24 @@ def test_a_command_is_planned_from_its_probe(own_home: Path) -> None:
     assert "5.2 (" in row, "36,000 × 0.5 s, elsewhere and with the start"
     assert "Run it: trmcloud run 1xA100 --steps 36000 -- python train.py" in text
     any_of = run("--", *PYTHON).stdout
-    assert "1,000 steps, as nothing says how many: --steps" in any_of
+    assert "1,000 steps assumed; --steps sets the number" in any_of
     assert "24 GB" not in any_of, "what was in use fits none of these"
 
 
 def test_without_a_probe_the_next_step_is_the_command_that_makes_one(own_home: Path) -> None:
-    with pytest.raises(NotFoundError, match="nothing was measured of exactly these words") as none:
+    with pytest.raises(
+        NotFoundError,
+        match="no measurement of exactly these words exists: a probe times some steps",
+    ) as none:
         run("--", "python", "other file.py")
     step = none.value.next_step
     assert step == ("trmcloud run any --memory 24 --probe 30 --budget 1 -- python 'other file.py'")
     (own_home / "trials").mkdir(parents=True)
     (own_home / "trials" / "a.json").write_text(json.dumps({"words": ["python", "other file.py"]}))
     (own_home / "trials" / "b.json").write_text("{")
-    with pytest.raises(NotFoundError, match="a try of this command was recorded"):
+    with pytest.raises(
+        NotFoundError,
+        match="trmcloud try has run this command, so it starts; its speed on a GPU is not "
+        "known, because no probe of exactly these words exists",
+    ):
         run("--", "python", "other file.py")

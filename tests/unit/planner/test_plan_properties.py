@@ -342,8 +342,13 @@ def planned(
 @pytest.mark.parametrize(
     ("recipe", "sku", "dtype", "why"),
     [
-        ("gpt350m", "H100-SXM", "bfloat16", "float8 seldom pays below 1B parameters"),
-        ("d32", "H100-SXM", "float8", "pays from about 1B parameters on; 20 timed steps"),
+        ("gpt350m", "H100-SXM", "bfloat16", "float8 is seldom faster below 1B parameters"),
+        (
+            "d32",
+            "H100-SXM",
+            "float8",
+            "is faster from about 1B parameters; decided by 20 timed steps",
+        ),
         ("d32", "A100-80GB-SXM", "bfloat16", "A100 has no float8"),
         ("trm", "H100-SXM", "bfloat16", ""),
     ],
@@ -403,11 +408,14 @@ def test_float8_by_name_is_refused_where_there_is_none_and_planned_where_there_i
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ({"precision": "fp4"}, "--precision is one of auto, fp8, bf16, fp16, fp32, not 'fp4'"),
-        ({"precision": "fp8", "setting": ["dtype=float8"]}, "say the same"),
-        ({"setting": ["float8=native"], "precision": "bf16"}, "float8=native says who takes"),
+        ({"precision": "fp4"}, "--precision must be one of auto, fp8, bf16, fp16, fp32, not 'fp4'"),
+        (
+            {"precision": "fp8", "setting": ["dtype=float8"]},
+            "--precision and --set dtype=… set the same: give only one",
+        ),
+        ({"setting": ["float8=native"], "precision": "bf16"}, "float8=native sets the library"),
         ({"setting": ["float8=tensorwise"]}, "float8 is one of"),
-        ({"scale_lr": "linear"}, "--scale-lr is one of off, sqrt, table"),
+        ({"scale_lr": "linear"}, "--scale-lr must be one of off, sqrt, table"),
         ({"scale_lr": "sqrt"}, r"has no \[rates\]"),
     ],
 )
@@ -463,11 +471,11 @@ def test_a_batch_of_ones_own_brings_its_rates() -> None:
     wide = resolved(batch=256, scale_lr="sqrt")
     assert wide.matrix_lr == wide.embedding_lr == wide.head_lr
     assert wide.matrix_lr == pytest.approx(3e-4 * math.sqrt(8))
-    with pytest.raises(UsageError, match="matrix_lr is set by hand"):
+    with pytest.raises(UsageError, match="matrix_lr is set"):
         resolved(scale_lr="sqrt", matrix_lr=1e-3)
     for bad in ({"x": 1e-3}, {"128": 0.0}, {"0": 1e-3}, [3]):
         content: dict[str, Any] = {"name": "r", "family": "gpt", "phases": {"train": {}}}
-        with pytest.raises(UsageError, match="rates go by sequences"):
+        with pytest.raises(UsageError, match="rates need sequences per step, both above zero"):
             parse_recipe({**content, "rates": bad}, "r")
 
 

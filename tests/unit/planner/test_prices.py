@@ -130,7 +130,7 @@ def test_no_network_says_so_and_the_age(monkeypatch: pytest.MonkeyPatch, home: P
         monkeypatch.setenv(key, value)
     result = CliRunner().invoke(app, ["refresh"])
     assert result.exit_code == 11
-    assert "kept what there was: prices" in result.stdout
+    assert "kept the old offers: prices" in result.stdout
     assert "days old" in result.stdout
     result = CliRunner().invoke(app, ["refresh", "--json"])
     assert result.exit_code == 11
@@ -390,7 +390,7 @@ def test_refresh_reads_every_cloud_alone(served: tuple[Served, dict[str, str]], 
     told = dict(note.split(": ", 1) for note in outcome.notes)
     assert told["aws"] == "4 offers of 2026-11-18 (SkyPilot's v8)"
     assert told["digitalocean"].startswith(
-        "not read: the date of SkyPilot's catalogue of it is not known (no date is in the answer)"
+        "not read: the date of its SkyPilot catalogue is not known (the answer has no date)"
     )
     assert told["runpod"] == "2 offers of 2026-11-18 (SkyPilot's v8)"
     live = {o.provider for o in offers if o.source == sky_offers.SOURCE}
@@ -438,9 +438,9 @@ def test_what_cannot_be_read_keeps_the_others_and_what_was_known(
     state.files["/v8/vast/vms.csv"] = (200, FILES["vast"].replace("16.00", "17.00").encode())
     outcome = tables.refresh(home, NOW + 60, wiring_plans.price_sources(environ))
     told = dict(note.split(": ", 1) for note in outcome.notes)
-    assert told["aws"] == "not read: the answer is no table"
+    assert told["aws"] == "not read: the answer is not a table"
     assert told["gcp"] == "not read: HTTP 503"
-    assert told["lambda"] == "not read: the answer is no text"
+    assert told["lambda"] == "not read: the answer is not text"
     assert told["verda"] == "not read: HTTP 302"
     offers = tables.load_offers(NOW + 60, home)
     assert len(tables.snapshots(home)) == 2
@@ -663,7 +663,10 @@ def test_spot_without_a_known_price_on_demand_is_never_launched() -> None:
     assert plan.candidates
     assert not plan.launchable
     assert plan.recommended is None
-    assert any("on demand is not known" in reason for _, reason in plan.candidates[0].reasons)
+    assert any(
+        "its on-demand price is not known, so its spot price has no known limit" in reason
+        for _, reason in plan.candidates[0].reasons
+    )
 
 
 def test_one_rate_from_the_reservation_to_the_request() -> None:

@@ -111,10 +111,10 @@ def test_a_gpu_that_somebody_uses_is_refused_and_looked_at_again() -> None:
     check = Check(idle=True)
     full = refusals(check, seen("H100, 81559, 70000, 570.1, 99"))
     assert [(r.text, r.may_pass) for r in full] == [
-        ("GPU 0: somebody uses 70000 MiB of its memory", True)
+        ("GPU 0: 70000 MiB of its memory are in use", True)
     ]
     busy = refusals(check, seen("H100, 81559, 10, 570.1, 97"))
-    assert [(r.text, r.may_pass) for r in busy] == [("GPU 0: somebody keeps it 97 % busy", True)]
+    assert [(r.text, r.may_pass) for r in busy] == [("GPU 0: it is 97 % busy", True)]
     assert texts(check, seen("H100, 81559, 4077, 570.1, 5")) == []
     assert texts(check, seen("H100, 81559, 4079, 570.1, 5")) != []
     assert texts(check, seen(GEFORCE)) == [], "utilisation is not told by every GPU"
@@ -160,7 +160,7 @@ def test_a_slower_board_is_refused_unless_the_work_fits_on_it() -> None:
     assert texts(check, seen(H100)) == []
     assert texts(check, seen(pcie)) == ["H100 SXM rented, H100 PCIe found (by its name)"]
     assert texts(check, seen(H100, watts=350.0, links=0)) == [
-        "H100 SXM rented, H100 PCIe found (by 350 W and 0 links, against its name)"
+        "H100 SXM rented, H100 PCIe found (by 350 W and 0 links, which its name contradicts)"
     ]
     assert texts(Check(board="SXM", slower_boards=("PCIe",)), seen(pcie)) == []
     assert texts(Check(board="PCIe"), seen(H100)) == [], "a faster one will do"

@@ -534,8 +534,8 @@ def test_a_job_whose_data_was_brought_makes_none(tmp_path: Path) -> None:
         ),
         ({"state": "done", "tokens": 2000, "wanted_tokens": 1000}, "done · 2,000 tokens (100 %)"),
         (
-            {"stage": "encode", "note": "shard_1 in the cache is damaged: it is made anew"},
-            "encode · shard_1 in the cache is damaged: it is made anew",
+            {"stage": "encode", "note": "shard_1 in the cache is damaged: it is made again"},
+            "encode · shard_1 in the cache is damaged: it is made again",
         ),
         ({"state": "failed", "message": "a \x1b[31mred line"}, "a red line"),
     ],

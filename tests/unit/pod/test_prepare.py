@@ -112,8 +112,8 @@ def test_no_volume_and_another_board_are_refused(machine: Machine, reach: Reach)
     machine.check(count=1, board="SXM", volume=True)
     preparation = machine.prepare()
     assert reach(preparation, "refused").message == (
-        "H100 SXM rented, H100 PCIe found (by 350 W and 0 links, against its name);"
-        " /workspace is not a volume but the container's own disk"
+        "H100 SXM rented, H100 PCIe found (by 350 W and 0 links, which its name contradicts); "
+        "/workspace is not a volume but the container's own disk"
     )
     told = BoardSeen("NVIDIA H100 80GB HBM3", 350.0, 0, "570.133.20")
     assert board_from(preparation.notes()[BOARD_NOTE]) == told

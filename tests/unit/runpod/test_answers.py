@@ -78,7 +78,7 @@ def test_a_list_takes_less_than_a_minute(runpod: Scripted, each_s: float, pages:
 def test_pages_that_lead_in_a_circle_are_no_list(runpod: Scripted) -> None:
     told = {"nextCursor": "c", "hasNextPage": True}
     runpod.answers = [said(200, {"pods": [], "pagination": told})]
-    assert refused(runpod) == "its pages lead in a circle"
+    assert refused(runpod) == "its pages repeat"
 
 
 def test_a_pod_is_read_by_its_id(runpod: Scripted) -> None:
@@ -165,7 +165,7 @@ def test_only_a_plain_refusal_proves_that_nothing_was_made(
 def test_what_was_made_in_words_that_cannot_be_read_may_exist(runpod: Scripted) -> None:
     error = create(runpod, said(201, {"name": "no id"}))
     assert type(error) is AmbiguousCreate
-    assert error.what.startswith("RunPod said it made a pod, in words that cannot be read: ")
+    assert error.what.startswith("RunPod made a pod, but its answer cannot be read: ")
 
 
 def test_an_end_that_was_tried_both_ways_is_not_tried_a_third_time(runpod: Scripted) -> None:
@@ -228,7 +228,7 @@ def test_what_is_not_told_is_not_known(runpod: Scripted) -> None:
 
 @pytest.mark.parametrize("amount", ["12.5", True, False, [1], {}])
 def test_an_amount_that_is_no_number_is_refused_by_its_name(runpod: Scripted, amount: Any) -> None:
-    with pytest.raises(ProviderError, match="not what it used to be: spendLimit"):
+    with pytest.raises(ProviderError, match="has a new form: spendLimit"):
         graphql(runpod, myself(clientBalance=1.0, spendLimit=amount)).account()
 
 
@@ -264,7 +264,7 @@ def test_a_list_of_which_a_part_is_odd_is_none(runpod: Scripted, pods: Any, what
     """A pod that is missing from a list counts as gone."""
     with pytest.raises(ProviderError) as odd:
         graphql(runpod, myself(pods=pods)).pods()
-    assert odd.value.what.endswith(f"used to be: {what}")
+    assert odd.value.what.endswith(f"has a new form: {what}")
     assert odd.value.where == "RunPod, POST /graphql"
 
 
@@ -272,7 +272,7 @@ def test_a_list_of_which_a_part_is_odd_is_none(runpod: Scripted, pods: Any, what
     "answer", [{}, {"data": None}, {"data": []}, {"data": {"myself": None}}, {"data": {}}]
 )
 def test_an_answer_without_an_account_is_none(runpod: Scripted, answer: Any) -> None:
-    with pytest.raises(ProviderError, match="used to be: myself"):
+    with pytest.raises(ProviderError, match="has a new form: myself"):
         graphql(runpod, answer).account()
 
 

@@ -134,7 +134,7 @@ def test_a_web_page_is_not_shown(runpod: Scripted) -> None:
     runpod.answers = [said(502, "<html>\n<h1>502 Bad Gateway</h1></html>")]
     with pytest.raises(ProviderError) as caught:
         runpod.api().pods()
-    assert caught.value.what == "RunPod answers 502: a web page, and no answer of its API"
+    assert caught.value.what == "RunPod answers 502: a web page instead of an API answer"
 
 
 # -- pages ----------------------------------------------------------------------------------------
@@ -176,8 +176,11 @@ def test_the_last_page_is_the_one_that_says_so(runpod: Scripted) -> None:
     [
         ([page("a", cursor="c1"), page("b", cursor="c1")], "in a circle"),
         ([page("a", cursor="c1"), page("b", cursor="c2"), page("c", cursor="c1")], "in a circle"),
-        ([page("a", more=True)], "does not say where"),
-        ([page("a", cursor="", more=True)], "does not say where"),
+        ([page("a", more=True)], "RunPod's list has more pages, but no address for the next one"),
+        (
+            [page("a", cursor="", more=True)],
+            "RunPod's list has more pages, but no address for the next one",
+        ),
         ([page("a", cursor="c1"), problem(422, "malformed cursor")], "malformed cursor"),
         ([page("a", cursor="c1"), said(200, {"pagination": {}})], "pods: Field required"),
         ([page("a", cursor="c1"), problem(503, "x")], "answers 503"),
@@ -323,7 +326,9 @@ def test_a_redirect_is_not_followed_with_the_key(runpod: Scripted) -> None:
 
 def test_an_api_that_is_gone_says_so(runpod: Scripted) -> None:
     runpod.answers = [problem(410, "this API has been retired")]
-    with pytest.raises(ApiRetired, match="API that this version speaks is gone") as caught:
+    with pytest.raises(
+        ApiRetired, match="RunPod answers 410: the API of this version no longer exists"
+    ) as caught:
         runpod.api().pods()
     assert "update trmcloud" in caught.value.next_step
     assert len(runpod.asked) == 1
@@ -350,7 +355,7 @@ def read(runpod: Scripted, *answers: Any, bound_s: float = 20.0) -> httpx.Respon
 
 
 def test_a_key_that_none_can_be_is_refused_before_anything_is_asked() -> None:
-    with pytest.raises(AuthError, match="characters that no key has"):
+    with pytest.raises(AuthError, match="the RunPod key has invalid characters"):
         Http("rpa_é")
 
 
@@ -581,7 +586,7 @@ def test_a_clock_that_is_told_no_more_is_not_known(runpod: Scripted) -> None:
 def test_what_is_no_object_is_refused_and_shown(runpod: Scripted, content: str) -> None:
     with pytest.raises(ProviderError) as odd:
         runpod.http().json(said(200, content), WHERE)
-    assert odd.value.what.endswith(f"contract says: {runpod.http().clean(content)!r}")
+    assert odd.value.what.endswith(f"API contract: {runpod.http().clean(content)!r}")
     assert odd.value.where == WHERE
 
 
@@ -597,7 +602,7 @@ def test_an_answer_that_cannot_be_unpacked_is_an_error_of_ours(runpod: Scripted)
         ("plain  words\n", "plain words"),
         ("", "(no text)"),
         ("[1]", "[1]"),
-        (" \n<html>", "a web page, and no answer of its API"),
+        (" \n<html>", "a web page instead of an API answer"),
         ("[" * 100_000, "[" * 300 + "…"),
         ({}, "(no text)"),
         ({"errors": []}, "(no text)"),
@@ -627,16 +632,16 @@ def test_text_of_the_servers_is_cut_and_free_of_the_key(runpod: Scripted) -> Non
 @pytest.mark.parametrize(
     ("code", "kind", "says"),
     [
-        (400, ProviderRefused, "RunPod refuses this: why"),
+        (400, ProviderRefused, "RunPod rejects the request: why"),
         (401, AuthError, "RunPod does not know this key"),
         (402, PaymentRequired, "the RunPod balance does not cover this: why"),
-        (403, AccessDenied, "RunPod refuses this to this key: why"),
+        (403, AccessDenied, "the RunPod key does not permit this: why"),
         (404, ProviderError, "RunPod knows no such thing: why"),
-        (409, ProviderRefused, "RunPod: not in this state: why"),
-        (413, FinalRefusal, "the request is larger than RunPod takes: why"),
-        (422, FinalRefusal, "RunPod's contract was broken: why"),
+        (409, ProviderRefused, "RunPod: not possible in this state: why"),
+        (413, FinalRefusal, "the request is too large for RunPod: why"),
+        (422, FinalRefusal, "RunPod's API contract was broken: why"),
         (408, TransientError, "RunPod answers 408: why"),
-        (499, ProviderRefused, "RunPod refuses this: why"),
+        (499, ProviderRefused, "RunPod rejects the request: why"),
         (500, TransientError, "RunPod answers 500: why"),
         (599, TransientError, "RunPod answers 599: why"),
         (300, ProviderError, "RunPod's address answers 300: it has moved"),

@@ -134,7 +134,7 @@ def test_what_is_none_of_our_hardware_or_no_row_is_passed_over() -> None:
 
 @pytest.mark.parametrize("answer", [None, [], "gpus", {}, {"gpus": None}, {"gpus": {"id": "x"}}])
 def test_an_answer_without_a_list_is_no_catalogue(answer: Any) -> None:
-    with pytest.raises(ProviderError, match="not what its contract says"):
+    with pytest.raises(ProviderError, match="RunPod's catalogue does not match its API contract"):
         read_catalogue(lambda params: answer)
 
 

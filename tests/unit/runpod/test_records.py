@@ -138,7 +138,7 @@ def test_a_pod_that_was_stopped_costs_nothing_and_none_earns(cost: float, rate: 
 
 @pytest.mark.parametrize("pod_id", ["", "a/b", "../a", "a b", "a\n", None, 7])
 def test_what_identifies_a_thing_is_right_or_refused(pod_id: Any) -> None:
-    with pytest.raises(ProviderError, match=r"is not what its contract says: id: ") as refused:
+    with pytest.raises(ProviderError, match=r"does not match its API contract: id: ") as refused:
         read(id=pod_id)
     assert refused.value.where == HERE
     with pytest.raises(ProviderError, match=r"networkVolumes\.0\.id"):
@@ -162,12 +162,14 @@ def test_a_page_and_where_the_next_one_is() -> None:
         assert following is None
     assert models.read_pods(page(True, "c"), HERE)[1] == "c"
     for unsaid in (None, ""):
-        with pytest.raises(ProviderError, match="goes on, and does not say where") as refused:
+        with pytest.raises(
+            ProviderError, match="RunPod's list has more pages, but no address for the next one"
+        ) as refused:
             models.read_pods(page(True, unsaid), HERE)
         assert refused.value.where == HERE
         assert "try again" in refused.value.next_step
     for odd in (page(pods=[pod_record(), {}]), page(pagination={}), page("yes"), {}):
-        with pytest.raises(ProviderError, match="is not what its contract says") as refused:
+        with pytest.raises(ProviderError, match="does not match its API contract") as refused:
             models.read_pods(odd, HERE)
         assert "try again" in refused.value.next_step
 
@@ -191,7 +193,7 @@ def test_amounts_at_their_bounds() -> None:
         assert read_amount(1e9) == Usd(10**9)
         assert read_amount(-1e9) == Usd(-(10**9))
         for beyond in (1e9 + 1, -1e9 - 1):
-            with pytest.raises(ProviderError, match="an amount that none can be"):
+            with pytest.raises(ProviderError, match="RunPod's answer has an impossible amount"):
                 read_amount(beyond)
     assert models.usd(1000.00006103515625) == Usd("1000.00006"), "nine digits, where eight say less"
     assert models.usd_exact(1.79) == Usd("1.79")

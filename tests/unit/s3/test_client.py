@@ -78,7 +78,7 @@ def explained(error: Any, doing: str = "") -> TrmcloudError:
         (refusal("Odd", 301), ProviderRefused, "in another region"),
         (refusal("QuotaExceeded"), ProviderRefused, "the store is full (QuotaExceeded)"),
         (refusal("", 500), ProviderError, "the store did not answer: 500"),
-        (refusal(), ProviderError, "the store did not answer: it does not say why"),
+        (refusal(), ProviderError, "the store did not answer: it gives no reason"),
         (be.NoCredentialsError(), AuthError, "there are no AWS credentials"),
         (be.PartialCredentialsError(provider="x", cred_var="y"), AuthError, "are no AWS cred"),
         (be.CredentialRetrievalError(provider="x", error_msg="y"), AuthError, "cannot be had"),
@@ -324,7 +324,7 @@ def test_what_lacks_a_file_or_has_it_cut_short_is_half(store: Store) -> None:
         store.objects.pop(f"{RUN}/{ONE}/{name}", None)
         store.objects.update(change)
         says = halves(store)[ONE]
-        assert f"{name} is missing or cut short" in says
+        assert f"{name} is missing or incomplete" in says
         assert bucket(store).checkpoints("r-1").whole == ()
 
 
@@ -348,7 +348,7 @@ def test_a_manifest_that_is_gone_once_it_is_asked_for_makes_it_half(
 @pytest.mark.parametrize("change", [{"run_id": "r-2"}, {"phase": "extreme"}])
 def test_the_manifest_of_another_checkpoint_is_half(store: Store, change: dict[str, str]) -> None:
     store.holds(replace(MADE, **change))  # type: ignore[arg-type]
-    assert "the manifest is that of another checkpoint" in halves(store)[ONE]
+    assert "the manifest belongs to another checkpoint" in halves(store)[ONE]
 
 
 def test_what_is_larger_than_any_grant_is_half_whatever_else_there_is(
@@ -356,7 +356,7 @@ def test_what_is_larger_than_any_grant_is_half_whatever_else_there_is(
 ) -> None:
     store.holds(MADE)
     store.objects[f"{RUN}/{ONE}/state.json"] = PIECE_BYTES + 1
-    assert halves(store) == {ONE: "state.json is larger than any pod was granted"}
+    assert halves(store) == {ONE: "state.json is larger than any grant of a pod"}
     assert bucket(store).checkpoints("r-1").whole == ()
 
 
@@ -409,20 +409,20 @@ def test_a_run_is_claimed_once_and_found_again(store: Store) -> None:
     made.claim("r-1", "l")
     assert json.loads(store.objects[f"{RUN}/owner.json"]) == {"ledger": "l", "run": "r-1"}  # type: ignore[arg-type]
     made.claim("r-1", "l")
-    with pytest.raises(ConflictError, match="a run r-1 of somebody else lies there"):
+    with pytest.raises(ConflictError, match="the bucket already has a run r-1 from another ledger"):
         made.claim("r-1", "another")
 
 
 @pytest.mark.parametrize("text", [b"null", b"[1]", b"", b"no json", b'{"run": "r-1"}', b"[" * 9000])
 def test_an_owner_that_is_none_is_somebody_else(store: Store, text: bytes) -> None:
     store.objects[f"{RUN}/owner.json"] = text
-    with pytest.raises(ConflictError, match="of somebody else"):
+    with pytest.raises(ConflictError, match="from another ledger: it was not changed"):
         bucket(store).claim("r-1", "l")
 
 
 def test_what_lies_there_without_an_owner_is_somebody_elses(store: Store) -> None:
     store.objects[f"{RUN}/{ONE}/state.json"] = 5
-    with pytest.raises(ConflictError, match="of somebody else") as other:
+    with pytest.raises(ConflictError, match="from another ledger: it was not changed") as other:
         bucket(store).claim("r-1", "l")
     assert other.value.where == "s3://bucket/p"
     assert f"{RUN}/owner.json" not in store.objects
@@ -445,7 +445,7 @@ class Overtaken(Store):
 
 @pytest.mark.parametrize("leaves", [b'{"ledger": "other", "run": "r-1"}', None])
 def test_of_two_that_claim_a_run_at_once_one_has_it(leaves: bytes | None) -> None:
-    with pytest.raises(ConflictError, match="of somebody else"):
+    with pytest.raises(ConflictError, match="from another ledger: it was not changed"):
         bucket(Overtaken(leaves)).claim("r-1", "l")
 
 

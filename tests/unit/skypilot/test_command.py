@@ -254,7 +254,9 @@ def test_why_a_cloud_is_not_enabled_is_sky_checks_own_reason() -> None:
 
 
 WHY = "\nReason: \x1b[31mInsufficientInstanceCapacity\x1b[0m: no p5.48xlarge here"
-NOTHING = "aws is sold out, or has none for us: Failed to acquire resources in all zones in aws/"
+NOTHING = (
+    "aws has no free machine for this account: Failed to acquire resources in all zones in aws/"
+)
 
 
 @pytest.fixture

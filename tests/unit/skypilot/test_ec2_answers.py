@@ -84,7 +84,7 @@ def test_each_that_says_otherwise_is_named(ec2: Ec2) -> None:
 
 
 def test_fewer_than_there_should_be_are_too_few(ec2: Ec2) -> None:
-    said = "it could not be set: of 3 instances 2 in us-west-2 bear its name"
+    said = "it could not be set: of 3 instances 2 in us-west-2 have its name"
     assert seen_to(3) == (False, said)
     assert seen_to(1)[0], "one more is told, too"
 
@@ -111,7 +111,7 @@ def test_an_answer_that_is_none_is_no_limit(ec2: Ec2, groups: Any) -> None:
 
 def test_an_error_is_cut_and_tried_again_later(ec2: Ec2, monkeypatch: pytest.MonkeyPatch) -> None:
     limit, tries = ShutdownLimit(), []
-    assert (limit.limit(POD).armed, limit.limit(POD).detail) == (False, "not looked at yet")
+    assert (limit.limit(POD).armed, limit.limit(POD).detail) == (False, "not checked yet")
 
     def refuse(**asked: Any) -> Any:
         tries.append(asked)

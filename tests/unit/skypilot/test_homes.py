@@ -197,7 +197,7 @@ def test_a_lost_home_is_restored_before_clusters_are_listed(user: Path, tmp_path
     with sqlite3.connect(table) as conn:
         assert conn.execute("SELECT count(*) FROM clusters").fetchone() == (0,)
     assert any(path.is_symlink() for path in home.path.rglob("*")), "the credential is linked anew"
-    said = "its SkyPilot home was lost, and restored from the backup of"
+    said = "its SkyPilot home was lost, and was restored from the backup of"
     assert said in home.restored()
     assert said in compute.on_machine()
     table.write_bytes(b"")
@@ -239,7 +239,7 @@ def test_a_copied_credential_outlives_a_hard_stop_only_where_that_is_known(
             provider, tmp_path, "LOCAL_CREDENTIALS", {"TRMCLOUD_SKY_VALID_UNTIL": "never"}
         )
         assert word.outlives(NOW + 1e9)
-        assert "by your word" in word.words
+        assert "you declared that" in word.words
 
 
 @pytest.mark.parametrize("provider", ["aws", "azure", "gcp"])

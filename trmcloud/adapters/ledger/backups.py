@@ -190,7 +190,7 @@ class LedgerBackups:
             fetched = records.fetch(conn, None, None)
             known = records.verify(fetched, None)
             if known.lost:
-                raise damaged(str(path), f"record {known.lost[0].seq} is not what was written")
+                raise damaged(str(path), f"record {known.lost[0].seq} is damaged")
             for run_id in known.state.runs:
                 records.driver(conn, run_id)
             require_whole_pages(conn, str(path))
@@ -216,9 +216,10 @@ class LedgerBackups:
                 # A process that is stopped may hold it for ever: none waits so long with a pod.
                 if time.monotonic() > give_up_at:
                     raise LedgerLocked(
-                        f"another process has held the backups for {_LOCK_WAIT_S:g} s",
+                        f"another process has locked the backups for {_LOCK_WAIT_S:g} s",
                         where=str(self.folder),
-                        next_step="try again; if it stays so, look for a stopped trmcloud process",
+                        next_step="try again; if this happens again, look for a trmcloud "
+                        "process that hangs",
                     )
                 time.sleep(_LOCK_AGAIN_S)
             yield
@@ -260,7 +261,7 @@ def require_whole_pages(conn: sqlite3.Connection, path: str) -> None:
         LedgerDamaged: a page is not what was written.
     """
     if conn.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
-        raise damaged(path, "its pages are not what was written")
+        raise damaged(path, "its pages are damaged")
 
 
 def as_text(raw: bytes) -> str:

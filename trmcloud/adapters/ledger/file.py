@@ -27,9 +27,9 @@ _HEAD = re.compile(rb"([0-9]{1,18}) ([0-9a-f]{64})\n")
 _BUSY, _LOCKED = 5, 6
 _UNUSABLE = {
     3: "permission was denied",
-    7: "memory ran out",
+    7: "there is not enough memory",
     8: "it cannot be written to",
-    10: "the disk failed to read or write it",
+    10: "the disk reported an error",
     13: "the disk is full",
     14: "it cannot be opened",
 }
@@ -148,10 +148,10 @@ class LedgerFile:
             if os.path.lexists(self.path):
                 return
             raise LedgerDamaged(
-                "the ledger is missing, though one was here",
+                "the ledger is missing, but one existed here",
                 where=self.path,
-                next_step="trmcloud ledger restore, or look for pods at your provider and start"
-                f" anew in another home, without {self.head_path}",
+                next_step="trmcloud ledger restore; or check your provider for pods, and start "
+                f"again in another home, without {self.head_path}",
             )
         folder = os.path.dirname(self.path)
         temporary = f"{self.path}.new-{self._random_bytes(8).hex()}"
@@ -183,9 +183,10 @@ class LedgerFile:
         code = getattr(error, "sqlite_errorcode", -1) & 0xFF
         if code in (_BUSY, _LOCKED):
             return LedgerLocked(
-                f"another process has held the ledger for {self._busy_timeout_s:g} s",
+                f"another process has locked the ledger for {self._busy_timeout_s:g} s",
                 where=self.path,
-                next_step="try again; if it stays so, look for a stopped trmcloud process",
+                next_step="try again; if this happens again, look for a trmcloud process "
+                "that hangs",
             )
         if code in _UNUSABLE:
             return self._unusable(_UNUSABLE[code])

@@ -188,7 +188,7 @@ class LedgerRecords:
             records.append(record)
             counts[record.run_id] = counts.get(record.run_id, 0) + 1
             if not found and place.row[2] != counts[record.run_id]:
-                raise damaged(self._path, f"a record is missing before number {record.seq}")
+                raise damaged(self._path, f"a record before number {record.seq} is missing")
         if not found:
             try:
                 state = extend_ledger(start.state, records) if records else start.state
@@ -216,7 +216,7 @@ class LedgerRecords:
             if place.seq in whole:
                 seen = numbers.setdefault(place.row[1], [])
                 if seen and place.row[2] <= seen[-1]:
-                    raise damaged(self._path, f"record {place.seq} is another one's")
+                    raise damaged(self._path, f"record {place.seq} belongs to another ledger")
                 seen.append(place.row[2])
         try:
             lost = attribute_damage(found, numbers)
@@ -253,13 +253,13 @@ class LedgerRecords:
             raise LedgerDamaged(
                 "the ledger's side file is damaged",
                 where=os.path.join(os.path.dirname(self._path), "ledger.head"),
-                next_step="if you know of no restored backup, remove it; nothing was changed",
+                next_step="remove it, unless a backup was restored; nothing was changed",
             )
         raise LedgerOlder(
-            "the ledger lacks records it once had: it was restored from a backup, or replaced",
+            "the ledger has lost records: it was restored from a backup, or replaced",
             where=self._path,
-            next_step="put the newest ledger back, or accept this one and have its pods found:"
-            " trmcloud reap --accept-restored --yes",
+            next_step="put the newest ledger back; or accept this one and search for its pods: "
+            "trmcloud reap --accept-restored --yes",
         )
 
     def insert(
@@ -281,7 +281,7 @@ class LedgerRecords:
             n = counts[record.run_id] = counts.get(record.run_id, 0) + 1
             at = float(record.at)
             if not abs(at) < 1e300:
-                raise ValueError(f"{at} is no instant")
+                raise ValueError(f"{at} is not a time")
             chain = link_hash(chain, record.seq, record.run_id, n, record.epoch, at, kind, body)
             conn.execute(
                 "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -345,9 +345,9 @@ class LedgerRecords:
         found = conn.execute("SELECT version, ledger_id FROM meta").fetchall()
         version, ledger_id = found[0] if len(found) == 1 else (None, None)
         if isinstance(version, int) and VERSION < version <= _NEWEST_NEW:
-            raise too_new(self._path, f"its format is {version}, and {VERSION} is the newest")
+            raise too_new(self._path, f"its format is {version}, but {VERSION} is the newest known")
         if not isinstance(ledger_id, str):
-            raise damaged(self._path, "its first page is not what was written")
+            raise damaged(self._path, "its first page is damaged")
         sound = version in range(1, VERSION + 1) and _LEDGER_ID.fullmatch(ledger_id) is not None
         is_covered = self._id_test(conn)
         if sound and (is_covered is None or is_covered(ledger_id)):
@@ -362,7 +362,7 @@ class LedgerRecords:
             intent = intents.fetchone()
             if intent is None or ledger_id in str(intent[0]):
                 return ledger_id
-        raise damaged(self._path, "its first page is not what was written")
+        raise damaged(self._path, "its first page is damaged")
 
     def _id_test(self, conn: sqlite3.Connection) -> Callable[[str], bool] | None:
         """Return a test whether an id is the one that the first record's hash covers; None without
@@ -403,7 +403,7 @@ def _placed(path: str, fetched: LedgerSnapshot, head: Head | None) -> Iterator[_
     for index, row in enumerate(fetched.rows):
         seq += 1
         if row[0] != seq:
-            raise damaged(path, f"a record is missing after number {seq - 1}")
+            raise damaged(path, f"a record after number {seq - 1} is missing")
         own = _own_hash(row, before)
         if own is not None and own == row[7]:
             yield _Place(seq, row, before, own, True)
@@ -464,7 +464,7 @@ def damaged(path: str, why: str) -> LedgerDamaged:
 
 def too_new(path: str, what: str) -> LedgerTooNew:
     return LedgerTooNew(
-        f"this ledger was written by a newer version of trmcloud: {what} known here",
+        f"this ledger was written by a newer version of trmcloud: {what} known to this version",
         where=path,
         next_step=update_command(),
     )

@@ -67,7 +67,7 @@ class ThreadWorkers:
     ) -> None:
         def progress(done: int, total: int) -> None:
             if cancelled.is_set():
-                raise _WorkCancelled("it is no longer wanted")
+                raise _WorkCancelled("it is not needed any more")
             self._progress[key] = (done, total)
 
         error: TrmcloudError | None = None

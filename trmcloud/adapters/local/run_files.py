@@ -236,12 +236,12 @@ class LocalRunFiles:
         path = folder / mf.MANIFEST_NAME
         text = read_small(path, mf.MAX_MANIFEST_BYTES)
         if text is None:
-            raise CheckpointError("no manifest: it was never completed", where=str(folder))
+            raise CheckpointError("it has no manifest: it was never completed", where=str(folder))
         made = mf.from_json(text, str(path))
         if (made.run_id, made.phase) != (run_id, phase) or (
             mf.step_dir_name(made.step) != folder.name
         ):
-            raise CheckpointError("the manifest is that of another checkpoint", where=str(path))
+            raise CheckpointError("the manifest belongs to another checkpoint", where=str(path))
         return made
 
 
@@ -271,7 +271,7 @@ def _copy_verified(source: Path, target: Path, file: mf.CheckpointFile) -> None:
     if size != file.size_bytes or digest.hexdigest() != file.sha256:
         partial.unlink(missing_ok=True)
         raise CheckpointError(
-            f"{file.name} is damaged: it is not what its manifest's hash says",
+            f"{file.name} is damaged: its hash differs from the manifest",
             where=str(source),
             next_step="fetch an earlier one: trmcloud fetch-best RUN --step N",
         )

@@ -83,9 +83,8 @@ class ReaperTimer:
             f"[Service]\nType=oneshot\n{exports}ExecStart={line}\n"
         )
         timer = (
-            "[Unit]\nDescription=Every few minutes, and once after being off\n\n"
-            f"[Timer]\nOnBootSec=1min\nOnUnitActiveSec={every_min}min\nPersistent=true\n\n"
-            "[Install]\nWantedBy=timers.target\n"
+            "[Unit]\nDescription=Every few minutes, and after each "
+            f"boot\n\n[Timer]\nOnBootSec=1min\nOnUnitActiveSec={every_min}min\nPersistent=true\n\n[Install]\nWantedBy=timers.target\n"
         )
         units = (("service", service), ("timer", timer))
         return Guard(
@@ -108,7 +107,7 @@ class ReaperTimer:
         except OSError as error:
             return Trial(f"{command} cannot be started: {error.strerror}", {})
         except subprocess.TimeoutExpired:
-            return Trial(f"it gave no answer within {_TRIAL_S:.0f} s", {})
+            return Trial(f"it did not answer within {_TRIAL_S:.0f} s", {})
         try:
             rows = json.loads(answer.stdout)["unreachable"]
             return Trial("", {str(row["provider"]): str(row["message"]) for row in rows})
@@ -159,14 +158,10 @@ class ReaperTimer:
                 "loginctl", "show-user", getpass.getuser(), "--property=Linger", "--value"
             )
         except (OSError, KeyError):
-            return (
-                "whether it runs while you are logged out is not known here: there is no loginctl"
-            )
+            return "it may not run while you are logged out: there is no loginctl to check it"
         if answer.stdout.strip() == "yes":
             return ""
-        return (
-            "it runs only while you are logged in: loginctl enable-linger lets it run without you"
-        )
+        return "it runs only while you are logged in; to change this: loginctl enable-linger"
 
 
 def _cron_runs() -> bool:
@@ -184,12 +179,12 @@ def _available() -> str:
     if shutil.which("systemctl"):
         if _ask("systemctl", "--user", "show-environment").returncode == 0:
             return "systemd"
-        why = "systemd runs no manager for this user"
+        why = "systemd has no manager for this user"
     if shutil.which("crontab"):
         return "cron"
     raise NotSupported(
-        f"no timer can be set on this machine: {why}, and there is no crontab",
-        next_step="apt install cron, or run trmcloud reap --yes from a scheduler of yours",
+        f"no timer can be installed on this machine: {why}, and there is no crontab",
+        next_step="apt install cron, or run trmcloud reap --yes from your own scheduler",
     )
 
 
@@ -207,7 +202,7 @@ def _write_crontab(text: str) -> None:
     answer = _ask("crontab", "-", content=text)
     if answer.returncode != 0:
         raise ProviderError(
-            f"cron refused the table: {answer.stderr.strip()}", next_step="crontab -e"
+            f"cron rejected the table: {answer.stderr.strip()}", next_step="crontab -e"
         )
 
 

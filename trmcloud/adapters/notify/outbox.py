@@ -164,7 +164,8 @@ class SqliteOutbox:
             raise OutboxError(
                 f"the outbox cannot be used: {error}",
                 where=str(self._path),
-                next_step=f"free some disk space, or remove {self._path}: what waits there is lost",
+                next_step=f"free some disk space, or remove {self._path}: the notifications "
+                "in it are lost",
             ) from None
 
     def _open(self) -> sqlite3.Connection:
@@ -185,7 +186,9 @@ class SqliteOutbox:
             return
         (version,) = conn.execute("SELECT version FROM meta").fetchone()
         if version != _VERSION:
-            raise sqlite3.DatabaseError(f"its format is {version}, and {_VERSION} is known here")
+            raise sqlite3.DatabaseError(
+                f"its format is {version}, but this version knows {_VERSION}"
+            )
 
 
 _LONGEST_S = 7 * 86_400.0

@@ -49,9 +49,9 @@ def read_destinations(home: Path) -> tuple[Destination, ...]:
         return tuple(codec.from_json(Destination, row) for row in data["destinations"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise NotifyError(
-            f"who is to be told cannot be read: {error}",
+            f"the list of destinations cannot be read: {error}",
             where=str(path),
-            next_step=f"remove {path}, and add them anew",
+            next_step=f"remove {path}, and add them again",
         ) from None
 
 
@@ -164,7 +164,7 @@ class AppriseSender:
                 made[0].socket_connect_timeout = made[0].socket_read_timeout = timeout_s
         if not known:
             raise UsageError(
-                f"that is no address for {way}",
+                f"that is not an address for {way}",
                 next_step=f"one like {EXAMPLES[way]}",
             )
         self._one: Any = made[0]
@@ -186,7 +186,7 @@ class _LastMessage(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.last = "it was not taken"
+        self.last = "it was not accepted"
 
     def emit(self, record: logging.LogRecord) -> None:
         self.last = one_line(record.getMessage())[:200]

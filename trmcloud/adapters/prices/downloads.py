@@ -34,7 +34,7 @@ def fetch(url: str, *, most_bytes: int, within_s: float) -> bytes:
     """
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
-        raise DownloadError(f"{url} is neither https nor this machine")
+        raise DownloadError(f"{url} is neither an https address nor on this machine")
     until = time.monotonic() + within_s
     request = urllib.request.Request(url, headers={"User-Agent": "trmcloud"})
     try:
@@ -43,7 +43,7 @@ def fetch(url: str, *, most_bytes: int, within_s: float) -> bytes:
     except urllib.error.HTTPError as error:
         raise DownloadError(f"HTTP {error.code}", error.code) from None
     except TimeoutError:
-        raise DownloadError(f"not had within {within_s:.0f} s") from None
+        raise DownloadError(f"no answer within {within_s:.0f} s") from None
     except (OSError, ValueError, HTTPException) as error:
         raise DownloadError(failure_text(error)) from None
 
@@ -52,7 +52,7 @@ def failure_text(error: Exception) -> str:
     """Why a request had no answer, in a few words of one line."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, socket.gaierror):
-        return "its address is not found: is this machine online?"
+        return "its address was not found; check the network"
     if isinstance(reason, OSError) and reason.strerror:
         return reason.strerror
     return " ".join(str(reason).split())[:100] or type(error).__name__
@@ -72,5 +72,5 @@ def _body(answer: Any, most_bytes: int, until: float) -> bytes:
             raise TimeoutError
         chunks.append(chunk)
     if said.isdecimal() and size < int(said):
-        raise DownloadError("the answer broke off")
+        raise DownloadError("the connection ended before the answer was complete")
     return b"".join(chunks)

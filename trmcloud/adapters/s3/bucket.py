@@ -103,7 +103,7 @@ class S3Bucket:
         try:
             if get_bytes(client, key, len(said)) != said:
                 raise ProviderError(
-                    "what was written there is not what is read", where=str(self._place)
+                    "the bytes read back differ from those written", where=str(self._place)
                 )
         finally:
             with translate_errors(self._place, "delete"):
@@ -128,9 +128,9 @@ class S3Bucket:
 
     def _anothers(self, run_id: str) -> ConflictError:
         return ConflictError(
-            f"a run {run_id} of somebody else lies there: it is left as it is",
+            f"the bucket already has a run {run_id} from another ledger: it was not changed",
             where=str(self._place),
-            next_step="another prefix: --bucket s3://BUCKET/PREFIX",
+            next_step="use another prefix: --bucket s3://BUCKET/PREFIX",
         )
 
     # -- grants ---------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class S3Bucket:
     def grant(self, request: GrantRequest) -> Grants:
         if self.client.plain:
             raise NotSupported(
-                "this store takes no presigned requests: a pod cannot upload to it",
+                "this store does not accept presigned requests: a pod cannot upload to it",
                 where=self.client.endpoint,
             )
         until = min(request.until, self._now() + LONGEST_GRANT_S - _MARGIN_S)
@@ -297,7 +297,7 @@ class S3Bucket:
             if label.count("/") == 1 and is_slot(label.rpartition("/")[2]):
                 sizes.setdefault(label, {})[name] = size
                 if is_oversized(key.removeprefix(start), size, file_bytes):
-                    half[label] = f"{name} is larger than any pod was granted"
+                    half[label] = f"{name} is larger than any grant of a pod"
         begun = {
             label: names
             for label, names in sorted(sizes.items())
@@ -483,12 +483,12 @@ def _read(text: bytes, run_id: str, label: str, names: Mapping[str, int]) -> Che
     """
     made = mf.from_json(text, label)
     if (made.run_id, made.phase) != (run_id, label.partition("/")[0]):
-        raise CheckpointError("the manifest is that of another checkpoint", where=label)
+        raise CheckpointError("the manifest belongs to another checkpoint", where=label)
     for file in made.files:
         for source in _sources("", file):
             name = source.key.removeprefix("/")
             if names.get(name) != source.end - source.start:
-                raise CheckpointError(f"{name} is missing or cut short", where=label)
+                raise CheckpointError(f"{name} is missing or incomplete", where=label)
     return made
 
 

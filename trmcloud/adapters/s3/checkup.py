@@ -35,9 +35,13 @@ def check_bucket(environ: Mapping[str, str], named: str) -> list[Finding]:
     where = client.endpoint or "AWS"
     detail = f"{place} at {where}, {client.region}: written, read and deleted"
     if not resumes:
-        detail += "; lists no unfinished uploads, so a large one that is cut off starts anew"
+        detail += (
+            "; does not list unfinished uploads, so a large upload that is interrupted starts again"
+        )
     if client.plain:
-        detail += "; takes no presigned requests, so checkpoints are pulled and uploaded from here"
+        detail += (
+            "; does not accept presigned requests, so checkpoints are pulled and uploaded from here"
+        )
     if skew_s is not None and abs(skew_s) > MOST_SKEW_S:
         ahead = "ahead of" if skew_s > 0 else "behind"
         far = f"this machine's clock is {abs(skew_s):.0f} s {ahead} the store's"

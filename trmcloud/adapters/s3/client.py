@@ -190,7 +190,7 @@ def translate_errors(place: Place, doing: str = "") -> Iterator[None]:
         raise ProviderError(
             "the store's answer cannot be understood",
             where=str(place),
-            next_step="check AWS_ENDPOINT_URL_S3: what is there may speak no S3",
+            next_step="check AWS_ENDPOINT_URL_S3: that server may not support S3",
         ) from None
 
 
@@ -213,16 +213,16 @@ def explain(error: Any, place: Place, doing: str = "") -> TrmcloudError:
     named = type(error).__name__
     if "Credential" in named or "Token" in named or isinstance(error, be.ProfileNotFound):
         return AuthError(
-            f"the AWS credentials cannot be had: {named}",
+            f"the AWS credentials cannot be read: {named}",
             where=where,
             next_step="aws sso login, or export AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         )
     if isinstance(error, be.InvalidEndpointDiscoveryConfigurationError | be.InvalidRegionError):
-        return ProviderRefused("region or endpoint is malformed", where=where)
+        return ProviderRefused("the region or endpoint is malformed", where=where)
     return ProviderError(
         f"the bucket cannot be reached: {named}",
         where=where,
-        next_step="check the network, and AWS_ENDPOINT_URL_S3 where the store is not AWS's",
+        next_step="check the network, and AWS_ENDPOINT_URL_S3 if the store is not AWS",
     )
 
 
@@ -234,7 +234,7 @@ def _refused(error: Any, where: str, doing: str) -> TrmcloudError:
         return AuthError(
             f"the AWS credentials {'have expired' if expired else 'are not accepted'} ({code})",
             where=where,
-            next_step="renew them: aws sso login, or other AWS_… variables",
+            next_step="renew them: aws sso login, or set other AWS_… variables",
         )
     if code in ("RequestTimeTooSkewed", "RequestExpired"):
         return ProviderRefused(
@@ -251,17 +251,17 @@ def _refused(error: Any, where: str, doing: str) -> TrmcloudError:
         )
     if code == "NoSuchBucket" or (code in _NO_BUCKET and error.operation_name == "HeadBucket"):
         return NotFoundError(
-            "there is no such bucket", where=where, next_step="make it, or name another: --bucket"
+            "there is no such bucket", where=where, next_step="create it, or use another: --bucket"
         )
     if code in _ELSEWHERE or status == 301:
         return ProviderRefused(
-            "the bucket is in another region, which the store does not name",
+            "the bucket is in another region; the store does not say which",
             where=where,
-            next_step="export AWS_REGION=… as the bucket's own",
+            next_step="export AWS_REGION=… with the bucket's region",
         )
     if code in _FULL:
         return ProviderRefused(f"the store is full ({code})", where=where)
-    why = code or "it does not say why"
+    why = code or "it gives no reason"
     return ProviderError(f"the store did not {doing or 'answer'}: {why}", where=where)
 
 

@@ -126,7 +126,7 @@ def fetch_file(
             part.unlink(missing_ok=True)
             note.unlink(missing_ok=True)
             raise CheckpointError(
-                f"{target.name} is damaged: it is not what its manifest's hash says",
+                f"{target.name} is damaged: its hash differs from the manifest",
                 where=f"{client.place}",
                 next_step="fetch an earlier one: trmcloud fetch-best RUN --step N",
             )
@@ -156,7 +156,7 @@ def _bring_range(
             answer = client.s3.get_object(Bucket=client.place.bucket, Key=one.key, Range=span)
             if int(answer.get("ContentLength", -1)) != one.end - at:
                 raise CheckpointError(
-                    f"{_short(one.key)} is not as long as its manifest says",
+                    f"{_short(one.key)} does not have the length in its manifest",
                     where=str(client.place),
                 )
             body = answer["Body"]
@@ -175,7 +175,7 @@ def _bring_range(
         except ClientError as error:
             if is_missing(error) or code_of(error) in ("InvalidRange", "416"):
                 raise CheckpointError(
-                    f"{_short(one.key)} is missing or cut short in the bucket",
+                    f"{_short(one.key)} is missing or incomplete in the bucket",
                     where=str(client.place),
                 ) from None
             with translate_errors(client.place, "read"):
@@ -189,13 +189,13 @@ def _bring_range(
         if at < one.end:
             time.sleep(_FIRST_PAUSE_S * 2**attempt)
     if at < one.end:
-        raise CheckpointError(f"{_short(one.key)} was cut off again and again")
+        raise CheckpointError(f"the download of {_short(one.key)} was interrupted too many times")
 
 
 def _disk(error: OSError, target: Path) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DoesNotFit("the disk is full", where=str(target.parent))
-    return CheckpointError(f"{target.name} cannot be kept here: {error.strerror}")
+    return CheckpointError(f"{target.name} cannot be saved here: {error.strerror}")
 
 
 def _short(key: str) -> str:

@@ -124,7 +124,7 @@ def put_pieces(
     with _opened(path) as handle:
         found = _send_spans(handle, sources, send, meter, LANES)
     if found != sha256:
-        raise CheckpointError(f"{path.name} is not what its manifest says", where=str(path.parent))
+        raise CheckpointError(f"{path.name} does not match its manifest", where=str(path.parent))
 
 
 def put_file(client: Client, path: Path, key: str, sha256: str, meter: TransferMeter) -> None:
@@ -246,10 +246,10 @@ def _put_whole(client: Client, handle: int, size: int, key: str, sha256: str, pa
     """In one request: a small file, or any to a store that knows no uploads in parts."""
     if size > _LARGEST_PUT_BYTES:
         raise ProviderRefused(
-            f"the store takes no uploads in parts, and none above 5 GB without: {path.name} has"
-            f" {size / 1e9:.1f} GB",
+            "the store does not accept uploads in parts, and without them at most 5 GB: "
+            f"{path.name} has {size / 1e9:.1f} GB",
             where=str(client.place),
-            next_step="another store, or leave --bucket out",
+            next_step="use another store, or leave out --bucket",
         )
     body, md5 = _body(handle, Source(key, 0, size))
     found = hashlib.sha256(body).hexdigest() if isinstance(body, bytes) else file_sha256(path)
@@ -346,4 +346,4 @@ def _opened(path: Path) -> Any:
 
 
 def _changed(path: Path) -> DataError:
-    return DataError("it changed while it was sent", where=str(path), next_step="launch again")
+    return DataError("it changed during the upload", where=str(path), next_step="launch again")

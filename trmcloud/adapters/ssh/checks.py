@@ -43,7 +43,7 @@ def ssh_needs(home: Path) -> tuple[Need, ...]:
     if shutil.which("ssh-keygen") is None:
         keygen = Need("ssh-keygen", "it is not installed", True, INSTALL_SSH)
     try:
-        sockets = Need("sockets", f"SSH's are kept in {control_dir(home)}")
+        sockets = Need("sockets", f"SSH's sockets are kept in {control_dir(home)}")
     except LinkError as error:
         sockets = Need("sockets", str(error), True, error.next_step)
     return (_ssh(home), keygen, sockets)
@@ -66,7 +66,7 @@ def _ssh(home: Path) -> Need:
     )
     trouble = nowhere.misconfigured(_TIMEOUT_S)
     if trouble:
-        fix = f"mend ~/.ssh/config, or install OpenSSH {_OLDEST} or newer"
+        fix = f"correct ~/.ssh/config, or install OpenSSH {_OLDEST} or newer"
         return Need("ssh", f"{version}: {trouble}", True, fix)
     return Need("ssh", version)
 
@@ -124,7 +124,7 @@ def round_trip(connection: SshConnection, size_bytes: int, root: str = POD_ROOT)
         push(connection, parcel, remote, _unseen)
         sent_s = time.monotonic() - began
         if verify(connection, parcel, remote):
-            raise LinkError("the file is not what was sent", where=connection.where)
+            raise LinkError("the received file differs from the one sent", where=connection.where)
         began = time.monotonic()
         file = CheckpointFile(_NAME, "weights", size_bytes, sha256)
         pull(connection, remote, [file], Path(folder) / "fetched", _unseen)

@@ -70,7 +70,7 @@ class SshConnection:
         leaves it to the user's configuration."""
         host, port = address
         if not _HOST.fullmatch(host) or not 0 < port < 65536:
-            raise LinkError(f"{host!r:.80}:{port} is no address that can be")
+            raise LinkError(f"{host!r:.80}:{port} is not a valid address")
         self.where = f"{alias} at {host}:{port}"
         self._host, self._port, self._user = host, port, user
         self._proxy = proxy
@@ -314,9 +314,9 @@ def control_dir(home: Path) -> Path:
                 folder.chmod(0o700)
                 return folder
     raise LinkError(
-        "there is no folder of your own for SSH's sockets",
+        "there is no private folder for SSH's sockets",
         where=", ".join(str(folder) for folder in candidates),
-        next_step="set TMPDIR to a short path that you own",
+        next_step="set TMPDIR to a folder that you own, with a short path",
     )
 
 

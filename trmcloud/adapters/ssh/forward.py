@@ -124,7 +124,7 @@ def board(
                 next_step="trmcloud logs -f; trmcloud status",
             )
         raise LinkError(
-            f"TensorBoard did not start there: {answer.said[-200:]}", where=connection.where
+            f"TensorBoard did not start on the pod: {answer.said[-200:]}", where=connection.where
         )
     try:
         with forward(connection, port, local_port=local_port) as seen_at:

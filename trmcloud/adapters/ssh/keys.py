@@ -73,7 +73,7 @@ class KeyStore:
 
     def _pod_folder(self, pod_name: str) -> Path:
         if parse_pod_name(pod_name) is None:
-            raise LinkError(f"{pod_name!r} is not a pod of ours")
+            raise LinkError(f"{pod_name!r} is not a pod of trmcloud")
         return self._folder / pod_name
 
     def _pair(self, folder: Path, name: str, alias: str = "") -> Path:
@@ -84,7 +84,8 @@ class KeyStore:
                 raise LinkError(
                     f"no SSH key could be made: {error.strerror or error}",
                     where=str(folder),
-                    next_step="make room, or set TRMCLOUD_HOME to a folder you can write to",
+                    next_step="free some disk space, or set TRMCLOUD_HOME to a folder you "
+                    "can write to",
                 ) from error
         return folder / name
 
@@ -163,13 +164,15 @@ def signature_of(path: Path, signers: Path | None) -> Signature | None:
         return None
     program = shutil.which("ssh-keygen")
     if program is None:
-        return Signature(False, why="there is no ssh-keygen here to check it with")
+        return Signature(False, why="there is no ssh-keygen here to check it")
     content = path.read_bytes()
     sealed = ("-n", NAMESPACE, "-s", str(beside))
     checked = _run((program, "-Y", "check-novalidate", *sealed), content)
     found = _GOOD.search(checked)
     if found is None:
-        return Signature(False, why=f"it is not of this file: {one_line(checked)[:200]}")
+        return Signature(
+            False, why=f"it is not a signature of this file: {one_line(checked)[:200]}"
+        )
     key = found["key"]
     if signers is None:
         return Signature(True, key)
@@ -179,7 +182,7 @@ def signature_of(path: Path, signers: Path | None) -> Signature | None:
         good = _GOOD.search(_run(words, content))
         if good is not None and good["who"]:
             return Signature(True, key, good["who"])
-    return Signature(True, key, why=f"{signers.name} does not know this key")
+    return Signature(True, key, why=f"this key is not in {signers.name}")
 
 
 def _run(words: tuple[str, ...], content: bytes) -> str:

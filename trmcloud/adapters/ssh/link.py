@@ -77,7 +77,7 @@ class SshPodLink(PodLink):
         ways_to_others: Callable[[str], Sequence[str]] = lambda pod_name: (),
     ) -> None:
         if not _SAFE_PATH.fullmatch(root):
-            raise LinkError(f"{root!r:.80} cannot be a pod's folder")
+            raise LinkError(f"{root!r:.80} is not a valid folder of a pod")
         self._home, self._address_of, self._root = home, address_of, root
         self._now, self._user, self._way_to = now, user, way_to
         self._ways_to_others = ways_to_others
@@ -281,7 +281,7 @@ class SshPodLink(PodLink):
         mine = [m for m in found if (m.label, m.sha256) == (label, kept.sha256)]
         best = mf.pick_best(mine) or next(iter(mine), None)
         if best is None:
-            raise CheckpointError(f"{label} is not on the pod any more")
+            raise CheckpointError(f"{label} is no longer on the pod")
         if best.val_bpb is None and kept.val_bpb is not None:
             raise CheckpointError(f"{label} has a metric that its manifest lacks")
         return best
@@ -298,7 +298,7 @@ class SshPodLink(PodLink):
         answer = connection.run(f"rm -f {quoted}/{mf.MANIFEST_NAME} && rm -rf {quoted}")
         if answer.code != 0:
             raise LinkError(
-                f"{manifest.label} could not be deleted there: {answer.said[-200:]}",
+                f"{manifest.label} could not be deleted on the pod: {answer.said[-200:]}",
                 where=connection.where,
             )
 
@@ -345,7 +345,7 @@ class SshPodLink(PodLink):
         """The run a pod's name tells of, by this home's own folders: a pod cannot choose it."""
         name = contract.parse_pod_name(pod_name)
         if name is None:
-            raise LinkError(f"{pod_name!r} is not a pod of ours")
+            raise LinkError(f"{pod_name!r} is not a pod of trmcloud")
         runs = self._home / contract.RUNS_DIR
         for entry in runs.iterdir() if runs.is_dir() else ():
             if entry.name.replace("-", "") == name.run_id:
@@ -354,7 +354,7 @@ class SshPodLink(PodLink):
 
     def _pod_folder(self, pod_name: str) -> str:
         if contract.parse_pod_name(pod_name) is None:
-            raise LinkError(f"{pod_name!r} is not a pod of ours")
+            raise LinkError(f"{pod_name!r} is not a pod of trmcloud")
         return f"{self._root}/{contract.PODS_DIR}/{pod_name}"
 
     def _run_folder(self, pod_name: str, phase: str) -> str:

@@ -101,7 +101,7 @@ class Part:
             view = self._buffer[: min(_HASH_BYTES, end - self.hashed)]
             count = os.preadv(self._handle, [view], self.hashed)
             if count == 0:
-                raise OSError(0, "the file on its way was cut by somebody else")
+                raise OSError(0, "another process truncated the file during the download")
             self._hash.update(view[:count])
             self.hashed += count
 
@@ -242,7 +242,7 @@ def pull(
     or by the user, the next call continues. A second caller waits for the first.
 
     Raises:
-        CheckpointError: a file is missing there, a link, of another size, or not what its hash
+        CheckpointError: a file is missing on the pod, a link, of another size, or not what its hash
             says. DoesNotFit: too little room here. LinkError: the pod stayed out of reach.
     """
     for file in files:
@@ -423,15 +423,16 @@ class _Transfer:
         part, file = piece.part, piece.part.file
         said = self._header(session)
         if said.startswith("!"):
-            what = "is a link there" if said == "!link" else "is missing there"
+            what = "is a link on the pod" if said == "!link" else "is missing on the pod"
             raise CheckpointError(f"{file.name} {what}", where=self._connection.where)
         size = whole(said)
         if size is None:
-            raise LinkError("the pod answers out of turn", where=self._connection.where)
+            raise LinkError("the pod's answer was not expected", where=self._connection.where)
         if size != file.size_bytes:
-            what = "truncated" if size < file.size_bytes else "longer than it should be"
+            what = "truncated" if size < file.size_bytes else "longer than expected"
             raise CheckpointError(
-                f"{file.name} is {what}: {size} bytes there, {file.size_bytes} in its manifest",
+                f"{file.name} is {what}: {size} bytes on the pod, {file.size_bytes} in its "
+                "manifest",
                 where=self._connection.where,
                 next_step="fetch an earlier one: trmcloud fetch-best RUN --step N",
             )
@@ -458,15 +459,17 @@ class _Transfer:
             if one[0] == ord("\n"):
                 return line.decode("ascii", "replace").strip()
             line.append(one[0])
-        raise LinkError("the pod answers out of turn", where=self._connection.where)
+        raise LinkError("the pod's answer was not expected", where=self._connection.where)
 
     def _why(self, session: Session) -> LinkError | CheckpointError:
         """Why the bytes ended."""
         code = session.end(time.monotonic() + _IDLE_S)
         if code == 1:
-            return CheckpointError("the checkpoint is gone there", where=self._connection.where)
+            return CheckpointError(
+                "the checkpoint is no longer on the pod", where=self._connection.where
+            )
         return ConnectionDropped(
-            f"the pod's side ended with code {code}", where=self._connection.where
+            f"the command on the pod ended with code {code}", where=self._connection.where
         )
 
     # -- verifying ----------------------------------------------------------------------------
@@ -508,7 +511,7 @@ class _Transfer:
             return False
         part.discard()
         raise CheckpointError(
-            f"{part.file.name} is damaged: it is not what its manifest's hash says",
+            f"{part.file.name} is damaged: its hash differs from the manifest",
             where=self._connection.where,
             next_step="fetch an earlier one: trmcloud fetch-best RUN --step N",
         )
@@ -523,9 +526,9 @@ def _check_room(target: Path, needed: int) -> None:
     free = shutil.disk_usage(target).free
     if free < needed:
         raise DoesNotFit(
-            f"{needed / 1e6:.1f} MB are still to come, {free / 1e6:.1f} MB are free",
+            f"{needed / 1e6:.1f} MB are still to be downloaded, {free / 1e6:.1f} MB are free",
             where=str(target),
-            next_step="make room, or set TRMCLOUD_HOME to a larger disk",
+            next_step="free some disk space, or set TRMCLOUD_HOME to a larger disk",
         )
 
 

@@ -68,7 +68,7 @@ def parcel_of(local: Path, sha256: Mapping[str, str]) -> Parcel:
     folder = local if local.is_dir() else local.parent
     for name in sha256:
         if not _NAME.fullmatch(name):
-            raise LinkError(f"{name!r:.80} cannot be sent: not a plain relative name")
+            raise LinkError(f"{name!r:.80} cannot be sent: its name must be a plain relative path")
         if folder != local and name != local.name:
             raise LinkError(f"{local.name} cannot be sent under another name", where=str(local))
         if not (folder / name).is_file():
@@ -122,7 +122,7 @@ def verify(connection: SshConnection, parcel: Parcel, remote: str) -> list[str]:
         script, content=lines.encode(), timeout_s=_VERIFY_S, max_bytes=_MAX_LIST_BYTES
     )
     if answer.code != 0:
-        raise LinkError("the pod cannot hash what arrived", where=connection.where)
+        raise LinkError("the pod cannot hash the received files", where=connection.where)
     said = answer.out.decode("utf-8", "replace").splitlines()
     return [line.rpartition(": ")[0] for line in said]
 
@@ -260,7 +260,7 @@ def _sizes(connection: SshConnection, names: Sequence[str], remote: str) -> dict
     )
     sizes = [whole(word) for word in answer.out.split()]
     if answer.code != 0 or len(sizes) != len(names) or None in sizes:
-        raise LinkError("the pod does not say what it has", where=connection.where)
+        raise LinkError("the pod did not list its files", where=connection.where)
     return {name: size for name, size in zip(names, sizes, strict=True) if size is not None}
 
 
@@ -284,7 +284,9 @@ def _why(session: Session, where: str) -> LinkError:
     with contextlib.suppress(OSError):
         session.stdin.close()
     code = session.end(time.monotonic() + _END_S)
-    return _refused(session.stderr_text() or f"the pod's side ended with code {code}", where)
+    return _refused(
+        session.stderr_text() or f"the command on the pod ended with code {code}", where
+    )
 
 
 def _is_full(said: str) -> bool:
@@ -298,8 +300,8 @@ def _refused(said: str, where: str) -> LinkError:
             where=where,
             next_step="plan with a larger disk, or a network volume",
         )
-    last = said.splitlines()[-1][:200] if said else "it did not say why"
-    return LinkError(f"the pod does not take what it is sent: {last}", where=where)
+    last = said.splitlines()[-1][:200] if said else "it gave no reason"
+    return LinkError(f"the pod does not accept the upload: {last}", where=where)
 
 
 # Staging: whole folders, each put in place at once, and a small file last that says so.
@@ -350,7 +352,7 @@ def write_text(connection: SshConnection, path: str, text: str, *, umask: str = 
     answer = connection.run(script, content=text.encode(), timeout_s=_WRITE_TIMEOUT_S)
     if answer.code != 0:
         raise LinkError(
-            f"{name} could not be written there: {answer.said[-200:]}", where=connection.where
+            f"{name} could not be written on the pod: {answer.said[-200:]}", where=connection.where
         )
 
 
@@ -384,7 +386,7 @@ def _bring(connection: SshConnection, parcel: Parcel, remote: str, tell: Progres
         wrong = verify(connection, parcel, part)
     if wrong:
         raise LinkError(
-            f"{wrong[0]:.80} is not what was sent, or changed here while it was sent",
+            f"{wrong[0]:.80} was damaged on the way, or changed here during the upload",
             where=connection.where,
         )
     quoted, quoted_part = shlex.quote(remote), shlex.quote(part)
@@ -394,6 +396,6 @@ def _bring(connection: SshConnection, parcel: Parcel, remote: str, tell: Progres
     )
     if answer.code != 0:
         raise LinkError(
-            f"what arrived could not be put in place: {answer.said[-200:]}",
+            f"the received files could not be moved into place: {answer.said[-200:]}",
             where=connection.where,
         )

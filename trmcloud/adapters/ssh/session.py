@@ -73,7 +73,7 @@ class Session:
             Dropped: nothing came for ``idle_s`` seconds.
         """
         if not self._poll.poll(idle_s * 1000):
-            raise ConnectionDropped(f"nothing came for {idle_s:.0f} s", where=self._where)
+            raise ConnectionDropped(f"no data came for {idle_s:.0f} s", where=self._where)
         return self._stdout.readinto(view) or 0  # type: ignore[attr-defined]
 
     def read_to_file(self, handle: int, at: int, most: int, idle_s: float) -> int:
@@ -89,7 +89,7 @@ class Session:
                 written += os.pwrite(handle, self._buffer[written:count], at + written)
             return count
         if not self._poll.poll(idle_s * 1000):
-            raise ConnectionDropped(f"nothing came for {idle_s:.0f} s", where=self._where)
+            raise ConnectionDropped(f"no data came for {idle_s:.0f} s", where=self._where)
         try:
             return self._splice(self._stdout.fileno(), handle, most, offset_dst=at)
         except OSError as error:
@@ -219,18 +219,18 @@ _NOT_FROM_HERE = re.compile(
 """Said of a connection that this machine itself forbids; of a login it is said without the host."""
 _OWN_CONFIGURATION = ("Bad configuration option", "Bad owner or permissions", "bad configuration")
 _REFUSED_LOGIN = ("Permission denied", "Too many authentication failures")
-_LET_OUT = "let SSH out to that address (firewall, VPN, proxy), or set a ProxyJump in ~/.ssh/config"
-NOTHING_ANSWERS = "its address takes no connection: a firewall on the way may drop it"
-_CUT_OFF = "something cuts the connection off before an SSH server answers"
+_LET_OUT = "allow SSH to that address (firewall, VPN, proxy), or set a ProxyJump in ~/.ssh/config"
+NOTHING_ANSWERS = "its address does not answer: a firewall may block it"
+_CUT_OFF = "the connection is closed before an SSH server answers"
 _REASONS = (
     (
         "Connection refused",
-        "it refuses connections: its SSH server is not up, or a firewall says no",
+        "it refuses connections: its SSH server is not up, or a firewall blocks it",
     ),
     ("Connection timed out", NOTHING_ANSWERS),
     ("Operation timed out", NOTHING_ANSWERS),
     ("No route to host", "there is no route to the pod"),
-    ("Network is unreachable", "the network is unreachable from here"),
+    ("Network is unreachable", "the network is not reachable from here"),
     ("Could not resolve", "its address cannot be resolved"),
     ("kex_exchange_identification", _CUT_OFF),
     (r"connect to host .*: Connection reset", _CUT_OFF),
@@ -252,20 +252,18 @@ def explain(said: str, where: str) -> LinkError:
     """Explain ssh's last words to the user."""
     if any(sign in said for sign in _CHANGED):
         return HostKeyChanged(
-            "another machine answers at the pod's address: its host key is not the pod's own, "
-            "and nothing was sent to it",
+            "another machine answers at the pod's address: its host key is not the pod's; nothing "
+            "was sent to it",
             where=where,
             next_step="trmcloud stop RUN, then check the provider's console",
         )
     words = [line for line in said.splitlines() if not line.startswith("Warning: ")]
     last = words[-1][:200] if words else ""
     if _NOT_FROM_HERE.search(said):
-        what = "this machine does not let SSH out: its own firewall, or a sandbox"
+        what = "this machine blocks outgoing SSH: a firewall or a sandbox"
         return ConnectionDropped(what, where=where, next_step=_LET_OUT)
     if any(sign in said for sign in _OWN_CONFIGURATION):
-        return LinkError(
-            f"ssh does not take its configuration: {last}", next_step="trmcloud doctor"
-        )
+        return LinkError(f"ssh rejects its configuration: {last}", next_step="trmcloud doctor")
     if any(sign in said for sign in _REFUSED_LOGIN):
         return LoginRefused(
             "the pod does not accept this home's key",
@@ -277,6 +275,6 @@ def explain(said: str, where: str) -> LinkError:
             return ConnectionDropped(meaning, where=where, next_step=_LET_OUT)
     if not words:
         # OpenSSH 9 says nothing of a reset that comes before it looks whom it is connected to.
-        what = "something cut the connection off: ssh ended without a word"
+        what = "the connection was closed: ssh gave no reason"
         return ConnectionDropped(what, where=where, next_step=_LET_OUT)
     return ConnectionDropped(f"the connection was lost: {last}", where=where)

@@ -79,7 +79,7 @@ class PeerMachines:
         if asked.word is None:
             return None
         said = contract.strip_control(asked.word.message)
-        message = f"the first machine is lost; machine {asked.machine}: {said}"
+        message = f"the first machine was lost; machine {asked.machine}: {said}"
         return replace(asked.word, message=message, kept=(), uploaded=())
 
     def _word(self, pod_name: str, folder: str) -> _MachineAnswer:

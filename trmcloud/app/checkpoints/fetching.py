@@ -58,7 +58,7 @@ def under_own_names(manifest: CheckpointManifest, folder: Path) -> OwnNames:
     of a name are written as ``on_disk`` does.
 
     Raises:
-        CheckpointError: a file is not what its manifest says, or a name is none.
+        CheckpointError: a file is it does not match its manifest, or a name is none.
         ConflictError: it cannot be written.
     """
     final, making = folder / OWN_DIR, folder / f".{OWN_DIR}.{os.getpid()}"
@@ -70,7 +70,7 @@ def under_own_names(manifest: CheckpointManifest, folder: Path) -> OwnNames:
         root = made.parent if made.is_file() else made
         found = tuple((name, opening_of(root / name, name)) for name in names)
         if final.is_symlink():
-            raise CheckpointError("a link stands where its files should go", where=str(final))
+            raise CheckpointError("there is a link in the place of its files", where=str(final))
         shutil.rmtree(final, ignore_errors=True)
         os.rename(making, final)
     except OSError as error:
@@ -201,7 +201,7 @@ def choose(
         label, why = damaged[0]
         raise CheckpointError(
             f"{run.run_id} has no complete checkpoint; {label}: {why}",
-            next_step=f"trmcloud resume {run.run_id} makes new ones",
+            next_step=f"trmcloud resume {run.run_id} saves new ones",
         )
     raise NotFoundError(
         f"{run.run_id} has no checkpoint{f' at step {step}' if step is not None else ''}"
@@ -249,9 +249,9 @@ def _where_it_could_be(run: RunState, *, asked: bool) -> str:
     if run.bucket:
         return f" here or in {run.bucket}"
     if live_pod(run) is not None:
-        return " yet, here or on its pod" if asked else " here; fetch-best asks its pod for one"
+        return " yet, here or on its pod" if asked else " here; fetch-best looks for one on its pod"
     if is_rented(run) and run.generation is not None and run.generation.pod_id is not None:
-        return " here: its pod is gone, and none was pulled from it"
+        return " here: its pod is gone, and no checkpoint was pulled"
     return " yet"
 
 
@@ -351,7 +351,7 @@ def copy(
     free = shutil.disk_usage(parent).free
     if free < needed:
         raise DoesNotFit(
-            f"{manifest.label} needs {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free",
+            f"{manifest.label} needs {needed / 1e6:.1f} MB, but {free / 1e6:.1f} MB are free",
             where=str(parent),
             next_step="--into a larger disk, or --for-inference",
         )
@@ -398,9 +398,9 @@ def _held(
     """This very checkpoint as ``into`` holds it, whole; an empty folder is free to be used."""
     if not into.is_dir():
         raise ConflictError(
-            "something else stands where the checkpoint should go",
+            "there is another file in the place of the checkpoint",
             where=str(into),
-            next_step="--into another folder",
+            next_step="use another folder: --into FOLDER",
         )
     entries = {entry.name for entry in into.iterdir()}
     if not entries:
@@ -422,9 +422,9 @@ def _held(
         known.add(OWN_DIR)
     if there is None or not same or not entries <= known:
         raise ConflictError(
-            "the folder holds something else, which is left as it is",
+            "the folder holds other files, which were not changed",
             where=str(into),
-            next_step="--into another folder",
+            next_step="use another folder: --into FOLDER",
         )
     if is_gathered:
         _check_gathered(into, there, {f.kind for f in manifest.files if f.name in names})
@@ -448,9 +448,9 @@ def _check_gathered(into: Path, there: CheckpointManifest, kinds: set[str]) -> N
             sound = None
         if sound is None:
             raise ConflictError(
-                f"what was put together there has no whole {kind}",
+                f"the assembled checkpoint has no complete {kind}",
                 where=str(into),
-                next_step="--into another folder",
+                next_step="use another folder: --into FOLDER",
             )
 
 
@@ -465,9 +465,9 @@ def read_manifest(folder: Path) -> CheckpointManifest:
         return mf.from_json(path.read_bytes()[: mf.MAX_MANIFEST_BYTES + 1], str(path))
     except OSError:
         raise CheckpointError(
-            "no checkpoint here: no manifest",
+            "there is no checkpoint here: the manifest is missing",
             where=str(folder.absolute()),
-            next_step="trmcloud fetch-best makes folders that hold one",
+            next_step="trmcloud fetch-best makes a folder with a checkpoint",
         ) from None
 
 
@@ -480,9 +480,7 @@ def check_same_shape(folder: Path, settings: PhaseRecipe) -> None:
     try:
         before = PhaseRecipe.from_json(read_manifest(folder).settings)
     except (TypeError, ValueError):
-        raise CheckpointError(
-            "its manifest does not say what was trained", where=str(folder)
-        ) from None
+        raise CheckpointError("its manifest does not name the model", where=str(folder)) from None
     for name in ("family", "depth", "width", "head_dim", "vocab_size", "control"):
         was, wanted = getattr(before, name), getattr(settings, name)
         if was != wanted:
@@ -509,8 +507,8 @@ def sound_file(folder: Path, kind: str) -> Path | None:
             digest = ""
         if digest != entry.sha256 or path.is_symlink():
             raise CheckpointError(
-                f"{entry.name} is {'not what its manifest says' if digest else 'missing'}",
+                f"{entry.name} is {'it does not match its manifest' if digest else 'missing'}",
                 where=str(folder),
-                next_step="use another checkpoint: trmcloud fetch-best RUN --step N",
+                next_step="fetch another checkpoint: trmcloud fetch-best RUN --step N",
             )
     return folder / entries[0].name if entries else None

@@ -136,7 +136,7 @@ def plan_pruning(
     sources = sources_of(context, run)
     if run.live and (run.bucket or all(source.durable for source in sources)):
         raise ConflictError(
-            f"{run.run_id} is running, and prunes by itself",
+            f"{run.run_id} is running, and prunes automatically",
             next_step=f"trmcloud stop {run.run_id}, then prune",
         )
     ends = [g.ended_at for g in run.generations if g.ended_at is not None]

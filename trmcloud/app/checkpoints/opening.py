@@ -51,11 +51,11 @@ class Opening:
     format: str
 
 
-_NO_FORMAT = Opening(Effect.UNKNOWN, "no known format")
+_NO_FORMAT = Opening(Effect.UNKNOWN, "an unknown format")
 _PICKLE = Opening(Effect.CODE, "a pickle")
 _ZIP_PICKLE = Opening(Effect.CODE, "a zip with a pickle in it")
 _NOT_READ = Opening(Effect.UNKNOWN, "not readable here")
-_PROGRAM = Opening(Effect.CODE, "a program, by its name")
+_PROGRAM = Opening(Effect.CODE, "a program, as its name shows")
 _WEIGHTS_TOO = ".pth"
 """Python runs lines of a file of this name in its folder of packages; torch's files bear it too."""
 
@@ -210,7 +210,7 @@ def _walk(reader: _Reader, budget: _Budget) -> Opening | None:
             sound = length >= 0 and window.skip(length)
         if not sound:
             return _PICKLE if marked and stopped else None
-    return Opening(Effect.UNKNOWN, "too long to tell from a pickle")
+    return Opening(Effect.UNKNOWN, "too long to rule out a pickle")
 
 
 class _Window:
@@ -287,7 +287,7 @@ class _Cautious:
 
 def _of_zip(file: BinaryIO, *, whole: bool) -> Opening:
     """PyTorch's files are zips with a pickle; NumPy's ``.npz`` hold arrays, some in pickles."""
-    unclear = Opening(Effect.UNKNOWN, "a zip of no known kind")
+    unclear = Opening(Effect.UNKNOWN, "a zip of an unknown kind")
     try:
         with zipfile.ZipFile(cast(BinaryIO, _Cautious(file))) as archive:
             members = archive.infolist()
@@ -393,7 +393,7 @@ def _hdf5(file: BinaryIO, begin: bytes, size: int) -> Opening | None:
     while at + 8 <= size:
         file.seek(at)
         if file.read(8) == b"\x89HDF\r\n\x1a\n":
-            return Opening(Effect.UNKNOWN, "HDF5, of which some readers run what it holds")
+            return Opening(Effect.UNKNOWN, "HDF5, which some readers execute")
         at = at * 2 or 512
     return None
 
@@ -424,7 +424,7 @@ def _of_array(begin: bytes, size: int) -> Opening | None:
     except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError):
         return None
     if item is None:
-        return Opening(Effect.CODE, "NumPy objects, which are a pickle")
+        return Opening(Effect.CODE, "NumPy objects, stored as a pickle")
     if any(each < 0 for each in shape) or 8 + width + length + item * math.prod(shape) != size:
         return None
     return Opening(Effect.DATA, "a NumPy array")
@@ -447,7 +447,7 @@ def _item_bytes(descr: Any, deep: int = 0) -> int | None:
         each = int(found[2] or 1)
         return each * 4 if found[1] == "U" else each
     if not isinstance(descr, list) or deep > 4:
-        raise ValueError("a type of another form")
+        raise ValueError("an unexpected type")
     total = 0
     for field in descr:
         item = _item_bytes(field[1], deep + 1)
@@ -483,7 +483,7 @@ def _safetensors(file: BinaryIO, begin: bytes, size: int) -> Opening | None:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ValueError("a key stands there twice")
+        raise ValueError("a key occurs twice")
     return made
 
 
@@ -499,9 +499,9 @@ def _span(entry: Any) -> tuple[int, int]:
     shape = entry["shape"]
     numbers = [begins, ends, *shape]
     if any(type(each) is not int or each < 0 for each in numbers) or len(entry) != 3:
-        raise ValueError("an odd entry")
+        raise ValueError("an unexpected entry")
     if (ends - begins) * 8 != math.prod(shape) * _BITS[entry["dtype"]]:
-        raise ValueError("another length than its shape")
+        raise ValueError("its length does not match its shape")
     return begins, ends
 
 
@@ -509,7 +509,7 @@ def _gguf(file: BinaryIO, begin: bytes, size: int) -> Opening | None:
     """Weights with a template for chats: some readers have run what that template says."""
     if begin[:4] != b"GGUF":
         return None
-    return Opening(Effect.UNKNOWN, "GGUF, of which some readers run its chat template")
+    return Opening(Effect.UNKNOWN, "GGUF, whose chat template some readers execute")
 
 
 _ODD = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|!!python|tag:yaml\.org,2002:python")

@@ -69,15 +69,16 @@ def request_save(context: Context, run_id: str | None, by: str) -> SaveRequest:
     assert generation is not None
     if report is not None and report.saves is None:
         raise NotSupported(
-            f"{run.run_id}'s pod was made by an earlier trmcloud, and cannot be asked to save",
-            next_step=f"trmcloud stop {run.run_id} saves; resume goes on from there",
+            f"the pod of {run.run_id} was made by an earlier trmcloud, which cannot save on "
+            "request",
+            next_step=f"trmcloud stop {run.run_id} saves; trmcloud resume continues from there",
         )
     try:
         wish = ev.SaveRequested(generation.number, by)
         context.ledger.request(run.run_id, wish, context.wall())
     except IllegalTransition:
         raise ConflictError(
-            f"{run.run_id} is not training any more", next_step=f"trmcloud status {run.run_id}"
+            f"{run.run_id} is no longer training", next_step=f"trmcloud status {run.run_id}"
         ) from None
     asked = find_run(context, run.run_id).generation
     number = asked.saves_asked if asked is not None else 1
@@ -89,18 +90,18 @@ def why_not_saved(context: Context, run: RunState) -> str:
     if not run.live:
         return f"it has ended: {run.outcome.value if run.outcome else run.state.value}"
     if run.stop is not None:
-        return "it was told to land, and saves by that"
+        return "it is stopping, and saves a checkpoint then"
     if run.state is not State.RUNNING:
         return f"it is {run.state.value}"
     report, beat = last_report(context, run), last_beat(context, run)
     if report is not None and report.result is not None:
-        return "its work is done"
+        return "it has finished"
     if report is not None and report.waiting:
         return f"its pod is still {report.waiting}"
     if report is not None and all(phase.state is not PhaseState.RUNNING for phase in report.phases):
-        return "no phase runs now"
+        return "no phase is running"
     if beat is not None and beat.state in _NO_STEPS:
-        return "it is landing, and saves by that"
+        return "it is stopping, and saves a checkpoint then"
     return ""
 
 
@@ -132,7 +133,7 @@ class SaveWaiter:
         if answer is not None and answer.why:
             raise NotSupported(
                 f"{run.run_id} was not saved: {answer.why}",
-                next_step=f"trmcloud stop {run.run_id} saves; resume goes on from there",
+                next_step=f"trmcloud stop {run.run_id} saves; trmcloud resume continues from there",
             )
         place = find_saved(self._context, run, answer) if answer is not None else None
         if place is not None:
@@ -140,13 +141,13 @@ class SaveWaiter:
         if not run.live:
             ended = run.outcome.value if run.outcome else run.state.value
             raise ConflictError(
-                f"{run.run_id} ended before it was saved once more: {ended}",
+                f"{run.run_id} ended before it saved again: {ended}",
                 next_step=f"trmcloud fetch-best {run.run_id}",
             )
         raise LinkError(
-            f"it could not be confirmed within {self._wait_s:.0f} s that {run.run_id} has saved",
-            next_step=f"trmcloud status {run.run_id}; it may still, or its pod be of an earlier "
-            "trmcloud",
+            f"within {self._wait_s:.0f} s there was no report that {run.run_id} has saved",
+            next_step=f"trmcloud status {run.run_id}; it may save later, or its pod was made by "
+            "an earlier trmcloud",
         )
 
 
@@ -178,7 +179,7 @@ def find_saved(context: Context, run: RunState, saves: SaveAnswers) -> Place | N
         return None
     if plan.spec.volume and not pulls:
         return _place(there, inventory.VOLUME, "", "its network volume")
-    return _place(there, inventory.POD, "", "its pod alone, so far")
+    return _place(there, inventory.POD, "", "its pod only, so far")
 
 
 def _place(kept: KeptCheckpoint, kind: str, where: str, words: str = "") -> Place:

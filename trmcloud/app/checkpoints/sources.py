@@ -185,8 +185,10 @@ class PodSource(CheckpointSource):
         pod_name, run_id = self._generation.pod_name, self._run.run_id
         report = self._link.report(pod_name)
         if report is None:
-            trouble = LinkError(f"{run_id}'s pod does not answer now", next_step="try again later")
-            missed = "its pod does not answer now; this is what is here of its checkpoints"
+            trouble = LinkError(
+                f"the pod of {run_id} does not answer now", next_step="try again later"
+            )
+            missed = "its pod does not answer now; these are the checkpoints on this machine"
             return Listing(trouble=trouble, missed=missed)
         found = []
         for kept in report.kept:
@@ -208,13 +210,13 @@ class PodSource(CheckpointSource):
         size_mb = sum(manifest.size_bytes for manifest in pruning.kept) / 1e6
         plan = self._run.plan
         if not plan.spec.volume:
-            return f"{size_mb:,.1f} MB stay on the pod's own disk, which ends with it"
+            return f"{size_mb:,.1f} MB stay on the pod's disk, and are deleted with the pod"
         data = LaunchData.of_note(read_launch_note(self._context.home, self._run.run_id))
         size_gb = disk_gb(plan.candidate(self._generation.candidate_id), data)
         per_day = cost(price_per_hour(self._generation.provider, "kept", size_gb), DAY_S)
         return (
-            f"{size_mb:,.1f} MB stay on its network volume of {size_gb} GB: {per_day} a day, "
-            "however much is on it, until it is deleted"
+            f"{size_mb:,.1f} MB stay on its network volume of {size_gb} GB: it costs {per_day} a "
+            "day until it is deleted"
         )
 
 
@@ -233,7 +235,9 @@ class BucketSource(CheckpointSource):
             bucket = bucket_at(self._context, self._run.bucket)
             self.shelf = bucket.checkpoints(self._run.run_id, granted_file_bytes(self._run.plan))
         except TrmcloudError as error:
-            return Listing(trouble=error, missed=f"{error}; this is what is to be had without it")
+            return Listing(
+                trouble=error, missed=f"{error}; these are the checkpoints available without it"
+            )
         return Listing(tuple(one.manifest for one in self.shelf.whole), self.shelf.half)
 
     def _stored(self, manifest: CheckpointManifest) -> StoredCheckpoint | None:
@@ -268,7 +272,7 @@ class BucketSource(CheckpointSource):
     def prune(self, pruning: Pruning) -> None:
         if self._run.live:
             raise ConflictError(
-                f"{self._run.run_id} is running, and uses its slots again by itself"
+                f"{self._run.run_id} is running, and uses its slots again automatically"
             )
         bucket = bucket_at(self._context, self._run.bucket)
         bucket.claim(self._run.run_id, self._context.ledger.ledger_id)
@@ -283,7 +287,10 @@ class BucketSource(CheckpointSource):
     def daily_cost(self, pruning: Pruning) -> str:
         size = sum(manifest.size_bytes for manifest in pruning.kept)
         size -= self.freed_bytes(pruning) - pruning.freed_bytes
-        return f"{size / 1e6:,.1f} MB stay in {self._run.bucket}: {storage_rent(size, 24.0)} a day"
+        return (
+            f"{size / 1e6:,.1f} MB stay in {self._run.bucket}: they cost "
+            f"{storage_rent(size, 24.0)} a day"
+        )
 
 
 def _stored_in(shelf: BucketCheckpoints, manifest: CheckpointManifest) -> StoredCheckpoint | None:

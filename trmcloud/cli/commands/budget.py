@@ -25,13 +25,15 @@ from trmcloud.core.money import Usd, parse_budget
 from trmcloud.wiring import build_context
 
 app = options.make_group(
-    "Caps that every launch must fit: account, month, project.",
+    "Caps for all launches: account, month, project.",
     "trmcloud budget set month 500",
 )
 
 _LEVEL = typer.Argument(help="account, month or project.")
 _AMOUNT = typer.Argument(help="USD.", metavar="USD")
-_KEY = typer.Option("--for", help="2026-12 (month) or a project's name; now and this otherwise.")
+_KEY = typer.Option(
+    "--for", help="2026-12 (month) or a project's name (default: this month, this project)."
+)
 
 
 @app.command("set")
@@ -41,7 +43,7 @@ def set_(
     key: Annotated[str, _KEY] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Set a cap where there is none, or lower one.
+    """Set or lower a cap.
 
     Example: trmcloud budget set month 500
     """
@@ -49,7 +51,7 @@ def set_(
     line, cap = ledger_care.line_of(context, level, key), _amount(amount)
     if line.cap is not None and cap > line.cap:
         raise UsageError(
-            f"the {level} cap is {line.cap}; raising it is a step of its own",
+            f"the {level} cap is {line.cap}; raise it with its own command",
             next_step=f"trmcloud budget raise {level} {amount}{_for(key)}",
         )
     _tell(context, ledger_care.set_cap(context, line, cap, by=getpass.getuser()), as_json=as_json)
@@ -62,7 +64,7 @@ def raise_(
     key: Annotated[str, _KEY] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Raise a cap, explicitly and on record.
+    """Raise a cap; the change is recorded.
 
     Example: trmcloud budget raise month 800
     """
@@ -75,7 +77,7 @@ def raise_(
 
 @app.command("show")
 def show(as_json: options.Json = False) -> None:
-    """Show every level: cap, spent, reserved, left.
+    """Show each cap, with the money spent, reserved and left.
 
     Example: trmcloud budget show
     """
@@ -97,21 +99,23 @@ def show(as_json: options.Json = False) -> None:
     ]
     print("\n".join(table(("budget", "cap", "spent", "reserved", "left"), rows)))
     if lines[0].strays:
-        print(f"of that, {lines[0].strays} for orphaned pods")
+        print(f"of this, {lines[0].strays} for orphaned pods")
     for text in volume_lines(context.ledger.read(), context.wall()):
         print(text)
     if lines[0].quarantined:
-        print(f"of that, {lines[0].quarantined} at most for runs whose records are damaged")
+        print(f"of this, at most {lines[0].quarantined} for runs with damaged records")
     for lost in context.ledger.read().unread:
-        what = "which set a cap" if lost.kind == "CapSet" else "of the whole ledger"
-        print(f"record {lost.seq}, {what}, is damaged: nothing is reserved · trmcloud ledger check")
+        what = "which sets a cap" if lost.kind == "CapSet" else "of the whole ledger"
+        print(
+            f"record {lost.seq}, {what}, is damaged: no run can be launched · trmcloud ledger check"
+        )
     if lines[0].unproven:
-        print(f"of that, {lines[0].unproven} at most: bills that are not final yet")
+        print(f"of this, at most {lines[0].unproven}: bills that are not final yet")
 
 
 @app.command("history")
 def history(as_json: options.Json = False) -> None:
-    """Show every change of a cap: when, what, by whom.
+    """Show all changes of caps: time, amount, user.
 
     Example: trmcloud budget history
     """
@@ -127,7 +131,7 @@ def history(as_json: options.Json = False) -> None:
         print_document(doc.CapHistory(changes=rows))
         return
     if not changes:
-        print("no cap was ever set · trmcloud budget set month 500")
+        print("no cap is set · trmcloud budget set month 500")
     for at, event in changes:
         when = dt.datetime.fromtimestamp(at, dt.timezone.utc)
         name = f"{event.level} {event.key}".strip()

@@ -48,8 +48,8 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
         return run
     if run.live:
         print(
-            f"{run.run_id}: waiting until its pod is proven gone; "
-            "Ctrl-C leaves, and nothing is lost",
+            f"{run.run_id}: waiting until its pod is proven gone; you may press Ctrl-C, nothing "
+            "is lost",
             file=sys.stderr,
         )
         with RunBar(context) as bar:
@@ -58,13 +58,13 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
     candidate = short_rentals.errand_for(run, offers, 0, disk_rate, context.wall())
     most = candidate.worst_case
     print(
-        f"{run.run_id}'s checkpoints lie on a network volume in {candidate.region}: a "
-        f"{candidate.hardware} at {candidate.rate}/h brings them here, {most} at most "
+        f"the checkpoints of {run.run_id} are on a network volume in {candidate.region}: fetching "
+        f"them needs a {candidate.hardware} at {candidate.rate}/h, at most {most} "
         f"({duration(candidate.hard_stop_s)})",
         file=sys.stderr,
     )
     if not yes and not is_confirmed("  Proceed?", before="this rents a machine"):
-        raise UsageError("nothing was rented, nothing was fetched")
+        raise UsageError("nothing was rented or fetched")
     with RunBar(context) as bar:
         state = short_rentals.carry_out(context, run, candidate, bar.watch)
     spent = state.settled - run.settled if not state.live else Usd(0)
@@ -81,21 +81,21 @@ def fetch_best(
         typer.Option(
             "--for-inference",
             "--weights-only",
-            help="Leave the optimizer's state behind.",
+            help="Fetch without the optimizer's state.",
         ),
     ] = False,
-    phase: Annotated[str, typer.Option(help="fast or extreme; the last one otherwise.")] = "",
-    step: Annotated[int | None, typer.Option(help="This step, not the best one.")] = None,
+    phase: Annotated[str, typer.Option(help="fast or extreme (default: the last one).")] = "",
+    step: Annotated[int | None, typer.Option(help="This step (default: the best one).")] = None,
     yes: Annotated[
-        bool, typer.Option("-y", "--yes", help="Rent a machine for it without asking.")
+        bool, typer.Option("-y", "--yes", help="Rent a machine for this without asking.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Copy the best checkpoint (lowest validation bits per byte), verifying every hash. Where none
-    was evaluated yet it is the latest.
+    """Download and verify the best checkpoint (lowest validation bits per byte; if none was
+    evaluated, the latest).
 
-    What lies in the run's bucket comes from there, with or without a pod; what lies on a rented pod
-    alone comes from it.
+    Checkpoints in the run's bucket are downloaded from there, with or without a pod. Checkpoints
+    that are only on a rented pod are downloaded from the pod.
 
     Example: trmcloud fetch-best r-1f3a9c --for-inference
     """
@@ -117,7 +117,7 @@ def fetch_best(
     if as_json:
         print_document(doc.Fetched(**fetched_fields(fetched)))
         return
-    word = "already there, verified" if fetched.already_there else "fetched and verified"
+    word = "already here, verified" if fetched.already_there else "fetched and verified"
     final = "" if best.final_at is None else f", the final model of step {best.final_at:,}"
     print(f"{state.run_id} {best.label}{final}: {word}")
     metric = score_rows(state.spec.command, mark_reported(state, best))
@@ -126,29 +126,32 @@ def fetch_best(
         return
     print("\n".join(metric))
     print(f"  weights         sha256 {best.sha256}")
-    print(f"  lies in         {fetched.folder.absolute()}")
+    print(f"  folder          {fetched.folder.absolute()}")
 
 
 def prune(
     run: options.RunName = "",
     keep_best: Annotated[
-        int | None, typer.Option(help="How many best of each phase stay (default: the recipe's).")
+        int | None,
+        typer.Option(help="Best checkpoints to keep of each phase (default: the recipe's)."),
     ] = None,
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Delete checkpoints, never the best of a phase nor its latest, nor, in the week after the run,
-    what was saved before the cooldown of that; on a rented pod or in the run's bucket, there too.
-    In a bucket the optimizer's state of what nothing goes on from goes first.
+    """Delete old checkpoints, here and on the rented pod or in the bucket of the run.
+
+    The best and the latest checkpoint of a phase are never deleted. For a week after the run the
+    last one before its cooldown is kept, too. In a bucket, first the optimizer states go from
+    which no run resumes.
 
     Example: trmcloud prune r-1f3a9c --keep-best 1 -y
     """
     if keep_best is not None and keep_best < 1:
-        raise UsageError("--keep-best is at least 1: the best checkpoint is never deleted")
+        raise UsageError("--keep-best must be at least 1: the best checkpoint is never deleted")
     context, state = find_caught_up(run)
     if not run and not sys.stdin.isatty():
         raise UsageError(
-            "name the run: outside a terminal the newest is not taken",
+            "not a terminal; name the run",
             next_step=f"trmcloud prune {state.run_id} -y",
         )
     planned = inventory.plan_pruning(context, state, keep_best)
@@ -194,13 +197,13 @@ def _show(each: SourcePruning) -> None:
                 f"  {word} {manifest.label}  {manifest.size_bytes / 1e6:,.1f} MB{each.source.place}"
             )
     for manifest in each.dropped:
-        print(f"  drop   {manifest.label}'s optimizer state: nothing goes on from it")
+        print(f"  drop   the optimizer state of {manifest.label}: no run can resume from it")
     if cost := each.source.daily_cost(each.pruning):
         print(f"  {cost}")
 
 
 app = options.make_group(
-    "Network volumes that this ledger made, and what they cost until they are deleted.",
+    "List the network volumes of this ledger, with their cost until they are deleted.",
     "trmcloud volumes",
     invoke_without_command=True,
     no_args_is_help=False,
@@ -216,7 +219,7 @@ def show(
 ) -> None:
     if typed.invoked_subcommand is not None:
         if as_json:
-            raise UsageError("--json stands behind the command", next_step="volumes delete --json")
+            raise UsageError("put --json after the command", next_step="volumes delete --json")
         return
 
     context = build_context()
@@ -235,7 +238,7 @@ def show(
         print_document(doc.Volumes(volumes=rows))
         return
     if not found:
-        print("this ledger has no network volumes: nothing is charged for any")
+        print("this ledger has no network volumes: no cost")
         return
     header = ("volume", "data centre", "size", "a day", "a month")
     lines = [
@@ -253,7 +256,7 @@ def show(
 @app.command("delete")
 def delete(
     volume: Annotated[
-        str, typer.Argument(help="Its id, or its data centre, as trmcloud volumes shows them.")
+        str, typer.Argument(help="Its id or data centre, as shown by trmcloud volumes.")
     ],
     yes: options.Yes = False,
     as_json: options.Json = False,
@@ -267,11 +270,11 @@ def delete(
     found = next((row for row in there if volume in (row[1].volume_id, row[1].place)), None)
     if found is None:
         raise NotFoundError(
-            f"{volume} is no network volume of this ledger", next_step="trmcloud volumes"
+            f"this ledger has no network volume {volume}", next_step="trmcloud volumes"
         )
     provider, own = found
     if not yes:
-        what = f"{own.size_gb} GB in {own.place}, checkpoints and all"
+        what = f"{own.size_gb} GB in {own.place}, with all its checkpoints"
         if not is_confirmed(f"  Delete {own.volume_id} ({what})?"):
             print("nothing was deleted")
             return
@@ -285,7 +288,7 @@ def delete(
     if as_json:
         print_document(doc.Volumes(volumes=(_row(provider, own),), deleted=True))
         return
-    print(f"deleted {own.volume_id}: {month} a month less")
+    print(f"deleted {own.volume_id}: saves {month} a month")
 
 
 def _row(provider: str, volume: VolumeSeen) -> doc.VolumeRow:

@@ -29,10 +29,10 @@ def tensorboard(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 6006,
     as_json: options.Json = False,
 ) -> None:
-    """Serve a run's curves on this machine alone, until Ctrl-C.
+    """Serve a run's curves on this machine only, until Ctrl-C.
 
-    They come from its metrics here; what a rented pod has of them is served by TensorBoard there,
-    seen here through SSH.
+    The curves come from the metrics here. For a rented pod, TensorBoard runs there and is reached
+    through SSH.
 
     Example: trmcloud tensorboard r-1f3a9c
     """
@@ -59,7 +59,7 @@ def _from_here(context: Context, run: RunState, port: int, *, as_json: bool) -> 
             if as_json:
                 print_line(doc.Serving(of="tensorboard", run=run.run_id, url=url, token=None))
             else:
-                print(f"{url}  (Ctrl-C ends it)", flush=True)
+                print(f"{url}  (stop with Ctrl-C)", flush=True)
             while True:
                 context.clock.sleep(_LOOK_S)
                 feed.look()
@@ -77,11 +77,11 @@ def _from_pod(context: Context, run: RunState, port: int, *, as_json: bool) -> N
                 if as_json:
                     url = f"http://127.0.0.1:{port}"
                     print_line(doc.Serving(of="tensorboard", run=run.run_id, url=url, token=None))
-                said = _say(f"http://127.0.0.1:{port}  on its pod (Ctrl-C ends it)", said)
+                said = _say(f"http://127.0.0.1:{port}  on its pod (stop with Ctrl-C)", said)
                 while runs_still():
                     context.clock.sleep(_LOOK_S)
         except ConnectionDropped as error:
-            said = _say(f"not reached now, trying again: {error}", said)
+            said = _say(f"not reachable now, trying again: {error}", said)
         context.clock.sleep(_LOOK_S)
         if not is_driven(context, context.ledger.driver(run.run_id)):
             catch_up(context)
@@ -107,24 +107,24 @@ def _require_free(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError:
             raise UsageError(
-                f"port {port} is in use on this machine", next_step="--port with another"
+                f"port {port} is in use on this machine", next_step="use another --port"
             ) from None
 
 
 def wandb(
     run: options.RunName = "",
     project: Annotated[
-        str, typer.Option(help="W&B's project; the run's own otherwise.", envvar="WANDB_PROJECT")
+        str, typer.Option(help="W&B project (default: the run's project).", envvar="WANDB_PROJECT")
     ] = "",
     entity: Annotated[
-        str, typer.Option(help="W&B's team or user; your default.", envvar="WANDB_ENTITY")
+        str, typer.Option(help="W&B team or user (default: yours).", envvar="WANDB_ENTITY")
     ] = "",
     as_json: options.Json = False,
 ) -> None:
     """Send a run's curves to Weights & Biases from this machine, until the run has ended.
 
-    W&B's key stays here: no pod is given it. With WANDB_MODE=offline all is kept in a folder, for
-    W&B's own "wandb sync".
+    The W&B key stays here; no pod gets it. With WANDB_MODE=offline all data is kept in a folder
+    for "wandb sync".
 
     Example: trmcloud wandb r-1f3a9c --project my-curves
     """
@@ -151,20 +151,21 @@ def wandb(
     if as_json:
         print_document(doc.MetricsSent(run=state.run_id, where=where, lines=told))
         return
-    print(f"{state.run_id}: {told:,} lines of metrics were told")
+    print(f"{state.run_id}: sent {told:,} lines of metrics")
 
 
 def ui(
-    run: Annotated[str, typer.Argument(help="The run to show first; all of them otherwise.")] = "",
+    run: Annotated[str, typer.Argument(help="Run to show first (default: all).")] = "",
     host: Annotated[
-        str, typer.Option(help="Address to listen at: whoever has the token may steer from there.")
+        str,
+        typer.Option(help="Address to listen on; anyone with the token can then control the runs."),
     ] = options.LOOPBACK[0],
-    port: Annotated[int, typer.Option(help="Port; 0: one that is free.", min=0, max=65535)] = 8765,
+    port: Annotated[int, typer.Option(help="Port; 0: any free port.", min=0, max=65535)] = 8765,
     live: options.Live = False,
     as_json: options.Json = False,
 ) -> None:
-    """Serve a page on this machine alone, until Ctrl-C: runs, money, curves, and buttons that land,
-    save, stop, fetch and raise. Its address holds a token, without which nothing is shown.
+    """Serve a page on this machine only, until Ctrl-C: runs, money, curves, and buttons to stop,
+    save, fetch and raise. Its address has a token; without it nothing is shown.
 
     Example: trmcloud ui
     """
@@ -174,6 +175,6 @@ def ui(
     context = build_context()
     context.ledger.read()  # one that cannot be used is told here, not on the page
     run_id = find_run(context, run).run_id if run else ""
-    options.warn_if_exposed(host, "whoever sees the token on its way may steer every run")
+    options.warn_if_exposed(host, "anyone who reads the token on the network can control every run")
     tell(context)  # what is clicked is driven on from here
     serve(None, host, port, run_id=run_id, live=live, as_json=as_json)

@@ -21,18 +21,18 @@ from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner, check_data_files, data_set, data_sets, recipes
 
 app = options.make_group(
-    "Data sets by name: what there is, where it lies, and whether it can be had.",
+    "List and show data sets, prepare them, and check that they are available.",
     "trmcloud data list",
 )
 
 Source = Annotated[
-    str, typer.Argument(help="A data set's name, an address, or a path.", metavar="NAME|URL|PATH")
+    str, typer.Argument(help="Name of a data set, an address, or a path.", metavar="NAME|URL|PATH")
 ]
 
 
 @app.command("list")
 def show_all(as_json: options.Json = False) -> None:
-    """Every data set that goes by a name, and which recipes train on it.
+    """List all named data sets, and the recipes that train on them.
 
     Example: trmcloud data list
     """
@@ -58,10 +58,10 @@ def show_all(as_json: options.Json = False) -> None:
 
 @app.command("show")
 def show_one(
-    name: Annotated[str, typer.Argument(help="A data set's name.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="Name of a data set.", metavar="NAME")],
     as_json: options.Json = False,
 ) -> None:
-    """Where a data set lies, in which files, under which licence.
+    """Show the address, files and licence of a data set.
 
     Example: trmcloud data show fineweb-edu
     """
@@ -75,8 +75,8 @@ def show_one(
         ("layout", _layout_of(found)),
         ("size", size_of(found)),
         ("files", _files_of(found)),
-        ("validation", found.validation or "its end, a recipe's validation_fraction of it"),
-        ("address", found.base_url or "none: nothing is downloaded"),
+        ("validation", found.validation or "its end, as large as the recipe's validation_fraction"),
+        ("address", found.base_url or "none: no download"),
         ("hashes", f"known for {len(found.sha256)} of its files" if found.sha256 else "none known"),
         ("licence", found.licence),
         ("page", found.page),
@@ -89,13 +89,15 @@ def show_one(
 @app.command("get")
 def get(
     source: Source,
-    recipe: Annotated[str, typer.Option(help="Whose tokens: a recipe or a TOML file.")] = "trm",
+    recipe: Annotated[
+        str, typer.Option(help="Recipe (name or TOML file) whose tokenizer is used.")
+    ] = "trm",
     tokens: Annotated[
-        int, typer.Option(min=1, help="Training tokens to make ready, of a set of shards.")
+        int, typer.Option(min=1, help="Training tokens to prepare, from a set of shards.")
     ] = 1_000_000,
     as_json: options.Json = False,
 ) -> None:
-    """Make data ready on this machine for a recipe; the same command goes on where it stopped.
+    """Prepare data on this machine for a recipe; the same command continues where it stopped.
 
     Example: trmcloud data get gsm8k --recipe trm --tokens 100000
     """
@@ -118,19 +120,20 @@ def get(
         print_document(made)
         return
     print(f"{found.name}: {train:,} tokens to train on, {validation:,} to validate on")
-    print(f"  lies in {folder}")
+    print(f"  folder {folder}")
 
 
 @app.command("check")
 def check(
     source: Source,
     whole: Annotated[
-        bool, typer.Option("--all", help="Ask for every file, not the first, last and validation.")
+        bool,
+        typer.Option("--all", help="Check every file, not only the first, last and validation."),
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Whether data can be had: its files answer with their length (and hash, where one is known)
-    and hold the columns; or a prepared folder is what its records say.
+    """Check that data is available: that its files answer with their length (and hash, if known)
+    and have the columns; or that a prepared folder matches its records.
 
     Example: trmcloud data check fineweb-edu
     """
@@ -143,7 +146,7 @@ def check(
             if as_json:
                 print_document(doc.DataChecked(source=source, passed=True, checks=()))
             else:
-                print(f"✔ {found.name}: nothing of it is elsewhere")
+                print(f"✔ {found.name}: all of it is on this machine")
             return
         results = check_data_files(found.data_set, whole=whole)
     if as_json:
@@ -161,7 +164,7 @@ def check(
         raise DataError(
             f"{bad} of its files cannot be used",
             where=source,
-            next_step="the same command again later; TRMCLOUD_DATA_HOSTS names a mirror",
+            next_step="try again later, or set a mirror in TRMCLOUD_DATA_HOSTS",
         )
 
 
@@ -197,7 +200,7 @@ def _layout_of(data_set: DataSet) -> str:
     if data_set.layout == "parquet":
         return f"parquet, text in column {data_set.column!r}"
     if data_set.layout == "jsonl":
-        return f"jsonl, a document of {' and '.join(data_set.fields)}"
+        return f"jsonl, text in field {' and '.join(data_set.fields)}"
     return data_set.layout
 
 

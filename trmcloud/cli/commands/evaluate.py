@@ -149,15 +149,15 @@ def _passed_on(process: subprocess.Popen[str], wanted: bool) -> Iterator[list[in
 
 def gate(
     run: options.RunName = "",
-    phase: Annotated[str, typer.Option(help="fast or extreme; the first otherwise.")] = "",
+    phase: Annotated[str, typer.Option(help="fast or extreme (default: the first).")] = "",
     strict_guide: Annotated[
-        bool, typer.Option("--strict-guide", help="The guide's bands block, too.")
+        bool, typer.Option("--strict-guide", help="The guide's bands also count for the verdict.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Judge a phase by its metrics: order of the steps, falling loss, finite gradients.
 
-    Exit code 0 where it passes, 22 where it fails.
+    Exit code 0 if it passes, 22 if it fails.
 
     Example: trmcloud gate r-1f3a9c
     """
@@ -184,22 +184,25 @@ def eval(
     data: Annotated[
         str,
         typer.Option(
-            help="Text to score on (default: the checkpoint's own), or a task's questions: JSONL."
+            help="Text to score on (default: the checkpoint's validation text), or questions "
+            "of a task: JSONL."
         ),
     ] = "",
     control: Annotated[
         str,
-        typer.Option(help="A model trained with supervision_steps=1, to hold the first step to."),
+        typer.Option(
+            help="Model trained with supervision_steps=1, to compare the first step with."
+        ),
     ] = "",
     task: Annotated[
-        str, typer.Option(help="Questions to answer instead: gsm8k, by the number behind ####.")
+        str, typer.Option(help="Answer questions instead: gsm8k, scored by the number after ####.")
     ] = "",
     limit: Annotated[
         int, typer.Option(help="With --task: the first N questions (0: all).", min=0)
     ] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Bits per byte and every supervision step's loss, beside what counting bytes alone gives.
+    """Show bits per byte and the loss of each supervision step, compared with byte statistics.
 
     Example: trmcloud eval r-1f3a9c
     """
@@ -227,13 +230,13 @@ def _check(data: str, control: str, task: str, limit: int) -> None:
     if task and task not in _TASKS:
         raise UsageError(f"no task {task!r}", next_step=f"tasks: {', '.join(_TASKS)}")
     if task and control:
-        raise UsageError("--control is for validation text, not for a task")
+        raise UsageError("--control does not work with --task")
     if limit and not task:
-        raise UsageError("--limit is for a task", next_step="--task gsm8k")
+        raise UsageError("--limit needs --task", next_step="--task gsm8k")
     if task and not Path(data).expanduser().is_file():
-        what = f"no file {data!r}" if data else "a task needs its questions"
+        what = f"no file {data!r}" if data else "a task needs questions"
         raise UsageError(
-            what, next_step="--data with a JSONL file, a question and an answer on each line"
+            what, next_step="--data FILE.jsonl, with a question and an answer on each line"
         )
 
 
@@ -252,7 +255,7 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
         named = own.source.name if own.source is not None else "PATH"
         raise DataError(
             f"the text that {manifest.run_id} was validated on is not on this machine",
-            next_step=f"name one to score on: --data {named}",
+            next_step=f"give a text to score on: --data {named}",
         )
     settings = PhaseRecipe.from_json(manifest.settings)
     inputs = build_planner().inputs
@@ -276,25 +279,25 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
 def sample(
     checkpoint: options.Checkpoint = "",
     prompt: Annotated[
-        str, typer.Option(help="Text to go on from (default: a document's beginning).")
+        str, typer.Option(help="Text to continue (default: the beginning of a document).")
     ] = "",
-    max_tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 120,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Choose among the K likeliest.")] = 50,
+    max_tokens: Annotated[int, typer.Option(help="Number of tokens to generate.")] = 120,
+    temperature: Annotated[float, typer.Option(help="0: always the most likely token.")] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Choose among the K most likely tokens.")] = 50,
     top_p: Annotated[
-        float, typer.Option(help="Choose among the likeliest that come to P together.")
+        float, typer.Option(help="Choose among the most likely tokens with total probability P.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the choice.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Print a text that a checkpoint writes, with as many refinement steps as in training.
+    """Generate text with a checkpoint, with as many refinement steps as in training.
 
     Example: trmcloud sample r-1f3a9c --prompt "import "
     """
     if not 1 <= max_tokens <= 4096 or not 0 <= temperature <= 10 or top_k < 1:
-        raise UsageError("--max-tokens 1–4096, --temperature 0–10, --top-k at least 1")
+        raise UsageError("--max-tokens must be 1–4096, --temperature 0–10, --top-k at least 1")
     if not 0 < top_p <= 1:
-        raise UsageError("--top-p lies above 0 and up to 1")
+        raise UsageError("--top-p must be above 0 and at most 1")
     folder = checkpoint_folder(build_context(), checkpoint)
     arguments = [
         *("--checkpoint", folder, "--prompt", prompt, "--max-tokens", str(max_tokens)),
@@ -312,25 +315,25 @@ def sample(
 def serve(
     checkpoint: options.Checkpoint = "",
     host: Annotated[
-        str, typer.Option(help="Address to listen at; any but loopback needs a token.")
+        str, typer.Option(help="Address to listen on; all except loopback need a token.")
     ] = options.LOOPBACK[0],
-    port: Annotated[int, typer.Option(help="Port; 0: one that is free.", min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(help="Port; 0: any free port.", min=0, max=65535)] = 8000,
     batch: Annotated[
-        int, typer.Option(help="Requests that share the model's passes.", min=1, max=256)
+        int, typer.Option(help="Requests that are generated at the same time.", min=1, max=256)
     ] = 8,
     queue: Annotated[
-        int, typer.Option(help="Requests that may wait beside them.", min=0, max=100_000)
+        int, typer.Option(help="Requests that may wait in the queue.", min=0, max=100_000)
     ] = 64,
     as_json: options.Json = False,
 ) -> None:
-    """Answer requests with what a checkpoint writes, on this machine alone, until Ctrl-C.
+    """Serve a checkpoint on this machine only, until Ctrl-C: chat page, OpenAI's API.
 
     Example: trmcloud serve r-1f3a9c
     """
     packages = (*FOR_TRAINING, "pydantic", "starlette", "uvicorn")
     options.require_packages(packages, "serving a checkpoint", "serve", "train")
     folder = checkpoint_folder(build_context(), checkpoint)
-    options.warn_if_exposed(host, "who sees the token on its way can ask the model")
+    options.warn_if_exposed(host, "anyone who reads the token on the network can use the model")
     arguments = ["--checkpoint", folder, "--host", host, "--port", str(port)]
     arguments += ["--batch", str(batch), "--queue", str(queue), "--with-stdin"]
     take = _Announced(checkpoint, has_token=host not in options.LOOPBACK) if as_json else None

@@ -29,16 +29,16 @@ from trmcloud.wiring_plans import build_planner, shipped_offers, task_names
 @options.with_options("export")
 def export(
     request: LaunchRequest,
-    form: Annotated[str, typer.Option("--as", help="bash, sbatch or sky.")] = "bash",
-    nodes: Annotated[int, typer.Option(min=1, max=64, help="Machines (--as sky).")] = 1,
+    form: Annotated[str, typer.Option("--as", help="Format: bash, sbatch or sky.")] = "bash",
+    nodes: Annotated[int, typer.Option(min=1, max=64, help="Number of machines (--as sky).")] = 1,
     output: Annotated[
-        str, typer.Option("-o", "--output", help="File to write; train_HARDWARE_PHASE otherwise.")
+        str, typer.Option("-o", "--output", help="File to write (default: train_HARDWARE_PHASE).")
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write the standalone equivalent of a launch: a script, or a SkyPilot task and its script,
-    that stops at its budget.
+    """Write a standalone version of a launch that stops at its budget: a script, or a SkyPilot task
+    with its script.
 
     Example: trmcloud export 8xA100 --phase fast --as sbatch --data /data/text
     """
@@ -82,21 +82,21 @@ def export(
     for reason in chosen.reasons:
         print(f"  · {reason.text}")
     if carrier != made.path:
-        print(f"  · it sends {carrier.name}: sky launch {made.path.name}, from its folder")
+        print(f"  · it sends {carrier.name}: run sky launch {made.path.name} in its folder")
 
 
 def adopt(
     folder: Annotated[
-        str, typer.Argument(help="The script's RUN_DIR, or the folder that holds it.")
+        str, typer.Argument(help="The script's RUN_DIR, or the folder that contains it.")
     ] = ".",
     into: options.Into = "",
     weights_only: Annotated[
-        bool, typer.Option("--weights-only", help="Leave the optimizer's state behind.")
+        bool, typer.Option("--weights-only", help="Adopt without the optimizer's state.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Copy the best checkpoint of a script that `trmcloud export` wrote, verifying every hash, and
-    say what the script's run cost by its own account.
+    """Copy and verify the best checkpoint of an exported script's run, and show what the run cost
+    by its own account.
 
     Example: trmcloud adopt ./trmcloud-run
     """
@@ -128,12 +128,12 @@ def adopt(
         return
     ended = found.outcome.value if found.outcome is not None else "still running"
     why = f": {found.why}" if found.why else ""
-    word = "already there, verified" if fetched.already_there else "fetched and verified"
+    word = "already here, verified" if fetched.already_there else "fetched and verified"
     print(f"{found.run_id} {best.label}: {word}")
     print("\n".join(score_rows(None, ReportedValue(best))))
     print(f"  weights         sha256 {best.sha256}")
-    print(f"  lies in         {fetched.folder.absolute()}")
+    print(f"  folder          {fetched.folder.absolute()}")
     print(f"  run             {ended}{why}; {found.starts} start{'s' * (found.starts > 1)}")
     account = f"{duration(found.used_s)} at {found.rate}/h by its own clock"
-    print(f"  cost            {found.cost}: {account}; the bill is not known")
+    print(f"  cost            {found.cost}: {account}; not billed yet")
     print(f"  planned         {found.planned}, at most {found.worst_case}")

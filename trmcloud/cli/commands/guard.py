@@ -46,17 +46,15 @@ from trmcloud.wiring_plans import known_offers, local_machine
 
 def doctor(
     plan: Annotated[
-        str, typer.Argument(help="A saved plan, to hold against balance and spend limit.")
+        str, typer.Argument(help="A saved plan, to compare with balance and spend limit.")
     ] = "",
     bucket: Annotated[
-        str, typer.Option(help="A bucket to try, too.", envvar="TRMCLOUD_BUCKET", metavar="S3_URL")
+        str, typer.Option(help="A bucket to test, too.", envvar="TRMCLOUD_BUCKET", metavar="S3_URL")
     ] = "",
-    gpu: Annotated[
-        bool, typer.Option("--gpu", help="Measure this machine's GPUs, and nothing else.")
-    ] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Only measure this machine's GPUs.")] = False,
     bundle: Annotated[
         bool,
-        typer.Option("--bundle", help="Write a redacted archive of a run, to send to others."),
+        typer.Option("--bundle", help="Write a redacted archive of a run, for a bug report."),
     ] = False,
     run: Annotated[str, typer.Option(help="With --bundle: the run (default: the newest).")] = "",
     into: Annotated[
@@ -67,7 +65,7 @@ def doctor(
     ] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Check what trmcloud needs here, each with its fix.
+    """Check the setup of trmcloud, with a fix for each problem.
 
     Example: trmcloud doctor
     """
@@ -75,7 +73,7 @@ def doctor(
         _write_bundle(run, into, as_json=as_json)
         return
     if run or into:
-        raise UsageError("--run and --into are for --bundle", next_step="trmcloud doctor --bundle")
+        raise UsageError("--run and --into need --bundle", next_step="trmcloud doctor --bundle")
     if gpu and as_json:
         print_measured("model.gpu", [])
         return
@@ -101,13 +99,13 @@ def doctor(
 def _write_bundle(name: str, into: str, *, as_json: bool) -> None:
     """
     Raises:
-        ConflictError: the file is there already.
+        ConflictError: the file already exists.
     """
     context = build_context()
     run = find_run(context, name or None)
     path = Path(into or f"trmcloud-{run.run_id}.tar.gz").expanduser()
     if path.exists():
-        raise ConflictError("the file is there already", where=str(path), next_step="--into FILE")
+        raise ConflictError("the file already exists", where=str(path), next_step="--into FILE")
     redactor = Redactor(
         secrets_of(os.environ),
         folders=(str(context.home), str(Path.home())),
@@ -130,7 +128,7 @@ def _write_bundle(name: str, into: str, *, as_json: bool) -> None:
         f"{run.run_id}: written to {made.path}, {made.size_bytes / 1e3:,.0f} kB; nothing was sent"
     )
     print(f"  {made.exchanges} requests to providers; {', '.join(made.names)}")
-    print("  read it before you send it: README.txt lists what was taken out and what was not")
+    print("  read it before you send it: README.txt lists what was removed and what was not")
 
 
 def _diagnosis(findings: Sequence[Finding]) -> doc.Diagnosis:
@@ -168,19 +166,21 @@ def _funds_for(plan_id: str) -> list[Finding]:
 
 
 app = options.make_group(
-    "Let this machine end forgotten pods by itself, every few minutes.",
+    "Check every few minutes for pods past their hard stop, and end them.",
     "trmcloud guard install --every 5",
 )
 
 
 @app.command("install")
 def install(
-    every: Annotated[int, typer.Option(help="Minutes between visits.")] = 5,
-    cron: Annotated[bool, typer.Option("--cron", help="cron, even where systemd is.")] = False,
+    every: Annotated[int, typer.Option(help="Minutes between two checks.")] = 5,
+    cron: Annotated[
+        bool, typer.Option("--cron", help="Use cron even if systemd is available.")
+    ] = False,
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show what would be written, then write it: a systemd user timer, or a line for cron.
+    """Show what will be written, then write it: a systemd user timer, or a line for cron.
 
     Example: trmcloud guard install --every 5
     """
@@ -189,20 +189,20 @@ def install(
     planned = timer.plan(command, every_min=every, cron=cron)
     for name, provider, place in keys_unseen(os.environ, timer.environment):
         raise UsageError(
-            f"{name} is set in this shell alone: a timer starts without it and could end no pod"
-            f" at {provider}",
-            next_step=f"put the key into {place}, then trmcloud guard install again",
+            f"{name} is set only in this shell: a timer starts without it and could not end pods "
+            f"at {provider}",
+            next_step=f"put the key into {place}, then run trmcloud guard install again",
         )
     trial = timer.try_out(command)
     if trial.error:
         raise ProviderError(
-            f"the reaper fails in the environment that a timer gives it: {trial.error}",
+            f"the reaper fails in the environment of a timer: {trial.error}",
             next_step="trmcloud doctor",
         )
     for provider, why in trial.unreachable.items():
         raise ProviderError(
-            f"as a timer would start it, the reaper gets no list from {provider}: {why}",
-            next_step="trmcloud doctor, then trmcloud guard install again",
+            f"in the environment of a timer the reaper gets no list from {provider}: {why}",
+            next_step="run trmcloud doctor, then trmcloud guard install again",
         )
     for path, text in planned.writes:
         print(f"{path}:")
@@ -213,14 +213,14 @@ def install(
     if as_json:
         _print_guard()
         return
-    print(f"the reaper runs every {every} min ({planned.kind}); tried as the timer will start it")
+    print(f"the reaper runs every {every} min ({planned.kind}); tested in the timer's environment")
     if weak := timer.weakness(planned.kind):
         print(f"  but {weak}")
 
 
 @app.command("status")
 def status(as_json: options.Json = False) -> None:
-    """Whether the guard is in place, and when its reaper last ran.
+    """Show whether the guard is installed, and when its reaper last ran.
 
     Example: trmcloud guard status
     """
@@ -233,7 +233,7 @@ def status(as_json: options.Json = False) -> None:
         print(f"           {weak}")
     visit = last_visit(context)
     if visit is None:
-        print("reaper     never ran")
+        print("reaper     has not run yet")
     else:
         reached = ", ".join(visit.reached) or "nobody"
         age = duration(context.wall() - visit.at)
@@ -243,7 +243,7 @@ def status(as_json: options.Json = False) -> None:
 
 @app.command("remove")
 def remove(as_json: options.Json = False) -> None:
-    """Take the guard out again.
+    """Remove the guard.
 
     Example: trmcloud guard remove
     """
@@ -251,7 +251,7 @@ def remove(as_json: options.Json = False) -> None:
     if as_json:
         _print_guard()
         return
-    print(f"removed the {kind} guard" if kind else "there was no guard")
+    print(f"removed the {kind} guard" if kind else "no guard was installed")
 
 
 def _print_guard() -> str:

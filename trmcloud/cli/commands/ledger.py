@@ -27,16 +27,16 @@ from trmcloud.ports.ledger import Restoration
 from trmcloud.wiring import build_context, build_ledger
 
 app = options.make_group(
-    "The record of runs and money: check it, list its backups, restore one.",
+    "Check the record of runs and money, list its backups, restore one.",
     "trmcloud ledger check",
 )
 
 
 @app.command("check")
 def check(as_json: options.Json = False) -> None:
-    """Read every record anew, and hold it to its hash. Nothing is changed.
+    """Read all records again and check their hashes. Nothing is changed.
 
-    Exit code 7 where any is damaged.
+    Exit code 7 if a record is damaged.
 
     Example: trmcloud ledger check
     """
@@ -61,10 +61,10 @@ def check(as_json: options.Json = False) -> None:
     print(f"{state.ledger_id}: {count} records")
     for each in lost:
         whose = f"of {each.run_id}" if each.run_id else "of the whole ledger"
-        print(f"record {each.seq} {whose} is not what was written ({each.kind or 'kind unknown'})")
+        print(f"record {each.seq} {whose} is damaged ({each.kind or 'kind unknown'})")
     for hurt in state.quarantined.values():
         print(hurt_line(hurt))
-    print("next: trmcloud ledger restore" if lost else "each record is what was written")
+    print("next: trmcloud ledger restore" if lost else "no record is damaged")
     if trouble:
         print(trouble)
     sys.exit(7 if lost else 0)
@@ -72,12 +72,12 @@ def check(as_json: options.Json = False) -> None:
 
 @app.command("backups")
 def backups(
-    make: Annotated[bool, typer.Option("--make", help="Make one now.")] = False,
+    make: Annotated[bool, typer.Option("--make", help="Make a backup now.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """List the ledger's backups, the newest first, each read in full.
+    """List the ledger's backups, the newest first, after reading each completely.
 
-    One is made for every pod that is rented and after every run that ends; five are kept.
+    A backup is made for each rented pod and at the end of each run; five are kept.
 
     Example: trmcloud ledger backups
     """
@@ -102,7 +102,7 @@ def backups(
         )
         print_document(doc.Backups(backups=rows))
     elif not found:
-        print("no backups yet: one is made for every pod and after every run that ends")
+        print("no backups yet: one is made for each pod and at the end of each run")
     else:
         header = ("backup", "last record", "of (UTC)", "state")
         rows_shown = [(str(b.number), str(b.seq), _when(b.at), b.why or "whole") for b in found]
@@ -111,22 +111,21 @@ def backups(
 
 @app.command("restore")
 def restore(
-    backup: Annotated[int, typer.Argument(help="A backup's number; the newest otherwise.")] = 0,
+    backup: Annotated[int, typer.Argument(help="Number of a backup (default: the newest).")] = 0,
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Put damaged records back from backups, or a whole backup in the ledger's place.
+    """Restore damaged records from backups, or replace the ledger by a backup.
 
-    A record is put back where its hash proves that a backup has the same one: nothing is lost by
-    that. With a number, or where records cannot mend the ledger, the whole backup takes its place.
-    The file that was there is kept. What came after the backup is forgotten: pods that it does not
-    know are found and charged, and nothing new is reserved until trmcloud reap --yes says that the
-    ledger is reconciled.
+    A record is restored if its hash proves that a backup has the same one: nothing is lost. With
+    a number, or if records cannot be restored, the backup replaces the ledger. The old file is
+    kept. Records after the backup are lost: their pods are found and charged, and no run can be
+    launched until trmcloud reap --yes reports that the ledger is reconciled.
 
     Example: trmcloud ledger restore
     """
     ledger, home = build_ledger()
-    why = "a person asked for it"
+    why = "restored by command"
     if not backup:
         try:
             lost = ledger.check()
@@ -135,13 +134,13 @@ def restore(
         else:
             if not lost:
                 raise UsageError(
-                    "the ledger is whole: nothing is to be restored",
-                    next_step="name a backup to go back to it all the same: trmcloud ledger restore"
-                    " NUMBER (trmcloud ledger backups)",
+                    "the ledger is not damaged: there is nothing to restore",
+                    next_step="to restore a backup anyway, give its number: trmcloud ledger "
+                    "restore NUMBER (trmcloud ledger backups)",
                 )
             mended, left = ledger.mend(), ledger.check()
             for each in mended if not as_json else ():
-                print(f"record {each.seq} was put back: its hash is that of the one written")
+                print(f"record {each.seq} was restored: its hash is correct")
             if not left:
                 if as_json:
                     print_document(_restored([each.seq for each in mended]))
@@ -150,17 +149,17 @@ def restore(
     usable = [each for each in ledger.backups() if not each.why and backup in (0, each.number)]
     if not usable:
         raise NotFoundError(
-            f"there is no whole backup {backup}" if backup else "there is no whole backup",
-            next_step="trmcloud ledger backups; what a run cost can be said by hand: trmcloud"
-            " ledger settle RUN USD",
+            f"there is no undamaged backup {backup}" if backup else "there is no undamaged backup",
+            next_step="trmcloud ledger backups; or enter a run's cost: trmcloud ledger settle RUN "
+            "USD",
         )
     chosen = usable[0]
     before = f"backup {chosen.number} ends with record {chosen.seq}, of {_when(chosen.at)} UTC"
-    if not yes and not is_confirmed(f"{before}: put it in the ledger's place?", before=before):
+    if not yes and not is_confirmed(f"{before}: replace the ledger by it?", before=before):
         sys.exit(1)
     done = ledger.restore(time.time(), why, chosen.number)
     if done is None:
-        raise NotFoundError("there is no whole backup", next_step="trmcloud ledger backups")
+        raise NotFoundError("there is no undamaged backup", next_step="trmcloud ledger backups")
     if as_json:
         print_document(_restored([], done, forgotten_runs(home, ledger.read())))
         return
@@ -170,11 +169,11 @@ def restore(
 
 @app.command("settle")
 def settle(
-    name: Annotated[str, typer.Argument(help="A run's id, or #12 for record 12.")],
-    amount: Annotated[str, typer.Argument(help="What it cost, USD.", metavar="USD")],
+    name: Annotated[str, typer.Argument(help="Id of a run, or #12 for record 12.")],
+    amount: Annotated[str, typer.Argument(help="Its cost, in USD.", metavar="USD")],
     as_json: options.Json = False,
 ) -> None:
-    """Say what a run with damaged records cost: see its provider's bill. That counts as spent.
+    """Enter what a run with damaged records cost, from its provider's bill. It counts as spent.
 
     Example: trmcloud ledger settle r-1f3a9c 7.25
     """
@@ -186,7 +185,7 @@ def settle(
     state = context.ledger.read()
     if name not in state.quarantined and name not in {lost.name for lost in state.unread}:
         raise NotFoundError(
-            f"{name} is neither a run with damaged records nor such a record",
+            f"{name} is neither a run with damaged records nor a damaged record",
             next_step="trmcloud ledger check",
         )
     context.ledger.note(DamageSettled(name, cost, getpass.getuser()), context.wall())

@@ -33,12 +33,14 @@ _GONE_AFTER_S = 20.0
 
 def logs(
     run: options.RunName = "",
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as it grows.")] = False,
-    phase: Annotated[str, typer.Option(help="fast or extreme; the last one otherwise.")] = "",
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Continue as the log grows.")
+    ] = False,
+    phase: Annotated[str, typer.Option(help="fast or extreme (default: the last one).")] = "",
     lines: Annotated[int, typer.Option("-n", "--lines", help="Only the last N lines.")] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Print a run's training log; with -f, go on until the run has ended, or its pod is gone.
+    """Print a run's training log; with -f, continue until the run has ended or its pod is gone.
 
     Example: trmcloud logs -f r-1f3a9c
     """
@@ -87,7 +89,7 @@ def logs(
 def _tell_mended(news: RecoveryNews, run: RunState) -> None:
     """Print each recovery of a training to stderr."""
     for what, done in news.of_run(run):
-        print(f"{run.run_id}: mended: {what}\n  by: {done}", file=sys.stderr)
+        print(f"{run.run_id}: recovered: {what}\n  by: {done}", file=sys.stderr)
 
 
 def _why_no_more(context: Context, run: RunState) -> str:
@@ -96,10 +98,13 @@ def _why_no_more(context: Context, run: RunState) -> str:
     if generation is None or not is_rented(run):
         return ""
     if run.state in (State.SETTLING, State.SETTLED):
-        return "its pod is gone; this is all of its log that came here"
+        return "its pod is gone; this is the part of its log that was fetched"
     missed_at = generation.missed_at
     if missed_at is not None and context.wall() - missed_at >= _GONE_AFTER_S:
-        return f"its pod is off {generation.provider}'s list; this is all of its log that came here"
+        return (
+            f"its pod is not listed by {generation.provider}; this is the part of its log that "
+            "was fetched"
+        )
     return ""
 
 
@@ -210,17 +215,17 @@ def ssh(
     run: options.RunName = "",
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND...]", help="What to run there; a shell otherwise."),
+        typer.Argument(metavar="[-- COMMAND...]", help="Command to run there (default: a shell)."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the command that logs in as JSON, and leave.")
+        bool, typer.Option("--json", help="Print the command that logs in, as JSON, and exit.")
     ] = False,
 ) -> None:
-    """Log in to a run's pod by the key that was made for it, and no other.
+    """Log in to a run's pod, with the key that was made for it.
 
-    The pod's own key is the one that it was given when it was rented: another
-    machine at its address is refused. Neither your agent nor your environment
-    goes along. The pod ends when its budget says so, whoever is logged in.
+    The pod's host key was set when it was rented: another machine at its address is refused. Your
+    SSH agent and environment are not forwarded. The pod still ends at its hard stop while you are
+    logged in.
 
     Example: trmcloud ssh r-1f3a9c -- nvidia-smi
     """
@@ -228,7 +233,7 @@ def ssh(
     state = find_run(context, run or None)
     if state.generation is not None and not is_rented(state):
         raise UsageError(
-            f"{state.run_id} is a run of this machine: there is nothing to log in to",
+            f"{state.run_id} runs on this machine: no login is needed",
             where=context.files.folder(state.run_id),
             next_step=f"trmcloud attach {state.run_id}; trmcloud logs -f {state.run_id}",
         )

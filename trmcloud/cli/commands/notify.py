@@ -34,27 +34,28 @@ _WITHIN_S = 30.0
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
 
 app = options.make_group(
-    "Have somebody told when it matters: started, gate, cap, ended, trouble, lost, price,\n"
-    "orphan, reaper.",
+    "Send notifications: started, gate, cap, ended, trouble, lost, price, orphan, reaper.",
     "trmcloud notify add webhook https://example.org/trmcloud",
 )
 
 
 @app.command("add")
 def add(
-    way: Annotated[str, typer.Argument(help="webhook, email, ntfy, slack or discord.")],
-    where: Annotated[
-        str, typer.Argument(help="Its address; - reads it from standard input.", metavar="URL")
+    way: Annotated[
+        str, typer.Argument(help="Type of destination: webhook, email, ntfy, slack or discord.")
     ],
-    name: Annotated[str, typer.Option(help="What to call it (default: its way).")] = "",
+    where: Annotated[
+        str, typer.Argument(help="Address; - reads it from standard input.", metavar="URL")
+    ],
+    name: Annotated[str, typer.Option(help="Name of the destination (default: its type).")] = "",
     only: Annotated[
         list[str] | None,
-        typer.Option(help="A kind of notice that is wanted, repeatable; all, otherwise."),
+        typer.Option(help="Kind of notification to send, repeatable (default: all)."),
     ] = None,
     secret_from: Annotated[
         str,
         typer.Option(
-            help="A webhook's secret (whsec_…) from this file; a new one otherwise.",
+            help="File with the webhook's secret, whsec_… (default: a new secret).",
             metavar="FILE",
         ),
     ] = "",
@@ -62,15 +63,16 @@ def add(
         bool,
         typer.Option(
             "--on-pod",
-            help="Give the webhook and its secret to pods, whose agents then tell by themselves.",
+            help="Give the webhook and its secret to pods, whose agents then send "
+            "notifications, too.",
         ),
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Have it told from now on.
+    """Add a destination for notifications.
 
-    A webhook is signed with a secret of its own, which is shown once. Addresses and
-    secrets are kept in notify.json, readable by you alone.
+    A webhook is signed with its own secret, which is shown once. Addresses and secrets are kept
+    in notify.json, which only you can read.
 
     Example: trmcloud notify add webhook https://example.org/trmcloud
     """
@@ -83,8 +85,8 @@ def add(
     known = read()
     if any(each.name == made.name for each in known):
         raise ConflictError(
-            f"there is a destination {made.name!r} already",
-            next_step=f"trmcloud notify remove {made.name}, or --name with another name",
+            f"the destination {made.name!r} already exists",
+            next_step=f"trmcloud notify remove {made.name}, or use another --name",
         )
     write([*known, made])
     teller = build_notifier(build_context(), words_of)
@@ -98,13 +100,16 @@ def add(
     if secret and not secret_from:
         print(f"  its secret, shown once: {secret}")
     if on_pod:
-        print("  given to the pods of runs that are launched from now on; not your account's key")
+        print(
+            "  pods of runs launched from now on get the webhook and its secret, but not your "
+            "account's key"
+        )
     print(f"  trmcloud notify test {made.name}")
 
 
 @app.command("list")
 def show(as_json: options.Json = False) -> None:
-    """Who is told, when that last worked, and what waits.
+    """List the destinations, their last delivery, and waiting notifications.
 
     Example: trmcloud notify list
     """
@@ -121,13 +126,13 @@ def show(as_json: options.Json = False) -> None:
     if as_json:
         print_document(doc.NoticeTargets(destinations=tuple(data)))
     elif not data:
-        print("nobody is told · trmcloud notify add webhook URL")
+        print("no notifications set up · trmcloud notify add webhook URL")
     else:
-        header = ("name", "way", "where", "told of", "last told", "waiting")
+        header = ("name", "type", "where", "kinds", "last sent", "waiting")
         print("\n".join(table(header, [_row(told, context.wall()) for told in data])))
         for told in data:
             if told.gave_up:
-                print(f"{told.name}: gave up telling {told.gave_up}")
+                print(f"{told.name}: gave up sending {told.gave_up}")
 
 
 def _target(
@@ -154,7 +159,7 @@ def _row(told: doc.NoticeTarget, now: float) -> tuple[str, ...]:
         told.name,
         told.way,
         told.where,
-        wanted + (", pods tell it, too" if told.on_pod else ""),
+        wanted + (", pods send to it, too" if told.on_pod else ""),
         "never" if at is None else f"{duration(now - at)} ago",
         f"{waiting} wait" + (f": {why}" if why else "") if waiting else "–",
     )
@@ -165,7 +170,7 @@ def remove(
     name: Annotated[str, typer.Argument(help="Which one.", metavar="NAME")],
     as_json: options.Json = False,
 ) -> None:
-    """Tell it nothing any more; what waits for it is dropped.
+    """Remove a destination; notifications that wait for it are dropped.
 
     Example: trmcloud notify remove webhook
     """
@@ -178,24 +183,28 @@ def remove(
         left = tuple(_target(each) for each in known if each.name != made.name)
         print_document(doc.NoticeTargets(destinations=left))
         return
-    print(f"{made.name} is told nothing any more")
+    print(f"{made.name} was removed: it gets no more notifications")
     if made.on_pod:
-        print("  pods that were given it keep it until they end: have its receiver refuse it")
+        print("  pods that have it keep it until they end: disable it at the receiver")
 
 
 @app.command("test")
 def try_out(
-    name: Annotated[str, typer.Argument(help="Which one; all otherwise.", metavar="NAME")] = "",
+    name: Annotated[
+        str, typer.Argument(help="Destination to test (default: all).", metavar="NAME")
+    ] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Tell each destination that this is a test, now, and say what came of it.
+    """Send a test notification to each destination now, and show the result.
 
     Example: trmcloud notify test
     """
     known = destinations_file()[0]()
     chosen = [_named(known, name)] if name else list(known)
     if not chosen:
-        raise NotFoundError("nobody is told", next_step="trmcloud notify add webhook URL")
+        raise NotFoundError(
+            "no notifications are set up", next_step="trmcloud notify add webhook URL"
+        )
     context = build_context()
     test_id = f"{context.ledger.ledger_id}/test/{secrets.token_hex(4)}"
     notice = Notice(test_id, NoticeKind.TEST, "", context.wall())
@@ -206,7 +215,7 @@ def try_out(
         told = _within(sender_of(each), notice.id, body)
         failed += not told.taken
         rows.append(doc.CheckRow(code=each.name, passed=told.taken, message=one_line(told.why)))
-        result = "it was taken" if told.taken else f"NOT taken: {told.why}"
+        result = "it was accepted" if told.taken else f"NOT taken: {told.why}"
         print(one_line(f"{each.name}: {each.way} to {_shown(each)}: {result}"))
     if as_json:
         print_document(doc.NoticesTried(passed=not failed, checks=tuple(rows)))
@@ -244,20 +253,21 @@ def _check(
         raise UsageError(f"no way {way!r}", next_step=", ".join(ways))
     if not re.fullmatch(_LABEL, name):
         raise UsageError(
-            f"{name!r:.60} cannot be a name", next_step="letters, digits and . _ -, at most 40"
+            f"{name!r:.60} is not a valid name", next_step="letters, digits and . _ -, at most 40"
         )
     for kind in only:
         if kind not in kinds:
             near = nearest(kind, kinds, likeness=0.5)
             raise UsageError(
-                f"no kind of notice {kind!r:.40}" + (f"; did you mean {near!r}?" if near else ""),
-                next_step=f"--only with one of {', '.join(kinds)}",
+                f"there is no kind of notification {kind!r:.40}"
+                + (f"; did you mean {near!r}?" if near else ""),
+                next_step=f"use --only with one of {', '.join(kinds)}",
             )
     if way != "webhook":
         if on_pod or secret_from:
             option = "--on-pod" if on_pod else "--secret-from"
             raise UsageError(
-                f"{option} is for a webhook", next_step="trmcloud notify add webhook URL"
+                f"{option} needs a webhook", next_step="trmcloud notify add webhook URL"
             )
         return
     try:
@@ -267,7 +277,7 @@ def _check(
         plain = False
     if not plain or not where.isascii() or re.search(r"[\s\x00-\x1f]", where):
         raise UsageError(
-            "that is no address of a webhook",
+            "that is not the address of a webhook",
             next_step="trmcloud notify add webhook https://example.org/trmcloud",
         )
 
@@ -283,7 +293,7 @@ def _secret(path: str) -> str:
         raise UsageError(
             f"the secret cannot be used: {why}",
             where=path,
-            next_step="leave --secret-from out, and one is made",
+            next_step="leave out --secret-from to make a new secret",
         ) from None
     return secret
 

@@ -21,13 +21,11 @@ def plan(
     request: LaunchRequest,
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[-- COMMAND]", help="Your own training, from what its probe measured."
-        ),
+        typer.Argument(metavar="[-- COMMAND]", help="Your own command, from its probe."),
     ] = None,
     hf: Annotated[
         str,
-        typer.Option("--hf", metavar="CONFIG", help="A Hugging Face model's config.json."),
+        typer.Option("--hf", metavar="CONFIG", help="config.json of a Hugging Face model."),
     ] = "",
     method: Annotated[str, typer.Option(help="With --hf: full, lora or grpo.")] = "lora",
     hf_set: Annotated[
@@ -39,30 +37,30 @@ def plan(
         ),
     ] = None,
     all_recipes: Annotated[
-        bool, typer.Option("--recipes", help="What the budget buys of every recipe.")
+        bool, typer.Option("--recipes", help="What the budget buys, for every recipe.")
     ] = False,
     explain: Annotated[
-        str | None, typer.Option(help="The arithmetic of one hardware.", metavar="HARDWARE")
+        str | None, typer.Option(help="Show the calculation for one hardware.", metavar="HARDWARE")
     ] = None,
     plot: Annotated[
         str | None,
-        typer.Option(help="Cost against time: FILE.svg, .html or .png.", metavar="FILE"),
+        typer.Option(help="Plot cost against time: FILE.svg, .html or .png.", metavar="FILE"),
     ] = None,
     probe: Annotated[
-        str, typer.Option(help="local: measure fifty real steps first.", metavar="local")
+        str, typer.Option(help="local: measure 50 real steps first.", metavar="local")
     ] = "",
     own: Annotated[
         str,
-        typer.Option(help="Your own GPUs, to hold against renting: RTX3090, 2xRTX4090, …"),
+        typer.Option(help="Your own GPUs, to compare with renting: RTX3090, 2xRTX4090, …"),
     ] = "",
     kwh: Annotated[
-        str | None, typer.Option(help="USD your power costs, for --own.", metavar="USD")
+        str | None, typer.Option(help="Price of your electricity in USD, for --own.", metavar="USD")
     ] = None,
     as_json: options.Json = False,
-    everything: Annotated[bool, typer.Option("--all", help="Show every candidate kept.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all candidates.")] = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Plan a run: hours, dollars and memory on every hardware, and which one to take.
+    """Plan a run: hours, dollars and memory on each hardware, and a recommendation.
 
     Example: trmcloud plan --budget 1000
     """
@@ -72,7 +70,9 @@ def plan(
     if words and hf:
         from trmcloud.core.errors import UsageError
 
-        raise UsageError("--hf plans a model, -- COMMAND a command", next_step="leave one out")
+        raise UsageError(
+            "--hf plans a model, and -- COMMAND a command", next_step="leave out one of them"
+        )
     if hf_set and not hf:
         from trmcloud.core.errors import UsageError
 
@@ -197,7 +197,7 @@ def _own(
     from trmcloud.options import parse_money
 
     if not hardware:
-        raise UsageError("--kwh is the price of --own's power", next_step="--own RTX3090")
+        raise UsageError("--kwh needs --own", next_step="--own RTX3090")
     return own_hardware(planner, spec, plan, hardware, parse_money("--kwh", kwh))
 
 
@@ -214,6 +214,6 @@ def _probe(planner: "Planner", spec: "RunSpec", where: str) -> None:
     print(f"probing {probe.about} …", file=sys.stderr)
     found = probe.measure(data, os.environ)
     print(
-        f"{found.steps} steps: {found.step_s:.3f} s a step, expected {probe.expected_s:.3f} s",
+        f"{found.steps} steps: {found.step_s:.3f} s per step, expected {probe.expected_s:.3f} s",
         file=sys.stderr,
     )

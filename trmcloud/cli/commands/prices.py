@@ -24,18 +24,20 @@ MOVES_SHOWN = 20
 """Moved prices that a refresh tells of; ``diff`` tells of all."""
 
 app = options.make_group(
-    "The table of offers that plans are made from.",
+    "Show and refresh the table of offers used for plans.",
     "trmcloud prices show H100-SXM",
 )
 
 
 @app.command("list")
 def list_offers(
-    provider: Annotated[str, typer.Option(help="Of this provider alone.")] = "",
-    guides: Annotated[bool, typer.Option("--guides", help="The guides' historic prices.")] = False,
+    provider: Annotated[str, typer.Option(help="Only this provider.")] = "",
+    guides: Annotated[
+        bool, typer.Option("--guides", help="Show the guides' historic prices.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """The cheapest offer of every GPU and count: those of fresh quotes first.
+    """List the cheapest offer of each GPU and count, fresh prices first.
 
     Example: trmcloud prices list --provider runpod
     """
@@ -73,7 +75,7 @@ def show(
     sku: Annotated[str, typer.Argument(help="H100-SXM, RTX3090, …")],
     as_json: options.Json = False,
 ) -> None:
-    """Every offer of one GPU, cheapest per GPU first, with source and age.
+    """List all offers of one GPU, the cheapest per GPU first, with source and age.
 
     Example: trmcloud prices show A100-80GB-SXM
     """
@@ -94,7 +96,7 @@ def show(
 
 @app.command()
 def refresh(as_json: options.Json = False) -> None:
-    """Read today's prices into a dated snapshot: RunPod's, and of eight clouds. No key is needed.
+    """Download today's prices of RunPod and eight clouds into a dated snapshot. No key is needed.
 
     Example: trmcloud prices refresh
     """
@@ -109,7 +111,7 @@ def refresh(as_json: options.Json = False) -> None:
     for text in outcome.notes:
         print(text)
     if outcome.path is None:
-        print(f"kept what there was: {_freshness(before, now)}")
+        print(f"kept the old offers: {_freshness(before, now)}")
         raise typer.Exit(11)
     print(f"{outcome.offers} offers written to {outcome.path}")
     _print_moves(before, tables.offers(now), most=MOVES_SHOWN)
@@ -117,7 +119,7 @@ def refresh(as_json: options.Json = False) -> None:
 
 @app.command()
 def diff(as_json: options.Json = False) -> None:
-    """What the newest snapshot moved against the one before it, or the shipped table.
+    """Show the changes between the newest snapshot and the one before it, or the shipped table.
 
     Example: trmcloud prices diff
     """
@@ -140,7 +142,7 @@ def diff(as_json: options.Json = False) -> None:
 def _line(offer: Offer, now: float) -> str:
     where = f"{offer.provider} {offer.region}".removesuffix(" any")
     kind = "spot " if offer.spot else "     "
-    old = " (old: planned dearer)" if offer.is_stale(now) else ""
+    old = " (stale)" if offer.is_stale(now) else ""
     return (
         f"{offer.gpus:>2} × {offer.sku:<15}{float(offer.rate):>9.2f} $/h {kind}{where:<30}"
         f"{offer.age_days(now):>4} days{old}"
@@ -155,7 +157,8 @@ def _freshness(offers: list[Offer], now: float) -> str:
     text = f"prices {ages[0]} to {ages[-1]} days old"
     if stale:
         text += (
-            f" · {stale} older than {FRESH_DAYS} days are planned dearer: trmcloud prices refresh"
+            f" · {stale} older than {FRESH_DAYS} days are planned with a surcharge: trmcloud "
+            "prices refresh"
         )
     return text
 
@@ -182,7 +185,7 @@ def _how_far(move: tuple[Offer, Usd | None]) -> tuple[bool, float]:
 
 
 def _print_guides() -> None:
-    print(f"{SOURCE}; never planned with")
+    print(f"{SOURCE}; not used for plans")
     for claim in (claim for guide in guides() for claim in guide.rows):
         low, high = claim.minutes
         print(

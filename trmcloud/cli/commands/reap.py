@@ -31,33 +31,31 @@ GUARD_GRACE_S = 30.0
 
 
 def reap(
-    run: Annotated[
-        str, typer.Argument(help="A run whose pods are to end, whatever owns them.")
-    ] = "",
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="End what is found.")] = False,
+    run: Annotated[str, typer.Argument(help="End the pods of this run, also of a live one.")] = "",
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="End the pods that were found.")] = False,
     accept_restored: Annotated[
         bool,
-        typer.Option(help="Go on from a ledger that was restored from a backup."),
+        typer.Option(help="Continue with a ledger that was restored from a backup."),
     ] = False,
     all_of: Annotated[
         str,
-        typer.Option(metavar="LEDGER_ID", help="End every pod whose name bears this ledger's id."),
+        typer.Option(metavar="LEDGER_ID", help="End every pod with this ledger's id in its name."),
     ] = "",
     as_json: options.Json = False,
     guard_every: Annotated[
-        int, typer.Option(help="Set by the guard: minutes between its visits.", hidden=True)
+        int, typer.Option(help="Set by the guard: minutes between two checks.", hidden=True)
     ] = 0,
 ) -> None:
-    """Look at every provider for pods of ours that no live run owns, and end them with --yes.
+    """Search all providers for pods of trmcloud without a live run; with --yes, end them.
 
-    Only names that trmcloud made are ever touched: those of this ledger that it does not own, and
-    those of any ledger whose own hard stop has passed.
+    Only pods with names made by trmcloud are touched: those of this ledger that it does not own,
+    and those of any ledger whose hard stop has passed.
 
-    A ledger that was restored from a backup is accepted with --accept-restored. Pods that it has
-    forgotten are found and charged; until none can be left, nothing new is reserved.
+    --accept-restored accepts a ledger that was restored from a backup. Pods that it has lost are
+    found and charged; no run can be launched until none can be left.
 
-    With a run's id, or with --all-of, the pods that bear that name are listed and, after a question
-    or with --yes, ended, before their hard stop too. That needs no ledger: it works with a full
+    With a run's id, or with --all-of, the pods with that name are listed and, after a question or
+    with --yes, ended, also before their hard stop. This needs no ledger: it works with a full
     disk, a damaged or missing ledger, or a home that cannot be written to.
 
     Example: trmcloud reap --yes
@@ -65,7 +63,7 @@ def reap(
     context = build_context()
     if run or all_of:
         if (run and all_of) or accept_restored:
-            raise UsageError("name a run or a ledger, and nothing beside it but --yes")
+            raise UsageError("give a run or a ledger, and no other option than --yes")
         sys.exit(_end_named(context, _id_of(context, run), all_of, yes=yes, as_json=as_json))
     # When its timer starts it no user waits for it, and no other process may be awake.
     tell(context, GUARD_GRACE_S if guard_every else GRACE_S)
@@ -120,11 +118,13 @@ def reap(
         for provider, why in found.unreachable:
             print(f"{provider} gave no list: {why}", file=sys.stderr)
         if not known:
-            print("the ledger is not reconciled yet: nothing is reserved until trmcloud reap --yes")
-            print("says so; a pod may appear up to 10 minutes after it was asked for")
+            print(
+                "the ledger is not reconciled yet: no run can be launched until trmcloud reap --yes"
+            )
+            print("reports it; a pod may appear up to 10 minutes after the request")
         elif not found.orphans and not said:
             seen = ", as far as could be seen" if found.unreachable else ""
-            print(f"nothing is running that no run owns{seen}")
+            print(f"no pod without a run was found{seen}")
         elif found.orphans and not yes:
             print("trmcloud reap --yes ends them")
         for text in volume_lines(context.ledger.read(), context.wall()):
@@ -168,7 +168,7 @@ def _end_named(context: Context, run: str, ledger_id: str, *, yes: bool, as_json
             return 11
         named = f"of {run}" if run else f"of ledger {ledger_id}"
         raise NotFoundError(
-            f"no pod {named} is listed by {', '.join(found.asked) or 'any provider'}",
+            f"{', '.join(found.asked) or 'any provider'} lists no pod {named}",
             next_step="trmcloud status --all",
         )
     why = ""

@@ -51,36 +51,38 @@ _LINES, _ALL_LINES = 40, 1_000_000
 def rehearse(
     request: LaunchRequest,
     asked: CommandRequest,
-    runs: Annotated[int, typer.Option(help="How often the run is played.")] = 200,
+    runs: Annotated[int, typer.Option(help="Number of simulated plays.")] = 200,
     faults: Annotated[
         str,
         typer.Option(
-            help="all, none, or numbers and words: 15,preempted,asleep; of a command's script "
-            "deaf, slow-to-save, …"
+            help="all, none, or numbers and words: 15,preempted,asleep; for a command also deaf, "
+            "slow-to-save, …"
         ),
     ] = "all",
-    seed: Annotated[int, typer.Option(help="The first play's dice; the rest follow.")] = 1,
+    seed: Annotated[
+        int, typer.Option(help="Random seed of the first play; the others follow from it.")
+    ] = 1,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Play a planned run in a simulated world: what it would spend, and who would stop it; with a
-    command and the options of run, that command's run.
+    """Simulate a planned run: what it would spend, and what would stop it; also for a command, with
+    the options of run.
 
     Example: trmcloud rehearse 8xH100 --budget 400 --runs 500
     """
     if not 1 <= runs <= _MOST_RUNS:
-        raise UsageError(f"--runs is from 1 to {_MOST_RUNS:,}, not {runs}")
+        raise UsageError(f"--runs must be from 1 to {_MOST_RUNS:,}, not {runs}")
     names = fault_names(faults, of_command=bool(asked.words))
     context, planner = build_context(), build_planner()
     tree = None
     if asked.words:
-        refuse_others(request, "run", "is about a recipe, and a command is rehearsed")
+        refuse_others(request, "run", "works only with a recipe, not with a command")
         here = Path.cwd()
         spec = commands.wish_of(planner, request, asked, here)
         plan, tree = commands.dry_run(planner, spec, here)
         commands.check_command(plan, tree)
     else:
-        why = "is about a command, and none stands behind --"
+        why = "needs a command after --"
         refuse_others(request, "launch", why)
         refuse_others(asked, "launch", why)
         plan = preparing.dry_run(context, planner, request)
@@ -100,7 +102,7 @@ def rehearse(
             show_plan(context, made.plan, verbose=True)
         _show(made, names, tree, detach=request.detach, most=_ALL_LINES if verbose else _LINES)
         if refusal:
-            print(f"  launch      refuses this plan: {refusal}")
+            print(f"  launch      would refuse this plan: {refusal}")
     if made.violations:
         sys.exit(1)
 
@@ -139,7 +141,7 @@ def _show(
     candidate = made.plan.recommended
     assert candidate is not None
     print(f"One play of {candidate.hardware} at {candidate.provider}, seed {made.shown.seed}:")
-    how = "left alone once it trains" if detach else "launched and watched from here"
+    how = "without a command once it trains" if detach else "launched and watched from here"
     print(f"  ({how}; checkpoints: {made.plan.survives})")
     if made.plan.spec.command is not None and tree is not None:
         lines = tree_lines(tree, verbose=False)
@@ -150,7 +152,7 @@ def _show(
     cap = made.plan.cap
     count = len(made.plays)
     print(f"{count} plays, budget {cap if cap is not None else 'off'}")
-    words = (("least", "min"), ("median", "p50"), ("nine in ten below", "p90"), ("most", "max"))
+    words = (("least", "min"), ("median", "p50"), ("nine of ten below", "p90"), ("most", "max"))
     print("  spent       " + ", ".join(f"{word} {money[key]}" for word, key in words))
     print("  ended       " + _counts(made.outcomes(), count))
     print("  stopped by  " + _counts(made.ended_by(), sum(made.ended_by().values())))
@@ -160,14 +162,14 @@ def _show(
     elif saved:
         steps = spread(saved)
         print(
-            f"  saved       a checkpoint of step {steps['min']:,} at least, {steps['p50']:,} median"
+            f"  saved       a checkpoint of step {steps['min']:,} or later, median {steps['p50']:,}"
         )
     over = max(p.over_exposed_usd for p in made.plays)
     exposed_s = max(p.exposed_s for p in made.plays)
     if exposed_s:
         print(
-            f"  exposed     at most {exposed_s:,.0f} s in which no layer could act;"
-            f" at most ${over:,.2f} above the budget in them"
+            f"  exposed     at most {exposed_s:,.0f} s without a working kill layer; they cost at "
+            f"most ${over:,.2f} above the budget"
         )
     for play in made.violations[:5]:
         print(f"  BROKEN      seed {play.seed}: {play.detail}")
@@ -178,10 +180,10 @@ def _simulated(command: Command, candidate: Candidate, faults: Sequence[str]) ->
     low, high = LENGTHS
     length = f"{low:g} to {high:g} times its time limit"
     if is_length_known(candidate):
-        length = "as its probe tells"
+        length = "from its probe"
     often, seldom = SAVES
     habits = [name for name in faults if name in HABITS] or [Habit.PLAIN.value]
-    again = "started again from its checkpoint" if command.resume else "not started again"
+    again = "restarted from its checkpoint" if command.resume else "not restarted"
     return [
         f"  simulated in place of {one_line(' '.join(command.words))[:60]}, which is not run:",
         f"    length    {length}",
@@ -195,7 +197,7 @@ def _kept(made: Rehearsal) -> str:
     """Return what is at home of a command after a play: of its time, since steps are unknown."""
     without = made.kept_s.count(0.0)
     kept = spread(sorted(made.kept_s))
-    text = f"{duration(kept['min'])} of training at least, {duration(kept['p50'])} median"
+    text = f"at least {duration(kept['min'])} of training, median {duration(kept['p50'])}"
     return f"{text}; no checkpoint in {without} of {len(made.kept_s)} plays"
 
 

@@ -54,8 +54,8 @@ def report(
     run: Annotated[
         str,
         typer.Argument(
-            help="A run's id, or, with --month, a month (2026-11); all runs, or this month, "
-            "otherwise.",
+            help="Id of a run, or, with --month, a month such as 2026-11 (default: all runs, this "
+            "month).",
         ),
     ] = "",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
@@ -63,29 +63,30 @@ def report(
     html: Annotated[
         str,
         typer.Option(
-            help="Write a run's receipt, or a month's page, as one file that opens offline; with "
-            "--json the same is printed as data.",
+            help="Write a run's receipt, or a month's page, as one HTML file that works offline; "
+            "--json prints the same as data.",
             metavar="FILE",
         ),
     ] = "",
     tag: options.Tags = None,
     month: Annotated[
-        bool, typer.Option("--month", help="Projects, providers and storage against caps.")
+        bool,
+        typer.Option("--month", help="Show spending by project and provider, storage, and caps."),
     ] = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """What runs were planned to cost, what accrued, what was billed, and what it bought.
+    """Show what runs were planned to cost, what they cost and were billed, and their results.
 
     Example: trmcloud report --csv
     """
     if as_csv and as_json:
-        raise UsageError("--csv and --json are two formats: give one of them")
+        raise UsageError("--csv and --json are two formats: give only one")
     if as_csv and (html or month):
-        raise UsageError("--csv goes with neither --html nor --month")
+        raise UsageError("--csv does not work with --html or --month")
     context = build_context()
     catch_up(context)
     if tag and (run or month or html):
-        raise UsageError("--tag chooses among all runs: leave the run, --month or --html out")
+        raise UsageError("--tag selects among all runs: leave out the run, --month or --html")
     if month:
         _show_month(context, run, as_json=as_json, html=html)
         sys.exit(trouble_code(context))
@@ -146,7 +147,7 @@ def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool)
         )
         print_document(made)
         return
-    final = "" if receipt.account["final"] else "; not final yet, its costs may still change"
+    final = "" if receipt.account["final"] else "; not final: its costs may still change"
     print(f"{run.run_id}: receipt written to {file}, {size / 1e3:,.0f} kB{final}")
     print(f"  sealed {receipt.data['seal']}")
     print(f"  check it: trmcloud verify {shlex.quote(file)}")
@@ -154,7 +155,7 @@ def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool)
 
 def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> None:
     if month and not re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", month):
-        raise UsageError(f"{month!r} is no month", next_step="trmcloud report 2026-11 --month")
+        raise UsageError(f"{month!r} is not a month", next_step="trmcloud report 2026-11 --month")
     now = context.wall()
     report = report_month(context.ledger.read(), month or month_of(now))
     if html:
@@ -178,7 +179,7 @@ def _write(file: str, text: str) -> int:
         raise ConflictError(
             f"the file cannot be written: {error.strerror}",
             where=file,
-            next_step="--html with another file",
+            next_step="use --html with another file",
         ) from None
     return len(text.encode())
 
@@ -223,14 +224,14 @@ def _show(reports: list[RunReport], names: Mapping[str, str], *, verbose: bool) 
     billed = total(r.billed for r in known if r.billed is not None)
     accrued = total(r.accrued for r in known)
     drift = billed.micros / accrued.micros - 1 if accrued else 0.0
-    alarm = "  ← billed and accrued drift apart" if abs(drift) > DRIFT_ALARM else ""
+    alarm = "  ← billed and accrued differ" if abs(drift) > DRIFT_ALARM else ""
     most, sum_accrued = total(r.at_most for r in reports), total(r.accrued for r in reports)
     counted = f"{len(reports)} run{'s' if len(reports) > 1 else ''}"
     print(
         f"total {counted} · planned {total(r.planned for r in reports)} · "
         f"accrued {sum_accrued} · billed {billed}"
         + (f" and {unknown} not known yet" if unknown else "")
-        + (f" · at most {most} until every bill is final" if most > sum_accrued else "")
+        + (f" · at most {most} until all bills are final" if most > sum_accrued else "")
         + (f" · drift {drift:+.1%}{alarm}" if accrued else "")
     )
 

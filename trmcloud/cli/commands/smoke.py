@@ -25,20 +25,20 @@ LEAST_MINUTES, MOST_MINUTES = 0.25, 60.0
 
 
 def smoke(
-    max_usd: Annotated[str, typer.Option(help="Most that may be spent, in USD.", metavar="USD")],
-    provider: Annotated[str, typer.Option(help="Whom to rent from.")] = "runpod",
+    max_usd: Annotated[str, typer.Option(help="Most to spend, in USD.", metavar="USD")],
+    provider: Annotated[str, typer.Option(help="Provider.")] = "runpod",
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="Life of each pod, its boot included: 10 at RunPod, whose boots take up to 7; 30 "
-            "through SkyPilot.",
+            help="Lifetime of each pod, boot included (default: 10 at RunPod, where a boot takes "
+            "up to 7; 30 through SkyPilot).",
             show_default=False,
         ),
     ] = None,
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Rent the cheapest pod, see which kill layers work for this account, end it, show the bill.
+    """Rent the cheapest pod, test which kill layers work for this account, end it, show the bill.
 
     Exit code 17: the pod did not end itself; it was ended from here, and the layer stays
     unverified.
@@ -51,7 +51,7 @@ def smoke(
     amount = parse_money("--max-usd", max_usd) or Usd(0)
     if not LEAST_MINUTES <= minutes <= MOST_MINUTES:
         raise UsageError(
-            f"--minutes lies between {LEAST_MINUTES} and {MOST_MINUTES:g}, not {minutes:g}",
+            f"--minutes must be from {LEAST_MINUTES} to {MOST_MINUTES:g}, not {minutes:g}",
             next_step="--minutes 10",
         )
     context, ground = build_smoke(provider)
@@ -63,15 +63,15 @@ def smoke(
     assert first is not None
     print(
         f"{first.hardware} at {ground.provider}, {first.region}, {first.rate}/h, gone after "
-        f"{minutes:g} min: at most {plan.reservation} a pod, {amount} in all\n"
-        f"were this machine off and nothing else worked, {first.rate} an hour would go on being "
-        "spent: that is what is tried here",
+        f"{minutes:g} min: at most {plan.reservation} per pod, {amount} in total\nif all kill "
+        f"layers failed while this machine is off, {first.rate} an hour would still be spent: the "
+        "smoke run tests them",
         flush=True,
     )
     if ground.on_machine:
         print(f"on the machine: {one_line(ground.on_machine)}", flush=True)
     if not yes and not is_confirmed("  Proceed?"):
-        print("nothing was rented, nothing was spent")
+        print("nothing was rented or spent")
         return
     outlive_the_reader()
     verdict = smoke.run(plan)

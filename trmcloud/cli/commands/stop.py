@@ -40,16 +40,19 @@ from trmcloud.wiring import build_context
 
 def save(
     run: options.RunName = "",
-    detach: Annotated[bool, typer.Option("-d", "--detach", help="Ask, and leave.")] = False,
+    detach: Annotated[
+        bool, typer.Option("-d", "--detach", help="Send the request and exit.")
+    ] = False,
     wait: Annotated[
-        float, typer.Option("--wait", min=1.0, help="Seconds to wait for it, and for its copy.")
+        float,
+        typer.Option("--wait", min=1.0, help="Seconds to wait for the checkpoint and its copy."),
     ] = 300.0,
     as_json: options.Json = False,
 ) -> None:
-    """Make a checkpoint of a run that trains, now; it goes on.
+    """Save a checkpoint of a run now; training continues.
 
-    It is made after the step that is under way, brought to where the run's checkpoints are kept,
-    and evaluated like any other.
+    It is saved after the present step, copied to where the run keeps its checkpoints, and
+    evaluated like all others.
 
     Example: trmcloud save r-1f3a9c
     """
@@ -95,24 +98,27 @@ def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -
         metric = mark_reported(state, kept.val_bpb).as_reported(bpb)
     by = "" if is_here else f" {BY_POD}"
     size = f"{kept.size_bytes / 1e6:,.1f} MB"
-    print(f"{asked.run_id} {place.label}: saved{by}, {size}; it goes on")
+    print(f"{asked.run_id} {place.label}: saved{by}, {size}; training continues")
     rows = [("final-step bpb", metric), ("weights", f"sha256 {kept.sha256}")]
-    print("\n".join(fields([*rows, ("lies in" if place.final else "on", place.words)], "  ")))
+    print("\n".join(fields([*rows, ("saved in" if place.final else "on", place.words)], "  ")))
 
 
 def stop(
     run: options.RunName = "",
-    detach: Annotated[bool, typer.Option("-d", "--detach", help="Ask, and leave.")] = False,
+    detach: Annotated[
+        bool, typer.Option("-d", "--detach", help="Send the request and exit.")
+    ] = False,
     now: Annotated[
-        bool, typer.Option("--now", help="End its pod without landing: what is not saved is lost.")
+        bool, typer.Option("--now", help="End its pod at once; unsaved training is lost.")
     ] = False,
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Land a run: it ends its step, saves, evaluates, and its pod is ended.
+    """Stop a run: it ends its step, saves and evaluates, and its pod is ended.
 
-    What that costs and loses is shown, and asked. Outside a terminal a run's id and -y are needed.
-    With --now and a run's id its pods are ended even where the ledger cannot be read or written.
+    The cost and the lost steps are shown, and the command asks. Outside a terminal give the run's
+    id and -y. With --now and a run's id its pods are ended even if the ledger cannot be read or
+    written.
 
     Example: trmcloud stop r-1f3a9c
     """
@@ -123,11 +129,11 @@ def stop(
         raise
     except (LedgerError, NotFoundError) as error:
         if now and run:
-            if not yes and not is_confirmed(f"{error}\nend every pod of {run} now?"):
+            if not yes and not is_confirmed(f"{error}\nend all pods of {run} now?"):
                 return
             _end_by_name(context, run, error, as_json=as_json)
         if isinstance(error, LedgerError) and not now:
-            error.next_step = "trmcloud stop --now RUN ends its pod without the ledger"
+            error.next_step = "trmcloud stop --now RUN ends the pod without the ledger"
         elif not run and isinstance(error, LedgerError):
             error.next_step = "name the run: trmcloud stop --now RUN"
         raise
@@ -147,7 +153,7 @@ def _stop(context: Context, run: str, *, detach: bool, now: bool, yes: bool, as_
     state = request_stop(context, chosen.run_id, make_reason(kind))
     if now:
         catch_up(context)  # not before: it may wait for whom this run has nothing to do with
-    print(f"{state.run_id}: {'its pod is ended' if now else 'asked to land'}")
+    print(f"{state.run_id}: {'its pod is ended' if now else 'asked to stop and save'}")
     if detach:
         catch_up(context)
         if as_json:

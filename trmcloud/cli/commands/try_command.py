@@ -32,21 +32,21 @@ def try_command(
     request: LaunchRequest,
     asked: CommandRequest,
     for_s: Annotated[
-        float, typer.Option("--for", metavar="S", help="Seconds until it is asked to stop.")
+        float, typer.Option("--for", metavar="S", help="Seconds before it is asked to stop.")
     ] = 60.0,
     steps: Annotated[
-        int, typer.Option("--steps", help="Ask it to stop after so many steps, if earlier.")
+        int, typer.Option("--steps", help="Ask it to stop after this many steps, if earlier.")
     ] = 0,
     gigabytes: Annotated[
-        float, typer.Option("--gb", metavar="GB", help="The most that it may write.")
+        float, typer.Option("--gb", metavar="GB", help="Most that it may write.")
     ] = 5.0,
     online: Annotated[
-        bool, typer.Option("--online", help="Let it download; pushes need a key in --env.")
+        bool, typer.Option("--online", help="Allow downloads; uploads need a key in --env.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Run a command here for a minute, free, in a copy of what would be sent: what it needs and
-    writes, whether it stops and resumes, and the line that runs it.
+    """Test a command here for a minute, free, in a copy of the files that would be sent: what it
+    needs and writes, whether it stops and resumes, and the command line that runs it.
 
     Example: trmcloud try --metric val_loss -- python train.py
     """
@@ -62,7 +62,7 @@ def try_command(
         trial = run_trial(ground, asked, bounds, hired, Path.cwd(), request.data, progress)
     except KeyboardInterrupt:
         progress.clear()
-        print("interrupted: the command and all that it started have ended", file=sys.stderr)
+        print("interrupted: the command and all its processes have ended", file=sys.stderr)
         sys.exit(_INTERRUPTED)
     finally:
         progress.clear()
@@ -103,7 +103,7 @@ def _show(trial: Trial, hired: RequestedMachine, log: Path) -> None:
         return
     if not hired.is_rented:
         pip = packages_to_rent(trial)
-        print(f"  to rent, put 1xH100 or any --memory 24 in the place of local --rate{pip}:")
+        print(f"  to rent, replace local --rate{pip} by 1xH100 or any --memory 24:")
     print(trial.line, file=as_is())  # to be copied: whole, however wide the terminal is
 
 

@@ -32,20 +32,22 @@ from trmcloud.wiring import chain_if_any, signature_check
 
 
 def verify(
-    receipt: Annotated[str, typer.Argument(help="What report --html wrote, or its JSON.")],
+    receipt: Annotated[str, typer.Argument(help="A file from report --html, or its JSON.")],
     against: Annotated[
         str,
-        typer.Option(help="A checkpoint's folder, to be held against it.", metavar="CHECKPOINT"),
+        typer.Option(help="Folder of a checkpoint, to compare with it.", metavar="CHECKPOINT"),
     ] = "",
     signers: Annotated[
         str,
-        typer.Option(help="Known signers, as ssh-keygen's allowed_signers.", metavar="FILE"),
+        typer.Option(
+            help="File of known signers, in ssh-keygen's format allowed_signers.", metavar="FILE"
+        ),
     ] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Check that a receipt is what was written, that its figures follow from its records, and that
-    a checkpoint is the one it names; by whom it was signed, if it was; and say what cannot be
-    checked here.
+    """Check that a receipt was not changed, that its figures follow from its records, that a
+    checkpoint is the one that it names, and who signed it. Parts that cannot be checked here are
+    listed.
 
     Example: trmcloud verify receipt.html --against best
     """
@@ -93,10 +95,10 @@ def _read(path: Path) -> tuple[Receipt, list[Check]]:
         try:
             at = json_is_exact(content)
         except ContractError as error:
-            raise ReceiptError(f"this is no receipt: {error}") from None
+            raise ReceiptError(f"this is not a receipt: {error}") from None
         if at is None:
-            return made, [Check("file", Verdict.MATCHES, "written as receipts are")]
-        why = f"not written as it was: it differs from byte {at:,} on"
+            return made, [Check("file", Verdict.MATCHES, "the form of the file is correct")]
+        why = f"the file was changed: it differs from byte {at:,} on"
         return made, [Check("file", Verdict.BROKEN, why)]
     page = open_page(content)
     if page.changed:
@@ -104,23 +106,25 @@ def _read(path: Path) -> tuple[Receipt, list[Check]]:
         try:
             made = read_receipt(page.data)
         except ReceiptError as error:
-            raise ReceiptError(f"it was changed, in the part '{where}': {error}") from None
-        return made, [Check("page", Verdict.BROKEN, f"changed since it was made: {where}")]
+            raise ReceiptError(f"the part '{where}' was changed: {error}") from None
+        return made, [Check("page", Verdict.BROKEN, f"changed after it was made: {where}")]
     made = read_receipt(page.data)
     if page.version != PAGE_VERSION:
-        why = f"how version {page.version} draws one is not known here"
-        return made, [Check("page", Verdict.OPEN, f"{why}: only its data is looked at")]
+        why = f"the page format of version {page.version} is not known here"
+        return made, [Check("page", Verdict.OPEN, f"{why}: only its data is checked")]
     try:
         drawn = dict(parts_of(made))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"its data cannot be drawn: {error!r:.80}"
+        why = f"its data cannot be rendered: {error!r:.80}"
         return made, [Check("page", Verdict.BROKEN, why)]
     shown = {name: text for name, text in page.parts.items() if name != "data"}
     off = next((name for name, text in drawn.items() if shown.get(name) != text.encode()), "")
     if off or shown.keys() != drawn.keys():
-        why = f"what it shows is not what its data says: {off or 'another part'}"
+        why = f"the page does not match its data: {off or 'another part'}"
         return made, [Check("page", Verdict.BROKEN, why)]
-    return made, [Check("page", Verdict.MATCHES, "every byte as it was, and drawn from its data")]
+    return made, [
+        Check("page", Verdict.MATCHES, "no byte was changed, and the page matches its data")
+    ]
 
 
 def _receipt_in(content: bytes) -> bytes:
@@ -144,7 +148,7 @@ def _existing(signers: str) -> Path | None:
         raise NotFoundError(
             "there is no such file of signers",
             where=signers,
-            next_step='one line: NAME namespaces="trmcloud-receipt" ssh-ed25519 AAAA…',
+            next_step='it needs a line: NAME namespaces="trmcloud-receipt" ssh-ed25519 AAAA…',
         )
     return path
 
@@ -160,8 +164,14 @@ def _show(made: Receipt, checks: list[Check]) -> None:
     if broken:
         print(f"it does NOT match: {', '.join(dict.fromkeys(broken))}")
     elif any(check.verdict is Verdict.SIGNED for check in checks):
-        print("it matches, and is signed; – could not be checked here")
+        print("it matches and is signed; parts marked – could not be checked here")
     elif any((c.what, c.verdict) == ("ledger", Verdict.MATCHES) for c in checks):
-        print("it matches this home's ledger, unsigned; – could not be checked here")
+        print(
+            "it matches this home's ledger, but is not signed; parts marked – could not be "
+            "checked here"
+        )
     else:
-        print("it matches itself alone: unsigned by a known key, anyone could have made it")
+        print(
+            "it only matches itself: without the signature of a known key, anyone could have "
+            "made it"
+        )

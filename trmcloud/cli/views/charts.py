@@ -171,7 +171,7 @@ def write_plot(plan: Plan, path: Path) -> None:
             _write_png(plan, points, path)
         else:
             raise UsageError(
-                f"--plot: {path.name} ends in none of .svg, .html and .png",
+                f"--plot: {path.name} must end in .svg, .html or .png",
                 next_step="--plot plan.svg",
             )
     except OSError as error:
@@ -253,7 +253,7 @@ def _write_png(plan: Plan, points: Sequence[Candidate], path: Path) -> None:
         pyplot: Any = importlib.import_module("matplotlib.pyplot")
     except ImportError:
         raise MissingExtra(
-            "--plot to PNG (SVG and HTML need nothing)", "plot", install_command("plot")
+            "--plot to PNG (SVG and HTML work without it)", "plot", install_command("plot")
         ) from None
     figure, axes = pyplot.subplots(figsize=(9, 5))
     front = pareto(points)

@@ -27,7 +27,7 @@ def render(plan: FinetunePlan) -> list[str]:
     active = model.active_parameters / model.block_parameters
     size = f"{model.kind}, {model.parameters / 1e9:.2f}B parameters"
     if active < 1:
-        size += f" ({active:.0%} of the blocks' in use)"
+        size += f" ({active:.0%} of those of the blocks in use)"
     method = {"full": "all weights", "lora": f"LoRA of rank {how.rank}", "grpo": "GRPO"}[how.method]
     if how.bits == 4:
         method += " on 4 bits"
@@ -37,28 +37,26 @@ def render(plan: FinetunePlan) -> list[str]:
     lines = [
         f"{size} · {limit}",
         f"{method} · {count(plan.tokens)} tokens in rows of {how.sequence:,}"
-        + (f", {how.completion:,} of them drawn" if how.method == "grpo" else ""),
+        + (f", {how.completion:,} of them sampled" if how.method == "grpo" else ""),
         "",
     ]
     for row, label in choices(plan):
         lines += _row(plan, row, label)
     held = plan.kinds - len(plan.too_small)
-    lines.append(f"held by {held} of {plan.kinds} kinds of hardware" + _small(plan))
+    lines.append(f"fits on {held} of {plan.kinds} kinds of hardware" + _small(plan))
     wide = 2.718281828 ** (P90_SIGMAS * SIGMAS[how.kind])
     lines += [
         "",
         f"Recommended: {chosen.hardware} — {_why(plan)}.",
-        f"  {chosen.batch} rows a GPU in a pass; time within × ÷ {wide:.1f}, by published"
-        " fine-tunings",
-        "  whose trainer is Transformers' own: docs/bench/finetune.md",
+        f"  {chosen.batch} rows per GPU and pass; time within × ÷ {wide:.1f}, from published "
+        "fine-tunings",
+        "  with the trainer of Transformers: docs/bench/finetune.md",
     ]
     if how.method == "grpo":
-        lines.append(
-            "  (one published source, with images beside the text: little more than a guess)"
-        )
+        lines.append("  (only one published source, with images and text: a rough guess)")
     if not chosen.is_sure:
-        lines.append("  it may not fit: fewer rows, or a shorter sequence, where it does not")
-    lines.append("Measure yours, then plan again with what it took:")
+        lines.append("  it may not fit: then use fewer rows or a shorter sequence")
+    lines.append("Measure your training, then plan again with the result:")
     cap = max(1, round(float(chosen.rate) * 0.4 + 0.5))
     probe = ("run", chosen.hardware, "--probe", "30", "--budget", str(cap))
     for words in (probe, ("plan", "--steps", "1000")):
@@ -124,4 +122,4 @@ def _why(plan: FinetunePlan) -> str:
     return {
         "cheapest": "least cost",
         "fastest": "soonest done",
-    }.get(spec.objective, f"least cost + hours × {spec.hour_value}")
+    }.get(spec.objective, f"best value, counting your time at {spec.hour_value}")

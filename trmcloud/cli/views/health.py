@@ -26,10 +26,10 @@ from trmcloud.core.text import one_line
 WORDS: Mapping[Rule, tuple[str, str]] = {
     Rule.NOT_FINITE: (
         "loss or gradients are not finite",
-        "trmcloud stop {run}; a rate half as high, or a preset lower",
+        "trmcloud stop {run}; then half the rate, or a lower preset",
     ),
     Rule.SPIKES: (
-        "{spikes} in the loss, the last {loss} over a mean of {mean}",
+        "{spikes} in the loss, the last {loss} with a mean of {mean}",
         "a larger batch, or a lower rate: trmcloud resume {run} --set matrix_lr=…",
     ),
     Rule.FLAT_LOSS: (
@@ -37,12 +37,14 @@ WORDS: Mapping[Rule, tuple[str, str]] = {
         "a lower rate, or a longer warm-up: --set matrix_lr=… --set warmup_steps=…",
     ),
     Rule.FLAT_PLAN: (
-        "plans are not learnt: {first} of the loss since the warm-up, {last} now",
-        "see that plans fit their segment; a longer warm-up; a lower rate: --set matrix_lr=…",
+        "plans are not learned: the loss was {first} after the warm-up, and is {last} now",
+        "check that plans fit into their segment; a longer warm-up; a lower rate: --set "
+        "matrix_lr=…",
     ),
     Rule.FLAT_EXECUTION: (
-        "executions are not learnt: {first} of the loss since the warm-up, {last} now",
-        "see that answers fit their segment; a longer warm-up; a lower rate: --set matrix_lr=…",
+        "executions are not learned: the loss was {first} after the warm-up, and is {last} now",
+        "check that answers fit into their segment; a longer warm-up; a lower rate: --set "
+        "matrix_lr=…",
     ),
     Rule.GRADIENT_NORM: (
         f"the gradient norm is {{norm}}, above {GRADIENT_NORM_ABOVE:g}",
@@ -50,60 +52,63 @@ WORDS: Mapping[Rule, tuple[str, str]] = {
     ),
     Rule.STEP_ORDER: (
         "supervision step {number} is worse than the one before: {before}, then {after}",
-        "half the rate; see that grad_clip is 1 and the warm-up is not 0",
+        "half the rate; check that grad_clip is 1 and the warm-up is not 0",
     ),
     Rule.LOW_REFINEMENT: (
         f"refinement is {{refinement}}, below {REFINEMENT_BELOW:.0%}",
         "more steps; preset=extreme; a lower rate; a higher supervision_weight_base",
     ),
     Rule.OVERFITTING: (
-        "validation is worse than it was: {now} bpb, {best} at step {best_step}",
-        "trmcloud stop {run}: more steps of this text no longer pay; the best is kept",
+        "validation has become worse: {now} bpb, after {best} at step {best_step}",
+        "trmcloud stop {run}: more steps on this text do not help; the best checkpoint is kept",
     ),
     Rule.VALIDATION_GAP: (
-        "validation lies far above training: {validation} nats, {trained}",
+        "validation is far above training: {validation} and {trained} nats",
         "more text, a smaller model, or weight_decay and dropout",
     ),
     Rule.DATA_WAIT: (
         f"steps wait for data {{share}} of their time, more than {DATA_WAIT_ABOVE:.0%}",
-        "--set loader_workers=4; or tokens that lie on the machine's own disk",
+        "--set loader_workers=4; or keep the tokens on the machine's own disk",
     ),
     Rule.LOW_MFU: (
         f"MFU is {{mfu}}, below {MFU_BELOW:.0%}",
         "a larger batch per GPU, compile=true, dtype=bfloat16; fewer GPUs for a small model",
     ),
     Rule.SLOWER_THAN_PLANNED: (
-        "a step takes {step_s}; {planned_s} at most were planned",
-        "trmcloud plan … --probe measures this machine; the cap holds, fewer steps fit",
+        "a step takes {step_s}; at most {planned_s} were planned",
+        "fewer steps fit, the cap stays; trmcloud plan … --probe measures this machine",
     ),
     Rule.NOT_COMPILED: (
-        "compile is on, and nothing was compiled",
+        "compile is on, but nothing was compiled",
         "unset TORCHDYNAMO_DISABLE and TORCH_COMPILE_DISABLE; or --set compile=false",
     ),
     Rule.RANK_LAGS: (
         "rank {rank} takes {pass_s} for its own passes, the others {usual_s}: all wait for it",
-        "trmcloud stop {run}, then resume it: another machine; see what else runs on this one",
+        "trmcloud stop {run}, then resume it on another machine; or check what else runs on this "
+        "one",
     ),
     Rule.GPU_IDLE: (
         f"GPU {{gpu}} computes {{busy}} of the time, less than {BUSY_BELOW:.0f}%",
-        "see that steps do not wait for data; a larger batch per GPU; fewer GPUs",
+        "check that steps do not wait for data; a larger batch per GPU; fewer GPUs",
     ),
     Rule.GPU_LAGS: (
         "GPU {gpu} runs at {clock}, the others at {usual}: all wait for it",
-        "trmcloud stop {run}, then resume it: another machine; it may be too hot, or capped",
+        "trmcloud stop {run}, then resume it on another machine; this GPU may be too hot, or "
+        "limited",
     ),
     Rule.MEMORY_NEAR: (
         f"GPU {{gpu}} has {{used_gb}} of {{total_gb}} in use, more than {MEMORY_ABOVE:.0%}",
-        "half the batch with twice the accumulation, before it runs out",
+        "half the batch with twice the accumulation, before memory runs out",
     ),
     Rule.MEMORY_SPARE: (
-        "GPUs have {used_gb} of {total_gb} in use, and a step takes {accumulation} micro-batches",
+        "GPUs have only {used_gb} of {total_gb} in use, and a step takes {accumulation} "
+        "micro-batches",
         "twice the batch with half the accumulation: fewer, larger passes are faster",
     ),
 }
 _OF_A_COMMAND: Mapping[Rule, str] = {
     Rule.NOT_FINITE: "trmcloud stop {run}, then a lower learning rate in the command",
-    Rule.GPU_IDLE: "see that steps do not wait for data; a larger batch; fewer GPUs",
+    Rule.GPU_IDLE: "check that steps do not wait for data; a larger batch; fewer GPUs",
     Rule.GPU_LAGS: WORDS[Rule.GPU_LAGS][1],
 }
 """Advice for a command, of whose model and options nothing is known."""
@@ -173,10 +178,10 @@ def health_json(context: Context, run: RunState) -> list[dict[str, Any]]:
 _HAPPENED: Mapping[str, str] = {
     "out_of_memory": "ran out of memory",
     "non_finite": "loss or gradients were not finite",
-    "diverged": "the loss rose and stayed up",
+    "diverged": "the loss rose and did not fall again",
     "crashed": "the trainer crashed",
     "lost": "a process of the trainer was lost",
-    SPARE: "memory was to spare",
+    SPARE: "memory was free",
 }
 _WORDS: Mapping[str, str] = {
     "activation_checkpointing": "activation checkpointing",
@@ -193,10 +198,10 @@ def trouble_text(row: RecoveryRow) -> str:
     where = f"{one_line(row.phase)} step {made.step:,}"
     if made.rung == SKIPPED:
         told = "1 step was" if made.times == 1 else f"{made.times:,} steps were"
-        return f"{where}: {told} left out, not finite or far above those before"
+        return f"{where}: {told} skipped, because the loss was not finite or far too high"
     what = _HAPPENED.get(made.what, one_line(made.what))
     if made.what == "lost" and made.why.startswith("no step for"):
-        what = "the trainer stood still"
+        what = "the trainer made no progress"
     why = one_line(made.why)
     if len(why) > _SHORT_WHY:
         why = f"{why[: _SHORT_WHY - 1]}…"
@@ -208,11 +213,11 @@ def remedy_text(row: RecoveryRow) -> str:
     """``started again with batch 2 × accumulation 4``."""
     made = row.recovery
     if made.rung == SKIPPED:
-        return "the data went on, and the weights stayed as they were"
+        return "training continued with the next data, and the weights did not change"
     if made.rung == AGAIN or not made.changed:
-        return "started again from its last checkpoint"
+        return "restarted from its last checkpoint"
     named = f" ({one_line(made.rung)})" if made.what == SPARE else ""
-    return f"started again with {_changes(made.changed)}{named}"
+    return f"restarted with {_changes(made.changed)}{named}"
 
 
 def loss_text(row: RecoveryRow) -> str:
@@ -226,7 +231,7 @@ def recovered_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
     """Two rows for each thing that was mended."""
     rows = []
     for each in recoveries_of(context, run):
-        rows.append(("mended", trouble_text(each)))
+        rows.append(("recovered", trouble_text(each)))
         rows.append(("  by", f"{remedy_text(each)} · {loss_text(each)}"))
     return rows
 
@@ -273,7 +278,7 @@ def _changes(changed: Mapping[str, Any]) -> str:
     if "batch" in changed:
         told.append(f"batch {changed['batch']} × accumulation {changed.get('accumulation', 1)}")
     if RATE in changed:
-        told.append(f"{changed[RATE]:g} of its learning rates")
+        told.append(f"learning rates × {changed[RATE]:g}")
     for key, words in _WORDS.items():
         if key in changed:
             value = changed[key]

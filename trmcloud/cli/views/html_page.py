@@ -101,27 +101,27 @@ def money(plain: str | None) -> str:
 _CODES = {
     "RunPlanned": "planned",
     "Reserved": "reserved",
-    "PodIntended": "asked for a machine",
+    "PodIntended": "requested a machine",
     "PodUp": "the machine is listed",
-    "PodNotMade": "no machine came",
+    "PodNotMade": "no machine appeared",
     "AgentUp": "its agent answers",
     "PhaseEnded": "phase ended",
     "GateJudged": "gate",
-    "StopRequested": "asked to land",
+    "StopRequested": "asked to stop",
     "SaveRequested": "asked to save",
-    "StopLowering": "earlier stop asked for",
+    "StopLowering": "requested an earlier stop",
     "StopKnown": "stop lowered",
     "StopLowered": "money freed",
     "ResultKnown": "ended",
-    "PodMissed": "the machine is in no list",
+    "PodMissed": "the machine is not listed",
     "PodFound": "the machine is listed again, or reports",
     "PodGone": "the machine is gone",
     "Settled": "settled",
     "Billed": "final bill",
     "BoardFound": "its machine has another board",
     "PaceMeasured": "its pace was measured",
-    "PlanRevised": "went on to another offer",
-    "Reopened": "went on, by resume",
+    "PlanRevised": "continued with another offer",
+    "Reopened": "continued by resume",
     "Fetched": "fetched",
     "Closed": "closed",
     "StrayCharged": "an orphaned machine was charged",
@@ -145,10 +145,10 @@ def parts_of(receipt: Receipt) -> list[tuple[str, str]]:
         ("curves", _section("curves", "What the dollars bought", _curves(account))),
         ("end", _section("end", "What ended it", _end(account))),
         ("machines", _section("machines", "Machines", _machines(account["machines"]))),
-        ("mended", _section("mended", "Trouble, mended", _mended(receipt))),
+        ("mended", _section("mended", "Failures and recoveries", _mended(receipt))),
         ("checkpoints", _section("checkpoints", "Checkpoints and hashes", _checkpoints(account))),
         ("ledger", _section("ledger", "Ledger", _ledger(receipt))),
-        ("check", _section("check", "To check it", _check(receipt))),
+        ("check", _section("check", "How to check it", _check(receipt))),
     ]
     return [(name, text) for name, text in parts if text]
 
@@ -174,7 +174,7 @@ def _summary(receipt: Receipt, account: Mapping[str, Any]) -> str:
         f"{duration(sums['paid_seconds'])} paid{best_line}</p>",
     ]
     if not account["final"]:
-        lines.append('<p class="bad">Not final: what it cost may still change.</p>')
+        lines.append('<p class="bad">Not final: the cost may still change.</p>')
     return "\n".join(lines) + "\n"
 
 
@@ -207,8 +207,8 @@ def _planned(planned: Mapping[str, Any]) -> str:
             ),
             (
                 "stops",
-                f"lands {duration(planned['soft_stop_s'])}, hard stop "
-                f"{duration(planned['hard_stop_s'])} after it is asked for",
+                f"stops and saves {duration(planned['soft_stop_s'])}, hard stop "
+                f"{duration(planned['hard_stop_s'])} after the request",
             ),
             ("worst case", money(planned["worst_case_usd"])),
         ]
@@ -234,13 +234,13 @@ def _money(sums: Mapping[str, Any], *, final: bool) -> str:
         rows.append(("at most, until bills are final", money(sums["at_most_usd"])))
     for name, key in (
         ("orphaned machines", "orphans_usd"),
-        ("network volumes, until their day", "volumes_usd"),
-        ("beyond grants in the bucket", "bucket_usd"),
+        ("network volumes, until their planned end", "volumes_usd"),
+        ("uploads beyond grants, in the bucket", "bucket_usd"),
     ):
         if Usd(sums[key]):
             rows.append((name, money(sums[key])))
     if sums["drift"] is not None:
-        rows.append(("billed against accrued", f"{sums['drift']:+.1%}"))
+        rows.append(("billed compared with accrued", f"{sums['drift']:+.1%}"))
     paid = sums["paid_seconds"]
     spent = [
         (part, duration(sums["seconds"][part]), f"{sums['seconds'][part] / paid:.0%}")
@@ -265,7 +265,7 @@ def _curves(account: Mapping[str, Any]) -> str:
     marks = _marks(account, x) if in_dollars else []
     phases = list(dict.fromkeys(point["phase"] for point in points))
     charts = []
-    for title, kind in (("validation bits per byte", "eval"), ("training loss, nats a token",
+    for title, kind in (("validation bits per byte", "eval"), ("training loss, nats per token",
                                                               "train")):  # fmt: skip
         series = [
             Series(
@@ -290,9 +290,9 @@ def _curves(account: Mapping[str, Any]) -> str:
             )
             for n in chosen
         ]
-        title = f"{phase}: nats a token after each supervision step against {x_title}"
+        title = f"{phase}: nats per token after each supervision step against {x_title}"
         charts.append(_chart(title, series, marks, said, x_title))
-    return "\n".join(filter(None, charts)) or "<p>Nothing of its metrics is here.</p>"
+    return "\n".join(filter(None, charts)) or "<p>No metrics are on this machine.</p>"
 
 
 def _chart(
@@ -332,7 +332,7 @@ def _end(account: Mapping[str, Any]) -> str:
     if why := _reason(ended["reason"]):
         rows.append(("why", words(why)))
     if ended["asked_by"]:
-        rows.append(("asked to land by", words(ended["asked_by"])))
+        rows.append(("asked to stop by", words(ended["asked_by"])))
         rows.append(("because", words(_reason(ended["asked_why"]))))
     for phase in account["phases"]:
         said = f"{phase['outcome']} at step {phase['step'] or 0:,}, bpb {bpb(phase['val_bpb'])}"
@@ -409,13 +409,13 @@ def _checkpoints(account: Mapping[str, Any]) -> str:
         for each in account["checkpoints"]["all"]
     ]  # fmt: skip
     if not rows:
-        return "<p>None is known here.</p>"
+        return "<p>No checkpoint is known.</p>"
     header = ("checkpoint", f"bits per byte{_by(account)}", "size", "weights, SHA-256")
     return "\n".join([*parts, html_table(header, rows)])
 
 
 def _hashes(name: str, made: Mapping[str, Any], by: str) -> list[tuple[str, str]]:
-    about = {"code_sha256": "its trainer did not say", "packages_sha256": "nor did it say"}
+    about = {"code_sha256": "not reported by its trainer", "packages_sha256": "not reported"}
     about |= made["provenance"] or {}
     rows = [
         (name, words(f"{made['checkpoint']} · {bpb(made['val_bpb'])} bits per byte{by}")),
@@ -448,7 +448,7 @@ def _ledger(receipt: Receipt) -> str:
         for row in part.records
     ]  # fmt: skip
     folded = html_table(("record", "when", "what", "SHA-256"), links)
-    return named_rows(rows) + f"<details><summary>All of them</summary>{folded}</details>"
+    return named_rows(rows) + f"<details><summary>Show all</summary>{folded}</details>"
 
 
 def _check(receipt: Receipt) -> str:

@@ -116,7 +116,7 @@ def _named(manifest: CheckpointManifest) -> str:
 
 
 def marked_words() -> str:
-    return f"{MARK} {BY_POD}: trmcloud eval FOLDER measures a fetched one here"
+    return f"{MARK} {BY_POD}: measure a fetched checkpoint here with trmcloud eval FOLDER"
 
 
 def _is_scored(manifest: CheckpointManifest) -> bool:
@@ -142,7 +142,7 @@ def buys_words(usd: float | None, hour: float | None) -> str:
     what, gain = ("$1", usd) if usd is not None else ("hour", hour)
     if gain is None:
         return ""
-    return f"next {what} buys {f'{gain:.2g}' if gain > 0 else 'no better'} bpb"
+    return f"the next {what} gain {f'{gain:.2g}' if gain > 0 else 'no better'} bpb"
 
 
 _WORDS = {True: "passed", False: "FAILED", None: "not judged"}
@@ -167,9 +167,9 @@ def target_lines(told: ReportedValue[TargetResult]) -> list[str]:
 def _words(made: TargetResult) -> str:
     target = made.target
     told = (
-        f"{_WORDS[made.passed]}: validation loss {made.nats:.4f} nats a token "
+        f"{_WORDS[made.passed]}: validation loss {made.nats:.4f} nats per token "
         f"({bpb(made.bits_per_byte)} bits per byte) at {made.label} after {made.hours:.2f} h of "
-        f"training; the guide's is {target.nats} in {target.hours:g} h"
+        f"training; the guide has {target.nats} in {target.hours:g} h"
     )
     if made.other:
         told += f", and {made.other}"

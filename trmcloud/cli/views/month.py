@@ -17,7 +17,7 @@ _BAR = 24
 _KINDS = {
     "compute": "machines",
     "volumes": "network volumes",
-    "buckets": "buckets, beyond grants",
+    "buckets": "buckets, uploads beyond grants",
     "orphans": "orphaned pods",
 }
 
@@ -29,7 +29,7 @@ def month_lines(report: MonthReport) -> list[str]:
     if report.account.cap is not None:
         lines.append(f"account · {_against(report.account)}")
     if not report.projects:
-        return [*lines, "nothing was spent or reserved in it"]
+        return [*lines, "no money was spent or reserved"]
     for title, shares in _lists(report):
         most = max((share.held.micros for share in shares), default=0)
         rows = [
@@ -46,7 +46,7 @@ def month_lines(report: MonthReport) -> list[str]:
         header = (title, "runs", "spent", "reserved", "cap" if title == "project" else "", "")
         lines += ["", *table(header, rows)]
     if report.line.unproven:
-        lines += ["", f"of that, {report.line.unproven} at most: bills that are not final yet"]
+        lines += ["", f"of this, at most {report.line.unproven}: bills that are not final yet"]
     return lines
 
 
@@ -112,7 +112,7 @@ def _plot(report: MonthReport) -> str:
         series.append(Series("cap", ((begins, float(cap)), (ends, float(cap)))))
     marks = [Mark(begins, ""), Mark(ends, "")]
     chart = line_chart(
-        f"{report.month}: spent against the cap",
+        f"{report.month}: spent, and the cap",
         series,
         marks,
         x_words=lambda at: time.strftime("%d", time.gmtime(at)),

@@ -7,8 +7,8 @@ from trmcloud.core.control.run_state import Move, RunState, State
 from trmcloud.core.money import ZERO
 
 _STAGES = {
-    State.RESERVED: "is asked for",
-    State.RENTING: "is asked for",
+    State.RESERVED: "was requested",
+    State.RENTING: "was requested",
     State.BOOTING: "boots",
     State.RUNNING: "gets ready",
     State.SETTLING: "has ended",
@@ -31,7 +31,7 @@ def moving_words(run: RunState) -> str:
 def _stage(run: RunState, move: Move) -> str:
     mine = run.generation
     if mine is not None and mine.hands_over and move.state is State.RUNNING:
-        return "is ready: training lands here first"
+        return "is ready: training stops here first and saves"
     return _STAGES.get(move.state, "is ended")
 
 
@@ -39,7 +39,7 @@ def moved_words(move: MoveAccount) -> str:
     """What a completed move has saved, or what the rest of the run has cost so far."""
     told = f"to generation {move.generation} at {move.provider}"
     if not move.ended:
-        return f"{told} · {move.since} since then; to stay would have cost {move.stays}"
+        return f"{told} · {move.since} since then; staying would have cost {move.stays}"
     if move.saved < ZERO:
-        return f"{told} · cost {-move.saved} more than to stay would have: {move.stays}"
-    return f"{told} · saved {move.saved} of the {move.stays} that to stay would have cost"
+        return f"{told} · cost {-move.saved} more than staying: {move.stays}"
+    return f"{told} · saved {move.saved} of the {move.stays} that staying would have cost"

@@ -12,9 +12,9 @@ from trmcloud.core.spec.plan import Candidate, PhasePlan
 from trmcloud.core.spec.spec import CONTINUE, MOVE, STOP
 
 _FOLLOWS = {
-    STOP: "the run lands now, and what it has saved is kept (outcome stopped, exit code 21)",
-    MOVE: "the run moves to another machine where the rest costs less there",
-    CONTINUE: "the run continues; --if-slow stop or move, and trmcloud stop, do otherwise",
+    STOP: "the run stops and saves now; its checkpoints are kept (outcome stopped, exit code 21)",
+    MOVE: "the run moves to another machine if the rest costs less there",
+    CONTINUE: "the run continues; to change this: --if-slow stop or move, or trmcloud stop",
 }
 
 
@@ -23,7 +23,7 @@ def pace_lines(run: RunState, pace: ev.PaceMeasured) -> list[str]:
     what that costs, and what follows."""
     if pace.doubt is not None:
         doubt = mark_reported(run, pace.doubt).as_reported(sentence)
-        return [f"Measured pace not believed: {doubt}; the plan's figures stand"]
+        return [f"The measured pace is not plausible: {doubt}; the plan's figures stay valid"]
     lines = [f"Measured: {mark_reported(run, pace).as_reported(lambda told: _words(run, told))}"]
     if pace.slow is not None:
         told = [sentence(pace.slow), *filter(None, [sentence(pace.instead)])]
@@ -36,7 +36,7 @@ def _words(run: RunState, pace: ev.PaceMeasured) -> str:
     $11.90)``."""
     candidate = _candidate(run, pace)
     phase = _phase(candidate, pace)
-    told = f"{pace.step_s:.3g} s a step over {pace.steps} steps"
+    told = f"{pace.step_s:.3g} s per step over {pace.steps} steps"
     if phase is not None:
         planned = planned_step_s(phase)
         told += f" (planned {planned.p10:.3g} to {planned.p90:.3g})"
@@ -51,8 +51,8 @@ def _words(run: RunState, pace: ev.PaceMeasured) -> str:
 
 def pace_mark(pace: ev.PaceMeasured) -> str:
     """A mark of the page's timeline."""
-    whole = f"{_hours(pace.hours)} and {pace.usd} in all"
-    told = f"its trainer measured {pace.step_s:.3g} s a step, {whole}"
+    whole = f"{_hours(pace.hours)} and {pace.usd} in total"
+    told = f"its trainer measured {pace.step_s:.3g} s per step, {whole}"
     if pace.doubt is not None:
         return f"{told}; not believed: {sentence(pace.doubt)}"
     return told if pace.slow is None else f"{told}; {sentence(pace.slow)}"

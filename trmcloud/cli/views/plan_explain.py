@@ -54,7 +54,7 @@ def explain(plan: Plan, text: str) -> list[str]:
     lines += ["", *(f"  {reason.text}" for reason in candidate.reasons)]
     claims = _claims(candidate)
     if claims:
-        lines += ["", "what the guide says", *claims]
+        lines += ["", "the guide's figures", *claims]
     return lines
 
 
@@ -69,7 +69,7 @@ def _find(plan: Plan, text: str) -> Candidate:
         if candidate.nodes == request.nodes and request.accepts(candidate.sku, candidate.gpus):
             return candidate
     raise NotFoundError(
-        f"the plan holds no candidate on {request.text}",
+        f"the plan has no candidate on {request.text}",
         next_step=f"trmcloud plan --hardware {request.text} --explain {request.text}",
     )
 
@@ -114,7 +114,7 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
                   f" at {gpu.tdp_w} W × {filled:.2f} filled",
                   f"{peak * sustained * filled:,.0f} TFLOP/s"),
             _line("matmuls", "blocks and head, forward and backward", f"{detail.matmul:.3f} s"),
-            _line("attention", f"{work.mask_share:.0%} of the square, {kernel:.2f} of that rate",
+            _line("attention", f"{work.mask_share:.0%} of the square, at {kernel:.2f} of that rate",
                   f"{detail.attention:.3f} s"),
             _line("memory traffic", f"norms, activations, logits ÷ {gpu.memory_gb_s:,.0f} GB/s",
                   f"{detail.traffic:.3f} s"),
@@ -123,9 +123,9 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
             _line("recompute", _recompute_text(s),
                   f"{detail.recompute:.3f} s"),
             _line("optimizer", f"{s.optimizer}", f"{detail.optimizer:.3f} s"),
-            _line("links", f"{s.sharding} over {_slowest(c, gpu):,.0f} GB/s one-way, less what"
-                  " backward hides", f"{detail.links:.3f} s"),
-            _line("host", "between two steps and two passes", f"{detail.overhead:.3f} s"),
+            _line("links", f"{s.sharding} over {_slowest(c, gpu):,.0f} GB/s one-way, minus the "
+                           "part hidden by backward", f"{detail.links:.3f} s"),
+            _line("host", "between steps and between passes", f"{detail.overhead:.3f} s"),
         ]  # fmt: skip
         if abs(scale - 1) > 0.001:
             lines.append(_line("probe or spot", "measured ÷ predicted", f"× {scale:.3f}"))
@@ -142,12 +142,12 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
 
 
 _PARTS = {
-    "data": "waiting for it: the first shards, and those that come too late",
+    "data": "waiting for the first shards, and for later ones",
     "training": "steps × step",
     "compile": "torch.compile, cold",
     "start": "torchrun, importing torch, NCCL, opening the data",
     "evaluation": "forward passes over eval_tokens, every eval_every steps",
-    "saving": "standing still for a copy in memory, as often as it saves",
+    "saving": "pause for a copy in memory at each save",
     "landing": "the last evaluation and save",
 }
 
@@ -178,11 +178,11 @@ def _money(c: Candidate, plan: Plan) -> list[str]:
         lines.append(_saves(c, phase, rate))
     if c.storage:
         kept = sum(checkpoint_bytes(p.settings) * p.settings.kept_checkpoints for p in c.phases)
-        what = f"the pod's disks; {kept / 1e9:,.1f} GB kept, the run and 7 days"
+        what = f"the pod's disks; {kept / 1e9:,.1f} GB kept for the run and 7 days"
         lines.append(_line("storage", what, str(c.storage)))
     lines += [
         _line("cost", f"p10 {c.cost_p10} · p90 {c.cost_p90}", str(c.cost_p50)),
-        _line("lands, is killed", f"{c.soft_stop_s:,.0f} s, {c.hard_stop_s:,.0f} s after start",
+        _line("soft stop, hard stop", f"{c.soft_stop_s:,.0f} s, {c.hard_stop_s:,.0f} s after start",
               f"≤ {c.worst_case}"),
     ]  # fmt: skip
     if c.spot:
@@ -216,16 +216,16 @@ def _memory(c: Candidate) -> list[str]:
         "optimizer": worst.settings.optimizer,
         "communication": worst.settings.sharding,
         "activations": f"batch {worst.settings.batch} × {worst.settings.sequence} tokens",
-        "logits": "one piece of the head at a time where they are many",
+        "logits": "one piece of the head at a time if there are many",
         "workspace": "CUDA context, compiled kernels",
-        "snapshot": "what is being saved; of a GPU it lies in the host's memory",
+        "snapshot": "checkpoint being saved; for a GPU in the host's memory",
     }
     lines = [
         _line(name, notes[name], f"{gb:,.2f} GB")
         for name, gb in memory._asdict().items()
         if gb or name != "snapshot"
     ]
-    span = f"of {c.memory_gb:,.0f} GB; {memory.least:,.1f} to {memory.most:,.1f} by published peaks"
+    span = f"of {c.memory_gb:,.0f} GB; {memory.least:,.1f} to {memory.most:,.1f} in published peaks"
     return [*lines, _line("sum", span, f"{memory.total:,.1f} GB")]
 
 
@@ -242,19 +242,20 @@ def _claims(c: Candidate) -> list[str]:
         low, high = claim.step_s
         ours = phase.seconds.p50 / 60
         lines += [
-            f"  {phase.name}: {low:g}–{high:g} s a step, {claim.minutes[0]:g}–{claim.minutes[1]:g}"
-            f" min, ${claim.cost_usd[0]:g}–{claim.cost_usd[1]:g} at {claim.rate}/h",
-            f"    its own arithmetic: {claim.steps:,} × {low:g}–{high:g} s ="
-            f" {claim.arithmetic_minutes[0]:.1f}–{claim.arithmetic_minutes[1]:.1f} min",
-            f"    a step takes {phase.step_s.p50 / high:.1f} × its longest; the phase {ours:,.0f}"
-            f" min is {ours / claim.minutes[1]:.1f} × its longest",
+            f"  {phase.name}: {low:g}–{high:g} s per step, "
+            f"{claim.minutes[0]:g}–{claim.minutes[1]:g} min, "
+            f"${claim.cost_usd[0]:g}–{claim.cost_usd[1]:g} at {claim.rate}/h",
+            f"    recomputed from its figures: {claim.steps:,} × {low:g}–{high:g} s = "
+            f"{claim.arithmetic_minutes[0]:.1f}–{claim.arithmetic_minutes[1]:.1f} min",
+            f"    here a step takes {phase.step_s.p50 / high:.1f} × its longest; the phase of "
+            f"{ours:,.0f} min is {ours / claim.minutes[1]:.1f} × its longest",
         ]
     for said, truth in guide.said:
         lines += [f"  {said}", f"    {truth}"]
     if hours := guide.steps_in_hours:
         per_hour = HOUR_S / c.phases[0].step_s.p50
         lines.append(
-            f"    here: {per_hour:,.0f} steps an hour, {per_hour * hours:,.0f} in {hours:g} h"
+            f"    here: {per_hour:,.0f} steps per hour, {per_hour * hours:,.0f} in {hours:g} h"
         )
     return lines
 
@@ -278,7 +279,7 @@ def batch_lines(
         rates: of the recipe, by sequences a step.
     """
     rows = [_row(each, settings, rates) for each in batches]
-    lines = (f"its batches, {STEPS:,} steps each whatever a step takes in", *table(_HEADER, rows))
+    lines = (f"its batches, {STEPS:,} steps for each batch size", *table(_HEADER, rows))
     return [f"  {line}" for line in lines]
 
 
@@ -318,18 +319,21 @@ def probe_lines(probed: CommandProbe | None, steps: int | None) -> list[str]:
     them would take."""
     if probed is None:
         return [
-            "  measured        nothing: its log told of too few steps; --metric or a longer time"
+            "  measured        nothing: its log shows too few steps; use --metric or a longer time"
         ]
     measured = probed.measured
     step_s = Interval(measured.fast_s, measured.step_s, measured.slow_s)
     lines = [
-        f"  measured        {seconds_text(step_s)} a step, over {measured.steps:,} steps",
-        f"  memory          {measured.memory_bytes / 1e9:.2f} GB of the host's, by "
+        f"  measured        {seconds_text(step_s)} per step, over {measured.steps:,} steps",
+        f"  memory          {measured.memory_bytes / 1e9:.2f} GB of the host's, on "
         f"{measured.cores:.1f} cores",
     ]
     sku, busy, used_gb = probed.sku, probed.busy, probed.used_gb
     if sku not in GPUS:
-        return [*lines, "  elsewhere       not known: a processor's pace says nothing of a GPU's"]
+        return [
+            *lines,
+            "  elsewhere       not known: the pace on a CPU does not predict that on a GPU",
+        ]
     share = f"busy {busy:.0%}" if busy is not None else "its share of the time is not known"
     lines.append(f"  {sku:<15} {share}" + (f", {used_gb:.1f} GB in use" if used_gb else ""))
     others = [gpu for name, gpu in GPUS.items() if name != sku]
@@ -337,10 +341,10 @@ def probe_lines(probed: CommandProbe | None, steps: int | None) -> list[str]:
         words = f"  {other.sku:<15} {seconds_text(other.step_s)} a step"
         if steps:
             low, high = (s * steps for s in (other.step_s.p10, other.step_s.p90))
-            words += f", {duration(low)} to {duration(high)} in all"
+            words += f", {duration(low)} to {duration(high)} in total"
         lines.append(words + ("" if other.fits is not False else "; too little memory"))
     lines.append(
-        "  · as many GPUs of each: between the ratio of peaks and that of bandwidths, and the "
+        "  · for the same number of GPUs: between the ratio of peaks and that of bandwidths, the "
         f"host's part within a factor of {HOST_FACTOR:g}"
     )
     return lines

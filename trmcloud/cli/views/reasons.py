@@ -30,7 +30,7 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.LIST_FAILED: "no list: {text}",
     _Kind.STOP_COMMAND: "trmcloud stop",
     _Kind.INTERRUPTED: "Ctrl-C",
-    _Kind.STOP_NOW: "stopped at once, without landing",
+    _Kind.STOP_NOW: "stopped at once, without saving",
     _Kind.BUDGET_CUT: "the {level} budget was cut to {cap_usd}",
     _Kind.ORPHANS_COST: "orphaned pods have cost {orphans_usd} of the {level} budget",
     _Kind.BUDGET_REFUSED: "{text}",
@@ -39,49 +39,49 @@ SENTENCES: Mapping[ReasonKind, str] = {
     ),
     _Kind.LAUNCH_KILLED: "its launch was killed before anything was rented",
     _Kind.NO_CANDIDATE: "the plan has no candidate",
-    _Kind.NOT_ASKED_FOR: "stopped before it was asked for",
+    _Kind.NOT_ASKED_FOR: "stopped before a machine was requested",
     _Kind.NEVER_APPEARED: "it never appeared",
     _Kind.WAIT_OVER: (
-        "waited {waited_s}; requests: {asked}; failed boots: {boots}, {spent_usd} at most"
+        "waited {waited_s}; requests: {asked}; failed boots: {boots}, at most {spent_usd}"
     ),
     _Kind.BOOTS_SPENT: (
-        "failed boots: {boots}, {spent_usd} at most; another one would exceed the boot budget of"
-        " {budget_usd}"
+        "failed boots: {boots}, at most {spent_usd}; another one would exceed the boot budget of "
+        "{budget_usd}"
     ),
     _Kind.HARD_STOP: "hard stop",
-    _Kind.WORK_DONE: "its work is done",
-    _Kind.SAVED_HERE: "its work is done, and its checkpoints are here",
+    _Kind.WORK_DONE: "training has finished",
+    _Kind.SAVED_HERE: "training has finished, and its checkpoints are here",
     _Kind.NO_AGENT: "no agent within {boot_deadline_s}",
-    _Kind.BOOT_FAILED: "its boot failed, by the provider's log: {text}",
-    _Kind.HOST_STOPPED: "its provider has stopped it, and bills its disk on",
+    _Kind.BOOT_FAILED: "its boot failed, according to the provider's log: {text}",
+    _Kind.HOST_STOPPED: "its provider has stopped it, but still bills its disk",
     _Kind.STRANGER_ANSWERS: (
         "another machine answers at its address: the host key is not the run's"
     ),
-    _Kind.DID_NOT_LAND: "it did not land when told to",
+    _Kind.DID_NOT_LAND: "it did not stop when asked to",
     _Kind.BILLED_ABOVE_RATE: "billed {billed_usd_per_hour}, planned {planned_usd_per_hour}",
-    _Kind.MISPLACED: "it stands in {region}, and {wanted_region} was asked for",
-    _Kind.WRONG_BOARD: "{planned} was rented, and its machine has {found}",
+    _Kind.MISPLACED: "it is in {region}, but {wanted_region} was requested",
+    _Kind.WRONG_BOARD: "{planned} was rented, but its machine has {found}",
     _Kind.SLOWER_BOARD: (
-        "{found} in place of {planned}: planned again, it takes up to {time_ratio} times as long"
+        "{found} instead of {planned}: the new plan takes up to {time_ratio} times as long"
     ),
-    _Kind.OTHER_BOARD: "{found} in place of {planned}",
+    _Kind.OTHER_BOARD: "{found} instead of {planned}",
     _Kind.SLOWER_THAN_PLANNED: (
-        "slower than planned: {pace} a step, and {limit} at most was planned; {more_s} and"
-        " {more_usd} more than the plan's P50"
+        "slower than planned: {pace} per step, at most {limit} was planned; {more_s} and "
+        "{more_usd} more than the plan's P50"
     ),
     _Kind.NO_LONGER_FITS: (
-        "at {pace} a step {fit} of {steps} steps fit before the soft stop; all of them would take"
-        " {more_s} and {more_usd} more than planned"
+        "at {pace} per step {fit} of {steps} steps fit before the soft stop; all steps need "
+        "{more_s} and {more_usd} more than planned"
     ),
-    _Kind.FASTER_THAN_PEAK: "{pace} a step is less than the GPUs' peak allows, {limit}",
-    _Kind.SLOWER_THAN_TIME: "its steps would have taken {steps_s}, and {passed_s} have passed here",
-    _Kind.OTHER_STEPS: "its steps are of {tokens} tokens, the planned ones of {planned_tokens}",
-    _Kind.NO_MOVE_WITHOUT_BUCKET: "it does not move: that needs --bucket with presigned requests",
+    _Kind.FASTER_THAN_PEAK: "{pace} per step is faster than the GPUs' peak allows, {limit}",
+    _Kind.SLOWER_THAN_TIME: "its steps would have taken {steps_s}, but only {passed_s} have passed",
+    _Kind.OTHER_STEPS: "its steps have {tokens} tokens, the planned ones {planned_tokens}",
+    _Kind.NO_MOVE_WITHOUT_BUCKET: "it cannot move: this needs --bucket with presigned requests",
     _Kind.NO_MOVE_OF_SUCH_A_RUN: (
-        "it does not move: only a run of known length on one rented machine does"
+        "it cannot move: only a run of known length on one rented machine can"
     ),
     _Kind.NAME_TWICE: "its run has another pod of this name",
-    _Kind.OUTLIVED_HARD_STOP: "it has outlived its hard stop",
+    _Kind.OUTLIVED_HARD_STOP: "it still runs after its hard stop",
     _Kind.NO_OWNER: "no live run of this ledger owns it",
     _Kind.HARD_STOP_PASSED: "its hard stop has passed",
     _Kind.UNKNOWN_RESULT: "its agent ended with '{result}'",
@@ -91,47 +91,47 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.KILLED_BEFORE_LANDING: "the hard stop came before the trainer had landed",
     _Kind.POD_ENDED: "the pod was ended",
     _Kind.ON_VOLUME: (
-        "what it saved, and how it ended, is on its network volume: fetch-best brings both"
+        "its checkpoints and its result are on its network volume: trmcloud fetch-best gets both"
     ),
-    _Kind.IN_BUCKET: "no last word of it was found; its uploads are in {bucket}: fetch-best",
-    _Kind.ENDED_SILENT: "the pod ended without a word from its agent",
+    _Kind.IN_BUCKET: "it left no final report; its uploads are in {bucket}: trmcloud fetch-best",
+    _Kind.ENDED_SILENT: "the pod ended without a report from its agent",
     _Kind.MACHINE_LOST: "the machine at {provider} was lost; training continues from the bucket",
     _Kind.NO_OTHER_MACHINE: "its machine was lost, and no other could be rented",
     _Kind.MOVING: "training moves to a machine at {provider}",
     _Kind.MOVE_CALLED_OFF: "the run does not move: its machine is not needed any more",
-    _Kind.MOVE_SAVES_TOO_LITTLE: "to move there would not save enough any more",
+    _Kind.MOVE_SAVES_TOO_LITTLE: "the move would no longer save enough",
     _Kind.HOLDS_UNTIL_IT_TRAINS: "it does not train yet",
-    _Kind.TRAINS_TO_ITS_STOP: "it trains until its stop: all its money is planned for",
+    _Kind.TRAINS_TO_ITS_STOP: "it trains until its stop, and needs all its money",
     _Kind.STOP_CANNOT_BE_LOWERED: (
-        "the stop of a run that lands, moves, keeps a network volume or has several machines is not"
-        " lowered"
+        "an earlier stop is not possible for a run that is stopping, moves, keeps a network volume "
+        "or has several machines"
     ),
     _Kind.NO_LAYER_APART: (
-        "nothing apart from its machine is seen to enforce an earlier stop at {provider}:"
-        " trmcloud guard install, on another machine that shares this home"
+        "only its own machine could enforce an earlier stop at {provider}: run trmcloud guard "
+        "install on another machine that shares this home"
     ),
-    _Kind.STOP_LOWERED: "its stop was lowered to make room for another run",
+    _Kind.STOP_LOWERED: "its stop was set earlier to make room for another run",
     _Kind.NOT_READY_IN_TIME: "not ready to train within {within_s}",
-    _Kind.AWAITS_AGENT: "the first word of its agent",
-    _Kind.AWAITS_EARLIER_POD: "an earlier pod of this run to be gone: it is ended first",
+    _Kind.AWAITS_AGENT: "the first report of its agent",
+    _Kind.AWAITS_EARLIER_POD: "the end of an earlier pod of this run",
     _Kind.AWAITS_CAPACITY: "a free {hardware}; requests so far: {asked}",
     _Kind.AWAITS_LIST_TO_RENT: (
-        "{provider}'s list: nothing is rented before it shows that no earlier pod is left"
+        "a list from {provider}: it must show first that no earlier pod is left"
     ),
     _Kind.AWAITS_LIST_TO_STOP: (
-        "{provider}'s list: the run is not stopped before it shows that no earlier pod is left"
+        "a list from {provider}: before the run can stop, it must show that no earlier pod is left"
     ),
-    _Kind.AWAITS_LIST_OF_POD: "{provider}'s list, to find the pod that was asked for",
-    _Kind.AWAITS_POD: "{provider} to list the pod that was asked for",
-    _Kind.CREATE_UNANSWERED: "the answer is not on record",
-    _Kind.CREATE_TAKEN: "it took the request",
-    _Kind.NOT_FETCHED: "what {runs} saved was not fetched",
-    _Kind.NOT_AGREED: "{runs} did not agree to its end",
+    _Kind.AWAITS_LIST_OF_POD: "a list from {provider}, to find the requested pod",
+    _Kind.AWAITS_POD: "{provider} to list the requested pod",
+    _Kind.CREATE_UNANSWERED: "no answer was recorded",
+    _Kind.CREATE_TAKEN: "the provider accepted the request",
+    _Kind.NOT_FETCHED: "the checkpoints of {runs} were not fetched",
+    _Kind.NOT_AGREED: "{runs} did not agree to its deletion",
 }
 FOLLOWS: Mapping[ReasonKind, str] = {
-    _Kind.AWAITS_CAPACITY: "it ends with exit code 75",
+    _Kind.AWAITS_CAPACITY: "the launch ends with exit code 75",
     _Kind.AWAITS_AGENT: "the pod is ended",
-    _Kind.AWAITS_POD: "it counts as never made",
+    _Kind.AWAITS_POD: "it counts as not created",
 }
 """The next step where a wait ends without what was waited for."""
 
@@ -149,8 +149,8 @@ def low_balance(low: BalanceLow, now: float) -> str:
     """One line: what is left of a balance that is low, and when it ends."""
     left, age = (duration(max(0.0, s)) for s in (low.ends_at - now, now - low.read_at))
     return (
-        f"the {low.provider} balance was {low.balance} {age} ago: "
-        f"it ends in {left} at {low.spending}/h, all that the account rents; add credit"
+        f"the {low.provider} balance was {low.balance} {age} ago: it ends in {left} at "
+        f"{low.spending}/h for the whole account; add credit"
     )
 
 
@@ -175,11 +175,11 @@ def _words(name: str, fact: Fact) -> str:
 _WHAT = {
     "out_of_memory": "ran out of memory",
     "non_finite": "its loss or gradients were not finite",
-    "diverged": "its loss rose and stayed up",
+    "diverged": "its loss rose and did not fall again",
     "crashed": "its trainer crashed",
-    "lost": "a process of its trainer was lost, or stood still",
-    "unsound": "left steps out, not finite or far above those before",
-    "unfit": "a machine was not what was rented, and is given back",
+    "lost": "a process of its trainer was lost, or made no progress",
+    "unsound": "skipped steps whose loss was not finite or far too high",
+    "unfit": "a machine was not as rented, and is returned",
 }
 
 
@@ -196,21 +196,21 @@ def _title_and_text(notice: Notice) -> tuple[str, str]:
     status = f"trmcloud status {run}"
     match notice.kind:
         case NoticeKind.STARTED:
-            return f"{run} has started", f"{facts['phase']} is trained{by}. {status}"
+            return f"{run} has started", f"{facts['phase']} training{by}. {status}"
         case NoticeKind.GATE:
             told = "passed" if facts["passed"] else "FAILED"
             text = f"The gate after {facts['phase']} {told}{by}. trmcloud gate {run}"
             return f"{run}: gate {told}", text
         case NoticeKind.CAP:
             name = f"{facts['level']} {facts['key']}".strip()
-            text = f"{_spent(facts)} by our clock. trmcloud budget show"
+            text = f"{_spent(facts)} accrued. trmcloud budget show"
             return f"{facts['percent']} % of the {name} cap is spent", text
         case NoticeKind.ENDED:
             outcome = str(facts["outcome"])
             known = {each.value: MEANINGS.get(each, "") for each in Outcome}
             words = [known[outcome]] if known.get(outcome) else []
             if "spent_usd" in facts:
-                words.append(f"{_spent(facts)} by our clock")
+                words.append(f"{_spent(facts)} accrued")
             if "step" in facts:
                 metric = bpb(facts.get("val_bpb"))
                 words.append(f"{facts['phase']} step {facts['step']:,}, bpb {metric}{by}")
@@ -224,35 +224,35 @@ def _title_and_text(notice: Notice) -> tuple[str, str]:
                 return f"{run}: {short}", f"{told}{by}. {status}"
             now = f"now with {facts['changed']}" if facts["changed"] else "from its last checkpoint"
             lost = f"{facts['lost_steps']:,} steps and {duration(facts['lost_s'])} lost"
-            return f"{run}: mended, {short}", f"{told}; goes on {now}, {lost}{by}. {status}"
+            return f"{run}: recovered, {short}", f"{told}; continues {now}, {lost}{by}. {status}"
         case NoticeKind.LOST:
-            text = f"{facts['pod']} at {facts['provider']} ended without a word; {_spent(facts)}"
+            text = f"{facts['pod']} at {facts['provider']} ended without a report; {_spent(facts)}"
             if "continues_at" in facts:
                 told = f"{facts['hardware']} at {facts['continues_at']}"
-                text = f"{text} by our clock. It continues on {told}. {status}"
-                return f"{run}: its pod is lost, and it continues", text
-            return f"{run}: its pod is lost", f"{text} by our clock. trmcloud resume {run}"
+                text = f"{text} accrued. It continues on {told}. {status}"
+                return f"{run}: its pod is lost, the run continues", text
+            return f"{run}: its pod is lost", f"{text} accrued. trmcloud resume {run}"
         case NoticeKind.PRICE:
             planned, billed = (Usd(facts[f"{x}_usd_per_hour"]) for x in ("planned", "billed"))
             now = f" with {facts['hardware']}" if "hardware" in facts else ""
             text = f"{billed}/h{now}, planned at {planned}/h; the cap stays. {status}"
             return f"{run}: its price changed", text
         case NoticeKind.ORPHAN:
-            text = f"{facts['pod']} at {facts['provider']} is no run's, and may have cost "
-            text += f"{Usd(facts['at_most_usd'])}; it is ended. trmcloud reap --yes"
+            text = f"{facts['pod']} at {facts['provider']} belongs to no run, and may have cost "
+            text += f"{Usd(facts['at_most_usd'])}; it is being ended. trmcloud reap --yes"
             return "an orphaned pod was found", text
         case NoticeKind.REAPER:
-            text = f"It should come by every {duration(facts['every_s'])}, and last did "
-            text += f"{duration(facts['silent_s'])} ago, while something is rented. "
+            text = f"It should run every {duration(facts['every_s'])}, but last ran "
+            text += f"{duration(facts['silent_s'])} ago, while machines are rented. "
             return f"the reaper on {facts['machine']} is silent", f"{text}trmcloud guard status"
         case NoticeKind.BALANCE:
             left, spent = Usd(facts["balance_usd"]), Usd(facts["spending_usd_per_hour"])
-            text = f"{left} are left, and all that the account rents takes {spent}/h: it ends in "
+            text = f"{left} are left, and the account spends {spent}/h: it ends in "
             text += f"{duration(facts['left_s'])}. Add credit. trmcloud status"
             title = f"the {facts['provider']} balance lasts less than {facts['hours']} hours"
             return title, text
         case NoticeKind.TEST:
-            return "trmcloud: a test", "If you read this, it works. trmcloud notify list"
+            return "trmcloud: test", "Notifications work. trmcloud notify list"
 
 
 def _spent(facts: Mapping[str, Any]) -> str:
@@ -265,14 +265,14 @@ def trouble_lines(context: Context) -> list[str]:
     for run_id, error in context.troubles.items():
         known = isinstance(error, TrmcloudError)
         what = str(error) if known else f"unexpected {type(error).__name__}: {error}"
-        lines.append(one_line(f"{run_id} could not be brought up to date: {what}"))
+        lines.append(one_line(f"{run_id} could not be updated: {what}"))
     return lines
 
 
 def unreached_lines(context: Context) -> list[str]:
     """A line for each provider that gave no list: what it rents to us continues, unseen."""
     return [
-        one_line(f"{provider} was not looked at: {why}")
+        one_line(f"{provider} was not checked: {why}")
         for provider, why in unreached_providers(context)
     ]
 
@@ -297,8 +297,8 @@ def trouble_code(context: Context, run_id: str = "") -> int:
 def hurt_line(hurt: Quarantine) -> str:
     """A run in quarantine: what is known, what it counts as, what to type next."""
     if hurt.settled is not None:
-        return f"{hurt.run_id}: {hurt.words}; settled by hand at {hurt.settled}"
-    most = "an amount that is not known" if hurt.most is None else f"{hurt.most} at most"
+        return f"{hurt.run_id}: {hurt.words}; settled manually at {hurt.settled}"
+    most = "an unknown amount" if hurt.most is None else f"at most {hurt.most}"
     return f"{hurt.run_id}: {hurt.words}; it counts as {most} · trmcloud ledger restore"
 
 
@@ -313,6 +313,6 @@ def failure_lines(context: Context, run: RunState) -> list[str]:
     lines = ["  its last lines:", *(f"  | {line}" for line in failure.lines)]
     told = lines if failure.lines else []
     if failure.missing:
-        told.append(f"  missing: {one_line(failure.missing)} is here and was not sent")
+        told.append(f"  missing: {one_line(failure.missing)} exists here but was not sent")
         told.append(f"  try: {one_line(failure.fix)}")
     return told

@@ -53,7 +53,7 @@ def trial_lines(context: Context, plan: Plan, code: Callable[[], Path]) -> list[
         return []
     trial = find_trial(context.home, code(), command.words)
     if trial is None:
-        return [f"  · not tried here: trmcloud try -- {one_line(shlex.join(command.words))}"]
+        return [f"  · not tried here yet: trmcloud try -- {one_line(shlex.join(command.words))}"]
     return record_lines(trial, context.wall())
 
 

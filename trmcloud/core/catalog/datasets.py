@@ -290,7 +290,7 @@ def parse_hosts(text: str) -> dict[str, str]:
         host, equals, base = pair.partition("=")
         if not equals or not host or urlsplit(base).scheme not in ("http", "https"):
             raise UsageError(
-                f"{pair!r} is not host=base",
+                f"{pair!r} must have the form host=base",
                 where=ENV_HOSTS,
                 next_step=f'{ENV_HOSTS}="huggingface.co=https://mirror.example.org"',
             )
@@ -333,7 +333,7 @@ def one_file(address: str) -> DataSet:
         raise UsageError(
             "the address does not end in a file's name",
             where=address,
-            next_step="name one file: https://host/path/file.parquet (or .jsonl, .bin, .txt)",
+            next_step="give one file: https://host/path/file.parquet (or .jsonl, .bin, .txt)",
         )
     return DataSet(
         name=address,
@@ -377,7 +377,7 @@ def _check(made: DataSet, where: str) -> None:
         raise UsageError(what, where=where)
 
     if made.layout not in LAYOUTS:
-        refuse(f"layout is one of {', '.join(LAYOUTS)}, not {made.layout!r}")
+        refuse(f"layout must be one of {', '.join(LAYOUTS)}, not {made.layout!r}")
     if made.layout == "python-stdlib":
         if made.shards or made.base_url:
             refuse("layout python-stdlib has no files of its own")
@@ -388,26 +388,26 @@ def _check(made: DataSet, where: str) -> None:
     else:
         parts = urlsplit(made.base_url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            refuse(f"base_url is no http address: {made.base_url!r}")
+            refuse(f"base_url is not an http address: {made.base_url!r}")
         if not made.base_url.endswith("/") or parts.query:
-            refuse("base_url ends in '/', and holds no query")
+            refuse("base_url must end in '/' and have no query")
     numbered = len(_NUMBER.findall(made.shards))
     if numbered > 1 or not _FILE.fullmatch(_NUMBER.sub("0", made.shards)):
-        refuse(f"shards is a file name with at most one {{:05d}}, not {made.shards!r}")
+        refuse(f"shards must be a file name with at most one {{:05d}}, not {made.shards!r}")
     if made.last < made.first or (made.last > made.first and not numbered):
-        refuse(f"shards {made.first} to {made.last} of {made.shards!r} make no list")
+        refuse(f"shards {made.first} to {made.last} of {made.shards!r} are not a list")
     if made.validation and not _FILE.fullmatch(made.validation):
-        refuse(f"validation is a file name, not {made.validation!r}")
+        refuse(f"validation must be a file name, not {made.validation!r}")
     if made.is_shard(made.validation):
         refuse(f"{made.validation} is among the shards to train on")
     if made.layout not in WHOLE_LAYOUTS and made.shard_count > 1 and not made.validation:
-        refuse("a set of several shards names its validation file")
+        refuse("a set of several shards needs a validation file")
     if made.is_whole and made.shard_count != 1:
         refuse(f"layout {made.layout} is one file")
     if not 1 <= made.tokenizer_shards <= made.shard_count:
-        refuse(f"tokenizer_shards lies between 1 and {made.shard_count}")
+        refuse(f"tokenizer_shards must be from 1 to {made.shard_count}")
     if made.tokenizer_text_bytes < 1 or made.validation_text_bytes < 1:
-        refuse("tokenizer_text_bytes and validation_text_bytes are above zero")
+        refuse("tokenizer_text_bytes and validation_text_bytes must be above zero")
     for name in made.sha256:
         if name != made.validation and not made.is_shard(name):
-            refuse(f"a hash is given for {name!r}, which is no file of it")
+            refuse(f"a hash is given for {name!r}, which is not one of its files")

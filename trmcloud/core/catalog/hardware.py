@@ -78,13 +78,13 @@ _ROWS = (
     ("A100-80GB-PCIe", "A100", 312, 0, 80, 1935, 300, 1, 32, True, 300, _SHEET),
     ("A100-40GB", "A100-40GB", 312, 0, 40, 1555, 300, 8, 32, True, 400, _SHEET),
     ("L40S", "L40S", 362, 733, 48, 864, 0, 1, 32, True, 350, _SHEET),
-    ("L40", "L40", 181, 362, 48, 864, 0, 1, 32, True, 300, "NVIDIA datasheet, as a seller has it"),
+    ("L40", "L40", 181, 362, 48, 864, 0, 1, 32, True, 300, "NVIDIA datasheet, from a seller"),
     ("RTX4090", "RTX4090", 165, 330, 24, 1008, 0, 1, 32, False, 450, "NVIDIA Ada whitepaper"),
     ("RTX3090", "RTX3090", 71, 0, 24, 936, 56.25, 1, 32, True, 350, "NVIDIA GA102 whitepaper"),
     ("L4", "L4", 121, 242, 24, 300, 0, 1, 32, True, 72, _SHEET),
     ("A10G", "A10G", 70, 0, 24, 600, 0, 1, 32, True, 300, "NVIDIA datasheet (AWS g5)"),
     ("RTXA1000", "RTXA1000", 26.9, 0, 8, 192, 0, 1, 16, True, 50,
-     "reckoned: 72 tensor cores × 256 FLOP × 1.46 GHz; its sheet was not at hand"),
+     "computed: 72 tensor cores × 256 FLOP × 1.46 GHz; its datasheet was not available"),
 )  # fmt: skip
 
 _UNTRIED_ROWS = (
@@ -217,7 +217,7 @@ def parse_hardware(text: str) -> HardwareRequest:
         nodes, each = int(several[1]), parse_hardware(several[2])
         if not 1 <= nodes <= MAX_NODES or each.nodes > 1:
             raise UsageError(
-                f"{cleaned!r}: machines are counted once, from 1 to {MAX_NODES}",
+                f"{cleaned!r}: the number of machines must be from 1 to {MAX_NODES}",
                 next_step="2x8xH100: two machines of eight",
             )
         name = each.text if nodes == 1 else f"{nodes}x{each.text}"
@@ -226,7 +226,7 @@ def parse_hardware(text: str) -> HardwareRequest:
     if not x or not count_text.isdigit():
         if _squash(cleaned) in _BY_SQUASHED:
             raise UsageError(
-                f"{cleaned!r} does not say how many GPUs",
+                f"{cleaned!r} gives no number of GPUs",
                 next_step=f"8x{_BY_SQUASHED[_squash(cleaned)]}",
             )
         raise UsageError(
@@ -239,7 +239,7 @@ def parse_hardware(text: str) -> HardwareRequest:
         names = [f"{count}x{each}" for each in _ACCEPTS]
         raise UsageError(f"unknown hardware {cleaned!r}", next_step=suggest_name(cleaned, names))
     if not 1 <= count <= MAX_GPUS:
-        raise UsageError(f"{cleaned!r}: GPUs are counted from 1 to {MAX_GPUS}")
+        raise UsageError(f"{cleaned!r}: the number of GPUs must be from 1 to {MAX_GPUS}")
     return HardwareRequest(f"{count}x{known}", count, _ACCEPTS[known], False)
 
 

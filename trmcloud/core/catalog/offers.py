@@ -188,7 +188,7 @@ def parse_offers(text: str, where: str, now: float, *, own: bool = False) -> lis
             raise UsageError(f"{len(cells)} cells under {width} columns", where=line_at)
         if c_currency >= 0 and cells[c_currency].upper() not in ("USD", ""):
             raise UsageError(
-                f"prices in {cells[c_currency]!r} beside US dollars",
+                f"prices in {cells[c_currency]!r} instead of US dollars",
                 where=line_at,
                 next_step="convert the file to USD",
             )
@@ -214,7 +214,7 @@ def parse_offers(text: str, where: str, now: float, *, own: bool = False) -> lis
         seen = first_line.setdefault(key, number)
         if seen != number:
             raise UsageError(
-                f"{provider} {instance or sku} {region} is priced twice, first on line {seen}",
+                f"{provider} {instance or sku} {region} has two prices, the first on line {seen}",
                 where=line_at,
                 next_step="keep the newer row",
             )
@@ -269,13 +269,13 @@ def _header(cells: list[str], where: str) -> dict[str, int]:
         if name not in KNOWN_COLUMNS:
             raise UsageError(f"unknown column {name[:40]!r}", where=where)
         if names.count(name) > 1:
-            raise UsageError(f"column {name!r} stands twice", where=where)
+            raise UsageError(f"column {name!r} occurs twice", where=where)
     return {name: index for index, name in enumerate(names)}
 
 
 def _whole(text: str, where: str) -> int:
     if not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= MAX_GPUS:
-        raise UsageError(f"{text[:40]!r} is no count of GPUs (1 to {MAX_GPUS})", where=where)
+        raise UsageError(f"{text[:40]!r} is not a number of GPUs (1 to {MAX_GPUS})", where=where)
     return int(text)
 
 
@@ -285,7 +285,7 @@ def _size(text: str, unit: str, where: str) -> float:
     except ValueError:
         size = -1.0
     if not 0 <= size < MAX_SIZE:
-        raise UsageError(f"{text[:40]!r} is no number of {unit}", where=where)
+        raise UsageError(f"{text[:40]!r} is not a number of {unit}", where=where)
     return size
 
 
@@ -294,11 +294,11 @@ def _instant(text: str, now: float, where: str) -> float:
         days = date.fromisoformat(text).toordinal() - date(1970, 1, 1).toordinal()
     except ValueError:
         raise UsageError(
-            f"{text[:40]!r} is no date", where=where, next_step="as_of takes YYYY-MM-DD"
+            f"{text[:40]!r} is not a date", where=where, next_step="as_of takes YYYY-MM-DD"
         ) from None
     instant = days * DAY_S
     if instant > now + DAY_S:
-        raise UsageError(f"the date {text} lies in the future", where=where)
+        raise UsageError(f"the date {text} is in the future", where=where)
     return instant
 
 
@@ -316,12 +316,14 @@ def _rate(text: str, gpus: int, where: str, allow_free: bool) -> Usd:
     per_gpu_micros = rate.micros / gpus
     if per_gpu_micros > MAX_USD_PER_GPU_HOUR * 1_000_000:
         raise UsageError(
-            f"{rate} per hour for {gpus} GPUs is absurd (above ${MAX_USD_PER_GPU_HOUR} per GPU)",
+            f"{rate} per hour for {gpus} GPUs is not plausible (above ${MAX_USD_PER_GPU_HOUR} "
+            "per GPU)",
             where=where,
         )
     if per_gpu_micros < MIN_USD_PER_GPU_HOUR.micros and not (allow_free and not rate):
         raise UsageError(
-            f"{rate} per hour for {gpus} GPUs is absurd (below {MIN_USD_PER_GPU_HOUR} per GPU)",
+            f"{rate} per hour for {gpus} GPUs is not plausible (below {MIN_USD_PER_GPU_HOUR} per "
+            "GPU)",
             where=where,
         )
     return rate
@@ -335,11 +337,11 @@ def _odd_rate(text: str, where: str) -> Usd:
         if not amount.is_finite():
             raise InvalidOperation
     except InvalidOperation:
-        raise UsageError(f"{text[:40]!r} is no price in US dollars", where=where) from None
+        raise UsageError(f"{text[:40]!r} is not a price in US dollars", where=where) from None
     if amount < 0:
         raise UsageError(f"the price {text[:40]} is negative", where=where)
     if amount and abs(amount.adjusted()) > _MOST_DIGITS:
-        raise UsageError(f"the price {text[:40]} is absurd", where=where)
+        raise UsageError(f"the price {text[:40]} is not plausible", where=where)
     return Usd.rounded_up(amount)
 
 

@@ -173,7 +173,7 @@ def traits_of(provider: str) -> ProviderTraits:
     traits = find_traits(provider)
     if traits is None:
         raise NotSupported(
-            f"nothing can be rented from {provider}: it is {in_no_catalogue()}",
+            f"machines cannot be rented from {provider}: it is {in_no_catalogue()}",
             next_step=f"one of: {', '.join((*direct(), *brokered()))}",
         )
     return traits
@@ -203,9 +203,9 @@ def require_rented(name: str) -> None:
     if traits is not None and traits.instead:
         title = traits_of(traits.instead).title
         raise UsageError(
-            f"{title} is not rented through {traits.via} any more ({name!r}), which copies the "
+            f"{title} is no longer rented through {traits.via} ({name!r}), which copies the "
             "account's key to the host",
-            next_step=f"--provider {traits.instead}, without --via",
+            next_step=f"use --provider {traits.instead} without --via",
         )
 
 

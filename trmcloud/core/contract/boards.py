@@ -101,7 +101,7 @@ def classify(name: str, watts: float | None = None, links: int | None = None) ->
     named = next((form for part, form in _NAMED if re.search(part, name, re.IGNORECASE)), "")
     measured, by = _measured(family, watts, links)
     if named == SXM and measured == PCIE and links == 0:
-        return Board(family, PCIE, f"{by}, against its name")
+        return Board(family, PCIE, f"{by}, which its name contradicts")
     if named:
         return Board(family, named, "its name")
     return Board(family, measured, by)

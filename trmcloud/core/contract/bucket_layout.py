@@ -105,7 +105,7 @@ def parse_place(text: str) -> Place:
     plain = all(_SEGMENT.fullmatch(part) for part in segments) and len(segments) <= 12
     if not text.startswith(SCHEME) or not _BUCKET.fullmatch(bucket) or not plain:
         raise UsageError(
-            f"{text!r:.200} does not name a bucket", next_step="--bucket s3://my-bucket/my-prefix"
+            f"{text!r:.200} is not a bucket", next_step="--bucket s3://my-bucket/my-prefix"
         )
     return Place(bucket, "/".join(segments))
 

@@ -37,16 +37,16 @@ def why_not_in_bucket(checkpoint_bytes: int, keep_best: int) -> str:
     """Why a pod cannot be granted uploads of such checkpoints; empty where it can."""
     if checkpoint_bytes > MOST_FILE_BYTES:
         return (
-            f"a pod uploads files of up to {MOST_FILE_BYTES / 1e9:.0f} GB, and a checkpoint may"
-            f" hold {checkpoint_bytes / 1e9:.0f} GB in one"
+            f"a pod uploads files of up to {MOST_FILE_BYTES / 1e9:.0f} GB, but a checkpoint may "
+            f"have a file of {checkpoint_bytes / 1e9:.0f} GB"
         )
     puts = len(puts_of_command(granted_bytes_of_command(checkpoint_bytes)))
     needed = puts * len(slots_of(1, keep_best))
     if needed <= MOST_COMMAND_PUTS:
         return ""
     return (
-        f"{keep_best} kept checkpoints of {checkpoint_bytes / 1e9:.0f} GB need {needed:,} signed"
-        f" requests, and a pod takes {MOST_COMMAND_PUTS:,}"
+        f"{keep_best} kept checkpoints of {checkpoint_bytes / 1e9:.0f} GB need {needed:,} signed "
+        f"requests; a pod takes at most {MOST_COMMAND_PUTS:,}"
     )
 
 

@@ -117,14 +117,14 @@ def why_stop(rules: StopRules, curve: Curve | None, steps_left: int) -> str:
     if curve is None or steps_left <= 0:
         return ""
     if rules.patience and curve.since_best >= rules.patience:
-        return f"{curve.since_best} evaluations in a row were no better than the best"
+        return f"{curve.since_best} evaluations in a row were not better than the best"
     hoped = gain_per_usd(curve, steps_left, rules.usd_per_hour, at_most=True)
     if not rules.gain_per_usd or hoped is None or hoped >= rules.gain_per_usd:
         return ""
     told = gain_per_usd(curve, steps_left, rules.usd_per_hour) or 0.0
     if told <= 0:
-        return "the next dollar buys no better bpb"
-    return f"the next dollar buys {told:.2g} bpb, less than {rules.gain_per_usd:.3g}"
+        return "the next dollar does not improve bpb"
+    return f"the next dollar gains {told:.2g} bpb, less than {rules.gain_per_usd:.3g}"
 
 
 # The gate between fast and extreme: is this training worth going on with?
@@ -208,7 +208,7 @@ def _order(evals: Sequence[Mapping[str, Any]]) -> Check:
     names = evals[-1].get("judged")
     if not held and isinstance(names, (list, tuple)) and len(names) == len(losses):
         worse = next(number for number, (before, after) in enumerate(pairs, 1) if before <= after)
-        told += f": {names[worse]!s:.40} is no better than the one before"
+        told += f": {names[worse]!s:.40} is not better than the one before"
     return Check(name, held, True, told)
 
 

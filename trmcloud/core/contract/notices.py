@@ -179,7 +179,7 @@ def _key(secret: str) -> bytes:
     try:
         key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
     except ValueError:
-        raise ContractError("a webhook's secret is base64, after whsec_") from None
+        raise ContractError("a webhook's secret must be base64 after whsec_") from None
     if not 24 <= len(key) <= 64:
-        raise ContractError("a webhook's secret has 24 to 64 bytes")
+        raise ContractError("a webhook's secret must have 24 to 64 bytes")
     return key

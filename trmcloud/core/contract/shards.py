@@ -90,7 +90,7 @@ def read_header(read: Callable[[int], bytes], size_bytes: int, where: str) -> He
     at = 0
     for part in parts:
         if part.begin != at:
-            raise CheckpointError(f"{part.name} does not lie where it should", where=where)
+            raise CheckpointError(f"{part.name} is not at its place", where=where)
         at = part.end
     if len(head) + at != size_bytes:
         raise CheckpointError(
@@ -159,9 +159,9 @@ def _tiled(name: str, places: Iterable[Place], where: str) -> tuple[Place, ...]:
 
 def _cannot(what: str, where: str) -> CheckpointError:
     return CheckpointError(
-        f"its shards cannot be put together: {what}",
+        f"its shards cannot be combined: {what}",
         where=where,
-        next_step="go on from another checkpoint",
+        next_step="use another checkpoint",
     )
 
 

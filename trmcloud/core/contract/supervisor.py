@@ -44,7 +44,7 @@ class TrainerView:
     soft_left_s: float
     hard_left_s: float
     told_to_land_s: float | None = None
-    """Seconds since the trainer was last told to land; None if it was not."""
+    """Seconds since the trainer was last asked to stop; None if it was not."""
     land_ordered: bool = False
     """The controller, or the user through it, asks for an early landing."""
     land_reason: str = ""
@@ -99,7 +99,7 @@ class FinishTrainer(Act):
 
 @dataclass(frozen=True)
 class ClimbTrainer(Act):
-    """Memory is to spare: the trainer is told to land, and goes on with the micro-batch of
+    """Memory is to spare: the trainer is asked to stop, and goes on with the micro-batch of
     ``level``."""
 
     level: str
@@ -272,13 +272,13 @@ def _after(
     if outcome == "landed_signal" and (trainer.land_ordered or not climbs):
         if trainer.land_ordered:
             return EndPod(Outcome.STOPPED.value, trainer.land_reason or last.message)
-        return EndPod(Outcome.LANDED.value, "told to land")
+        return EndPod(Outcome.LANDED.value, "asked to stop")
     more = any(p.state is PhaseState.WAITING for p in phases)
     if outcome in CLEAN and not climbs:
         if not more:
             if outcome in DONE:
                 return EndPod(Outcome.FINISHED.value, last.message)
-            why = f"the budget's soft stop came; {last.message}"
+            why = f"budget reached; {last.message}"
             return EndPod(Outcome.LANDED.value, why.rstrip("; "))
         if last.gate is None:
             return JudgeGate(last.name)

@@ -158,11 +158,11 @@ ENV_OVERRIDES = "TRMCLOUD_OVERRIDES"
 # -- how it ends ----------------------------------------------------------------------------
 OUTCOMES: Mapping[str, str] = {
     "finished": "all steps done",
-    "stopped_paying": "further steps no longer paid; cooled down, evaluated and saved",
-    "landed_deadline": "the deadline came; evaluated and saved",
-    "landed_signal": "told to land; evaluated and saved",
+    "stopped_paying": "more steps no longer paid; cooled down, evaluated and saved",
+    "landed_deadline": "deadline reached; evaluated and saved",
+    "landed_signal": "asked to stop; evaluated and saved",
     "non_finite": "loss or gradients became NaN or infinite",
-    "diverged": "the loss rose and did not come down again",
+    "diverged": "the loss rose and did not fall again",
     "out_of_memory": "the device ran out of memory",
     "bad_data": "the prepared data cannot be used",
     "bad_config": "the settings cannot be run",

@@ -142,16 +142,16 @@ def require_funds(funds: Funds, worst: Usd, fits: str = "--fit-balance shortens 
     if missing > ZERO:
         ways = f"{fits}; " if funds.free > ZERO and fits else ""
         raise PaymentRequired(
-            f"the {funds.provider} balance of {funds.balance} has {max(funds.free, ZERO)} free"
-            f"{_held_words(funds)}: the worst case is {worst}",
-            next_step=f"add {missing} at {funds.provider}; {ways}--balance ignore where a card "
-            "refills it",
+            f"{max(funds.free, ZERO)} of the {funds.provider} balance of {funds.balance} are "
+            f"free{_held_words(funds)}: the worst case is {worst}",
+            next_step=f"add {missing} at {funds.provider}; {ways}--balance ignore if auto-reload "
+            "is on",
         )
 
 
 def _held_words(funds: Funds) -> str:
     names = ", ".join(funds.held)
-    return f", {funds.held_usd} are held by {names}" if funds.held else ""
+    return f", {funds.held_usd} are reserved for {names}" if funds.held else ""
 
 
 # How long a balance lasts, and what follows from that.

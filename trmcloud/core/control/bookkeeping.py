@@ -327,7 +327,7 @@ def add_events(
         elif isinstance(event, ev.MoveStarted):
             _require_money(ledger, run, run.reserved + event.amount, at)
         elif isinstance(event, ev.StopLowered) and (short := require_cover(run, event)):
-            raise IllegalTransition(f"{event.amount} cannot be all that {run_id} holds: {short}")
+            raise IllegalTransition(f"{event.amount} cannot be everything in {run_id}: {short}")
         ledger, run = moved, moved.runs[run_id]
         records.append(record)
     return ledger, tuple(records)
@@ -342,21 +342,21 @@ def add_cap(
     """
     if event.level == "run":
         raise UsageError(
-            "a run's cap is not set by itself",
+            "the cap of a run cannot be set separately",
             next_step="give --budget to trmcloud launch or trmcloud resume",
         )
     if event.level not in ("account", "month", "project"):
         raise UsageError(
-            f"{event.level!r} is no budget level", next_step="use account, month or project"
+            f"{event.level!r} is not a budget level", next_step="use account, month or project"
         )
     if event.level == "account" and event.key:
         raise UsageError(
-            f"there is one account, {event.key!r} names none", next_step="leave the name away"
+            f"there is only one account: {event.key!r} is not one", next_step="leave out the name"
         )
     if event.level == "month" and event.key and not _MONTH.fullmatch(event.key):
-        raise UsageError(f"{event.key!r} is no month", next_step="write it as 2026-11")
+        raise UsageError(f"{event.key!r} is not a month", next_step="write it as 2026-11")
     if event.level == "project" and not event.key:
-        raise UsageError("a project's cap needs the project's name")
+        raise UsageError("the cap of a project needs its name")
     if event.cap is not None and event.cap < ZERO:
         raise UsageError(
             f"a cap of {event.cap} is below zero", next_step="use 0 to stop all spending"
@@ -400,7 +400,7 @@ class KeyUsed(ConflictError):
 
     def __init__(self, key: str, run_id: str) -> None:
         super().__init__(
-            f"the idempotency key {key!r} is {run_id}'s",
+            f"the idempotency key {key!r} belongs to {run_id}",
             next_step=f"see it with: trmcloud status {run_id}",
         )
         self.run_id = run_id
@@ -443,7 +443,7 @@ def run_of_key(ledger: LedgerState, key: str) -> RunState | None:
     if mine is None and ledger.quarantined:
         names = ", ".join(sorted(ledger.quarantined))
         raise RunQuarantined(
-            f"the idempotency key {key!r} may be that of {names}, whose records are damaged",
+            f"the idempotency key {key!r} may belong to {names}, whose records are damaged",
             next_step="trmcloud ledger restore, or launch with another key",
         )
     return mine
@@ -458,7 +458,7 @@ def require_free_name(ledger: LedgerState, name: str) -> None:
         if run.live and run.name == name:
             raise ConflictError(
                 f"{run.run_id} is live and has the name {name!r}",
-                next_step=f"--name with another, or trmcloud stop {run.run_id}",
+                next_step=f"use another --name, or trmcloud stop {run.run_id}",
             )
 
 
@@ -467,7 +467,7 @@ def require_run(ledger: LedgerState, run_id: str) -> RunState:
     run = ledger.runs.get(run_id)
     if run is None:
         raise NotFoundError(
-            f"the ledger knows no run {run_id}", next_step="list the runs with: trmcloud status"
+            f"the ledger has no run {run_id}", next_step="list the runs with: trmcloud status"
         )
     return run
 
@@ -481,8 +481,8 @@ def require_whole(ledger: LedgerFacts, run_id: str) -> None:
     if hurt is not None:
         raise RunQuarantined(
             f"run {run_id} is in quarantine: {hurt.words}",
-            next_step="put its records back from a backup: trmcloud ledger restore; or say what it"
-            f" cost: trmcloud ledger settle {run_id} USD",
+            next_step="restore its records from a backup: trmcloud ledger restore; or enter its "
+            f"cost: trmcloud ledger settle {run_id} USD",
         )
 
 
@@ -504,14 +504,14 @@ def require_epoch(run_id: str, epoch: int, newest: int) -> None:
     if epoch != newest:
         raise StaleEpoch(
             f"another controller has taken over run {run_id}: epoch {epoch} is not {newest}",
-            next_step=f"see who drives it with: trmcloud status {run_id}",
+            next_step=f"see its controller with: trmcloud status {run_id}",
         )
 
 
 def require_wish(event: ev.RunEvent) -> None:
     """Only a wish may be written by somebody who does not drive the run."""
     if not isinstance(event, _WISHES):
-        raise IllegalTransition(f"{type(event).__name__} is for the run's driver alone")
+        raise IllegalTransition(f"only the run's controller may do this: {type(event).__name__}")
 
 
 def _require_money(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> None:
@@ -520,24 +520,25 @@ def _require_money(ledger: LedgerState, run: RunState, amount: Usd, at: float) -
     for hurt in ledger.quarantined.values():
         if hurt.is_open:
             raise BudgetRefused(
-                f"what run {hurt.run_id} cost is not known: {hurt.words}",
-                next_step="trmcloud ledger restore, or say what it cost: trmcloud ledger settle"
-                f" {hurt.run_id} USD",
+                f"the cost of run {hurt.run_id} is not known: {hurt.words}",
+                next_step="trmcloud ledger restore, or enter its cost: trmcloud ledger settle "
+                f"{hurt.run_id} USD",
             )
     for lost in ledger.unread:
         is_cap = lost.kind == "CapSet"
-        what = "which set a cap" if is_cap else "of the whole ledger"
+        what = "which sets a cap" if is_cap else "of the whole ledger"
         raise BudgetRefused(
-            f"record {lost.seq}, {what}, is damaged: what may be spent is not known",
-            next_step="trmcloud ledger restore, or see trmcloud budget show and set the cap that"
-            " is missing again"
+            f"record {lost.seq}, {what}, is damaged: the money that may be spent is not known",
+            next_step="trmcloud ledger restore; or check trmcloud budget show, and set the missing "
+            "cap again"
             if is_cap
             else f"trmcloud ledger restore, or trmcloud ledger settle {lost.name} USD",
         )
     if is_charge_pending(ledger):
         raise BudgetRefused(
-            "the ledger was restored from a backup: what its pods have cost since is not known yet",
-            next_step="trmcloud reap --yes, until it says that the ledger is reconciled",
+            "the ledger was restored from a backup: the cost of its pods since then is not known "
+            "yet",
+            next_step="repeat trmcloud reap --yes until it reports that the ledger is reconciled",
         )
     refusal = admit(ledger, run, amount, at)
     if refusal is not None:

@@ -309,7 +309,9 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
             restored = RestoredCopy(record.at, event.since)
         elif isinstance(event, ev.LedgerReconciled):
             if restored is None or restored.reconciled_at is not None:
-                raise IllegalTransition("the ledger was not restored: nothing is to be reconciled")
+                raise IllegalTransition(
+                    "the ledger was not restored: there is nothing to reconcile"
+                )
             restored = replace(restored, reconciled_at=record.at)
         elif isinstance(event, ev.DamageSettled):
             unread = tuple(lost for lost in unread if lost.name != event.of)
@@ -375,13 +377,13 @@ def _with_stray(
 ) -> StrayPod:
     before = strays.get((event.provider, event.pod_id))
     if before is not None and before.billed is not None:
-        raise IllegalTransition(f"{event.pod_id} has its final bill already")
+        raise IllegalTransition(f"{event.pod_id} already has its final bill")
     if isinstance(event, ev.StrayBilled):
         if before is None:
             raise IllegalTransition(f"{event.pod_id} was never charged")
         return replace(before, billed=event.amount)
     if before is not None and event.amount <= before.amount:
-        raise IllegalTransition(f"{event.pod_id} is charged with {before.amount} already")
+        raise IllegalTransition(f"{event.pod_id} is already charged with {before.amount}")
     return StrayPod(
         provider=event.provider,
         pod_id=event.pod_id,

@@ -14,15 +14,15 @@ from trmcloud.core.values import dataclass
 
 MEANINGS: Mapping[Outcome, str] = {
     Outcome.FINISHED: "every step was trained",
-    Outcome.LANDED: "landed at its budget or time limit, evaluated and saved",
+    Outcome.LANDED: "stopped at its budget or time limit, evaluated and saved",
     Outcome.STOPPED: "stopped on request, evaluated and saved",
     Outcome.GATE_FAILED: "the gate after the fast phase failed",
-    Outcome.NEXT_PHASE_REFUSED: "the next phase no longer fitted the rest of the budget",
+    Outcome.NEXT_PHASE_REFUSED: "the next phase did not fit into the rest of the budget",
     Outcome.FAILED: "training failed and could not be restarted",
-    Outcome.KILLED: "killed at the hard stop; the last checkpoint stands",
-    Outcome.LOST: "the machine was lost; the last checkpoint stands",
-    Outcome.NOT_STARTED: "nothing could be rented; nothing was spent",
-    Outcome.NO_MACHINE: "no machine was had in time; at most the boot budget was spent",
+    Outcome.KILLED: "killed at the hard stop; the last checkpoint is kept",
+    Outcome.LOST: "the machine was lost; the last checkpoint is kept",
+    Outcome.NOT_STARTED: "no machine could be rented; nothing was spent",
+    Outcome.NO_MACHINE: "no machine was available in time; at most the boot budget was spent",
     Outcome.UNREPORTED: "its machine ended before reporting; stored checkpoints are safe",
     Outcome.UNFIT: "every machine failed the hardware check",
 }

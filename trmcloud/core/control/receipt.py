@@ -178,7 +178,11 @@ def broken_link(sources: Sources, genesis: str) -> str:
     head = sources.ledger
     if before is not None and before.seq >= head.head_seq:
         at_head = before.seq == head.head_seq and before.sha256 == head.head_sha256
-        return "" if at_head else "its last record is not the ledger's newest, as it says"
+        return (
+            ""
+            if at_head
+            else "its last record is not the newest of the ledger, contrary to its claim"
+        )
     return ""
 
 
@@ -265,17 +269,17 @@ def read_receipt(text: str | bytes) -> Receipt:
         data = parse(text, MOST_BYTES, _MOST_ITEMS)
         version = data.get("receipt") if isinstance(data, dict) else None
         if type(version) is not int:
-            raise ContractError("it does not say that it is one")
+            raise ContractError("it is not marked as one")
         if version > RECEIPT_VERSION:
             raise ReceiptError(
-                f"this receipt's version is {version}, and {RECEIPT_VERSION} is the newest known",
+                f"this receipt has version {version}, but {RECEIPT_VERSION} is the newest known",
                 next_step="read it with a newer trmcloud",
             )
         head = record_of(_Head, data)
         sources = record_of(Sources, data["sources"])
         return Receipt(head.run, head.made_at, head.made_by, sources, data)
     except (ContractError, KeyError) as error:
-        raise ReceiptError(f"this is no receipt: {error}") from None
+        raise ReceiptError(f"this is not a receipt: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -325,7 +329,7 @@ def account_of(run_id: str, sources: Sources, made_at: float) -> dict[str, Any]:
     ledger = fold_ledger(sources.ledger.ledger_id, records)
     run = ledger.runs.get(run_id)
     if run is None or run.recorded_plan is None:
-        raise ReceiptError(f"its records do not say what {run_id} was to be")
+        raise ReceiptError(f"its records do not contain {run_id}")
     manifests = manifests_of(sources)
     return {
         "run": run_id,

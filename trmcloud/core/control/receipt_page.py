@@ -15,7 +15,7 @@ from trmcloud.core.control.receipt import MOST_BYTES, Receipt, canonical
 from trmcloud.core.errors import ReceiptError
 from trmcloud.core.values import dataclass
 
-PAGE_VERSION = 2
+PAGE_VERSION = 3
 """Of how pages are drawn: raised with any change of what a receipt's page looks like."""
 DATA, SEAL, END = "data", "seal", "end"
 _OPENS = {name: f'<script type="application/json" id="{name}">' for name in (DATA, SEAL)}
@@ -71,10 +71,10 @@ def open_page(content: bytes) -> OpenedPage:
         ReceiptError: it carries no receipt.
     """
     if len(content) > 2 * MOST_BYTES:
-        raise ReceiptError("this is no receipt: it is larger than any real one")
+        raise ReceiptError("this is not a receipt: it is too large")
     found = list(_SEALED.finditer(content))
     if not found:
-        raise ReceiptError("this is no receipt: it bears no seal")
+        raise ReceiptError("this is not a receipt: it has no seal")
     last = found[-1]
     try:
         seal = record_of(_Seal, parse(last[1]))
@@ -107,7 +107,7 @@ def _data_in(content: bytes) -> bytes:
     begins = content.find(opens)
     ends = content.find(_CLOSES.encode(), begins)
     if begins < 0 or ends < 0:
-        raise ReceiptError("this is no receipt: it carries no data")
+        raise ReceiptError("this is not a receipt: it has no data")
     return content[begins + len(opens) : ends]
 
 

@@ -220,7 +220,7 @@ def require_cover(run: RunState, event: ev.StopLowered) -> str:
     """Why so little must not stay reserved; '' where it may: checked wherever it is written."""
     generation = run.generation
     if generation is None or generation.first_stop_at is None:
-        return "its stop was not lowered"
+        return "its stop was not set earlier"
     least = most_until(run, generation, generation.hard_stop_at)
     return "" if event.amount >= least else f"it may cost {least} until its earlier stop"
 

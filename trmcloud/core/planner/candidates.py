@@ -209,8 +209,8 @@ def with_break_even(made: Candidate, paid: Candidate | None) -> Candidate:
     saved_h = made.hours.p50 - paid.hours.p50
     micros = round((paid.cost_p50.micros - made.cost_p50.micros) / saved_h)
     text = (
-        f"free, and slower: {paid.hardware} is worth its {paid.cost_p50} once an hour of yours is"
-        f" worth more than {Usd.from_micros(max(0, micros))}"
+        f"free, but slower: {paid.hardware} is worth its {paid.cost_p50} if your time is worth "
+        f"more than {Usd.from_micros(max(0, micros))} per hour"
     )
     return dataclasses.replace(made, reasons=(*made.reasons, Remark(RemarkTopic.PRICE, text)))
 
@@ -260,12 +260,14 @@ def _reasons(
     add(RemarkTopic.NEED, *_limits_met(row, spec, soft_s, now))
     if outlook.kept_gb >= 100:
         price = row.storage.cost(outlook.seconds.p50)
-        kept = f"checkpoints kept take {outlook.kept_gb:,.0f} GB: {price} with a week after the run"
+        kept = (
+            f"{outlook.kept_gb:,.0f} GB of kept checkpoints: {price}, a week after the run included"
+        )
         add(RemarkTopic.STORAGE, kept)
     if not is_reachable(offer.provider):
-        add(RemarkTopic.PLACE, f"{offer.provider} cannot be launched on: {in_no_catalogue()}")
+        add(RemarkTopic.PLACE, f"{offer.provider} cannot be launched: {in_no_catalogue()}")
     elif not can_be_rented(offer):
-        add(RemarkTopic.PLACE, f"planned only: no run has been tried on a {offer.sku} yet")
+        add(RemarkTopic.PLACE, f"can only be planned: no run was tested on a {offer.sku} yet")
     elif beware := TRAITS[offer.provider].beware:
         add(RemarkTopic.PLACE, beware)
     if offer.note:
@@ -279,10 +281,10 @@ def _of_its_age(row: RankedOffer, now: float) -> list[str]:
     old = f"price {offer.age_days(now)} days old"
     if row.rate > offer.rate and offer.newer is not None:
         since = max(0, int((now - offer.newer_at) // DAY_S))
-        return [f"{old}: planned at {row.rate}/h, asked for the same {since} days ago"]
+        return [f"{old}: planned at {row.rate}/h, the same price as {since} days ago"]
     if row.rate > offer.rate:
         margin = age_margin_percent(now - offer.priced_at)
-        return [f"{old}: planned {margin} % dearer, at {row.rate}/h"]
+        return [f"{old}: planned with a surcharge of {margin} %, at {row.rate}/h"]
     return []
 
 
@@ -292,15 +294,16 @@ def _of_the_price(row: RankedOffer, rent: Usd) -> list[str]:
     traits = TRAITS.get(offer.provider)
     lines = []
     if offer.spot and offer.on_demand is None:
-        lines.append(
-            "what it costs on demand is not known: how far its spot price may rise neither"
-        )
+        lines.append("its on-demand price is not known, so its spot price has no known limit")
     elif offer.spot:
-        lines.append(f"spot may rise to the price on demand: stops and cap hold at {row.most}/h")
+        lines.append(
+            "the spot price may rise to the on-demand price: stops and cap are computed at "
+            f"{row.most}/h"
+        )
     if traits is not None and not traits.shows_rate and rent:
         lines.append(
-            f"nothing caps the rent at {offer.provider}, and no list there shows it: should it bill"
-            f" 10 % more than {row.most}/h, {rent * TENTH} more can be spent"
+            f"the rent at {offer.provider} has no cap, and its lists show no price: if it bills 10 "
+            f"% more than {row.most}/h, {rent * TENTH} more can be spent"
         )
     return lines
 
@@ -312,15 +315,19 @@ def _of_a_command(row: RankedOffer, spec: RunSpec) -> list[str]:
         stop = f"{FREE_HARD_STOP_S / HOUR_S:.0f} h after its start; --hours sets another limit"
         if spec.hours is not None or spec.deadline_at is not None or spec.steps:
             return []
-        without = " and --budget ends nothing" if spec.budget is not None else ""
-        return [f"without --rate nothing is counted{without}: told to stop {stop}"]
+        without = ", and --budget has no effect" if spec.budget is not None else ""
+        return [f"without --rate no cost is counted{without}: asked to stop {stop}"]
     per_dollar = 1 / float(hourly)
-    until = "its hours end" if spec.hours is not None else "the budget ends"
+    until = "its hours are used" if spec.hours is not None else "the budget is used"
     if spec.budget is None and spec.hours is None:
         until = (
-            "its deadline comes" if spec.deadline_at is not None else "P90 of its steps has passed"
+            "its deadline is reached"
+            if spec.deadline_at is not None
+            else "P90 of its steps has passed"
         )
-    return [f"{per_dollar:,.2f} hours a dollar; told to stop when {until}, unless it ends before"]
+    return [
+        f"{per_dollar:,.2f} hours per dollar; asked to stop when {until}, unless it ends earlier"
+    ]
 
 
 def _of_filling(row: RankedOffer, spec: RunSpec, now: float) -> list[str]:
@@ -332,8 +339,8 @@ def _of_filling(row: RankedOffer, spec: RunSpec, now: float) -> list[str]:
     per_hour = HOUR_S / outlook.times[-1].pace_s
     tokens = outlook.tokens - round(last.tokens * (1 - steps.likely / last.settings.steps))
     return [
-        f"{last.name}: {steps.least:,} to {steps.most:,} steps (P90 to P10), ended by the clock",
-        f"likely {steps.likely:,}, {per_hour:,.0f} per hour, {tokens:,} tokens in all",
+        f"{last.name}: {steps.least:,} to {steps.most:,} steps (P90 to P10) in the given time",
+        f"likely {steps.likely:,}, {per_hour:,.0f} per hour, {tokens:,} tokens in total",
     ]
 
 
@@ -355,8 +362,11 @@ def _limits_met(row: RankedOffer, spec: RunSpec, soft_s: float, now: float) -> l
     missing = need - spec.budget if spec.budget is not None else ZERO
     if early is not None:
         phase, step, steps = early
-        what = "the hours end" if spec.hours is not None else "the deadline comes"
-        text = f"{what} before the recipe: lands at about step {step:,} of {steps:,} of {phase}"
+        what = "the hours are used" if spec.hours is not None else "the deadline is reached"
+        text = (
+            f"{what} before the recipe ends: stops and saves at about step {step:,} of {steps:,} "
+            f"of {phase}"
+        )
         if missing > ZERO and spec.hours is None:
             text = f"this budget buys about {step:,} of {steps:,} steps of {phase}"
             text += f"; finishing needs {need}"
@@ -364,18 +374,20 @@ def _limits_met(row: RankedOffer, spec: RunSpec, soft_s: float, now: float) -> l
     if row.within:
         return lines
     if missing > ZERO and (early is None or spec.hours is not None):
-        lines.append(f"P90 and the landing reserve need {need}, {missing} more")
+        lines.append(f"likely to stop early: finishing needs {need}, {missing} more")
     if is_too_long(outlook, spec):
         lines.append(
-            f"this machine would take {p90_s / DAY_S:,.0f} days: not recommended beyond"
-            f" {HORIZON_S / DAY_S:.0f}, but by --hardware local or a --deadline"
+            f"this machine would take {p90_s / DAY_S:,.0f} days: over {HORIZON_S / DAY_S:.0f} days "
+            "it is not recommended without --hardware local or --deadline"
         )
     if spec.deadline_at is not None and p90_s > spec.deadline_at - now:
         late_h = (p90_s - (spec.deadline_at - now)) / HOUR_S
-        lines.append(f"P90 needs {p90_s / HOUR_S:,.1f} h: a deadline {late_h:,.1f} h later")
+        lines.append(
+            f"finishing needs {p90_s / HOUR_S:,.1f} h (P90): set the deadline {late_h:,.1f} h later"
+        )
     allowed_s = seconds_allowed(row, spec, now)
     over = p90_s / allowed_s if allowed_s else 0.0
     fewer = int(outlook.phases[-1].settings.steps / over) if over > 1 else 0
     if fewer and early is None:
-        lines.append(f"or about {fewer:,} steps of {outlook.phases[-1].name} instead")
+        lines.append(f"this budget buys about {fewer:,} steps of {outlook.phases[-1].name}")
     return lines

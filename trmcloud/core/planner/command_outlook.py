@@ -32,11 +32,8 @@ LEAST_USEFUL_S = 1.0
 """A command that is to be stopped before it has begun is not started."""
 _NOTHING = Interval(0.0, 0.0, 0.0)
 _NO_MEMORY = Memory(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-UNKNOWN = (
-    "not known: how long the command takes, whether it fits in memory, how good it gets; "
-    "--hours ends it earlier"
-)
-PROBED = "not known: how good it gets; --hours ends it earlier"
+UNKNOWN = "not known: the length, memory and quality of the command; --hours ends it earlier"
+PROBED = "not known: the quality of the result; --hours ends it earlier"
 
 
 def recipe_of(command: Command) -> Recipe:
@@ -132,14 +129,15 @@ def _known(
         return (Remark(RemarkTopic.SETTINGS, UNKNOWN),)
     measured_on = "this machine" if probed.here else f"{probed.gpus} × {probed.sku}"
     if there is None:
-        why = f"its probe {probed.run_id}, on {measured_on}, tells nothing of this"
+        why = f"its probe {probed.run_id}, on {measured_on}, gives no estimate for this"
         return (Remark(RemarkTopic.SETTINGS, UNKNOWN), Remark(RemarkTopic.SETTINGS, why))
     texts = [
-        f"by its probe {probed.run_id}, on {measured_on}: {seconds_text(there.step_s)} a step here"
+        f"from its probe {probed.run_id}, on {measured_on}: {seconds_text(there.step_s)} per "
+        "step here"
     ]
     if there.fits is False:
         texts.append(
-            f"too little memory: {probed.used_gb:.1f} GB were in use there, and {machine.name} has "
+            f"too little memory: {probed.used_gb:.1f} GB were in use there, but {machine.name} has "
             f"{machine.memory_gb:g}"
         )
     return tuple(Remark(RemarkTopic.SETTINGS, text) for text in (*texts, PROBED))

@@ -92,15 +92,19 @@ class DataEstimate(NamedTuple):
         """For a plan: where and why, then what that takes; ``rate`` in USD/h."""
         where = f"data: {self.where}"
         if not self.known:
-            return where, "data: its size is not known before it is fetched: not counted"
+            return where, "data: its size is not known before the download, and is not counted"
         parts = []
         if self.download_bytes:
             parts.append(f"{self.download_bytes / 1e9:,.1f} GB to download")
         if self.begins_after_s >= _TOLD_FROM_S:
-            parts.append(f"first batch about {_time(self.begins_after_s)} late")
+            parts.append(f"training waits about {_time(self.begins_after_s)} for the first batch")
         if self.text_bytes:
-            late = f"training waits {_time(self.late_s)} for it" if self.late_s else "it keeps up"
-            parts.append(f"made within {_time(self.make_s)} beside training: {late}")
+            late = (
+                f"training waits {_time(self.late_s)} for data"
+                if self.late_s
+                else "then no more waiting"
+            )
+            parts.append(f"prepared within {_time(self.make_s)} during training: {late}")
         if rate and self.wait.p50 >= _TOLD_FROM_S:
             parts.append(f"{cost(rate, self.wait.p50)} of waiting")
         return (where, "data: " + ", ".join(parts)) if parts else (where,)
@@ -334,8 +338,8 @@ def outlook_on(
                 settings, machine, factor, interruptions.planned_per_hour, uploads=spec.pod_uploads
             )
             saves = (
-                f"{name}: saves every {settings.save_every:,} steps, against interruptions, and is"
-                f" expected to take {longer - 1:.1%} longer"
+                f"{name}: saves every {settings.save_every:,} steps because of interruptions, and "
+                f"is expected to take {longer - 1:.1%} longer"
             )
             reasons.append(Remark(RemarkTopic.SETTINGS, saves))
             factor *= longer
@@ -346,8 +350,8 @@ def outlook_on(
         where = " at ".join(filter(None, (measured.board or measured.sku, measured.provider)))
         torch = f", torch {measured.torch}" if measured.torch else ""
         text = (
-            f"its steps were measured on {day} ({measured.run_id or '--probe'}, {where}{torch}):"
-            f" {_probed(chosen[0], machine):.2f} × what is modelled"
+            f"its steps were measured on {day} ({measured.run_id or '--probe'}, {where}{torch}): "
+            f"{_probed(chosen[0], machine):.2f} × the model's value"
         )
         reasons.append(Remark(RemarkTopic.SETTINGS, text))
     if lost := chosen[0].beaten_by.get(recipe.name):
@@ -384,8 +388,8 @@ def outlook_on(
     reasons += _epochs(phases, tokens_available, recipe)
     if machine.nodes > 1:
         network = (
-            f"{machine.nodes} machines: the network between them is taken for"
-            f" {NODE_LINK_GB_S:g} GB/s"
+            f"{machine.nodes} machines: the network between them is assumed to have "
+            f"{NODE_LINK_GB_S:g} GB/s"
         )
         reasons.append(Remark(RemarkTopic.PLACE, network))
     in_bucket = bool(spec.bucket)
@@ -637,7 +641,7 @@ def _may_not_fit(fit: FittedSettings, machine: Machine) -> str:
     need = fit.memory
     text = f"may not fit: {need.least:,.0f}–{need.most:,.0f} of {machine.memory_gb:,.0f} GB"
     if fit.settings.batch == 1:
-        return f"{text}, and one sequence is the least"
+        return f"{text}, and the micro-batch is already one sequence"
     return f"{text}; if so, the trainer halves the micro-batch"
 
 
@@ -657,6 +661,6 @@ def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> l
         text = f"{phase.name}: {epochs:,.2f} epochs over {whose} {available:,} tokens"
         if epochs > MANY_EPOCHS:
             about = RemarkTopic.WARNING
-            text += f" — warning: beyond {MANY_EPOCHS} epochs repeated text teaches less and less"
+            text += f" — warning: after {MANY_EPOCHS} epochs repeated text helps less and less"
         lines.append(Remark(about, text))
     return lines

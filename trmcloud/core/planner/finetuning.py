@@ -144,7 +144,7 @@ def read_config(data: object, where: str) -> HfModel:
         UsageError: it is no such file, lacks a size, or has one that cannot be.
     """
     if not isinstance(data, Mapping):
-        raise UsageError("a model's config.json is an object", where=where)
+        raise UsageError("the config.json of a model must be an object", where=where)
     inner = data.get("text_config")
     if isinstance(inner, Mapping):
         data = {**data, **inner}
@@ -182,13 +182,13 @@ def _size(data: Mapping[Any, Any], name: str, where: str, default: int | None = 
         if default is not None:
             return default
         raise UsageError(
-            f"it has no {_NAMES[name][0]}, without which a model has no size",
+            f"it has no {_NAMES[name][0]}, which is needed for the size of the model",
             where=where,
             next_step="--hf takes the config.json of a causal language model",
         )
     value = data[key]
     if type(value) is not int or not LEAST_SIZE <= value <= MOST_SIZE:
-        raise UsageError(f"{key} is {value!r:.40}: no size of a model", where=where)
+        raise UsageError(f"{key} is {value!r:.40}: not a valid size", where=where)
     return value
 
 

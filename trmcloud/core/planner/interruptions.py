@@ -12,7 +12,7 @@ def rate_words(rate: InterruptionRate) -> str:
     told = f"{rate.source}: {rate.stated}; " if rate.stated else ""
     often = f"once in {1 / rate.planned_per_hour:,.0f} h"
     if rate.per_hour is None:
-        return f"{told}no rate per hour is known, {often} is assumed"
+        return f"{told}the rate per hour is not known, {often} is assumed"
     return f"{told}{often}"
 
 

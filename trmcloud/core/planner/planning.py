@@ -160,19 +160,20 @@ def make_plan(
 def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
     if spec.objective not in OBJECTIVES:
         raise UsageError(
-            f"--objective is one of {', '.join(OBJECTIVES)}, not {spec.objective!r}",
+            f"--objective must be one of {', '.join(OBJECTIVES)}, not {spec.objective!r}",
             next_step=suggest_name(spec.objective, OBJECTIVES),
         )
     if spec.bucket and spec.volume:
         raise UsageError(
-            "a network volume and a bucket are two answers to one question",
+            "use a network volume or a bucket, not both",
             next_step="leave out --volume, or --bucket",
         )
     check_spot(spec)
     check_move(spec)
     if spec.bucket_relayed and spec.hardware == LOCAL:
         raise UsageError(
-            "this bucket takes no presigned requests, and on this machine nothing has to be pulled",
+            "this bucket does not accept presigned requests, and on this machine no bucket is "
+            "needed",
             where=spec.bucket,
             next_step="leave out --bucket: checkpoints stay on this machine's disk",
         )
@@ -180,11 +181,11 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
         raise UsageError("the deadline has passed", next_step="--deadline 12h")
     if spec.fills and spec.budget is None and spec.deadline_at is None:
         raise UsageError(
-            "to train as much as possible there must be a budget or a deadline",
+            "--fill needs a budget or a deadline",
             next_step="--budget 100",
         )
     if spec.fills and (spec.steps or spec.tokens or spec.hours):
-        raise UsageError("--fill sets the length itself: leave out --steps, --hours, --tokens")
+        raise UsageError("--fill sets the length: leave out --steps, --hours, --tokens")
     has_length = spec.steps or spec.tokens or spec.hours or spec.fills or spec.equal_work
     if recipe.hours and not has_length:
         spec = dataclasses.replace(spec, hours=recipe.hours)
@@ -193,7 +194,8 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
         spec = dataclasses.replace(spec, phases=tuple(recipe.phases))
     if spec.nodes > 1 and len(spec.phases) > 1:
         raise UsageError(
-            "several machines train one phase at a time: only the first could judge the gate",
+            "several machines train one phase at a time, because only the first could judge the "
+            "gate",
             next_step="--phase fast; then --phase extreme --from RUN",
         )
     return spec
@@ -209,14 +211,14 @@ def check_spot(spec: RunSpec) -> None:
     without = "leave out --spot"
     if not (spec.bucket or spec.volume):
         raise UsageError(
-            "a spot machine may be taken back at any time, and nothing would keep its checkpoints",
-            next_step=f"--bucket s3://BUCKET/PREFIX keeps them; or {without}",
+            "a spot machine may be taken back at any time, and its checkpoints would be lost",
+            next_step=f"keep them with --bucket s3://BUCKET/PREFIX; or {without}",
         )
     if spec.command is not None and not spec.command.resume:
         raise UsageError(
-            "a spot machine may be taken back at any time, and this command does not say how it"
-            " continues from a checkpoint: it would start again from nothing",
-            next_step=f"--resume with the words that continue it; or {without}",
+            "a spot machine may be taken back at any time, and this command has no --resume: it "
+            "would start again from the beginning",
+            next_step=f"add --resume with the command that continues; or {without}",
         )
 
 
@@ -228,21 +230,21 @@ def check_move(spec: RunSpec) -> None:
     if not spec.move_if:
         return
     if spec.hardware == LOCAL or spec.nodes > 1:
-        raise UsageError("--move-if is about one rented machine", next_step="leave out --move-if")
+        raise UsageError("--move-if needs one rented machine", next_step="leave out --move-if")
     if not spec.bucket:
         raise UsageError(
-            "a run moves by its bucket: the next machine continues from what is there",
+            "a move needs a bucket: the next machine continues from its checkpoints",
             next_step="--bucket s3://BUCKET/PREFIX",
         )
     if not spec.pod_uploads:
         raise UsageError(
-            "this bucket takes no presigned requests: the next machine could not read it",
+            "this bucket does not accept presigned requests: the next machine could not read it",
             where=spec.bucket,
             next_step="leave out --move-if",
         )
     if spec.fills or spec.hours or spec.command is not None:
         raise UsageError(
-            "--move-if compares what the rest of the work costs: its steps must be known",
+            "--move-if compares the cost of the remaining steps: their number must be known",
             next_step="leave out --move-if, or --fill and --hours",
         )
 
@@ -273,7 +275,7 @@ def _matching(
     refuse_float8(spec, request, local)
     if request is not None and request.is_local:
         if local is None:
-            raise UsageError("this machine could not be described")
+            raise UsageError("the hardware of this machine could not be read")
         return [_own_offer(spec, local, now)]
     nodes = request.nodes if request is not None else 1
     # Quotes tell of their own kind alone: what is not asked for need not be looked through.
@@ -325,9 +327,9 @@ def _within_price(offers: list[Offer], spec: RunSpec, now: float) -> list[Offer]
     if rented and not within and not spec.wait_s:
         cheapest = min(rented, key=lambda offer: offer.rate)
         raise UsageError(
-            f"nothing is rented for {most}/h: the cheapest is {_priced(cheapest)}",
-            next_step=f"--max-price {cheapest.rate.plain()}, or --wait-for 6h waits until it costs"
-            " less",
+            f"no offer costs {most}/h or less: the cheapest is {_priced(cheapest)}",
+            next_step=f"--max-price {cheapest.rate.plain()}; or wait for a lower price with "
+            "--wait-for 6h",
         )
     if spec.wait_s:
         return [o._replace(ceiling=most) if o.provider != LOCAL else o for o in offers]
@@ -348,8 +350,8 @@ def _with_memory(offers: list[Offer], spec: RunSpec, probed: CommandProbe | None
     most_gb = max((GPUS[offer.sku].memory_gb for offer in offers), default=math.inf)
     if most_gb < least_gb:
         raise NotFoundError(
-            f"no GPU that is offered has {least_gb:.1f} GB: the most is {most_gb:g}",
-            next_step=f"any --memory {most_gb:g}, or NxSKU by its name",
+            f"no offered GPU has {least_gb:.1f} GB: the largest has {most_gb:g}",
+            next_step=f"use any --memory {most_gb:g}, or NxSKU",
         )
     return [offer for offer in offers if GPUS[offer.sku].memory_gb >= least_gb]
 
@@ -368,7 +370,7 @@ def _own_offer(spec: RunSpec, local: LocalMachine, now: float) -> Offer:
     most = local.gpus or max(2, local.cpus)
     if processes > most:
         raise UsageError(
-            f"{processes} processes are more than {local.name} can run ({most})",
+            f"{local.name} cannot run {processes} processes ({most})",
             next_step=f"--processes {local.default_processes}",
         )
     return local_offer(local, processes, spec.rate, now)
@@ -449,7 +451,7 @@ def _refuse_hopeless(
         words = (f"trmcloud plan --recipe {recipe.name}", *(as_option(*o) for o in spec.overrides))
         raise DoesNotFit(
             f"{recipe.name} does not fit on {request.text}: {why}",
-            next_step=f"{' '.join(words)}   (shows what fits)",
+            next_step=f"{' '.join(words)}   (shows the hardware that fits)",
         )
     if spec.budget is None or any(row.useful for row in ranked):
         return
@@ -458,8 +460,8 @@ def _refuse_hopeless(
     least_s = row.outlook.useful_s + kill_latency_s(row.offer.provider)
     least = cost(row.most, least_s) + row.storage.cost(least_s)
     what = (
-        f"{spec.budget} does not buy one useful step on {request.text}: boot, environment and"
-        f" compile alone cost about {overhead} (p90)"
+        f"{spec.budget} does not pay for one useful step on {request.text}: boot, environment and "
+        f"compile cost about {overhead} (p90)"
         + (f", storage and traffic {row.storage.after}" if row.storage.traffic else "")
     )
     anywhere = dataclasses.replace(spec, hardware="", objective="cheapest", fill=False)
@@ -473,25 +475,25 @@ def _refuse_hopeless(
     )
 
 
-def untrained_message(recipe: str, why: str = "its trainer is not there yet") -> str:
+def untrained_message(recipe: str, why: str = "its trainer does not exist yet") -> str:
     """Return the message about a recipe that cannot be trained."""
     return f"{recipe} can be planned, not launched: {why}"
 
 
 def _survives(spec: RunSpec, candidate: Candidate | None) -> str:
     if candidate is None:
-        return "nothing: no candidate"
+        return "nothing: there is no candidate"
     if spec.bucket:
         how = (
             "pulled, then uploaded from here"
             if spec.bucket_relayed
-            else "uploaded as they are made"
+            else "uploaded when they are saved"
         )
-        return f"{spec.bucket}, {how}, until it is pruned"
+        return f"{spec.bucket}, {how}, until trmcloud prune"
     if candidate.provider == LOCAL:
         return "this machine's disk"
     if spec.volume:
-        return "a network volume, until it is fetched and deleted"
+        return "a network volume, until you fetch them and delete it"
     return "this machine's disk: pulled while the pod runs, and before it ends"
 
 
@@ -501,18 +503,20 @@ def _volume_line(spec: RunSpec, candidate: Candidate, now: float) -> str:
     day = dt.datetime.fromtimestamp(until, dt.timezone.utc).strftime("%Y-%m-%d")
     per_day = cost(candidate.volume_rate, DAY_S)
     then = {
-        KEEP: f"goes on then, beyond every budget, at {per_day} a day: trmcloud volumes delete ID",
-        DELETE_FETCHED: "is deleted then, if best and latest were fetched; else goes on",
-        DELETE: "is deleted then, with whatever is on it",
+        KEEP: f"then it still costs {per_day} a day, outside all budgets: trmcloud volumes delete "
+        "ID",
+        DELETE_FETCHED: "then it is deleted if best and latest were fetched, else kept",
+        DELETE: "then it is deleted with all its files",
     }[spec.volume_then]
     return (
-        f"{candidate.volume_gb} GB at {per_day} a day, reserved until {spec.volume_days:g} days"
-        f" after the run, {day} at the latest; {then}"
+        f"{candidate.volume_gb} GB at {per_day} a day, reserved until {spec.volume_days:g} days "
+        f"after the run, at the latest {day}; {then}"
     )
 
 
 _ON_LOW_BALANCE = {
-    STOP: "the run lands before the provider's balance ends, if a command or the guard runs here",
+    STOP: "the run stops and saves before the provider's balance ends, if a command or the guard "
+    "runs here",
     IGNORE: "the provider's balance is not read",
 }
 
@@ -527,17 +531,17 @@ def _capacity_limits(
         rented = [offer for offer in offers if offer.provider != LOCAL]
         cheapest = min(rented, key=lambda offer: offer.rate, default=None)
         if cheapest is not None and cheapest.rate > spec.max_rate:
-            limits["max price"] += f": below every offer; the cheapest is {_priced(cheapest)}"
+            limits["max price"] += f": less than all offers; the cheapest is {_priced(cheapest)}"
     if spec.wait_s:
         limits["waits"] = (
-            f"up to {spec.wait_s / HOUR_S:g} h for a machine, each provider asked about every"
-            f" {ASK_EVERY_S / 60:.0f} min; then exit code 75"
+            f"up to {spec.wait_s / HOUR_S:g} h for a machine, with a request to each provider "
+            f"about every {ASK_EVERY_S / 60:.0f} min; then exit code 75"
         )
     boot_s = max(map(boot_limit_s, tried), default=0.0)
     if boot_s:
         limits["boot budget"] = (
-            f"{boot_s / 60:g} min a machine, {boot_budget(tried, reservation)} at most for all that"
-            " never come up"
+            f"{boot_s / 60:g} min per machine, at most {boot_budget(tried, reservation)} for "
+            "machines that never start"
         )
     return limits
 
@@ -553,8 +557,8 @@ def _require_room_to_move(
         return
     both = math.ceil(2 * reservation.micros / 1_000_000)
     raise UsageError(
-        f"--move-if: of {cap} the run's own machine may take {reservation}, which leaves too little"
-        " to rent another one beside it",
+        f"--move-if: the run's own machine may cost {reservation} of {cap}, which leaves too "
+        "little for a second one",
         next_step=f"--budget {both}, or leave out --move-if",
     )
 
@@ -564,8 +568,8 @@ def _move_limits(spec: RunSpec, left: Usd) -> dict[str, str]:
     if not spec.move_if:
         return {"moves": "off"}
     return {
-        "moves": f"where {spec.move_if:.0%} of what the rest costs is saved, while a command stays;"
-        f" up to {left} reserved beside its machine, for all that another one may cost"
+        "moves": f"if this saves {spec.move_if:.0%} of the remaining cost, while a command runs; "
+        f"up to {left} reserved for the second machine"
     }
 
 
@@ -574,15 +578,15 @@ def _slow_limits(spec: RunSpec, left: Usd) -> dict[str, str]:
     if spec.if_slow == CONTINUE:
         return {}
     if spec.if_slow == STOP:
-        return {"if slow": "stops with a checkpoint saved: outcome stopped, exit code 21"}
+        return {"if slow": "saves a checkpoint and stops: outcome stopped, exit code 21"}
     if not spec.moves_if_slow:
         return {
-            "if slow": "continues: to move needs one rented machine, steps of a known number, and"
-            " --bucket with presigned requests"
+            "if slow": "continues: a move needs one rented machine, a known number of steps, and "
+            "--bucket with presigned requests"
         }
     return {
-        "if slow": "moves where the rest costs less on another machine, while a command stays;"
-        f" up to {left} reserved for that one"
+        "if slow": "moves if the rest costs less on another machine, while a command runs; up to "
+        f"{left} reserved for that machine"
     }
 
 
@@ -613,7 +617,7 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
     }
     if candidate is not None:
         if not candidate.rate:
-            limits["price"] = "no price: time limit only"
+            limits["price"] = "no rate set (--rate): the budget cannot apply"
         limits["lands at"] = f"{candidate.soft_stop_s:,.0f} s after start"
         limits["hard stop"] = f"{candidate.hard_stop_s:,.0f} s after start"
         limits["landing reserve"] = f"{candidate.landing_s:,.0f} s"
@@ -621,14 +625,14 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
         if candidate.provider != LOCAL and spec.balance != WARN:
             limits["low balance"] = _ON_LOW_BALANCE[spec.balance]
         if candidate.volume_rate:
-            limits["storage"] = f"{candidate.storage} until its volume's day"
+            limits["storage"] = f"{candidate.storage} until the volume's planned end"
             limits["volume"] = _volume_line(spec, candidate, now)
         if spec.bucket:
             each = Usd.from_micros(BUCKET_MICROS_PER_GB_MONTH)
             limits["storage"] += f", at {each} per GB-month (S3 Standard, {BUCKET_PRICE_AS_OF})"
         if spec.pod_uploads and candidate.hard_stop_s > LONGEST_GRANT_S:
             limits["uploads"] = (
-                "granted for 7 days at a time, the most that S3 signs for: a run left alone for "
-                "longer uploads nothing beyond them"
+                "granted for 7 days at a time, the longest that S3 allows: without a command the "
+                "run uploads nothing after that"
             )
     return limits

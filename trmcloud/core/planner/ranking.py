@@ -64,7 +64,7 @@ def nearest_offer(
     if nodes > 1:
         able = [name for name in sorted(TRAITS) if max_nodes(name) >= nodes and is_reachable(name)]
         if spec.providers and not set(spec.providers) & set(able):
-            return what, f"machines that train together come from: {', '.join(able)}"
+            return what, f"several machines can be rented from: {', '.join(able)}"
     known = sorted({offer.provider for offer in offers})
     unknown = [name for name in spec.providers if name not in known]
     if unknown and len(unknown) == len(spec.providers):
@@ -108,7 +108,7 @@ def _nobody(spec: RunSpec, request: HardwareRequest | None) -> str:
         what += f" at {' or '.join(spec.providers)}"
     if spec.regions:
         what += f" in {' or '.join(spec.regions)}"
-    return f"nobody in the price table offers {what}"
+    return f"no provider in the price table offers {what}"
 
 
 def _distance(

@@ -38,27 +38,29 @@ class AssumedFormat(NamedTuple):
 def assumed_format(settings: PhaseRecipe, gpu: Gpu | None, *, on_gpu: bool = True) -> AssumedFormat:
     """The format that ``settings`` are taken to be trained in on ``gpu``."""
     if settings.dtype == FLOAT8:
-        return AssumedFormat(FLOAT8, "as asked for")
+        return AssumedFormat(FLOAT8, "as requested")
     if settings.dtype != AUTO:
         return AssumedFormat(settings.dtype, "")
     if not on_gpu:
-        return AssumedFormat("float32", "the fastest on a processor")
+        return AssumedFormat("float32", "the fastest on a CPU")
     if settings.sharding == "fsdp":
         return AssumedFormat(
-            "bfloat16", "weights that are shared out over GPUs are not taken in float8"
+            "bfloat16", "weights that are sharded over GPUs are not supported in float8"
         )
     if gpu is None:
-        return AssumedFormat("bfloat16", "this GPU is in no table; what it has is seen on it")
+        return AssumedFormat(
+            "bfloat16", "this GPU is not in our table; its formats are found at the start"
+        )
     if not gpu.fp8_tflops:
         return AssumedFormat("bfloat16", f"{gpu.name} has no float8")
-    trial = "20 timed steps decide, for float8 where it is more than 1.03 × as fast"
+    trial = "decided by 20 timed steps: float8 if it is more than 1.03 × as fast"
     if settings.work().parameters < PAYS_FROM:
-        return AssumedFormat("bfloat16", f"float8 seldom pays below 1B parameters; {trial}")
-    return AssumedFormat(FLOAT8, f"it pays from about 1B parameters on; {trial}")
+        return AssumedFormat("bfloat16", f"float8 is seldom faster below 1B parameters; {trial}")
+    return AssumedFormat(FLOAT8, f"it is faster from about 1B parameters; {trial}")
 
 
 def needs_float8(spec: RunSpec) -> bool:
-    """Whether float8 was asked for by name, and its products by a GPU's own units."""
+    """Whether float8 was requested by name, and its products by a GPU's own units."""
     chosen = dict(spec.overrides)
     return chosen.get("dtype") == FLOAT8 and chosen.get("float8") != "emulated"
 
@@ -68,7 +70,7 @@ def refuse_float8(
 ) -> None:
     """
     Raises:
-        UsageError: it was asked for, and the hardware that was asked for has none.
+        UsageError: it was requested, and the hardware that was requested has none.
     """
     if request is None or not needs_float8(spec):
         return
@@ -83,8 +85,8 @@ def refuse_float8(
         what = request.text if not request.is_local else "this machine"
         raise UsageError(
             f"{what} has no float8",
-            next_step="--precision auto takes the best that there is; H100, H200, B200, L40S, "
-            "RTX4090 and L4 have float8",
+            next_step="--precision auto uses the best format; H100, H200, B200, L40S, RTX4090 and "
+            "L4 have float8",
         )
 
 
@@ -598,7 +600,7 @@ def reach_of(gpu: Gpu) -> Reach:
     """Return the share of its peak that ``gpu`` reaches under our software before it was probed."""
     share = FITTED.reached(gpu.sku, SOFTWARE)
     if gpu.sku in FITTED.chip:
-        return Reach(share, FITTED_SIGMA, "published trainings on it")
+        return Reach(share, FITTED_SIGMA, "published trainings on this GPU")
     return Reach(
-        share, math.hypot(FITTED_SIGMA, NEW_CHIP_SIGMA), "from its power and peak: never measured"
+        share, math.hypot(FITTED_SIGMA, NEW_CHIP_SIGMA), "from its power and peak: not measured"
     )

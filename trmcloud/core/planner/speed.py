@@ -100,7 +100,7 @@ class Machine(NamedTuple):
         if self.gpu is not None:
             return reach_of(self.gpu)
         assert self.local is not None
-        return Reach(self.local.mfu, CPU_SIGMA, "a nominal share of the peak: never measured")
+        return Reach(self.local.mfu, CPU_SIGMA, "a nominal share of the peak: not measured")
 
 
 def rented_machine(
@@ -395,9 +395,9 @@ def is_trained(settings: PhaseRecipe) -> bool:
 def why_untrained(settings: PhaseRecipe) -> str:
     """Why no trainer runs with these; empty where one does."""
     if not settings.has_trainer:
-        return "the trainer of this family is not there yet"
+        return "the trainer of this family does not exist yet"
     why = settings.why_not_sharded if settings.sharding == "fsdp" else ""
-    return f"sharding=fsdp is not for {settings.family}: {why}" if why else ""
+    return f"sharding=fsdp does not work with {settings.family}: {why}" if why else ""
 
 
 def _ways(asked: PhaseRecipe, processes: int) -> Iterator[PhaseRecipe]:

@@ -202,7 +202,9 @@ def check_block(keys: BlockKeys, where: str) -> None:
         UsageError: settings that cannot be.
     """
     if not 0 <= keys.dropout < 1:
-        raise UsageError(f"dropout lies between 0 and 1, not {keys.dropout:g}", where=where)
+        raise UsageError(
+            f"dropout must be at least 0 and below 1, not {keys.dropout:g}", where=where
+        )
     if keys.hidden < 0:
         raise UsageError("hidden cannot be negative", where=where)
 
@@ -218,13 +220,13 @@ def check_dense(keys: DenseKeys, *, heads: int, head_dim: int, where: str) -> No
     if served < 1 or heads % served:
         fitting = max(n for n in range(1, heads + 1) if heads % n == 0 and n <= max(1, served))
         raise UsageError(
-            f"kv_heads {served} cannot serve {heads} heads of queries alike",
+            f"{heads} query heads are not a multiple of kv_heads {served}",
             where=where,
             next_step=f"--set kv_heads={fitting}",
         )
     if wrong := set(keys.windows) - set("SL"):
         raise UsageError(
-            f"windows are made of S and L, not {''.join(sorted(wrong))!r}",
+            f"windows must consist of S and L, not {''.join(sorted(wrong))!r}",
             where=where,
             next_step="--set windows=SSSL",
         )

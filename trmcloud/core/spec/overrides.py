@@ -68,10 +68,10 @@ def with_overrides(settings: PhaseRecipe, overrides: Mapping[str, Any]) -> Phase
     for key, value in overrides.items():
         if key in fixed and value != getattr(settings, key):
             raise UsageError(
-                f"{key} is {getattr(settings, key)} in this run, and cannot become {value}: "
-                "its weights, data or storage were made for that",
+                f"{key} is {getattr(settings, key)} in this run and cannot become {value}: its "
+                "weights, data or storage depend on it",
                 where="--set",
-                next_step=f"trmcloud launch … --set {key}={value} starts another run",
+                next_step=f"start another run: trmcloud launch … --set {key}={value}",
             )
     changed = replace(settings, **{**settings.implied(overrides), **overrides})
     changed.check()
@@ -114,7 +114,7 @@ def parse_last_rungs(text: str) -> tuple[str, ...]:
             next_step="--last-rungs depth,sequence",
         )
     if "" in named:
-        raise UsageError("--last-rungs names nothing", next_step="--last-rungs depth,sequence")
+        raise UsageError("--last-rungs is empty", next_step="--last-rungs depth,sequence")
     return tuple(name for name in LAST_RUNGS if name in named)
 
 
@@ -127,19 +127,19 @@ def check_last_rungs(asked: Collection[str], phases: Collection[PhaseRecipe]) ->
         whys = [_why_uncut(settings, key) for settings in phases]
         if whys and all(whys):
             raise UsageError(
-                f"--last-rungs {key} can never help: {whys[0]}",
-                next_step=f"leave {key} out of it, or plan with --set {key}=…",
+                f"--last-rungs {key} has no effect: {whys[0]}",
+                next_step=f"leave {key} out, or plan with --set {key}=…",
             )
 
 
 def _why_uncut(settings: PhaseRecipe, key: str) -> str:
     """Why the last rung ``key`` can never be tried on these settings; empty where it can."""
     if key == "sequence" and settings.row_is_text:
-        return "its rows are made as long as they are"
+        return "its rows have a fixed length"
     rung = next(each for each in LADDER if each.name == key)
     changed = rung.change({"accumulation": settings.accumulation, key: getattr(settings, key)})
     if not changed:
-        return f"a {key} of {getattr(settings, key)} is not cut"
+        return f"a {key} of {getattr(settings, key)} cannot be reduced"
     try:
         apply_overrides(settings, changed)
     except UsageError as refused:

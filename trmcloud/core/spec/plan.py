@@ -320,7 +320,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     """
     version = data["version"]
     if type(version) is not int or version < 1:
-        raise ValueError(f"plan version {version!r:.80} is none")
+        raise ValueError(f"plan version {version!r:.80} does not exist")
     if version > PLAN_VERSION:
         raise PlanTooNew(f"plan version {version} is newer than {PLAN_VERSION}")
     return Plan(
@@ -432,7 +432,7 @@ def divide_among_nodes(candidate: Candidate, count: int) -> Candidate:
     hard_stop_s = candidate.hard_stop_s / count
     if hard_stop_s <= 2 * candidate.landing_s:
         raise UsageError(
-            f"{hard_stop_s:.0f} s are what the budget buys of {count} nodes: too few to train in",
+            f"the budget buys {hard_stop_s:.0f} s of {count} nodes: too little to train",
             next_step="fewer nodes, or export with more budget",
         )
     [phase] = candidate.phases

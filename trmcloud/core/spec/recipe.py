@@ -109,9 +109,9 @@ class Recipe:
     def _scaled(self, settings: PhaseRecipe, gpus: int, chosen: Mapping[str, Any]) -> PhaseRecipe:
         if by_hand := next((key for key in RATES if key in chosen), ""):
             raise UsageError(
-                f"{by_hand} is set by hand, and scale_lr={settings.scale_lr} would change it",
+                f"{by_hand} is set, but scale_lr={settings.scale_lr} would change it",
                 where="--set",
-                next_step="one of the two",
+                next_step="use only one of them",
             )
         rates = {key: getattr(settings, key) for key in RATES}
         whole = settings.global_batch(gpus)
@@ -259,5 +259,5 @@ def _typed_rates(table: Any, where: str) -> dict[int, float]:
     except (AttributeError, TypeError, ValueError):
         rates = {0: 0.0}
     if any(key <= 0 or not 0 < value < math.inf for key, value in rates.items()):
-        raise UsageError("rates go by sequences a step, both above zero", where=where)
+        raise UsageError("rates need sequences per step, both above zero", where=where)
     return rates

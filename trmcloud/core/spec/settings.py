@@ -36,8 +36,8 @@ def rate_for(sequences: int, rule: str, rows: Mapping[int, float], where: str) -
     """
     if not rows:
         raise UsageError(
-            f"{where} has no [rates]: at which batch its rates hold is not known",
-            next_step="--set matrix_lr=… embedding_lr=… head_lr=… by hand",
+            f"{where} has no [rates]: the batch for its rates is not known",
+            next_step="set them: --set matrix_lr=… embedding_lr=… head_lr=…",
         )
     known = sorted(rows.items())
     base, rate = known[0]
@@ -50,8 +50,8 @@ def rate_for(sequences: int, rule: str, rows: Mapping[int, float], where: str) -
             share = math.log(sequences / low) / math.log(high / low)
             return first * math.pow(last / first, share)
     raise UsageError(
-        f"{where}'s table of rates goes from {base} to {known[-1][0]} sequences a step, "
-        f"and these are {sequences}",
+        f"the table of rates of {where} covers {base} to {known[-1][0]} sequences per step, not "
+        f"{sequences}",
         next_step="--scale-lr sqrt",
     )
 
@@ -123,20 +123,18 @@ def check_update(keys: UpdateKeys, where: str) -> None:
     for name in ("beta1", "beta2", "rate_floor", "ema_decay"):
         value = getattr(keys, name)
         if not 0 <= value < 1 or (name == "ema_decay" and not value):
-            raise UsageError(f"{name} lies between 0 and 1, not {value:g}", where=where)
+            raise UsageError(f"{name} must be at least 0 and below 1, not {value:g}", where=where)
     if not 0 <= keys.cooldown_fraction <= 1:
-        raise UsageError("cooldown_fraction lies between 0 and 1", where=where)
+        raise UsageError("cooldown_fraction must be from 0 to 1", where=where)
     for name in ("normuon", "cautious_decay"):
         if getattr(keys, name) and keys.optimizer != "muon":
             raise UsageError(
-                f"{name} is Muon's, and the optimizer is {keys.optimizer}",
+                f"{name} belongs to Muon, but the optimizer is {keys.optimizer}",
                 where=where,
                 next_step=f"--set {name}=false, or --set optimizer=muon",
             )
     if keys.ema_decay != EMA_DECAY and not keys.ema:
-        raise UsageError(
-            "ema_decay is given, and no average is kept", where=where, next_step="--set ema=true"
-        )
+        raise UsageError("ema_decay needs ema=true", where=where, next_step="--set ema=true")
 
 
 # The flat settings that one phase runs with: their types, and what cannot be.
@@ -248,7 +246,7 @@ class PhaseRecipe(UpdateKeys):
     """Ids at the vocabulary's end that it keeps for itself: no text has them."""
     pads: ClassVar[bool] = False
     """Whether its loss leaves out what a row is filled up with."""
-    why_not_sharded: ClassVar[str] = "its trainer keeps all weights on every GPU"
+    why_not_sharded: ClassVar[str] = "its trainer keeps all weights on each GPU"
     """Why its weights are on every GPU whole; empty where they may be shared out: each block is
     applied once in a pass, and so gathered once."""
     head_again: ClassVar[bool] = False
@@ -278,7 +276,7 @@ class PhaseRecipe(UpdateKeys):
 
     def work(self) -> Work:
         """Parameters and FLOPs of the model that these settings describe."""
-        raise NotImplementedError(f"nothing is known of the family {self.family!r}")
+        raise NotImplementedError(f"the family {self.family!r} is not known")
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -374,14 +372,14 @@ class PhaseRecipe(UpdateKeys):
         check_update(self, where)
         if self.float8 != "any" and self.dtype not in (AUTO, FLOAT8):
             raise UsageError(
-                f"float8={self.float8} says who takes float8's products, and dtype is {self.dtype}",
+                f"float8={self.float8} sets the library for float8, but dtype is {self.dtype}",
                 where=where,
                 next_step="--set dtype=float8, or dtype=auto",
             )
         self.check_rows(where)
         _check_characters(self, where)
         if not 0 < self.validation_fraction < 1:
-            raise UsageError("validation_fraction lies between 0 and 1", where=where)
+            raise UsageError("validation_fraction must be between 0 and 1", where=where)
 
     def check_shape(self, where: str) -> None:
         """
@@ -396,13 +394,14 @@ class PhaseRecipe(UpdateKeys):
         """
         if self.rows == SEGMENTS:
             raise UsageError(
-                f"{self.family} knows no question, plan and execution: rows=segments is not for it",
+                f"{self.family} does not use question, plan and execution: rows=segments does "
+                "not work with it",
                 where=where,
                 next_step=f"--set rows={PADDED if self.pads else 'bestfit'}",
             )
         if self.rows == PADDED and not self.pads:
             raise UsageError(
-                f"{self.family} would learn the padding of rows=padded",
+                f"{self.family} would also learn the padding of rows=padded",
                 where=where,
                 next_step="--set rows=bestfit",
             )
@@ -469,7 +468,7 @@ class Families(Mapping[str, type[PhaseRecipe]]):
     @property
     def _provided(self) -> Mapping[str, type[PhaseRecipe]]:
         if self._found is None:
-            raise RuntimeError("no families of models were provided")
+            raise RuntimeError("no model families were given")
         return self._found
 
 
@@ -540,7 +539,7 @@ def checked_table(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _typed(key: str, value: Any, where: str) -> Any:
     kinds = FAMILIES.kinds()
     if key not in kinds:
-        why = f"no setting named {key!r}"
+        why = f"there is no setting {key!r}"
         raise UsageError(why, where=where, next_step=suggest_word(key, kinds))
     kind = kinds[key]
     wrong = UsageError(f"{key} takes {_KINDS[kind]}, not {value!r}", where=where)
@@ -583,9 +582,9 @@ _KINDS = {
 def _check_characters(recipe: PhaseRecipe, where: str) -> None:
     known = len(recipe.characters)
     if known and recipe.tokenizer != "char":
-        raise UsageError("characters are a char tokenizer's", where=where)
+        raise UsageError("characters needs tokenizer=char", where=where)
     if len(set(recipe.characters)) != known:
-        raise UsageError("a character stands twice in characters", where=where)
+        raise UsageError("characters has a character twice", where=where)
     if known >= recipe.text_ids:
         needed = known + 1 + recipe.vocab_size - recipe.text_ids
         raise UsageError(
@@ -611,7 +610,7 @@ def check_rotary(head_dim: int, where: str) -> None:
     """
     if head_dim % 2:
         raise UsageError(
-            f"head_dim {head_dim} is odd, and rotary positions turn pairs",
+            f"head_dim {head_dim} is odd; rotary positions need an even number",
             where=where,
             next_step=f"--set head_dim={head_dim + 1}",
         )
@@ -624,7 +623,7 @@ def check_choice(name: str, value: Any, known: Iterable[str], where: str) -> Non
     """
     if value not in known:
         raise UsageError(
-            f"{name} is one of {', '.join(known)}, not {value!r}",
+            f"{name} must be one of {', '.join(known)}, not {value!r}",
             where=where,
             next_step=suggest_word(str(value), known),
         )

@@ -42,7 +42,7 @@ def parse_deadline(text: str, now: float, zone: tzinfo | None) -> float:
         at = _instant(text.strip(), zone)
     if at is None:
         raise UsageError(
-            f"--deadline: {text!r} is no time",
+            f"--deadline: {text!r} is not a time",
             next_step="--deadline 12h, friday or 2026-11-27T18:00",
         )
     if not now < at:
@@ -65,7 +65,7 @@ def parse_wait(flag: str, text: str) -> float:
     seconds = _span(text.strip().lower(), 0.0)
     if not seconds or seconds > MOST_WAIT_S:
         raise UsageError(
-            f"{flag}: {text!r} is no time of up to a week", next_step=f"{flag} 6h, 90m or 2d"
+            f"{flag}: {text!r} is not a duration of up to a week", next_step=f"{flag} 6h, 90m or 2d"
         )
     return seconds
 
@@ -126,18 +126,18 @@ class DataSource:
 
     def where_and_why(self, *, rented: bool) -> str:
         """``fineweb-edu: made on the rented machine, …``."""
-        there = "on the rented machine" if rented else "on this machine, beside training"
+        there = "on the rented machine" if rented else "on this machine, during training"
         if self.data_set is None:
-            what = "made ready here and sent" if rented else "made ready here first"
-            return f"{self.name}: {what}, since the text is on this machine"
+            what = "prepared locally and sent" if rented else "prepared locally"
+            return f"{self.name}: {what} (the text is on this machine)"
         if not self.made_there:
-            what = "made ready here and sent" if rented else "made ready here first"
-            return f"{self.name}: {what}, since it is small and whole"
+            what = "prepared locally and sent" if rented else "prepared locally"
+            return f"{self.name}: {what} (small)"
         if self.data_set.layout == "generated":
-            return f"{self.name}: made {there}, from a formula: nothing is sent or downloaded"
+            return f"{self.name}: generated {there}: nothing is sent or downloaded"
         if rented:
-            return f"{self.name}: made {there}, whose line and cores are faster than sending it"
-        return f"{self.name}: made {there}: shards come while earlier ones are trained on"
+            return f"{self.name}: prepared {there} (faster than sending it)"
+        return f"{self.name}: prepared {there}: shards are made during training"
 
 
 def growing_key(source: DataSource, settings: PhaseRecipe, *more: str) -> str:

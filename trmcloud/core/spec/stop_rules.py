@@ -29,13 +29,14 @@ def parse_gain(text: str) -> float:
     found = _GAIN.fullmatch(text) if len(text) <= 40 else None
     if found is None:
         raise UsageError(
-            f"--stop-at-gain takes bits per byte a dollar, not {text[:40]!r}",
+            f"--stop-at-gain takes bits per byte per dollar, not {text[:40]!r}",
             next_step="--stop-at-gain 0.001/usd",
         )
     gain = float(found[1])
     if not _LEAST_GAIN <= gain <= _MOST_GAIN:
         raise UsageError(
-            f"--stop-at-gain is from {_LEAST_GAIN:g} to {_MOST_GAIN:g} a dollar, not {text!r}",
+            f"--stop-at-gain must be from {_LEAST_GAIN:g} to {_MOST_GAIN:g} per dollar, not "
+            f"{text!r}",
             next_step="--stop-at-gain 0.001/usd",
         )
     return gain
@@ -67,8 +68,8 @@ def check_rules(spec: RunSpec, candidate: Candidate) -> None:
     most = max((_evaluations(phase.settings) for phase in candidate.phases), default=0)
     if spec.stop_at_gain and candidate.rate == ZERO:
         raise UsageError(
-            "--stop-at-gain can never be met: nothing is paid for this machine",
-            next_step="--rate USD, what an hour of it is worth; or --patience N",
+            "--stop-at-gain has no effect: this machine costs nothing",
+            next_step="set the value of its hour with --rate USD; or use --patience N",
         )
     for option, needed in (
         ("--stop-at-gain", LEAST_POINTS if spec.stop_at_gain else 0),
@@ -76,8 +77,8 @@ def check_rules(spec: RunSpec, candidate: Candidate) -> None:
     ):
         if needed > most:
             raise UsageError(
-                f"{option} can never be met: it needs {needed} evaluations between warm-up and "
-                f"cooldown, and no phase has more than {most}",
+                f"{option} has no effect: it needs {needed} evaluations between warm-up and "
+                f"cooldown, but no phase has more than {most}",
                 next_step="--set eval_every=…, or more steps",
             )
 

@@ -457,7 +457,7 @@ class AgentLoop:
         self.write_report(force=True)
         self._body.ask_to_land(trainer, self._heartbeat())
         trainer.told_boot = now.boot
-        self._body.log(f"memory is to spare: told the trainer to land, and to go on ({level})")
+        self._body.log(f"memory is free: asked the trainer to land, then continue ({level})")
 
     def _judge(self, phase: str) -> None:
         verdict = gate.judge(phase, self._body.read_metrics(phase), strict=self.lease.strict_gate)

@@ -200,7 +200,7 @@ class Channel:
         mark, _, text = line.rstrip(b"\n").partition(b" ")
         self._heard += 1
         if not hmac.compare_digest(mark, self._mark(self._hears, self._heard, text)):
-            raise Refused("a machine that is none of this pod's" if line else "it has gone")
+            raise Refused("a machine not of this pod" if line else "it has gone")
         said = json.loads(text)
         if not isinstance(said, dict):
             raise Refused("no message")

@@ -663,7 +663,7 @@ class Job:
         notes = []
         if self._stopping.killed:
             notes.append(
-                f"it had not left {self._command.grace_s:g} s after it was told, and was killed"
+                f"it ran {self._command.grace_s:g} s after the stop request, and was killed"
             )
         if self._was_full:
             notes.append("it filled the disk: what it wrote last may be cut off")
@@ -672,7 +672,7 @@ class Job:
             notes.append(f"it left {many} running, now ended: start it in the foreground")
         if self._tell.beat.saved_step is None:
             where = f" in {self._command.checkpoints}" if self._command.checkpoints else ""
-            also = ": its other files come home unjudged" if self._taking.has_outputs else ""
+            also = ": its other files come unjudged" if self._taking.has_outputs else ""
             notes.append(f"it left no checkpoint{where}{also}")
             if self._elsewhere:
                 folder = one_line(self._elsewhere)[:200]

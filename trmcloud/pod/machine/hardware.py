@@ -298,10 +298,10 @@ def _wrong_gpu(check: Check, gpu: GpuSeen) -> Refusal | None:
     if gpu.used_mib is None:
         return Refusal(f"the memory in use cannot be read: {gpu.raw}")
     if gpu.used_mib > _BUSY_SHARE * gpu.total_mib:
-        return Refusal(f"somebody uses {gpu.used_mib:.0f} MiB of its memory", may_pass=True)
+        return Refusal(f"{gpu.used_mib:.0f} MiB of its memory are in use", may_pass=True)
     # Some GPUs do not tell; what is in use of their memory then has to do.
     if gpu.busy_percent is not None and gpu.busy_percent > 100 * _BUSY_SHARE:
-        return Refusal(f"somebody keeps it {gpu.busy_percent:.0f} % busy", may_pass=True)
+        return Refusal(f"it is {gpu.busy_percent:.0f} % busy", may_pass=True)
     return None
 
 

@@ -82,7 +82,7 @@ class TokenCache:
             except DamagedObject:
                 damaged.add(file.name)
             except StoreError as error:
-                self._say(f"tokens in the bucket cannot be had, and are made anew: {error}")
+                self._say(f"bucket tokens not readable, made again: {error}")
                 break
             except OSError as error:
                 self._say(f"tokens of the bucket cannot be kept here: {error.strerror or error}")
@@ -91,7 +91,7 @@ class TokenCache:
                 making.unlink(missing_ok=True)
         for name in sorted(damaged - brought):
             self._stored.pop(name, None)
-            self._say(f"{name} in the bucket is not what the ledger pinned: it is made anew")
+            self._say(f"{name} in the bucket differs from the ledger: made again")
         if brought:
             self._say(f"{len(brought)} files of tokens came from the bucket")
 

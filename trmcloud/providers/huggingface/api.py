@@ -145,7 +145,7 @@ class JobsApi:
             if not answer.next_url:
                 return [job for job in found.values() if job.stage in stages or not job.ended]
             if answer.next_url in seen:
-                raise _odd("a list whose pages lead in a circle", where)
+                raise _odd("a list whose pages repeat", where)
             if not 0 <= self.http.now() - began_at < LIST_S:
                 raise _odd(f"a list that was not read within {LIST_S:.0f} s", where)
             seen.add(answer.next_url)
@@ -326,23 +326,23 @@ def _whole(value: float | None) -> int | None:
 
 def _odd(what: str, where: str) -> ProviderError:
     return ProviderError(
-        f"Hugging Face's answer is not what its clients read: {what}",
+        f"Hugging Face's answer has an unexpected form: {what}",
         where=where,
-        next_step="try again; if it stays, the API has changed",
+        next_step="try again; if this happens again, the API has changed",
     )
 
 
 def _ambiguous(why: str, where: str) -> AmbiguousCreate:
     return AmbiguousCreate(
-        f"Hugging Face may have made a job all the same: {why}",
+        f"Hugging Face may have made a job anyway: {why}",
         where=where,
-        next_step="nothing to do: it is looked for by its label",
+        next_step="nothing to do: trmcloud searches it by its label",
     )
 
 
 def _no_capacity(error: ProviderError, where: str) -> NoCapacity:
     return NoCapacity(
-        f"Hugging Face has none free: {error.what}",
+        f"Hugging Face has no free machine: {error.what}",
         where=where,
-        next_step="the next best offer; other hardware with trmcloud plan",
+        next_step="use the next best offer, or other hardware with trmcloud plan",
     )

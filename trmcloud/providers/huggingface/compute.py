@@ -158,13 +158,13 @@ class HuggingFaceCompute(Compute):
         if not fits:
             raise ProviderRefused(
                 f"{found[-1][1].name} costs {found[-1][0]}/h now; {request.rate}/h was planned",
-                next_step="trmcloud prices refresh, then plan anew",
+                next_step="trmcloud prices refresh, then plan again",
             )
         roomy = [each for each in fits if each.disk_gb is None or each.disk_gb >= request.disk_gb]
         if not roomy:
             raise NotSupported(
                 f"{request.disk_gb} GB of disk are needed; {fits[0].name} has {fits[0].disk_gb} GB",
-                next_step="more GPUs, or fewer checkpoints kept on the machine: --bucket",
+                next_step="use more GPUs, or keep checkpoints in a --bucket",
             )
         return roomy[0]
 
@@ -205,7 +205,7 @@ class HuggingFaceCompute(Compute):
         raise FinalRefusal(
             f"{what}: it was cancelled",
             where=f"job {job.id}",
-            next_step="report it: the platform would not end a job that nothing else ends",
+            next_step="report it: the platform would not end this job at its limit",
         )
 
     def list_pods(self) -> Sequence[PodSeen]:
@@ -234,8 +234,8 @@ class HuggingFaceCompute(Compute):
             sighting = self._seen.get(one)
             if sighting is not None and parse_pod_name(sighting.name) is None:
                 raise ProviderError(
-                    f"{one} is called {sighting.name!r}: not a job of ours",
-                    next_step=f"hf jobs cancel {one}, if it is yours",
+                    f"{one} has the name {sighting.name!r}: not a job of trmcloud",
+                    next_step=f"if it is yours: hf jobs cancel {one}",
                 )
             try:
                 taken = self._api.cancel(one) or taken

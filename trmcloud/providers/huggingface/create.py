@@ -91,9 +91,9 @@ def job_spec(
     longest = max(variables, key=lambda name: len(variables[name]))
     if len(variables[longest]) > MAX_VARIABLE_BYTES:
         raise NotSupported(
-            f"{longest} is {len(variables[longest]):,} bytes; a job's variable holds "
-            f"{MAX_VARIABLE_BYTES:,}: nothing was asked for",
-            next_step="fewer phases, shorter names, or a trainer that imports less of trmcloud",
+            f"{longest} has {len(variables[longest]):,} bytes, but a job's variable takes "
+            f"{MAX_VARIABLE_BYTES:,}: nothing was rented",
+            next_step="use fewer phases, shorter names, or a trainer that imports less of trmcloud",
         )
     hidden = {name: variables.pop(name) for name in _SECRET}
     # What it trains travels in base64, in which a token would not be seen.

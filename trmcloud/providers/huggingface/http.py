@@ -70,18 +70,18 @@ _REFUSALS: Mapping[int, tuple[type[ProviderError], str, str]] = {
     ),
     403: (
         AccessDenied,
-        "Hugging Face refuses this to this token: {detail}",
+        "the Hugging Face token does not permit this: {detail}",
         f"give the token the right to start and manage jobs: {TOKENS_PAGE}",
     ),
-    404: (NotThere, "Hugging Face knows no such thing: {detail}", ""),
+    404: (NotThere, "Hugging Face did not find it: {detail}", ""),
     410: (
         FinalRefusal,
-        "Hugging Face answers 410: the API that this version speaks is gone: {detail}",
-        "update trmcloud; https://huggingface.co/settings/jobs shows what runs",
+        "Hugging Face answers 410: the API of this version no longer exists: {detail}",
+        "update trmcloud; running jobs: https://huggingface.co/settings/jobs",
     ),
     413: (
         FinalRefusal,
-        "the request is larger than Hugging Face takes: {detail}",
+        "the request is too large for Hugging Face: {detail}",
         "report it: this version sends more than the API allows",
     ),
 }
@@ -111,7 +111,7 @@ class Http:
     ) -> None:
         if not token.isascii() or not token.isprintable():
             raise AuthError(
-                "the Hugging Face token holds characters that no token has",
+                "the Hugging Face token has invalid characters",
                 next_step=f"copy it again from {TOKENS_PAGE} into HF_TOKEN",
             )
         self.base, self._token = base, token
@@ -160,7 +160,7 @@ class Http:
             raise ProviderError(
                 f"Hugging Face's answer is not JSON: {said!r}",
                 where=where,
-                next_step="try again; if it stays, a proxy in between has changed it",
+                next_step="try again; if this happens again, a proxy changes the answer",
             ) from None
         return Answer(data, _next_of(links))
 
@@ -280,7 +280,7 @@ class Http:
             wait_s = _retry_after(error.headers.get("Retry-After"), error.headers.get("RateLimit"))
             if self._budget is not None:
                 self._budget.hold(wait_s)
-            what = f"Hugging Face asks to be asked less often: {detail}"
+            what = f"Hugging Face limits the rate of requests: {detail}"
             return ThrottledError(what, where=where, retry_after_s=wait_s)
         if code == 408 or code >= 500:
             return TransientError(
@@ -288,12 +288,12 @@ class Http:
             )
         if 300 <= code < 400:
             return ProviderError(
-                f"Hugging Face's address answers {code}: it has moved, or a proxy is in between",
+                f"Hugging Face's address answers {code}: it has moved, or a proxy answers",
                 where=where,
                 next_step="check HF_ENDPOINT and your proxy settings",
             )
         return ProviderRefused(
-            f"Hugging Face refuses this: {detail}",
+            f"Hugging Face rejects the request: {detail}",
             where=where,
             next_step="trmcloud doctor checks the account",
         )
@@ -308,7 +308,7 @@ class Http:
         if isinstance(data, dict):
             said = str(data.get("error") or data.get("message") or "")
         elif text.lstrip()[:1] == b"<":
-            said = header or "a web page, and no answer of its API"
+            said = header or "a web page instead of an API answer"
         return self.clean(said or header or text.decode("utf-8", "replace")) or "(no text)"
 
 

@@ -55,7 +55,7 @@ def offers_of(listed: Sequence[Hardware], now: float) -> list[Offer]:
                 Offer(
                     sku=sku, gpus=each.gpus, provider=NAME, region=ANYWHERE, instance=each.name,
                     rate=rate, spot=False, priced_at=now, source=SOURCE, vcpus=each.vcpus,
-                    ram_gb=each.ram_gb, note="a job; no list shows stock",
+                    ram_gb=each.ram_gb, note="a job; stock is not listed",
                 )
             )  # fmt: skip
     return found
@@ -74,7 +74,7 @@ def live_prices(environ: Mapping[str, str], now: float) -> tuple[list[Offer], st
             failure[0] = error.what[:80]
         else:
             found.extend(rows)
-            failure[0] = "" if rows else "it lists nothing"
+            failure[0] = "" if rows else "its list is empty"
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()

@@ -71,9 +71,9 @@ def endpoint(environ: Mapping[str, str]) -> str:
         parts.scheme == "http" and parts.hostname in _LOOPBACK and "@" not in parts.netloc
     ):
         raise UsageError(
-            f"{url} is not https, and not this machine: a token would travel in the clear",
+            f"{url} is neither https nor this machine: the token would be sent without encryption",
             where=ENV_ENDPOINT,
-            next_step=f"unset {ENV_ENDPOINT}, or give an https:// address",
+            next_step=f"unset {ENV_ENDPOINT}, or use an https:// address",
         )
     return url
 
@@ -103,7 +103,7 @@ def refuse_tokens(values: Mapping[str, str], token: str) -> None:
         is_named = name in TOKEN_VARIABLES and bool(value)
         if is_named or (token and token in value) or _TOKEN.search(value):
             raise NotSupported(
-                f"{name} holds a Hugging Face token: a job that has one could start jobs",
-                next_step="make the data ready before the launch, or upload with --bucket: neither "
-                "needs a token on the job",
+                f"{name} has a Hugging Face token: with it a job could start other jobs",
+                next_step="prepare the data before the launch, or upload with --bucket: both work "
+                "without a token on the job",
             )

@@ -90,7 +90,7 @@ class LocalCompute(Compute, PodLink):
 
     def terminate(self, pod_id: str) -> bool:
         if contract.parse_pod_name(pod_id) is None:
-            raise ProviderError(f"{pod_id!r} is not a pod of ours")
+            raise ProviderError(f"{pod_id!r} is not a pod of trmcloud")
         folder = self._folder(pod_id)
         pids = processes.of_pod(pod_id)
         lived = bool(pids)
@@ -171,12 +171,12 @@ class LocalCompute(Compute, PodLink):
         into: str,
         progress: Callable[[int, int], None],
     ) -> None:
-        raise NotFoundError(f"{pod_name} keeps nothing of its own")
+        raise NotFoundError(f"{pod_name} keeps no files of its own")
 
     def manifest(
         self, pod_name: str, run_id: str, kept: contract.KeptCheckpoint
     ) -> CheckpointManifest:
-        raise NotFoundError(f"{pod_name} keeps nothing of its own")
+        raise NotFoundError(f"{pod_name} keeps no files of its own")
 
     # -- the pod's files and processes ---------------------------------------------------------
 

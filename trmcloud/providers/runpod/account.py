@@ -96,7 +96,7 @@ class RunPodGraphql:
             said = self._said(errors)
             if any(word in said.casefold() for word in _DENIED):
                 raise AccessDenied(
-                    f"RunPod refuses this to this key: {said}",
+                    f"the RunPod key does not permit this: {said}",
                     where=where,
                     next_step="give the key access to GraphQL and billing",
                 )
@@ -127,9 +127,9 @@ class RunPodGraphql:
 
     def _odd(self, what: str) -> ProviderError:
         return ProviderError(
-            f"RunPod's answer is not what it used to be: {what}",
+            f"RunPod's answer has a new form: {what}",
             where=self.http.where("POST", self._url),
-            next_step="GraphQL ends early in 2027; a newer trmcloud may be out",
+            next_step="GraphQL ends early in 2027; check for a newer trmcloud",
         )
 
 
@@ -179,14 +179,15 @@ class PrepaidBalance:
         balance, spending, limit = account.balance, account.spending, account.spend_limit
         if balance is not None and balance < rate:
             raise PaymentRequired(
-                f"the RunPod balance is {balance}: below an hour of {rate}, which RunPod asks for",
+                f"the RunPod balance is {balance}: RunPod requires one hour of {rate}",
                 next_step="add credit: RunPod console → Billing",
             )
         if limit is not None and (spending or ZERO) + rate > limit:
             raise PaymentRequired(
-                f"RunPod's spend limit is {limit}/h for the account, {spending or ZERO}/h are in "
-                f"use: {rate}/h more does not fit",
-                next_step="stop other pods, choose smaller hardware, or ask RunPod for more",
+                f"RunPod's spend limit is {limit}/h for the account, and {spending or ZERO}/h are "
+                f"in use: {rate}/h more does not fit",
+                next_step="stop other pods, choose smaller hardware, or ask RunPod for a "
+                "higher limit",
             )
 
     def limits(self) -> Sequence[ProviderLimit]:
@@ -202,11 +203,13 @@ class PrepaidBalance:
             balance = self._graphql.account(SCREEN_S).balance
         except (AccessDenied, GraphqlUnavailable) as error:
             return ProviderLimit(
-                "prepaid", False, f"the balance is not known any more: {error.what}"
+                "prepaid", False, f"the balance is no longer available: {error.what}"
             )
         except ProviderError:
             return None
         if balance is None:
-            return ProviderLimit("prepaid", False, "RunPod does not tell the balance")
-        told = f"a balance of {balance} ends everything, unless auto-reload refills it"
+            return ProviderLimit("prepaid", False, "RunPod does not report the balance")
+        told = (
+            f"a balance of {balance} ends everything when it is used up, unless auto-reload is on"
+        )
         return ProviderLimit("prepaid", balance > ZERO, told)

@@ -93,7 +93,7 @@ class RunPodApi:
             if cursor is None:
                 return list(found.values())
             if cursor in cursors:
-                raise _endless("its pages lead in a circle", where)
+                raise _endless("its pages repeat", where)
             cursors.add(cursor)
             params["cursor"] = cursor
         raise _endless(f"there is more after {MOST_PAGES} pages", where)
@@ -230,18 +230,18 @@ class RunPodApi:
             ) from None
         except httpx.HTTPError as error:
             raise AmbiguousCreate(
-                f"RunPod was asked for {what} and did not answer: {type(error).__name__}",
+                f"RunPod did not answer the request for {what}: {type(error).__name__}",
                 where=where,
-                next_step="nothing to do: it is looked for by its name",
+                next_step="nothing to do: trmcloud searches it by its name",
             ) from None
         if response.is_success:
             try:
                 return read(self.http.json(response, where), where)
             except ProviderError as error:
                 raise AmbiguousCreate(
-                    f"RunPod said it made {what}, in words that cannot be read: {error.what}",
+                    f"RunPod made {what}, but its answer cannot be read: {error.what}",
                     where=where,
-                    next_step="nothing to do: it is looked for by its name",
+                    next_step="nothing to do: trmcloud searches it by its name",
                 ) from None
         raise self._refused(response, what, where)
 
@@ -250,33 +250,35 @@ class RunPodApi:
         without_case = detail.casefold()
         if (code == 400 or code >= 500) and any(text in without_case for text in NO_CAPACITY):
             return NoCapacity(
-                f"RunPod has none free: {detail}",
+                f"RunPod has no free machine: {detail}",
                 where=where,
-                next_step="the next best offer; other data centres with trmcloud plan",
+                next_step="use the next best offer, or other data centres with trmcloud plan",
             )
         error = self.http.refusal(response, where)
         if isinstance(error, ThrottledError):
             return error
         if code == 403:
             return ProviderRefused(
-                f"RunPod refuses this to this key or account: {detail}",
+                f"RunPod does not permit this for this key or account: {detail}",
                 where=where,
-                next_step="other hardware; or give the key read and write access to pods",
+                next_step="use other hardware; or give the key read and write access to pods",
             )
         if isinstance(error, TransientError) or not 400 <= code < 500:
             return AmbiguousCreate(
-                f"RunPod answers {code}, and may have made {what} all the same: {detail}",
+                f"RunPod answers {code}, and may have made {what} anyway: {detail}",
                 where=where,
-                next_step="nothing to do: it is looked for by its name",
+                next_step="nothing to do: trmcloud searches it by its name",
             )
         if isinstance(error, ProviderRefused):
             return error
-        return ProviderRefused(error.what, where=where, next_step="trmcloud plan, then launch anew")
+        return ProviderRefused(
+            error.what, where=where, next_step="trmcloud plan, then launch again"
+        )
 
 
 def _endless(why: str, where: str) -> ProviderError:
     return ProviderError(
         f"RunPod's list of pods does not end: {why}",
         where=where,
-        next_step="look in RunPod's console; if it stays, RunPod's API has changed",
+        next_step="check RunPod's console; if this happens again, RunPod's API has changed",
     )

@@ -25,7 +25,7 @@ _BOUND_S = 10.0
 _SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
 _KEYS_PAGE = "RunPod console → Settings → API Keys"
 _NOBODYS_POD = "trmcloud0doctor"
-"""No pod has this id: asking for its end shows whether the key may write, and ends nothing."""
+"""No pod has this id: asking for its end shows whether the key permits: write, and ends nothing."""
 
 
 def check_account(
@@ -35,7 +35,7 @@ def check_account(
     key = secrets.account_key(environ)
     if key is None:
         fix = f"to rent there: {_KEYS_PAGE}, then set {secrets.ENV_KEY}"
-        return [Finding("runpod key", "warn", "none: nothing can be rented from RunPod", fix)]
+        return [Finding("runpod key", "warn", "none: no machine can be rented from RunPod", fix)]
     try:
         secrets.require_client()
     except MissingExtra as error:
@@ -89,10 +89,10 @@ def _scopes(api: RunPodApi, now: float) -> Finding:
             unclear.append(f"{name}: {error.what}")
     if refused:
         fix = f"{_KEYS_PAGE}: read and write for pods and volumes, read for billing"
-        return Finding("scopes", "bad", f"the key may not {', '.join(refused)}", fix)
+        return Finding("scopes", "bad", f"the key does not permit: {', '.join(refused)}", fix)
     if unclear:
         return Finding("scopes", "warn", "; ".join(unclear), "try again in a minute")
-    return Finding("scopes", "ok", "the key may " + ", ".join(questions))
+    return Finding("scopes", "ok", "the key permits: " + ", ".join(questions))
 
 
 def _money(api: RunPodApi, graphql: RunPodGraphql, rate: Usd | None) -> list[Finding]:
@@ -103,7 +103,7 @@ def _money(api: RunPodApi, graphql: RunPodGraphql, rate: Usd | None) -> list[Fin
     except GraphqlUnavailable as error:
         return [_unknown(error), _second_look(api)]
     except AuthError as error:
-        fix = f"{_KEYS_PAGE}: GraphQL, read; else the prepaid balance is a limit you cannot see"
+        fix = f"{_KEYS_PAGE}: GraphQL, read; without it the prepaid balance is not visible"
         return [Finding("balance", "warn", error.what, fix)]
     except ProviderError as error:
         return [Finding("balance", "warn", error.what, error.next_step)]
@@ -115,8 +115,8 @@ def _money(api: RunPodApi, graphql: RunPodGraphql, rate: Usd | None) -> list[Fin
 
 def _unknown(error: GraphqlUnavailable) -> Finding:
     """GraphQL alone told these, and its end says nothing of the key or of the money."""
-    told = "the balance and the spend limit are not known any more, nor whether they suffice"
-    fix = "console → Billing shows both; a guard on another machine is a kill layer instead"
+    told = "the balance and the spend limit are no longer available"
+    fix = "see both in the console → Billing; use a guard on another machine as a kill layer"
     return Finding("balance", "warn", f"{error.what}: {told}", fix)
 
 
@@ -130,24 +130,26 @@ def _second_look(api: RunPodApi) -> Finding:
 
     billed = sum((usd_exact(max(0.0, record.totalAmount)) for record in records), Usd(0))
     many = len({record.podId for record in records})
-    detail = f"{len(pods)}, those of clusters included; {billed} billed to {many} since last hour"
+    detail = f"{len(pods)}, clusters included; {billed} billed to {many} since last hour"
     return Finding("pods", "ok", detail)
 
 
 def _balance(balance: Usd | None, rate: Usd | None) -> Finding:
     if balance is None:
-        return Finding("balance", "warn", "RunPod did not say", "see the console → Billing")
-    fix = "add credit: console → Billing; RunPod wants an hour's rent before it rents"
+        return Finding("balance", "warn", "RunPod did not report it", "see the console → Billing")
+    fix = "add credit: console → Billing; RunPod requires the price of one hour in advance"
     if balance <= Usd(0):
         return Finding("balance", "bad", f"{balance}: empty", fix)
     if rate is not None and balance < rate:
-        return Finding("balance", "bad", f"{balance}, below an hour of the plan's {rate}/h", fix)
+        return Finding(
+            "balance", "bad", f"{balance}, less than one hour of the plan's {rate}/h", fix
+        )
     return Finding("balance", "ok", str(balance))
 
 
 def _limit(limit: Usd | None, spending: Usd | None, rate: Usd | None) -> Finding:
     if limit is None:
-        return Finding("limit", "warn", "RunPod did not say", "see the console → Billing")
+        return Finding("limit", "warn", "RunPod did not report it", "see the console → Billing")
     now = spending if spending is not None else Usd(0)
     text = f"{limit}/h for the account, {now}/h in use"
     if rate is not None and now + rate > limit:
@@ -162,7 +164,7 @@ def _skew(skew_s: float | None) -> Finding:
     side = "ahead of" if skew_s > 0 else "behind"
     text = f"this clock is {abs(skew_s):.0f} s {side} RunPod's"
     if abs(skew_s) > _SKEW_BAD_S:
-        return Finding("skew", "bad", text, "set the clock (NTP): stops are told in absolute time")
+        return Finding("skew", "bad", text, "set the clock (NTP): stops use absolute time")
     if abs(skew_s) > _SKEW_WARN_S:
         return Finding("skew", "warn", text, "set the clock (NTP)")
     return Finding("skew", "ok", f"within {max(1, round(abs(skew_s)))} s of RunPod's clock")

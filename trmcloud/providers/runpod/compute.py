@@ -123,8 +123,8 @@ class RunPodCompute(Compute):
         if request.volume_gb and not request.volume:
             if self._volumes is None or request.region in ANYWHERE:
                 raise NotSupported(
-                    "a network volume lies in one data centre, and the offer names none",
-                    next_step="--region DATA-CENTRE, or leave --volume out",
+                    "a network volume is in one data centre, but the offer has none",
+                    next_step="--region DATA-CENTRE, or leave out --volume",
                 )
             volume = self._volumes.ensure(request.region, request.volume_gb)
             body = self.body(replace(request, volume=volume.volume_id))
@@ -166,8 +166,8 @@ class RunPodCompute(Compute):
         ]
         if rates and min(rates) > request.rate:
             raise ProviderRefused(
-                f"RunPod lists {request.gpus}x {request.sku} for {min(rates)}/h now, and"
-                f" {request.rate}/h is the most"
+                f"RunPod lists {request.gpus}x {request.sku} for {min(rates)}/h now, more than the "
+                f"limit of {request.rate}/h"
             )
 
     def list_pods(self) -> Sequence[PodSeen]:
@@ -193,8 +193,8 @@ class RunPodCompute(Compute):
             sighting = self._seen.get(one)
             if sighting is not None and contract.parse_pod_name(sighting.name) is None:
                 raise ProviderError(
-                    f"{one} is called {sighting.name!r}: not a pod of ours",
-                    next_step="end it in RunPod's console, if it is yours",
+                    f"{one} has the name {sighting.name!r}: not a pod of trmcloud",
+                    next_step="if it is yours, end it in RunPod's console",
                 )
             try:
                 taken = self._api.delete_pod(one) or taken
@@ -396,8 +396,8 @@ class RunPodVolumes:
         """
         if all(row.id != volume_id for row in self._rows()):
             raise NotFoundError(
-                f"{volume_id} is no network volume of this ledger",
-                next_step="one that another ledger made is deleted in RunPod's console",
+                f"this ledger has no network volume {volume_id}",
+                next_step="if another ledger made it, delete it in RunPod's console",
             )
         self._api.delete_volume(volume_id)
 

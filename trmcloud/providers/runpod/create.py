@@ -58,7 +58,7 @@ def create_body(
     gpu_id = _SKU_IDS.get(request.sku)
     if gpu_id is None:
         raise NotSupported(
-            f"RunPod has no {request.sku} that this version knows",
+            f"this version does not know {request.sku} at RunPod",
             next_step=f"one of: {', '.join(sorted(_SKU_IDS))}",
         )
     boot = boot_environment(payload)
@@ -70,7 +70,7 @@ def create_body(
     words = request.agent_words(keys(request.name), NAME, check)
     variables = {**AS_ROOT, **environment, **boot, **words}
     if len(variables) > MAX_ENV:
-        raise NotSupported(f"{len(variables)} variables are more than a RunPod pod takes")
+        raise NotSupported(f"{len(variables)} variables are too many for a RunPod pod")
     if request.volume:
         mounts: dict[str, Any] = {"network": [{"volumeId": request.volume, "path": WORKSPACE}]}
     else:
@@ -97,10 +97,10 @@ def create_body(
     size = len(compact(body))
     if size > MAX_BODY_BYTES:
         raise NotSupported(
-            f"the request for this pod is {size:,} bytes; RunPod takes {LIMIT_BODY_BYTES:,}, "
-            f"of which we use {MAX_BODY_BYTES:,} ({len(boot[contract.ENV_BOOT]):,} are the "
-            "agent's sources): nothing was asked for",
-            next_step="fewer phases, shorter names, or a trainer that imports less of trmcloud",
+            f"the request for this pod has {size:,} bytes; RunPod takes {LIMIT_BODY_BYTES:,}, of "
+            f"which we use {MAX_BODY_BYTES:,} ({len(boot[contract.ENV_BOOT]):,} are the agent's "
+            "sources): nothing was rented",
+            next_step="use fewer phases, shorter names, or a trainer that imports less of trmcloud",
         )
     return body
 

@@ -66,32 +66,32 @@ _REFUSALS: Mapping[int, tuple[type[ProviderError], str, str]] = {
     402: (
         PaymentRequired,
         "the RunPod balance does not cover this: {detail}",
-        "add credit: RunPod wants an hour of the machine's rent in advance",
+        "add credit: RunPod requires the price of one hour in advance",
     ),
     403: (
         AccessDenied,
-        "RunPod refuses this to this key: {detail}",
+        "the RunPod key does not permit this: {detail}",
         "give the key read and write access to pods, volumes and billing",
     ),
-    404: (NotThere, "RunPod knows no such thing: {detail}", ""),
+    404: (NotThere, "RunPod did not find it: {detail}", ""),
     409: (
         ProviderRefused,
-        "RunPod: not in this state: {detail}",
-        "look again: trmcloud status",
+        "RunPod: not possible in this state: {detail}",
+        "check again: trmcloud status",
     ),
     410: (
         ApiRetired,
-        "RunPod answers 410: the API that this version speaks is gone: {detail}",
-        "update trmcloud; the console shows and ends what runs",
+        "RunPod answers 410: the API of this version no longer exists: {detail}",
+        "update trmcloud; the console shows and ends running pods",
     ),
     413: (
         FinalRefusal,
-        "the request is larger than RunPod takes: {detail}",
-        "report it: this version sends more than RunPod's contract allows",
+        "the request is too large for RunPod: {detail}",
+        "report it: this version sends more than RunPod's API allows",
     ),
     422: (
         FinalRefusal,
-        "RunPod's contract was broken: {detail}",
+        "RunPod's API contract was broken: {detail}",
         "report it: this version and RunPod's API disagree",
     ),
 }
@@ -119,7 +119,7 @@ class Http:
             headers["Authorization"] = f"Bearer {key.encode('ascii').decode('ascii')}"
         except UnicodeEncodeError:
             raise AuthError(
-                "the RunPod key holds characters that no key has",
+                "the RunPod key has invalid characters",
                 next_step="copy it again from the console's settings into RUNPOD_API_KEY",
             ) from None
         self._key = key
@@ -315,9 +315,9 @@ class Http:
             data = None
         if not isinstance(data, dict):
             raise ProviderError(
-                f"RunPod's answer is not what its contract says: {self.clean(response.text)!r}",
+                f"RunPod's answer does not match its API contract: {self.clean(response.text)!r}",
                 where=where,
-                next_step="try again; if it stays, RunPod or a proxy in between has changed",
+                next_step="try again; if this happens again, RunPod's API or a proxy has changed",
             )
         return data
 
@@ -329,7 +329,7 @@ class Http:
             data = None
         if not isinstance(data, dict):
             if response.text.lstrip()[:1] == "<":
-                return "a web page, and no answer of its API"
+                return "a web page instead of an API answer"
             return self.clean(response.text) or "(no text)"
         said = [str(data.get("detail") or data.get("title") or data.get("error") or "")]
         errors = data.get("errors")
@@ -354,7 +354,7 @@ class Http:
             return kind(what.format(detail=detail), where=where, next_step=next_step)
         if code == 429:
             return ThrottledError(
-                f"RunPod asks to be asked less often: {detail}",
+                f"RunPod limits the rate of requests: {detail}",
                 where=where,
                 retry_after_s=_retry_after(response.headers.get("Retry-After")),
             )
@@ -364,14 +364,14 @@ class Http:
             )
         if 300 <= code < 400:
             return ProviderError(
-                f"RunPod's address answers {code}: it has moved, or a proxy stands in between",
+                f"RunPod's address answers {code}: it has moved, or a proxy answers",
                 where=where,
                 next_step="check TRMCLOUD_RUNPOD_API and your proxy settings",
             )
         return ProviderRefused(
-            f"RunPod refuses this: {detail}",
+            f"RunPod rejects the request: {detail}",
             where=where,
-            next_step="what it says is what it wants; trmcloud doctor checks the account",
+            next_step="see its message; trmcloud doctor checks the account",
         )
 
 

@@ -172,9 +172,9 @@ def read_pods(data: Any, where: str) -> tuple[list[Pod], str | None]:
         return page.pods, None
     if not page.pagination.nextCursor:
         raise ProviderError(
-            "RunPod's list goes on, and does not say where",
+            "RunPod's list has more pages, but no address for the next one",
             where=where,
-            next_step="try again; if it stays, RunPod's API has changed",
+            next_step="try again; if this happens again, RunPod's API has changed",
         )
     return page.pods, page.pagination.nextCursor
 
@@ -201,9 +201,9 @@ def _read(kind: type[_R], data: Any, where: str) -> _R:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise ProviderError(
-            f"RunPod's answer is not what its contract says: {place}: {first['msg']}",
+            f"RunPod's answer does not match its API contract: {place}: {first['msg']}",
             where=where,
-            next_step="try again; if it stays, RunPod's API has changed",
+            next_step="try again; if this happens again, RunPod's API has changed",
         ) from None
 
 
@@ -214,7 +214,7 @@ def usd(number: float) -> Usd:
     micro-dollar more than was planned.
     """
     if not math.isfinite(number) or abs(number) > 1e9:
-        raise ProviderError(f"RunPod's answer holds an amount that none can be: {number!r}")
+        raise ProviderError(f"RunPod's answer has an impossible amount: {number!r}")
     packed = struct.pack("f", number)
     (sent,) = struct.unpack("f", packed)
     texts = (f"{sent:.{digits}g}" for digits in range(1, 10))  # nine tell any two floats apart
@@ -224,7 +224,7 @@ def usd(number: float) -> Usd:
 def usd_exact(number: float) -> Usd:
     """Dollars of a JSON number that the contract calls a double, rounded up to a micro-dollar."""
     if not math.isfinite(number) or abs(number) > 1e9:
-        raise ProviderError(f"RunPod's answer holds an amount that none can be: {number!r}")
+        raise ProviderError(f"RunPod's answer has an impossible amount: {number!r}")
     return Usd.rounded_up(Decimal(repr(number)))
 
 

@@ -126,7 +126,7 @@ def _listed_live(base: str, key: str) -> tuple[Sequence[ListedOffer], str]:
         try:
             rows = read_catalogue(lambda params: _fetch(environ, params, LIVE_WITHIN_S))
             found.extend(rows)
-            failure[0] = "" if rows else "it lists nothing"
+            failure[0] = "" if rows else "its list is empty"
         except urllib.error.HTTPError as error:
             failure[0] = f"HTTP {error.code}"
         except (OSError, ValueError, HTTPException, ProviderError, RecursionError) as error:
@@ -166,7 +166,7 @@ def _refused(code: int, has_key: bool) -> str:
         what = f"check {secrets.ENV_KEY}" if has_key else f"set {secrets.ENV_KEY}"
         return f"not read: HTTP {code}; {what}"
     if code in (410, 429):
-        what = "gone" if code == 410 else "asked too often"
+        what = "gone" if code == 410 else "too many requests"
         hint = "" if has_key else f"; with {secrets.ENV_KEY} REST v2 is read instead"
         return f"unavailable: {what} (HTTP {code}){hint}"
     return f"not read: HTTP {code}"
@@ -219,7 +219,7 @@ def _offer(row: ListedOffer, now: float, region: str, stock: str, source: str = 
 def _gpus(data: Any) -> list[Mapping[str, Any]]:
     gpus = data.get("gpus") if isinstance(data, dict) else None
     if not isinstance(gpus, list):
-        raise ProviderError("RunPod's catalogue is not what its contract says")
+        raise ProviderError("RunPod's catalogue does not match its API contract")
     return [gpu for gpu in gpus if isinstance(gpu, dict) and str(gpu.get("id")) in RUNPOD_IDS]
 
 

@@ -108,8 +108,8 @@ def _checked(url: str, where: str) -> str:
         parts.scheme == "http" and parts.hostname in _LOOPBACK and "@" not in parts.netloc
     ):
         raise UsageError(
-            f"{url} is not https, and not this machine: a key would travel in the clear",
+            f"{url} is neither https nor this machine: the key would be sent without encryption",
             where=where,
-            next_step=f"unset {where}, or give an https:// address",
+            next_step=f"unset {where}, or use an https:// address",
         )
     return url

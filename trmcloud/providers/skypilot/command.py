@@ -217,7 +217,7 @@ def reasons_in(said: str) -> list[str]:
 
 
 def _explained(verb: str, said: str) -> ProviderError:
-    why = [*reasons_in(said), "it said nothing"][0][:_MAX_TEXT]
+    why = [*reasons_in(said), "it gave no reason"][0][:_MAX_TEXT]
     if _is_down(said):
         return ProviderError(
             f"SkyPilot's API server is down: {why}", next_step="sky api info; sky api start"

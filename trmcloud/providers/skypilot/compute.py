@@ -128,7 +128,7 @@ class SkyPilotCompute(Compute):
             AmbiguousCreate: something may have been submitted.
         """
         if parse_pod_name(request.name) is None:
-            raise ProviderRefused(f"{request.name!r:.80} is not a name of ours")
+            raise ProviderRefused(f"{request.name!r:.80} is not a name made by trmcloud")
         with self._lock:
             if self._home is not None:
                 self._home.lay()
@@ -176,7 +176,7 @@ class SkyPilotCompute(Compute):
         """
         if parse_pod_name(pod_id) is None:
             raise ProviderError(
-                f"{pod_id!r:.80} is not a pod of ours", next_step="sky down it, if it is yours"
+                f"{pod_id!r:.80} is not a pod of trmcloud", next_step="if it is yours: sky down"
             )
         with self._lock:
             self._restore_home()
@@ -208,9 +208,11 @@ class SkyPilotCompute(Compute):
         limits = []
         if knows_autodown(self._provider):
             minutes = row.get("autostop")
-            text = f"SkyPilot's autodown, {minutes} min from when it was set, whatever runs"
+            text = (
+                f"SkyPilot's autodown, {minutes} min after it was set, even if the machine is busy"
+            )
             is_set = _is_armed(row)
-            gap = self._lapse(pod_name) if is_set else "it is not set there"
+            gap = self._lapse(pod_name) if is_set else "it is not set on the machine"
             limits.append(ProviderLimit("autostop", not gap, gap or text))
         if self._shutdown is not None:
             limits.append(self._shutdown.limit(pod_name))
@@ -260,11 +262,11 @@ class SkyPilotCompute(Compute):
         until it is over."""
         found = self._credential(pod_name)
         if found is None:
-            why = "which credential is on the machine is not on record"
+            why = "the credential on the machine was not recorded"
         elif found.outlives(until + _AUTODOWN_TAKES_S):
             return {}
         else:
-            why = f"its credential may be valid no more by then: {found.why}"
+            why = f"its credential may not be valid then: {found.why}"
         return dict.fromkeys(("agent", "autostop"), why)
 
     def on_machine(self, pod_name: str = "") -> str:
@@ -341,10 +343,10 @@ class SkyPilotCompute(Compute):
         """Why the cluster's limit cannot be counted on though it is set; '' where it can."""
         found, name = self._credential(pod_name), parse_pod_name(pod_name)
         if found is None or name is None:
-            return "it is set, and which credential lies there is not on record: exposed"
+            return "it is set, but the credential on the machine was not recorded: exposed"
         if found.outlives(name.hard_stop_at + _AUTODOWN_TAKES_S):
             return ""
-        return f"it is set, and may have no valid credential then: {found.why}: exposed"
+        return f"it is set, but may have no valid credential then: {found.why}: exposed"
 
     def _nodes(self, pod_name: str) -> int:
         sighting = self._seen.get(pod_name)
@@ -409,7 +411,9 @@ class SkyPilotCompute(Compute):
             with contextlib.suppress(ProviderError):
                 why = self._launches.why_none(sighting.name)
                 if why:
-                    told[sighting.name] = f"{self._provider} is sold out, or has none for us: {why}"
+                    told[sighting.name] = (
+                        f"{self._provider} has no free machine for this account: {why}"
+                    )
                 elif why is not None:
                     self._seen.never_made(sighting.name, "")
         return told
@@ -609,7 +613,7 @@ class TwoHomeCompute(Compute):
             if any(pod.name == request.name and not pod.gone for pod in self._earlier.list_pods()):
                 return request.name
             raise AmbiguousCreate(
-                f"{request.name} was asked for in the user's own SkyPilot home before",
+                f"{request.name} was requested in the user's own SkyPilot home before",
                 next_step="sky api status",
             )
         return self._own.create(request)

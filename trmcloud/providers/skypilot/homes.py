@@ -163,7 +163,8 @@ class SkyHome:
         shutil.copytree(newest, self.path, symlinks=True, dirs_exist_ok=True)
         at = dt.datetime.fromtimestamp(int(newest.name) / 1000, dt.timezone.utc)
         said = (
-            f"its SkyPilot home was lost, and restored from the backup of {at:%Y-%m-%d %H:%M} UTC"
+            "its SkyPilot home was lost, and was restored from the backup of "
+            f"{at:%Y-%m-%d %H:%M} UTC"
         )
         write_atomic(self.root / "restored", f"{said}\n".encode())
 
@@ -208,7 +209,7 @@ class SkyHome:
                 write_atomic(kept, f"{port}\n".encode())
                 return port
         raise ProviderRefused(
-            f"no port from {FIRST_PORT} to {LAST_PORT} is free for SkyPilot's server",
+            f"SkyPilot's server finds no free port from {FIRST_PORT} to {LAST_PORT}",
             where=str(self.root),
         )
 
@@ -229,7 +230,7 @@ class SkyHome:
         if not all(values):
             return
         if any(re.search(r"[\s\"\\]", value) for value in values):
-            raise ProviderRefused(f"{made.variables[0]} holds what no key does")
+            raise ProviderRefused(f"{made.variables[0]} does not contain a key")
         target = self.path / made.path
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(target, made.text.format(*values), mode=0o600)
@@ -241,7 +242,8 @@ class SkyHome:
             if (self.path / name).exists() and not any(_holds(name, path) for path in mine):
                 raise ProviderRefused(
                     f"SkyPilot would copy {self.path / name} to machines of {self.provider}",
-                    next_step=f"move it away: the home is for {self.provider}'s credential alone",
+                    next_step="move it away: this home is only for the credential of "
+                    f"{self.provider}",
                 )
 
     def _section(self) -> str:

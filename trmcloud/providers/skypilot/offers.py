@@ -119,7 +119,7 @@ def read_catalogue(cloud: str, text: str, as_of: str) -> ParsedCatalogue:
 def _lines(text: str) -> Iterator[Line]:
     head = text[:200].lstrip("\ufeff \t\r\n").lower()
     if head.startswith(("<", "{", "[")):
-        raise CatalogueError("the answer is no table")
+        raise CatalogueError("the answer is not a table")
     try:
         reader = csv.DictReader(text.splitlines(), strict=True)
         names = reader.fieldnames or []
@@ -127,7 +127,7 @@ def _lines(text: str) -> Iterator[Line]:
         if missing:
             raise CatalogueError(f"it has no column {missing[0]}")
         if len(set(names)) < len(names):
-            raise CatalogueError("a column stands in it twice")
+            raise CatalogueError("a column occurs twice")
         for number, line in enumerate(reader):
             if number >= MOST_LINES:
                 raise CatalogueError(f"more than {MOST_LINES:,} lines")
@@ -163,7 +163,7 @@ def _row(cloud: str, line: Line, as_of: str) -> Row | None:
         # One price for all places of the first; the second's are no names that one could ask for.
         region = ANYWHERE
     if not _PLAIN.fullmatch(instance) or not _PLAIN.fullmatch(region):
-        raise ValueError("an odd name")
+        raise ValueError("an unexpected name")
     return {
         "sku": sku,
         "gpus": str(gpus),
@@ -348,7 +348,7 @@ def read_cloud(cloud: str, environ: Mapping[str, str], now: float) -> tuple[list
         key=lambda v: v.changed_at or 0.0,
     )
     if version.changed_at is None and cloud not in BY_MACHINE:
-        why = f"the date of SkyPilot's catalogue of it is not known ({version.why})"
+        why = f"the date of its SkyPilot catalogue is not known ({version.why})"
         return [], [f"{name}: not read: {why}"]
     at = now if version.changed_at is None else version.changed_at
     as_of = time.strftime("%Y-%m-%d", time.gmtime(at))
@@ -356,10 +356,10 @@ def read_cloud(cloud: str, environ: Mapping[str, str], now: float) -> tuple[list
         text = _catalogue(cloud, version.name, environ).decode("utf-8")
         found = read_catalogue(cloud, text, as_of)
     except UnicodeDecodeError:
-        return [], [f"{name}: not read: the answer is no text"]
+        return [], [f"{name}: not read: the answer is not text"]
     except (CatalogueError, DownloadError) as error:
         return [], [f"{name}: not read: {error}"]
-    doubted = f"; {found.doubted} rows not believed" if found.doubted else ""
+    doubted = f"; {found.doubted} rows not plausible" if found.doubted else ""
     if not found.rows:
         return [], [f"{name}: no offers of known GPUs{doubted}"]
     offers = sum(bool(row["usd_per_hour"]) + bool(row["spot_usd_per_hour"]) for row in found.rows)
@@ -399,7 +399,7 @@ def _version(cloud: str, version: str, environ: Mapping[str, str], now: float) -
     except DownloadError as error:
         return _Version(version, None, str(error))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return _Version(version, None, "no date is in the answer")
+        return _Version(version, None, "the answer has no date")
     if not 0 < changed_at <= now + _DAY_S:
-        return _Version(version, None, "its date has not been yet")
+        return _Version(version, None, "its date is in the future")
     return _Version(version, changed_at, "")

@@ -140,16 +140,16 @@ class SkyPilot(Provider):
 
         if not knows_autodown(name):
             raise NotSupported(
-                f"SkyPilot knows no autodown at {name}: its machines cannot end themselves, and "
-                "there is nothing to prove",
-                next_step="trmcloud guard install on a machine that stays on",
+                f"SkyPilot has no autodown at {name}: its machines cannot end themselves, so "
+                "there is nothing to verify",
+                next_step="run trmcloud guard install on a machine that is always on",
             )
         compute, link = self.compute(name), self.link(name)
         whose = next(t.prices_of or name for t in TRAITS if t.name == name)
 
         def account() -> AccountBalance:
             compute.require_account(ZERO)
-            return AccountBalance(why="SkyPilot tells no account's money")
+            return AccountBalance(why="SkyPilot does not report account balances")
 
         def offers(now: float) -> Sequence[Offer]:
             return [
@@ -210,12 +210,12 @@ def check_skypilot(
         program = find_sky(environ)
         version = Sky(program, environ).version()
         if not needed:
-            return [Finding(_NAME, "ok", f"{version}; not asked which clouds it may rent from")]
+            return [Finding(_NAME, "ok", f"{version}; its enabled clouds were not checked")]
         asked = [name for name in CLOUDS if is_there(name, user_home, environ)]
         names = sorted(name for name in asked if enabled_in(program, home_of(name)))
     except ProviderError as error:
         if not needed:
-            detail = "not used: clouds other than RunPod are rented through it"
+            detail = "not used: only needed for clouds other than RunPod"
             return [Finding(_NAME, "ok", detail)]
         return [Finding(_NAME, "bad", error.what, error.next_step)]
     if not names:

@@ -70,7 +70,7 @@ FILES: Mapping[str, CloudFiles] = {
             *("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ENDPOINT_URL"),
         ),
         identity=ATTACHED,
-        whose="the AWS user's keys: all that they may do",
+        whose="the AWS user's keys: all that they permit",
         identity_is="the IAM role that SkyPilot attaches: EC2 and S3 of the account",
     ),
     "azure": CloudFiles(
@@ -121,7 +121,7 @@ FILES: Mapping[str, CloudFiles] = {
     "vast-ai": CloudFiles(
         (".config/vastai/vast_api_key",),
         made=WrittenCredential(".config/vastai/vast_api_key", ("VAST_API_KEY",), "{}\n"),
-        whose="the vast.ai account's API key: every machine of the account, and it lies on a "
+        whose="the vast.ai account's API key: every machine of the account, and it is on a "
         "private person's computer",
     ),
     "verda": CloudFiles(
@@ -188,7 +188,7 @@ def on_machine(
         identity = ATTACHED  # the role is attached all the same
     if identity == NO_UPLOAD:
         return MachineCredential(
-            "no credential", 0.0, "without one SkyPilot's autodown ends nothing"
+            "no credential", 0.0, "without one SkyPilot's autodown does not work"
         )
     if identity != COPIED:
         what = files.identity_is if identity == ATTACHED else f"the identity {identity}"
@@ -205,7 +205,7 @@ def _validity(provider: str, home: Path, environ: Mapping[str, str]) -> tuple[fl
     forever = math.inf, "valid until you revoke it"
     if provider == "aws":
         if environ.get("AWS_SESSION_TOKEN") or _has_session(home / ".aws" / "credentials"):
-            return None, "a temporary session's: nothing here tells when it ends"
+            return None, "a temporary session: its end is not known here"
         return forever
     if provider == "gcp":
         named = environ.get("GOOGLE_APPLICATION_CREDENTIALS", "")
@@ -213,25 +213,25 @@ def _validity(provider: str, home: Path, environ: Mapping[str, str]) -> tuple[fl
         path = Path(named) if named else default
         if _kind(path) == "service_account":
             return forever
-        return None, "a user's login, which the organization may end: nothing here tells when"
+        return None, "a user's login, which the organization may end at any time"
     if provider == "azure":
-        return None, "az's token cache: nothing here tells when it ends"
+        return None, "az's token cache: its end is not known here"
     if provider == "nebius" and not (home / ".nebius" / "credentials.json").exists():
-        return None, "an IAM token, of 12 hours at most: nothing here tells what is left of it"
+        return None, "an IAM token, valid for at most 12 hours: the rest is not known here"
     if provider == "digitalocean":
-        return None, "DigitalOcean's tokens may have an end, which the file does not tell"
+        return None, "DigitalOcean's tokens may expire; the file does not show when"
     return forever
 
 
 def _by_word(environ: Mapping[str, str]) -> tuple[float, str] | None:
     said = environ.get(ENV_VALID_UNTIL, "").strip()
     if said == "never":
-        return math.inf, f"by your word it has no end ({ENV_VALID_UNTIL})"
+        return math.inf, f"you declared that it does not expire ({ENV_VALID_UNTIL})"
     try:
         day = time.strptime(said, "%Y-%m-%d")
     except ValueError:
         return None
-    return time.mktime(day), f"by your word valid until {said} ({ENV_VALID_UNTIL})"
+    return time.mktime(day), f"you declared that it is valid until {said} ({ENV_VALID_UNTIL})"
 
 
 def _kind(path: Path) -> str:

@@ -90,7 +90,7 @@ def accelerator(provider: str, sku: str) -> str:
         known = {"A100-40GB": "A100", "H200": "H200", **_AZURE_NAMES}
     name = known.get(sku) or (sku if sku in _EVERYWHERE else None)
     if name is None:
-        raise NotSupported(f"SkyPilot has no {sku} at {provider} that this version knows")
+        raise NotSupported(f"this version does not know {sku} at {provider} through SkyPilot")
     return name
 
 
@@ -123,7 +123,7 @@ def make_task(
     """
     if request.volume or request.volume_gb:
         raise NotSupported(
-            "a network volume is RunPod's own", next_step="leave --volume out, or rent at RunPod"
+            "only RunPod has network volumes", next_step="leave out --volume, or rent at RunPod"
         )
     if request.nodes > traits_of(provider).max_nodes:
         raise NotSupported(f"at {provider} SkyPilot rents one machine at a time")
@@ -200,7 +200,7 @@ class ShutdownLimit:
         self._tried_at: dict[str, float] = {}
 
     def limit(self, pod_name: str) -> ProviderLimit:
-        return self._known.get(pod_name) or ProviderLimit(SHUTDOWN, False, "not looked at yet")
+        return self._known.get(pod_name) or ProviderLimit(SHUTDOWN, False, "not checked yet")
 
     def see_to(self, pod_name: str, region: str, at: float, instances: int = 1) -> None:
         """Set and verify it where it is not known to be, on as many ``instances`` as there should
@@ -245,7 +245,7 @@ def _set(pod_name: str, region: str, instances: int) -> str:
     said = {one: _behaviour(ec2, one) for one in ids}
     other = [f"{one} says {text}" for one, text in said.items() if text != "terminate"]
     if len(ids) < instances:
-        return f"of {instances} instances {len(ids)} in {region} bear its name"
+        return f"of {instances} instances {len(ids)} in {region} have its name"
     return ", ".join(other)
 
 

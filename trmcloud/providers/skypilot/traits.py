@@ -12,8 +12,8 @@ from trmcloud.core.values import replace
 RUNPOD_BY_SKYPILOT = "skypilot-runpod"
 """RunPod rented through SkyPilot, which copies the account's key to the pod."""
 RUNPOD_BY_SKYPILOT_ENDS = (
-    "SkyPilot 0.14 reaches RunPod by GraphQL, which RunPod ends in early 2027, and has no network"
-    " volumes there any more; without --via skypilot RunPod is rented by its own API"
+    "SkyPilot 0.14 uses RunPod's GraphQL, which ends in early 2027, and no longer has network "
+    "volumes there; without --via skypilot trmcloud uses RunPod's own API"
 )
 """Its volumes were made by REST v1, which ended on 2026-11-15."""
 
@@ -44,7 +44,7 @@ INTERRUPTIONS: Mapping[str, InterruptionRate] = {
         per_hour_of_a_day(0.15), "5 to 15 % a day, of all kinds", "Google, formerly", _READ_ON
     ),
     # By size and region, as a share an hour, in the portal and its API: to subscribers alone.
-    "azure": InterruptionRate(None, "to subscribers alone, in its portal", "Azure", _READ_ON),
+    "azure": InterruptionRate(None, "only to subscribers, in its portal", "Azure", _READ_ON),
 }
 """Statements of clouds about their spot machines. DigitalOcean, Lambda, Nebius and Verda were not
 searched by name."""
@@ -100,7 +100,7 @@ TRAITS = (
         account_key_on_pod=True,
         # Rented by its own API now. Clusters made before are still watched and ended.
         instead="vast",
-        beware="the account's API key is on the machine, which is a private person's computer",
+        beware="the account's API key is on the machine, a private person's computer",
     ),
     _cloud("digitalocean", ("autostop",)),
     # SkyPilot knows no autodown there: a machine cannot end itself.

@@ -117,7 +117,7 @@ class VastApi:
     ) -> None:
         if not key.isascii() or not key.isprintable() or " " in key:
             raise AuthError(
-                "the vast.ai key holds characters that no key has",
+                "the vast.ai key has invalid characters",
                 next_step=f"copy it again from the console's Keys page into {ENV_KEY}",
             )
         self._key, self._base = key, base.rstrip("/")
@@ -200,7 +200,7 @@ class VastApi:
             return str(made)
         if data.get("success") is False:
             raise self._refusal(400, data, self._where("PUT", path))
-        raise self._ambiguous("its answer names no instance", self._where("PUT", path))
+        raise self._ambiguous("its answer has no instance", self._where("PUT", path))
 
     def destroy(self, instance_id: str) -> bool:
         """Whether vast.ai took it; False where it knows no such instance.
@@ -227,13 +227,13 @@ class VastApi:
         data = self._read("PUT", f"/api/v0/instances/request_logs/{instance_id}/", body=body)
         url = data.get("result_url")
         if not isinstance(url, str) or urlsplit(url).scheme not in ("https", "http"):
-            raise ProviderError("vast.ai names no place for this log", next_step="ask again")
+            raise ProviderError("vast.ai gives no address for this log", next_step="ask again")
         request = urllib.request.Request(url, headers={"User-Agent": USER_AGENT})
         try:  # it lies in a bucket: our key is not sent there
             content, _ = send_recorded(self._log, request, REQUEST_S, MAX_LOG_BYTES, self.now)
             return content.decode("utf-8", "replace")
         except (OSError, ValueError, HTTPException) as error:
-            raise ProviderError(f"the log is not there yet: {self.clean(str(error))}") from None
+            raise ProviderError(f"the log is not available yet: {self.clean(str(error))}") from None
 
     # -- money -----------------------------------------------------------------------------------
 
@@ -357,7 +357,7 @@ class VastApi:
             told = None
         if not isinstance(told, dict):
             text = self.clean(content[:_MAX_DETAIL].decode("utf-8", "replace"))
-            raise TransientError(f"vast.ai's answer is no JSON object: {text!r}", where=where)
+            raise TransientError(f"vast.ai's answer is not a JSON object: {text!r}", where=where)
         return told
 
     def _refused(self, error: urllib.error.HTTPError, where: str) -> ProviderError:
@@ -371,7 +371,7 @@ class VastApi:
             data = None
         if not isinstance(data, dict):
             text = content.decode("utf-8", "replace").lstrip()
-            data = {"msg": "a web page, and no answer of its API" if text[:1] == "<" else text}
+            data = {"msg": "a web page instead of an API answer" if text[:1] == "<" else text}
         return self._refusal(error.code, data, where, error.headers.get("Retry-After"))
 
     def _refusal(
@@ -386,7 +386,7 @@ class VastApi:
             wait_s = float(min(seconds, 86_400)) if seconds is not None else None
             if self._budget is not None:
                 self._budget.hold(wait_s)
-            what = f"vast.ai asks to be asked less often: {text}"
+            what = f"vast.ai limits the rate of requests: {text}"
             return ThrottledError(what, where=where, retry_after_s=wait_s)
         if code == 402 or any(words in low for words in _CREDIT):
             return PaymentRequired(
@@ -402,44 +402,46 @@ class VastApi:
             )
         if code == 403:
             return AccessDenied(
-                f"vast.ai refuses this to this key: {text}",
+                f"the vast.ai key does not permit this: {text}",
                 where=where,
                 next_step="give the key read and write access to instances, read to billing",
             )
         if any(words in low for words in _GONE) and "asks" in where:
             return self._no_capacity(text, where)
         if code in (404, 410):
-            return NotThere(f"vast.ai knows no such thing: {text}", where=where)
+            return NotThere(f"vast.ai did not find it: {text}", where=where)
         if code == 408 or code >= 500:
             return TransientError(f"vast.ai answers {code}: {text}", where=where)
         if 300 <= code < 400:
             return ProviderError(
-                f"vast.ai's address answers {code}: it has moved, or a proxy stands in between",
+                f"vast.ai's address answers {code}: it has moved, or a proxy answers",
                 where=where,
                 next_step="check TRMCLOUD_VAST_API and your proxy settings",
             )
         return ProviderRefused(
-            f"vast.ai refuses this: {text}",
+            f"vast.ai rejects the request: {text}",
             where=where,
             next_step="trmcloud doctor checks the account",
         )
 
     def _no_capacity(self, text: str, where: str) -> NoCapacity:
-        what = f"that offer is rented or withdrawn: {text.removeprefix('vast.ai ')}"
-        return NoCapacity(what, where=where, next_step="trmcloud launch again takes another offer")
+        what = f"the offer was rented or withdrawn: {text.removeprefix('vast.ai ')}"
+        return NoCapacity(
+            what, where=where, next_step="run trmcloud launch again to take another offer"
+        )
 
     def _ambiguous(self, text: str, where: str) -> AmbiguousCreate:
         return AmbiguousCreate(
-            f"whether an instance was made is not known: {text}",
+            f"it is not known whether an instance was made: {text}",
             where=where,
-            next_step="it is looked for by its label: trmcloud status",
+            next_step="trmcloud searches it by its label: trmcloud status",
         )
 
     def _odd(self, method: str, path: str, what: str) -> ProviderError:
         return ProviderError(
-            f"vast.ai's answer is not what its documentation says: {what}",
+            f"vast.ai's answer does not match its documentation: {what}",
             where=self._where(method, path),
-            next_step="try again; if it stays, a newer trmcloud may be out",
+            next_step="try again; if this happens again, check for a newer trmcloud",
         )
 
     def _where(self, method: str, path: str) -> str:

@@ -23,7 +23,7 @@ def check_account(
     key = secrets.account_key(environ)
     if key is None:
         fix = f"to rent there: {_KEYS_PAGE}, then set {secrets.ENV_KEY}"
-        return [Finding("vast key", "warn", "none: nothing can be rented from vast.ai", fix)]
+        return [Finding("vast key", "warn", "none: no machine can be rented from vast.ai", fix)]
     try:
         api = VastApi(key, secrets.api_base(environ), now=now, bound_s=_BOUND_S)
         instances = api.instances()
@@ -49,14 +49,14 @@ def _scopes(api: VastApi, now: float) -> Finding:
             unclear.append(f"{name}: {error.what}")
     if refused:
         fix = f"{_KEYS_PAGE}: instances read and write, billing read"
-        return Finding("vast scopes", "bad", f"the key may not {', '.join(refused)}", fix)
+        return Finding("vast scopes", "bad", f"the key does not permit: {', '.join(refused)}", fix)
     if unclear:
         return Finding("vast scopes", "warn", "; ".join(unclear), "try again in a minute")
-    return Finding("vast scopes", "ok", "the key may " + ", ".join(questions))
+    return Finding("vast scopes", "ok", "the key permits: " + ", ".join(questions))
 
 
 def _credit(api: VastApi, rate: Usd | None) -> Finding:
-    fix = "add credit: vast.ai console → Billing; at zero everything is stopped"
+    fix = "add credit: vast.ai console → Billing; at zero all instances are stopped"
     try:
         balance = api.credit()
     except AccessDenied as error:
@@ -64,9 +64,11 @@ def _credit(api: VastApi, rate: Usd | None) -> Finding:
     except ProviderError as error:
         return Finding("vast credit", "warn", error.what, error.next_step)
     if balance is None:
-        return Finding("vast credit", "warn", "vast.ai did not say", "console → Billing shows it")
+        return Finding(
+            "vast credit", "warn", "vast.ai did not report it", "console → Billing shows it"
+        )
     if balance <= Usd(0):
         return Finding("vast credit", "bad", f"{balance}: empty", fix)
     if rate is not None and balance < rate:
-        return Finding("vast credit", "bad", f"{balance}, below an hour of {rate}/h", fix)
+        return Finding("vast credit", "bad", f"{balance}, less than one hour of {rate}/h", fix)
     return Finding("vast credit", "ok", str(balance))

@@ -105,7 +105,7 @@ class VastCompute(Compute):
 
     def _create(self, request: PodRequest) -> str:
         if request.volume or request.volume_gb:
-            raise NotSupported("vast.ai's volumes lie on one host: leave --volume out")
+            raise NotSupported("a volume of vast.ai is on one host: leave out --volume")
         body = self.body(request)
         with self._lock:
             existing = labelled(self._pods.read_before_create(), request.name)
@@ -133,7 +133,7 @@ class VastCompute(Compute):
         """Return the asks within the reserved rate, the cheapest first."""
         name = name_of(request.sku)
         if name is None:
-            raise NotSupported(f"vast.ai has no {request.sku} that this version knows")
+            raise NotSupported(f"this version does not know {request.sku} at vast.ai")
         country = "" if request.region in ANYWHERE else request.region
         rest_s = request.lease.hard_stop_at - self._now()
         asked = query(
@@ -157,9 +157,9 @@ class VastCompute(Compute):
         where = "" if request.region in ANYWHERE else f" in {request.region}"
         hosts = "hosts" if request.community else "data centres"
         return NoCapacity(
-            f"none of vast.ai's {hosts}{where} rents {request.gpus}x {request.sku} for "
+            f"none of vast.ai's {hosts}{where} offers {request.gpus}x {request.sku} for "
             f"{request.rate}/h",
-            next_step="trmcloud plan shows what the market asks now"
+            next_step="see the present prices with trmcloud plan"
             + ("" if request.community else "; --community adds private hosts"),
         )
 
@@ -182,8 +182,8 @@ class VastCompute(Compute):
             sighting = self._seen.get(one)
             if sighting is not None and contract.parse_pod_name(sighting.name) is None:
                 raise ProviderError(
-                    f"{one} is labelled {sighting.name!r}: not a pod of ours",
-                    next_step="end it in vast.ai's console, if it is yours",
+                    f"{one} has the label {sighting.name!r}: not a pod of trmcloud",
+                    next_step="if it is yours, end it in vast.ai's console",
                 )
             if not one.isdecimal():
                 continue  # no instance of theirs has such an id
@@ -245,8 +245,10 @@ class VastCompute(Compute):
         except ProviderError:
             return None
         if balance is None:
-            return ProviderLimit("prepaid", False, "vast.ai does not tell the credit")
-        told = f"at the end of a credit of {balance} everything stops, unless a card refills it"
+            return ProviderLimit("prepaid", False, "vast.ai does not report the credit")
+        told = (
+            f"when the credit of {balance} is used up all instances stop, unless auto-billing is on"
+        )
         return ProviderLimit("prepaid", balance > ZERO, told)
 
     def require_account(self, rate: Usd) -> None:
@@ -261,7 +263,7 @@ class VastCompute(Compute):
             balance = self._api.credit()
         if balance is not None and balance < rate:
             raise PaymentRequired(
-                f"the vast.ai credit is {balance}: below an hour of {rate}",
+                f"the vast.ai credit is {balance}: less than one hour of {rate}",
                 next_step="add credit: vast.ai console → Billing",
             )
 

@@ -171,8 +171,8 @@ def _require_size(body: Mapping[str, Any]) -> None:
         raise NotSupported(
             f"the request for this instance has {arguments:,} characters of arguments and "
             f"{variables:,} of variables; vast.ai takes {MOST_ARGUMENTS:,} and "
-            f"{MOST_VARIABLES:,}: nothing was asked for",
-            next_step="fewer phases, or shorter names",
+            f"{MOST_VARIABLES:,}: nothing was rented",
+            next_step="use fewer phases, or shorter names",
         )
 
 
@@ -181,6 +181,6 @@ def _require_no_key(body: Mapping[str, Any], told: Mapping[str, Any], account_ke
     everything."""
     if account_key and account_key in json.dumps([body, told], ensure_ascii=False):
         raise NotSupported(
-            "the account's key would lie on the host, which could rent with it: nothing was asked",
-            next_step="take the key out of the variables that this run is given",
+            "the account's key would be on the host, which could rent with it: nothing was rented",
+            next_step="remove the key from the variables of this run",
         )

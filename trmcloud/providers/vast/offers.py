@@ -206,7 +206,7 @@ def _within(seconds: float, read: Callable[[], list[Offer]]) -> tuple[list[Offer
     def run() -> None:
         try:
             offers = read()
-            failure[0] = "" if offers else f"no host fits that has a driver for CUDA {MIN_CUDA}"
+            failure[0] = "" if offers else f"no fitting host has a driver for CUDA {MIN_CUDA}"
             found.append(offers)
         except TrmcloudError as error:
             failure[0] = error.what[:80]

@@ -76,7 +76,7 @@ class Vast(Provider):
     def unseen_keys(self, elsewhere: Mapping[str, str]) -> Sequence[tuple[str, str, str]]:
         if not self.has_access() or secrets.account_key(elsewhere) is not None:
             return ()
-        return [(secrets.ENV_KEY, NAME, f"~/{secrets.KEY_FILES[0]} (the key alone, mode 0600)")]
+        return [(secrets.ENV_KEY, NAME, f"~/{secrets.KEY_FILES[0]} (with only the key, mode 0600)")]
 
     def checks(self, rates: Mapping[str, Usd]) -> Sequence[Callable[[], Sequence[Finding]]]:
         from trmcloud.providers.vast.checkup import check_account

@@ -60,9 +60,9 @@ def api_base(environ: Mapping[str, str]) -> str:
         parts.scheme == "http" and parts.hostname in _LOOPBACK and "@" not in parts.netloc
     ):
         raise UsageError(
-            f"{url} is not https, and not this machine: a key would travel in the clear",
+            f"{url} is neither https nor this machine: the key would be sent without encryption",
             where=named,
-            next_step=f"unset {named}, or give an https:// address",
+            next_step=f"unset {named}, or use an https:// address",
         )
     return url
 

@@ -33,7 +33,8 @@ TRAITS = (
         title="vast.ai",
         live_prices=True,
         takes_image=True,
-        beware="a host can read what runs on it; it gets a key that can end this instance alone",
+        beware="a host can read everything on its machine; it gets a key that can only end "
+        "this instance",
         smoke_minutes=20.0,
         storage=STORAGE,
         # It has a shortest interval for each endpoint and publishes no number

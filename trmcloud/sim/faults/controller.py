@@ -235,7 +235,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "12": ("pods' clocks are skewed", _pod_skew),
     "13": ("a clock is set to local time", _summer_time),
     "14": ("stopped for longer than the lease", _stopped),
-    "61": ("a fenced controller goes on", _zombie),
+    "61": ("a fenced controller continues", _zombie),
     "75": ("killed while it sees to others", _looking_killed),
     "77": ("a person ends a run without its ledger", _ended_by_name),
 }

@@ -47,7 +47,7 @@ _STEER = "\x1b]0;x\x07\x1b[2J\x9b31m\u202e\u2066\ufeff\ud83d\r\nerror: x"
 def unsound(value: Any, name: str = "", depth: int = 0) -> str:
     """Why something that was accepted should not have been; '' where it may be."""
     if depth > 33:
-        return f"{name} is nested deeper than anybody walks"
+        return f"{name} is nested too deeply"
     if isinstance(value, str):
         return _unsound_text(value, name)
     if isinstance(value, bool) or value is None:
@@ -300,7 +300,7 @@ def _manifest(text: str) -> mf.CheckpointManifest:
     names = [file.name for file in made.files]
     weights = sum(file.kind == "weights" for file in made.files)
     if len(set(names)) < len(names) or weights != 1 or made.size_bytes >= 1 << 63:
-        raise AssertionError("a manifest was accepted that is none")
+        raise AssertionError("an invalid manifest was accepted")
     return made
 
 
@@ -396,14 +396,14 @@ def _store(arms: FaultContext, rented: RentedMachine, size_bytes: int) -> None:
     if world.queue.now < world.knobs.bucket_down_until:
         return
     world.check.oversize.on_put(run_id, f"{run_id}/{rented.name}/manifest.json", size_bytes)
-    world.say(f"{size_bytes / 1e9:.1f} GB are stored that nobody granted")
+    world.say(f"{size_bytes / 1e9:.1f} GB are stored without a grant")
 
 
 FAULTS: dict[str, tuple[str, Fault]] = {
     "65": ("lying sizes", _says(_lying_sizes, _offer_files)),
     "66": ("garbage for a report", _says(_garbage, _offer_much)),
-    "67": ("a verdict that is none", _says(_bad_gate)),
-    "68": ("checkpoints that are not there", _says(_fake_kept, _offer_files)),
+    "67": ("an invalid verdict", _says(_bad_gate)),
+    "68": ("checkpoints that do not exist", _says(_fake_kept, _offer_files)),
     "69": ("hostile names", _says(_hostile_names, _offer_files)),
     "70": ("nested too deep", _says(_too_deep, _offer_metrics)),
     "74": ("more uploaded than granted", _uploads_more),

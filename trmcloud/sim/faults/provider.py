@@ -65,7 +65,7 @@ def _offline(arms: FaultContext) -> None:
 
 def _garbage(arms: FaultContext) -> None:
     if arms.rng.random() < 0.5:
-        arms.set_knob("statuses_unknown", True, "statuses nobody knows")
+        arms.set_knob("statuses_unknown", True, "unknown statuses")
     else:
         window("garbage_until", 30, 3600, "answers are no JSON")(arms)
 
@@ -215,7 +215,7 @@ def _vanishes(arms: FaultContext) -> None:
             rented.hidden_for_long = seconds > 240
             arms.world.queue.at(rented.hidden_until + 0.1, arms.world.wake)
 
-    at, text = arms.some_time(0.02, 1.0), f"is in no list for {seconds:.0f} s"
+    at, text = arms.some_time(0.02, 1.0), f"is not listed for {seconds:.0f} s"
     arms.strike_pod(at, text, hide)
 
 
@@ -374,7 +374,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "42": ("budget raised meanwhile", _cap_raised),
     "76": ("a bit flipped in the ledger", _flipped),
     "73": ("first of several machines lost", _head_lost),
-    "90": ("a pod that runs is in no list", _vanishes),
+    "90": ("a running pod is not listed", _vanishes),
     "91": ("stopped by its host, its disk billed on", _stopped),
     "92": ("a pod's own key stops it, and destroys nothing", _stops_itself),
     "93": ("traffic is billed", _traffic),
