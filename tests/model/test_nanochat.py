@@ -7,6 +7,7 @@ sets it. Both sides compute in float32 on a CPU.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import os
 import sys
@@ -265,8 +266,9 @@ def test_texts_are_decoded_together_as_alone() -> None:
 
 
 def settings_of(**changes: Any) -> Settings:
-    found = made.settings_of("nanochat", "train", architecture="nanochat", update_rules="nanochat",
-                         value_embeddings=True, dtype="float32", compile=False, **changes)  # fmt: skip
+    parts = {"architecture": "nanochat", "update_rules": "nanochat", "value_embeddings": True}
+    kind = {"dtype": "float32", "compile": False}
+    found = made.settings_of("nanochat", "train", **{**parts, **kind, **changes})
     assert isinstance(found, Settings)
     return found
 
@@ -315,7 +317,7 @@ def test_a_linear_cooldown_falls_evenly() -> None:
                            cooldown_shape="linear")  # fmt: skip
     schedule = Schedule.of(settings)
     factors = [schedule.factor(step, schedule.own_cooldown) for step in range(100)]
-    falls = [before - after for before, after in zip(factors[50:], factors[51:], strict=False)]
+    falls = [before - after for before, after in itertools.pairwise(factors[50:])]
     assert factors[49] == 1.0
     assert max(falls) - min(falls) < 1e-9
     assert factors[99] == pytest.approx(0.05 + 0.95 / 51)
@@ -338,8 +340,8 @@ def test_its_state_goes_through_a_checkpoint_bit_for_bit() -> None:
     state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
     assert any(name.startswith("variance.blocks.0.qkv.weight.64") for name in state)
     resumed.load_state(state)
-    for each, made in ((model, optimizer), (again, resumed)):
-        trained(each, made, 3, 5)
+    trained(model, optimizer, 3, 5)
+    trained(again, resumed, 3, 5)
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
     wrong = {**state, "variance.blocks.0.qkv.weight.64": torch.zeros(3, 3)}
