@@ -19,7 +19,7 @@ from model.families import layers
 from model.families.attention import Mask, attend, slower_sdpa
 from model.families.cache import Cache, Slot, causal_mask
 from model.families.drawing import generate
-from model.families.layers import Turn, in_pieces, mean_in_pieces, relu_squared, rotate, turns
+from model.families.layers import BASE, Turn, in_pieces, mean_in_pieces, relu_squared, rotate, turns
 from model.families.protocol import (
     EMBEDDING,
     HEAD,
@@ -135,6 +135,12 @@ def build(settings: PhaseRecipe, device: torch.device) -> Dense:
 class Block(nn.Module):
     """Attention and an MLP, each with a residual; no biases."""
 
+    gate_inputs = GATE_INPUTS
+    gate_most = 2.0
+    """Of a value embedding, the most that its gate lets in."""
+    qk_scale = 1.0
+    """On normalised queries and keys, each."""
+
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
         self.checkpointing = shape.activation_checkpointing
@@ -153,7 +159,7 @@ class Block(nn.Module):
         self.up = nn.Linear(shape.width, shape.hidden * (2 if gated else 1), bias=False)
         self.down = nn.Linear(shape.hidden, shape.width, bias=False)
         self.value_gate = (
-            nn.Linear(min(GATE_INPUTS, shape.width), shape.kv_heads, bias=False)
+            nn.Linear(min(self.gate_inputs, shape.width), shape.kv_heads, bias=False)
             if shape.has_value_embedding(layer)
             else None
         )
@@ -174,6 +180,7 @@ class Block(nn.Module):
         mask: Mask = None,
         values: Tensor | None = None,
         slot: Slot | None = None,
+        *more: Tensor,
     ) -> Tensor:
         """(B, T, D) → (B, T, D).
 
@@ -182,12 +189,13 @@ class Block(nn.Module):
             mask: of what each token may see; None: all up to itself, or with a ``slot`` all there
                 are.
             values: (B, T, kv_heads · head_dim) to be let into the values.
+            more: of a subclass.
         """
         if self.checkpointing and slot is None and torch.is_grad_enabled():
             # Within what is compiled: around it, Inductor's own names of the products would be none
             # of those that are kept, and all would be computed again.
-            return self._checkpointed(self._forward, h, turn, mask, values)
-        return self._forward(h, turn, mask, values, slot)
+            return self._checkpointed(self._forward, h, turn, mask, values, None, *more)
+        return self._forward(h, turn, mask, values, slot, *more)
 
     def _forward(
         self,
@@ -217,9 +225,13 @@ class Block(nn.Module):
             qk = rotate(qk, turn)
         if self.qk_norm:
             qk = self.norm(qk)
+            if self.qk_scale != 1.0:
+                qk = qk * self.qk_scale
         q, k = qk.split((heads, kv_heads), dim=2)
         if values is not None and self.value_gate is not None:
-            gate = 2.0 * torch.sigmoid(self.value_gate(h[..., : self.value_gate.in_features]))
+            gate = self.gate_most * torch.sigmoid(
+                self.value_gate(h[..., : self.value_gate.in_features])
+            )
             v = v + gate.unsqueeze(-1).to(v.dtype) * values.to(v.dtype).view(v.shape)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if slot is not None:
@@ -252,6 +264,9 @@ class Block(nn.Module):
 class Transformer(LanguageModel):
     """Embedding, blocks and head: all that a family needs but what it is to learn with them."""
 
+    block: type[Block] = Block
+    rope_base = BASE
+
     def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.shape, self.compute_dtype = shape, compute_dtype
@@ -268,7 +283,7 @@ class Transformer(LanguageModel):
                 if shape.has_value_embedding(layer)
             }
         )
-        self.blocks = nn.ModuleList(Block(shape, layer) for layer in range(shape.depth))
+        self.blocks = nn.ModuleList(self.block(shape, layer) for layer in range(shape.depth))
         self.head = None if shape.tied else nn.Linear(shape.width, shape.vocab_size, bias=False)
         self._turns: dict[torch.device, Turn] = {}
 
@@ -322,7 +337,7 @@ class Transformer(LanguageModel):
     def _turn(self, places: slice | Tensor, device: torch.device) -> Turn:
         if device not in self._turns:
             every = torch.arange(self.shape.sequence, device=device, dtype=torch.float32)
-            cosines, sines = turns(every, self.shape.head_dim, self.compute_dtype)
+            cosines, sines = turns(every, self.shape.head_dim, self.compute_dtype, self.rope_base)
             self._turns[device] = cosines[:, None], sines[:, None]  # the same for every head
         cosines, sines = self._turns[device]
         return cosines[places], sines[places]
@@ -394,29 +409,36 @@ class Dense(Transformer):
 
     def _state(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T, D) after the last block."""
-        shape, new = self.shape, ids.shape[1]
-        places = cache.places(ids.device) if cache else slice(new)
+        h, turn = self._embed(ids, cache)
+        for block, given in self._passes(ids, turn, cache):
+            h = block(h, *given)
+        return h
+
+    def _embed(self, ids: Tensor, cache: Cache | None) -> tuple[Tensor, Turn | None]:
+        """(B, T, D) before the first block, and the turn of these positions."""
+        places = cache.places(ids.device) if cache else slice(ids.shape[1])
         h = self.embedding(ids)
         turn = None
         if self.positions is not None:
             h = h + self.positions.weight[places]
         else:
             turn = self._turn(places, ids.device)
-        h = self.norm(h).to(self.compute_dtype)
+        return self.norm(h).to(self.compute_dtype), turn
+
+    def _passes(
+        self, ids: Tensor, turn: Turn | None, cache: Cache | None
+    ) -> Iterator[tuple[nn.Module, tuple[Any, ...]]]:
+        """Each block, and what it is given beside the state."""
         for layer, block in enumerate(self.blocks):
-            window = shape.window(layer)
+            window, slot = self.shape.window(layer), None
             if cache is None:
-                mask = self._mask(new, window, ids.device)
+                mask = self._mask(ids.shape[1], window, ids.device)
             else:
-                mask = cache.seen(ids.device, window)
+                mask, slot = cache.seen(ids.device, window), cache.slot(layer)
             values = None
-            if shape.has_value_embedding(layer):
+            if self.shape.has_value_embedding(layer):
                 values = self.values[str(layer)](ids)
-            if cache is None:
-                h = block(h, turn, mask, values)
-            else:
-                h = block(h, turn, mask, values, cache.slot(layer))
-        return h
+            yield block, (turn, mask, values, slot)
 
     def _mask(self, new: int, window: int, device: torch.device) -> Tensor | None:
         """None where a causal mask is all there is to it."""

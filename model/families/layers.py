@@ -97,10 +97,10 @@ Turn = tuple[Tensor, Tensor]
 """Cosines (T, head_dim), the same for both halves, and sines (T, head_dim / 2)."""
 
 
-def turns(places: Tensor, head_dim: int, dtype: torch.dtype) -> Turn:
+def turns(places: Tensor, head_dim: int, dtype: torch.dtype, base: float = BASE) -> Turn:
     """The turn of each of ``places`` (…, T), float32; the angles are, too, whatever ``dtype``."""
     half = head_dim // 2
-    rates = BASE ** (-torch.arange(half, device=places.device, dtype=torch.float32) / half)
+    rates = base ** (-torch.arange(half, device=places.device, dtype=torch.float32) / half)
     angles = places[..., None] * rates
     cosines = angles.cos()
     return torch.cat((cosines, cosines), dim=-1).to(dtype), angles.sin().to(dtype)

@@ -20,6 +20,7 @@ from model.machine.tensors import local, span_of
 from trmcloud.core.errors import UsageError
 
 MATRIX, EMBEDDING, HEAD, SCALAR = "matrix", "embedding", "head", "scalar"
+VALUES, RESIDUAL, START, SMEAR = "values", "residual", "start", "smear"
 
 
 class Objective(NamedTuple):
@@ -38,7 +39,8 @@ class Group(NamedTuple):
     """The group of a parameter, which decides its optimisation."""
 
     kind: str
-    """``MATRIX`` in the blocks, ``EMBEDDING``, ``HEAD``, or ``SCALAR`` for anything small."""
+    """``MATRIX`` in the blocks, ``EMBEDDING``, ``HEAD``, or ``SCALAR`` for anything small;
+    nanochat's tables of ``VALUES`` and small parameters have other kinds."""
     splits: tuple[int, ...] = ()
     """The rows of the matrices that lie one above the other in this one; empty: it is one."""
 

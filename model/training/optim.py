@@ -12,7 +12,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from model.families.protocol import EMBEDDING, MATRIX, Group, LanguageModel
+from model.families.protocol import (
+    EMBEDDING,
+    HEAD,
+    MATRIX,
+    RESIDUAL,
+    SMEAR,
+    START,
+    VALUES,
+    Group,
+    LanguageModel,
+)
 from model.machine.distributed import World
 from model.machine.tensors import (
     Piece,
@@ -25,7 +35,8 @@ from model.machine.tensors import (
     whole_of,
 )
 from model.training.sharding import Peers, peers_of, total_norm
-from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.errors import UsageError
+from trmcloud.core.spec.settings import NANOCHAT, PLAIN, PhaseRecipe
 
 # Muon's arithmetic on stacks of matrices, without any state.
 #
@@ -74,17 +85,67 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-def even_rows(updates: Tensor, variance: Tensor) -> Tensor:
-    """NorMuon (Li et al. 2025): divides each row by the root of the running mean of its squares.
+#: Of the five steps, in order; safety factor 2e-2, cushion 2.
+_POLAR = (
+    (8.156554524902461, -22.48329292557795, 15.878769915207462),
+    (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+    (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+    (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+)
+_POLAR_MARGIN, _POLAR_FLOOR = 1.01, 1e-6
+
+
+def orthogonalise_evenly(matrices: Tensor) -> Tensor:
+    """The nearest (semi-)orthogonal matrices by Polar Express (Amsel et al. 2025, whose
+    coefficients these are), as nanochat 92d63d4 does: rows are brought to one norm first, and the
+    result to the norm of an orthogonal matrix, √min(rows, columns).
+
+    Args:
+        matrices: (count, rows, columns), float32.
+
+    Returns:
+        The same shape, float32; a matrix of zeros stays zeros.
+    """
+    x = matrices.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
+    rows, columns = matrices.shape[-2:]
+    whole = x.float().norm(dim=(-2, -1), keepdim=True) / rows**0.5
+    each = x.float().norm(dim=-1, keepdim=True).clamp_min(_POLAR_FLOOR)
+    x = x * (whole / each).to(x.dtype)
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) * _POLAR_MARGIN + _POLAR_FLOOR)
+    tall = rows > columns
+    x = x.mT if tall else x
+    for a, b, c in _POLAR:
+        square = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    x = x.float()
+    norm = x.norm(dim=(-2, -1), keepdim=True).clamp_min(_POLAR_FLOOR)
+    x = x * (min(rows, columns) ** 0.5 / norm)
+    return x.mT if tall else x
+
+
+def nanochat_momentum(step: int, cooled: float) -> float:
+    """nanochat's momentum for the update after ``step`` finished ones: .85, rising to .97 at 400,
+    then falling to .90 with the cooldown, of which ``cooled`` is done (0 to 1)."""
+    if step < 400:
+        return 0.85 + 0.12 * step / 400
+    return 0.97 - 0.07 * cooled
+
+
+def even_rows(updates: Tensor, variance: Tensor, decay: float = VARIANCE_DECAY) -> Tensor:
+    """NorMuon (Li et al. 2025): divides each row by the root of the running mean of its squares;
+    each column, where ``variance`` has columns.
 
     Orthogonal updates still give some neurons far larger steps than others. What a matrix as a
     whole moves by stays: the result has the norm that ``updates`` had.
 
     Args:
         updates: (count, rows, columns).
-        variance: (count, rows, 1), the running means; brought up to date in place.
+        variance: (count, rows, 1) or (count, 1, columns), the running means; brought up to date in
+            place.
     """
-    variance.lerp_(updates.square().mean(-1, keepdim=True), 1.0 - VARIANCE_DECAY)
+    along = -1 if variance.shape[-1] == 1 else -2
+    variance.lerp_(updates.square().mean(along, keepdim=True), 1.0 - decay)
     evened = updates * variance.clamp_min(_VARIANCE_FLOOR).rsqrt()
     before = updates.norm(dim=(-2, -1), keepdim=True)
     after = evened.norm(dim=(-2, -1), keepdim=True).clamp_min(_VARIANCE_FLOOR)
@@ -315,6 +376,11 @@ class Rules:
     """Muon's matrices decay only where the update shrinks them anyway."""
     width_scale: float = 1.0
     """On AdamW's rates beside Muon: (D / 768)^−½."""
+    update_rules: str = PLAIN
+    """nanochat: see ``UpdateKeys``."""
+    steps: int = 0
+    """Of the whole training, over which nanochat's weight decay falls to zero."""
+    rate_floor: float = 0.0
 
     @classmethod
     def of(cls, settings: PhaseRecipe) -> Rules:
@@ -331,14 +397,63 @@ class Rules:
             normuon=settings.normuon,
             cautious_decay=settings.cautious_decay,
             width_scale=(settings.width / REFERENCE_WIDTH) ** -0.5 if by_muon else 1.0,
+            update_rules=settings.update_rules,
+            steps=settings.steps,
+            rate_floor=settings.rate_floor,
         )
 
-    def adam_rate(self, group: Group) -> float:
-        rates = {MATRIX: self.matrix_lr, EMBEDDING: self.embedding_lr}
-        return self.width_scale * rates.get(group.kind, self.head_lr)
+    @property
+    def as_nanochat(self) -> bool:
+        return self.update_rules == NANOCHAT
 
-    def adam_decay(self, group: Group) -> float:
-        return 0.0 if group.kind == EMBEDDING else self.weight_decay
+    def adam(self, group: Group) -> AdamRule:
+        """The rule of a parameter that AdamW updates."""
+        scale, betas = self.width_scale, (self.beta1, self.beta2)
+        if not self.as_nanochat:
+            rates = {
+                MATRIX: self.matrix_lr,
+                EMBEDDING: self.embedding_lr,
+                VALUES: self.embedding_lr,
+            }
+            is_table = group.kind in (EMBEDDING, VALUES)
+            decay = 0.0 if is_table else self.weight_decay
+            return AdamRule(scale * rates.get(group.kind, self.head_lr), betas, decay)
+        # Every rate of a recipe is nanochat's times the same factor, by the size of its batch.
+        by_batch = self.matrix_lr / _NANOCHAT_MATRIX_LR
+        rules = {
+            HEAD: AdamRule(scale * self.head_lr, (0.8, 0.96), 0.01),
+            EMBEDDING: AdamRule(scale * self.embedding_lr, (0.8, 0.995), 0.001),
+            VALUES: AdamRule(0.5 * scale * self.embedding_lr, (0.8, 0.995), 0.01),
+            RESIDUAL: AdamRule(0.005 * by_batch, (0.8, 0.95), 0.05),
+            START: AdamRule(0.5 * by_batch, (0.96, 0.95), 0.0),
+            SMEAR: AdamRule(0.2, (0.8, 0.95), 0.0),
+        }
+        return rules.get(group.kind, AdamRule(scale * self.head_lr, (0.8, 0.95), 0.0))
+
+    def momentum(self, step: int, multiplier: float) -> float:
+        """Muon's, after ``step`` finished ones; ``multiplier`` is the schedule's factor."""
+        if not self.as_nanochat:
+            return muon_momentum(step)
+        return nanochat_momentum(step, (1.0 - multiplier) / (1.0 - self.rate_floor))
+
+    def decay(self, step: int) -> float:
+        """Muon's weight decay, after ``step`` finished ones."""
+        if not self.as_nanochat or not self.steps:
+            return self.weight_decay
+        done = min(1.0, step / self.steps)
+        return self.weight_decay * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+_NANOCHAT_MATRIX_LR = 0.02
+_NANOCHAT_VARIANCE_DECAY = 0.9
+
+
+class AdamRule(NamedTuple):
+    """AdamW's settings of a parameter; the rate is that before the schedule's factor."""
+
+    rate: float
+    betas: tuple[float, float]
+    decay: float
 
 
 class Optimizer:
@@ -359,10 +474,18 @@ class Optimizer:
         self._others = {name: p for name, p in named.items() if name not in self._matrices}
         self._momenta = {name: torch.zeros_like(local(p)) for name, p in self._matrices.items()}
         self._variances: dict[str, Tensor] = {}
-        if rules.normuon:
+        if rules.normuon and not rules.as_nanochat:
             self._variances = {
                 name: torch.zeros_like(local(p)[:, :1]) for name, p in self._matrices.items()
             }
+        if rules.as_nanochat and self._peers is not None:
+            raise UsageError(
+                "update_rules=nanochat needs whole matrices, and the weights are sharded",
+                next_step="--set sharding=ddp, or --set update_rules=plain",
+            )
+        self._orthogonalise = orthogonalise_evenly if rules.as_nanochat else orthogonalise
+        self._evened: dict[Matrix, Tensor] = {}
+        """nanochat's variances: (rows, 1) of a matrix, (1, columns) of one that is wider."""
         self._by_shape: dict[tuple[int, int], list[Matrix]] = {}
         for name, parameter in self._matrices.items():
             start = 0
@@ -370,6 +493,11 @@ class Optimizer:
                 part = Matrix(name, start, start + rows, len(parameter))
                 self._by_shape.setdefault((rows, parameter.shape[1]), []).append(part)
                 start += rows
+        if rules.as_nanochat:
+            for (rows, columns), parts in self._by_shape.items():
+                shape = (rows, 1) if rows >= columns else (1, columns)
+                for part in parts:
+                    self._evened[part] = self._matrices[part.name].new_zeros(shape).detach()
         self._adam_rates: list[float] = []
         # AdamW is given plain tensors: fused kernels then do not care who holds the other rows.
         self._plain = {
@@ -386,8 +514,9 @@ class Optimizer:
 
     @torch.no_grad()
     def clip(self, most: float) -> Tensor:
-        """Scales the gradients in place so that their norm is ``most`` at the most; returns what it
-        was, a scalar. A collective call where the model is sharded."""
+        """Scale the gradients in place so that their norm is ``most`` at the most (0: as it is);
+        return what it was, a scalar. A collective call where the model is sharded."""
+        most = most or math.inf
         if self._peers is None:
             return nn.utils.clip_grad_norm_(self.parameters(), most).detach()
         held = [local(p.grad) for p in self.parameters() if p.grad is not None]
@@ -408,7 +537,11 @@ class Optimizer:
             self._show_adam()
             self._adam.step()
         if self._matrices:
-            self._muon(muon_momentum(step), self._rules.matrix_lr * multiplier)
+            self._muon(
+                self._rules.momentum(step, multiplier),
+                self._rules.matrix_lr * multiplier,
+                self._rules.decay(step),
+            )
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a resumed run needs, as named tensors: of the rows that this rank
@@ -422,6 +555,8 @@ class Optimizer:
             for name, tensor in kept.items():
                 _, shape, start = piece_of(self._matrices[name])
                 made[f"{prefix}.{name}"] = Piece(tensor, (shape[0], tensor.shape[1]), start)
+        for part, tensor in self._evened.items():
+            made[_variance_name(part)] = Piece(tensor, tuple(tensor.shape))
         for name, parameter in self._others.items():
             assert self._adam is not None
             _, shape, start = piece_of(parameter)
@@ -442,6 +577,11 @@ class Optimizer:
                 if tuple(saved.shape) != (len(self._matrices[name]), tensor.shape[1]):
                     raise ValueError(f"{prefix}.{name} has shape {tuple(saved.shape)}")
                 tensor.copy_(rows_of(saved, span_of(self._matrices[name])))
+        for part, tensor in self._evened.items():
+            saved = tensors[_variance_name(part)]
+            if tuple(saved.shape) != tuple(tensor.shape):
+                raise ValueError(f"{_variance_name(part)} has shape {tuple(saved.shape)}")
+            tensor.copy_(whole_of(saved))
         for name, parameter in self._others.items():
             assert self._adam is not None
             state: dict[str, Tensor] = {}
@@ -459,20 +599,17 @@ class Optimizer:
             self._adam.state[self._plain[name]] = state
 
     def _make_adam(self, groups: Mapping[str, Group]) -> torch.optim.AdamW:
-        """Parameters of one rate and decay go together, into one call of the fused kernel."""
-        rules = self._rules
-        together: dict[tuple[float, float], list[nn.Parameter]] = {}
+        """Parameters of one rule go together, into one call of the fused kernel."""
+        together: dict[AdamRule, list[nn.Parameter]] = {}
         for name, parameter in self._plain.items():
-            key = rules.adam_rate(groups[name]), rules.adam_decay(groups[name])
-            together.setdefault(key, []).append(parameter)
-        self._adam_rates = [rate for rate, _ in together]
+            together.setdefault(self._rules.adam(groups[name]), []).append(parameter)
+        self._adam_rates = [rule.rate for rule in together]
         return torch.optim.AdamW(
             [
-                {"params": parameters, "weight_decay": decay}
-                for (_, decay), parameters in together.items()
+                {"params": parameters, "weight_decay": rule.decay, "betas": rule.betas}
+                for rule, parameters in together.items()
             ],
-            betas=(rules.beta1, rules.beta2),
-            eps=rules.eps,
+            eps=self._rules.eps,
             fused=True,
         )
 
@@ -484,24 +621,35 @@ class Optimizer:
             self._plain[name].data = local(parameter)
             self._plain[name].grad = None if parameter.grad is None else local(parameter.grad)
 
-    def _muon(self, momentum: float, rate: float) -> None:
+    def _muon(self, momentum: float, rate: float, weight_decay: float) -> None:
         moved = {name: self._nesterov(name, momentum) for name in self._matrices}
-        decay = rate * self._rules.weight_decay
+        decay = rate * weight_decay
+        is_cautious = self._rules.cautious_decay or self._rules.as_nanochat
         held = {name: local(parameter) for name, parameter in self._matrices.items()}
-        if not self._rules.cautious_decay:
+        if not is_cautious:
             for weights in held.values():
                 weights.mul_(1.0 - decay)
         for shape, parts in self._by_shape.items():
             updates = self._updates(parts, moved)
             for part, update in zip(parts, updates, strict=True):
                 weights = held[part.name][self._rows_here(part)]
-                if self._rules.cautious_decay:
-                    weights.sub_(cautious_decay_weights(weights, update), alpha=decay)
-                weights.add_(update, alpha=-rate * muon_scale(*shape))
+                scale = muon_scale(*shape)
+                if is_cautious:
+                    shrunk = cautious_decay_weights(weights, update)
+                    weights.sub_(shrunk, alpha=decay * (scale if self._rules.as_nanochat else 1.0))
+                weights.add_(update, alpha=-rate * scale)
 
     def _updates(self, parts: list[Matrix], moved: Mapping[str, Tensor]) -> Iterable[Tensor]:
         """Of each matrix the rows that this rank holds; the variances are brought up to date."""
         mine = [moved[part.name][self._rows_here(part)] for part in parts]
+        if self._rules.as_nanochat:
+            kept = [self._evened[part] for part in parts]
+            stacked = torch.stack(kept)
+            updates = even_rows(
+                self._orthogonal(torch.stack(mine)), stacked, _NANOCHAT_VARIANCE_DECAY
+            )
+            torch._foreach_copy_(kept, list(stacked))
+            return updates
         if not self._rules.normuon:
             if self._peers is None:
                 return self._orthogonal(torch.stack(mine))
@@ -516,8 +664,8 @@ class Optimizer:
 
     def _orthogonal(self, matrices: Tensor) -> Tensor:
         if self._ranks is None:
-            return orthogonalise(matrices)
-        return deal_out(matrices, self._ranks, orthogonalise)
+            return self._orthogonalise(matrices)
+        return deal_out(matrices, self._ranks, self._orthogonalise)
 
     def _evened_rows(
         self, parts: list[Matrix], mine: list[Tensor], there: list[Tensor]
@@ -547,6 +695,10 @@ class Optimizer:
         if self._peers is not None:  # there is no room to spare, and nobody reads it again
             return held.lerp_(average, momentum)
         return held.lerp(average, momentum)
+
+
+def _variance_name(part: Matrix) -> str:
+    return f"variance.{part.name}.{part.start}"
 
 
 def _evened(wide: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The learning-rate schedule: warm-up, then stable with a cooldown 1 − √t, a cosine, or
+"""The learning-rate schedule: warm-up, then stable with a cooldown 1 − √t or 1 − t, a cosine, or
 constant; and when a cooldown begins.
 
 The rate is a pure function of the step once the cooldown is known, so a run that is stopped and
@@ -140,6 +140,8 @@ class Schedule:
     cooldown_fraction: float = 0.0
     floor: float = 0.0
     """The factor at the end."""
+    shape: str = "root"
+    """How a cooldown falls: root (1 − √t) or linear (1 − t)."""
 
     @classmethod
     def of(cls, settings: PhaseRecipe) -> Schedule:
@@ -149,6 +151,7 @@ class Schedule:
             settings.warmup_steps,
             settings.cooldown_fraction,
             settings.rate_floor,
+            settings.cooldown_shape,
         )
 
     @property
@@ -188,7 +191,8 @@ class Schedule:
             done = min((step + 1) / (self.steps + 1), 1.0)
             left = 0.5 * (1.0 + math.cos(math.pi * done))
         if cooldown is not None and step >= cooldown.start:
-            left *= 1.0 - math.sqrt(cooldown.behind(step))
+            behind = cooldown.behind(step)
+            left *= 1.0 - (behind if self.shape == "linear" else math.sqrt(behind))
         return warmed * (self.floor + (1.0 - self.floor) * left)
 
     def has_come_down(self, step: int, cooldown: Cooldown | None, warm_from: int = 0) -> bool:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar, Mapping
 
-from trmcloud.core.spec.dense import DenseSettings
+from trmcloud.core.spec import dense
+from trmcloud.core.spec.dense import DENSE_CHOICES, DenseSettings
 from trmcloud.core.spec.guides import Guide
+from trmcloud.core.spec.settings import NANOCHAT, PLAIN
 from trmcloud.core.values import dataclass
+
+GATE_INPUTS, SMEAR_INPUTS = 12, 24
+"""Channels of a token's state that a value embedding's gate and the smear's read."""
 
 _D64 = Guide(
     said=(
@@ -25,9 +30,28 @@ _D64 = Guide(
 
 @dataclass(frozen=True)
 class Settings(DenseSettings):
+    architecture: str = PLAIN
+    """nanochat: what nanochat has added since: scaled residuals with the embedding mixed in, smear,
+    backout, sharper attention, RoPE's base 10⁵, its value gates and its initial weights."""
     mlp: str = "relu2"
     qk_norm: bool = True
     logit_cap: float = 15.0
 
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **DENSE_CHOICES,
+        "architecture": (PLAIN, NANOCHAT),
+    }
+    shape_keys: ClassVar[tuple[str, ...]] = (*DenseSettings.shape_keys, "architecture")
+    decisive: ClassVar[tuple[str, ...]] = (*DenseSettings.decisive, "architecture")
     guides: ClassVar[Mapping[str, Guide]] = {"d64": _D64}
     reached: ClassVar[Mapping[str, str]] = {"speedrun": "CORE 0.26 in nanochat's own run: GPT-2's"}
+
+    @property
+    def gate_inputs(self) -> int:  # type: ignore[override]
+        return GATE_INPUTS if self.architecture == NANOCHAT else dense.GATE_INPUTS
+
+    @property
+    def small_parameters(self) -> int:  # type: ignore[override]
+        if self.architecture != NANOCHAT:
+            return 0
+        return 2 * self.depth + min(SMEAR_INPUTS, self.width) + 2

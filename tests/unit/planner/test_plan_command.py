@@ -288,12 +288,35 @@ def test_every_recipe_that_a_budget_pays_for_is_listed_with_what_it_reached() ->
     assert [row.split()[0] for row in rows] == [
         "bd3lm", "d24", "d32", "gpt350m", "hdp", "shakespeare", "speedrun", "trm",
     ]  # fmt: skip
-    assert "8 of 9 recipes; --recipe NAME" in text
+    assert "8 of 10 recipes; --recipe NAME" in text
     made = document_in(run("--recipes", "--budget", "100", "--json").stdout)["recipes"]
     assert {each["reached"] for each in made} >= {"not known", "1.57 nats a character (ours)"}
     assert all(float(each["cost_p90_usd"]) <= 100 for each in made)
     nothing = run("--recipes", "--budget", "0.001", "--provider", "runpod")
     assert nothing.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        ("speedrun", "climbmix is licensed CC BY-NC 4.0 (not for commercial use)"),
+        ("d64", "generated: sums made by a formula, not language"),
+        ("gpt350m", ""),
+    ],
+)
+def test_a_plan_says_what_its_text_is(recipe: str, told: str) -> None:
+    shown = run("--budget", "9000", "--recipe", recipe).stdout
+    if told:
+        assert told in shown
+    else:
+        assert "licensed" not in shown
+        assert "formula" not in shown
+
+
+def test_nanochats_d32_is_about_a_thousand_dollars() -> None:
+    made = document_in(run("--recipe", "nanochat-d32", "--hardware", "8xH100", "--json").stdout)
+    [first, *_] = made["candidates"]
+    assert 700 <= float(first["cost_p50_usd"]) <= 1000 <= float(first["cost_p90_usd"]) <= 1200
 
 
 def test_a_recipe_that_lost_to_its_control_is_recommended_with_that_said() -> None:

@@ -246,6 +246,7 @@ def _reasons(
 
     if outlook.data is not None:
         add(RemarkTopic.DATA, *outlook.data.words(row.rate))
+        add(RemarkTopic.WARNING, *outlook.data.caveats)
     if untrained := next(filter(None, (why_untrained(p.settings) for p in outlook.phases)), ""):
         add(RemarkTopic.SETTINGS, f"plan only: {untrained}", first=True)
     if not outlook.fits:

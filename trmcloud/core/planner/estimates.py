@@ -87,6 +87,8 @@ class DataEstimate(NamedTuple):
     """P50 until all of it is there."""
     known: bool = True
     """Whether its size is known before it is fetched."""
+    caveats: tuple[str, ...] = ()
+    """What a user should know of the text."""
 
     def words(self, rate: Usd) -> tuple[str, ...]:
         """For a plan: where and why, then what that takes; ``rate`` in USD/h."""
@@ -136,6 +138,17 @@ def estimate_data(
         tokens_here: of a text that is sent from here.
         has_tokenizer: one is given, with the weights that training starts from.
     """
+    made = _estimate_data(source, phases, machine, tokens_here, has_tokenizer)
+    return made._replace(caveats=source.caveats)
+
+
+def _estimate_data(
+    source: DataSource,
+    phases: Sequence[tuple[PhaseRecipe, int, float]],
+    machine: Machine,
+    tokens_here: int | None,
+    has_tokenizer: bool,
+) -> DataEstimate:
     rented = machine.local is None
     where = source.where_and_why(rented=rented)
     if source.data_set is None or not source.made_there:

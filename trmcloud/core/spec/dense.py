@@ -114,6 +114,9 @@ class DenseSettings(DenseKeys, PhaseRecipe):
     why_not_sharded: ClassVar[str] = ""
     not_set: ClassVar[tuple[str, ...]] = ()
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = DENSE_CHOICES
+    gate_inputs: ClassVar[int] = GATE_INPUTS
+    small_parameters: ClassVar[int] = 0
+    """Parameters outside of every matrix and table."""
     shape_keys: ClassVar[tuple[str, ...]] = (
         *_BLOCK_SHAPE, "positions", "kv_heads", "value_embeddings",
     )  # fmt: skip
@@ -149,6 +152,8 @@ class DenseSizes(NamedTuple):
     positions: str
     value_embeddings: bool
     windows: str
+    gate_inputs: int
+    small_parameters: int
 
 
 @lru_cache(maxsize=64)
@@ -159,7 +164,7 @@ def _work(s: DenseSizes) -> Work:
     with_values = 0
     if s.value_embeddings:
         with_values = sum(has_value_embedding(layer, s.depth) for layer in range(s.depth))
-    gate = min(GATE_INPUTS, s.width) * kv_heads
+    gate = min(s.gate_inputs, s.width) * kv_heads
     learned = s.sequence * s.width if s.positions == "learned" else 0
     masked = sum(window_of(s.windows, each, s.depth, s.sequence) > 0 for each in range(s.depth))
     return work_of_blocks(
@@ -171,7 +176,9 @@ def _work(s: DenseSizes) -> Work:
         matrices=block_matrices(s.width, hidden, matrices, kv_heads * s.head_dim),
         mlp_values=float(matrices * hidden / s.width),
         mask_share=CAUSAL_SHARE + (MASKED_SHARE - CAUSAL_SHARE) * masked / s.depth,
-        extra_parameters=with_values * (s.vocab_size * kv_heads * s.head_dim + gate) + learned,
+        extra_parameters=with_values * (s.vocab_size * kv_heads * s.head_dim + gate)
+        + learned
+        + s.small_parameters,
         extra_flops=2.0 * gate * with_values,
         kv_share=kv_heads / heads,
         value_layers=with_values,

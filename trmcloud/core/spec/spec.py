@@ -124,6 +124,18 @@ class DataSource:
         """Whether the machine that trains makes it ready while it trains."""
         return self.data_set is not None and not self.data_set.is_whole
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What a user should know of the text before paying for a training on it."""
+        if self.data_set is None:
+            return ()
+        told = []
+        if "commercial" in self.data_set.licence:
+            told.append(f"{self.name} is licensed {self.data_set.licence}")
+        if self.data_set.layout == "generated":
+            told.append(f"{self.name}: sums made by a formula, not language")
+        return tuple(told)
+
     def where_and_why(self, *, rented: bool) -> str:
         """``fineweb-edu: made on the rented machine, …``."""
         there = "on the rented machine" if rented else "on this machine, during training"
