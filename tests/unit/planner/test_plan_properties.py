@@ -414,7 +414,7 @@ def test_float8_by_name_is_refused_where_there_is_none_and_planned_where_there_i
             "--precision and --set dtype=… set the same: give only one",
         ),
         ({"setting": ["float8=native"], "precision": "bf16"}, "float8=native sets the library"),
-        ({"setting": ["float8=tensorwise"]}, "float8 is one of"),
+        ({"setting": ["float8=tensorwise"]}, "float8 must be one of"),
         ({"scale_lr": "linear"}, "--scale-lr must be one of off, sqrt, table"),
         ({"scale_lr": "sqrt"}, r"has no \[rates\]"),
     ],

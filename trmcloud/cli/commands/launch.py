@@ -109,17 +109,17 @@ def resume(
         bool,
         typer.Option(
             "--accept-change",
-            help="Go on though settings differ that decide what is trained.",
+            help="Continue although settings differ that decide what is trained.",
         ),
     ] = False,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Go on from the last checkpoint, within what is left of the run's budget.
+    """Continue from the last checkpoint, within the rest of the run's budget.
 
-    --set may change rates, steps and intervals. Of what decides what is trained
-    (sequence, seed, batch, optimizer, …) each difference is named, and refused
-    without --accept-change; shape and data stay.
+    --set may change rates, steps and intervals. Settings that decide what is
+    trained (sequence, seed, batch, optimizer, …) are refused without
+    --accept-change, each by its name. Shape and data cannot change.
 
     Example: trmcloud resume r-1f3a9c --budget 0.40
     """
@@ -172,8 +172,9 @@ def run(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Run any training script under a hard budget: stopped in time, its best checkpoint brought
-    home. Run where the script is; what git lists there is sent.
+    """Run any training script under a hard budget, and keep its best checkpoint.
+
+    Type it in the script's folder: the files that git lists there are sent.
 
     Example: trmcloud run local --rate 3.60 --budget 0.05 --checkpoints out -- python train.py
     """
