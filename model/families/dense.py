@@ -264,7 +264,7 @@ class Block(nn.Module):
 class Transformer(LanguageModel):
     """Embedding, blocks and head: all that a family needs but what it is to learn with them."""
 
-    block: type[Block] = Block
+    block_class: type[Block] = Block
     rope_base = BASE
 
     def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:
@@ -283,7 +283,7 @@ class Transformer(LanguageModel):
                 if shape.has_value_embedding(layer)
             }
         )
-        self.blocks = nn.ModuleList(self.block(shape, layer) for layer in range(shape.depth))
+        self.blocks = nn.ModuleList(self.block_class(shape, layer) for layer in range(shape.depth))
         self.head = None if shape.tied else nn.Linear(shape.width, shape.vocab_size, bias=False)
         self._turns: dict[torch.device, Turn] = {}
 

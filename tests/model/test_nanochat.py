@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from model.families.cache import Cache, RowCache
-from model.families.dense import Shape
+from model.families.dense import Block, Shape
 from model.families.nanochat.model import Nanochat, build
 from model.families.nanochat.plan import Settings
 from model.training.optim import Optimizer, Rules, orthogonalise_evenly
@@ -72,15 +72,20 @@ def peer() -> Iterator[Any]:
     """nanochat's model and optimizer, in float32 and uncompiled."""
     os.environ["NANOCHAT_DTYPE"] = "float32"
     sys.path.insert(0, PEER)
-    compiled = torch.compile
+    compiled, uncompiled = torch.compile, _as_it_is
     try:
-        torch.compile = lambda *given, **named: given[0] if given else (lambda made: made)
+        torch.compile = uncompiled
         from nanochat import gpt, optim  # type: ignore[import-not-found]
 
         yield SimpleNamespace(gpt=gpt, optim=optim)
     finally:
         torch.compile = compiled
         sys.path.remove(PEER)
+
+
+def _as_it_is(*given: Any, **named: Any) -> Any:
+    """``torch.compile`` that compiles nothing."""
+    return given[0] if given else lambda made: made
 
 
 def theirs_of(peer: Any, model: Nanochat) -> Any:
@@ -116,9 +121,12 @@ def names_of(theirs: Any, model: Nanochat, *, gradients: bool = False) -> list[t
         ("smear_lambda", held(model.smear)),
         ("backout_lambda", held(model.backout)),
     ]
-    made += [(f"value_embeds.{n}.weight", held(e.weight)) for n, e in model.values.items()]
-    for number, block in enumerate(model.blocks):
-        at = f"transformer.h.{number}"
+    for number, table in model.values.items():
+        assert isinstance(table, torch.nn.Embedding)
+        made.append((f"value_embeds.{number}.weight", held(table.weight)))
+    for layer, block in enumerate(model.blocks):
+        assert isinstance(block, Block)
+        at = f"transformer.h.{layer}"
         parts = held(block.qkv.weight).split(block.splits()["qkv"])
         made += list(zip((f"{at}.attn.c_{x}.weight" for x in "qkv"), parts, strict=True))
         made += [

@@ -30,6 +30,7 @@ from trmcloud.sim.scenario import Scenario, draw
 from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.facts import Trap, TrueCourse
+from trmcloud.sim.world.pod import SimPod
 from trmcloud.sim.world.trainer import Shape
 from trmcloud.sim.world.world import SimWorld
 
@@ -277,6 +278,7 @@ def test_a_create_is_not_sent_by_one_that_slept_since_it_was_decided_on() -> Non
 def test_a_pod_that_lost_its_disk_does_not_train_again_what_it_had_finished() -> None:
     made, pod = pod_at_work()
     both = (*pod.lease.phases, PhaseLease("extreme", 0.0, 1e4, 1.0))
+    assert isinstance(pod, SimPod)
     pod.lease = pod.granted = replace(pod.lease, phases=both)
     made.truths["r-1"] = replace(
         made.truths["r-1"], shapes={"fast": SHAPE, "extreme": replace(SHAPE, phase="extreme")}

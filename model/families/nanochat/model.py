@@ -70,7 +70,7 @@ class NanochatBlock(Block):
 class Nanochat(Dense):
     """The model of this module's docstring."""
 
-    block = NanochatBlock
+    block_class = NanochatBlock
     rope_base = 1e5
 
     def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:

@@ -106,7 +106,7 @@ def stage_of(
 ) -> str:
     """Return the stage's name; ``before`` is the last one, which stays where nothing else is
     known. ``pulls``: a checkpoint is being downloaded now."""
-    states = _STATES | _HERE if run.trained_here else _STATES
+    states = {**_STATES, **_HERE} if run.trained_here else _STATES
     if run.state is State.ENDING:
         if run.generation is not None and run.generation.missed_at:
             return GONE
