@@ -408,7 +408,7 @@ def test_every_named_set_is_at_a_commit_has_hashes_or_is_pinned_when_it_is_launc
     [
         (Fault(status=401), "export HF_TOKEN"),
         (Fault(status=500), "answered 500"),
-        (Fault(html=True), "no JSON"),
+        (Fault(html=True), "not JSON"),
         (Fault(status=404), "answered 404"),
     ],
 )

@@ -222,4 +222,4 @@ def test_old_prices_are_told(ages: list[int], state: str) -> None:
     offers.append(Offer("L4", 1, "lambda", "any", "i", Usd(1), False, NOW, "s"))
     found = doctor._prices(offers, NOW)
     assert found.state == state
-    assert ("dearer" in found.detail) == any(age > 60 for age in ages)
+    assert ("surcharge" in found.detail) == any(age > 60 for age in ages)

@@ -44,7 +44,7 @@ def test_what_does_not_fit_the_money_is_left_out() -> None:
     with pytest.raises(BudgetRefused) as refused:
         made([OFFER], "0.09")
     assert "1xL4" in refused.value.what
-    needed = refused.value.next_step.split()[1].rstrip(",")
+    needed = refused.value.next_step.split()[2].rstrip(",")
     assert made([OFFER], needed).launchable
 
 

@@ -144,7 +144,7 @@ def _variables(flag: str, names: Sequence[str]) -> tuple[str, ...]:
                 next_step=f"{flag} WANDB_API_KEY; the value is read from this shell",
             )
         if name.startswith("TRMCLOUD_"):
-            raise UsageError(f"{flag} {name[:60]}: trmcloud sets this variable itself")
+            raise UsageError(f"{flag} {name[:60]}: this variable is set automatically")
         if name not in os.environ:
             raise UsageError(f"{flag} {name}: this shell has no such variable")
     return tuple(names)

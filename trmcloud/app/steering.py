@@ -118,8 +118,8 @@ def changed_settings(
     if changes and not accept:
         raise CheckpointError(
             f"the checkpoint of {run.run_id} was trained with other settings: {told}",
-            next_step=f"to continue anyway: {again} {ACCEPT}; to start another run from its "
-            f"weights: trmcloud launch … --from {run.run_id}",
+            next_step=f"{again} {ACCEPT} continues anyway; trmcloud launch … --from "
+            f"{run.run_id} starts another run from its weights",
         )
     if accept and not changes:
         raise UsageError(

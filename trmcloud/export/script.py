@@ -23,6 +23,7 @@ from trmcloud.app.packing import JOB, PACKAGE, own_sources, pack, self_end_sourc
 from trmcloud.app.pod_request import pod_check
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.durations import duration
 from trmcloud.core.errors import DataError, NotSupported
 from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_to_json
 from trmcloud.core.storage import pod_disks_gb
@@ -186,8 +187,8 @@ def estimate(
         *lines,
         f"  time      {hours.p50:.2f} h ({hours.p10:.2f} to {hours.p90:.2f})",
         f"  cost      {chosen.cost_p50} ({chosen.cost_p10} to {chosen.cost_p90})",
-        f"  stops     stops and saves {chosen.soft_stop_s:,.0f} s after its first start, killed "
-        f"after {chosen.hard_stop_s:,.0f} s: at most {chosen.worst_case} at this price",
+        f"  stops     stops and saves {duration(chosen.soft_stop_s)} after its first start, killed "
+        f"after {duration(chosen.hard_stop_s)}: at most {chosen.worst_case} at this price",
         f"  data      {data}",
         *([f"            {pinned.words}"] if pinned is not None else []),
         "",
@@ -324,7 +325,7 @@ def _on_several(candidate: Candidate, count: int) -> list[str]:
     accumulation = "/".join(str(phase.settings.accumulation) for phase in each.phases)
     return [
         f"# On {count} nodes: {each.rate}/h together, so all is killed after "
-        f"{each.hard_stop_s:,.0f} s, for the same",
+        f"{duration(each.hard_stop_s)}, for the same",
         f"# most; {accumulation} micro-batches per step on each GPU. The scaling is not known.",
         "#",
     ]

@@ -34,6 +34,7 @@ from trmcloud.core.control.events import PhaseEnded
 from trmcloud.core.control.reason import MEANINGS
 from trmcloud.core.control.renting import make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.durations import duration
 from trmcloud.core.errors import ConflictError, Outcome, TrmcloudError, UsageError
 from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_from_json
 from trmcloud.core.spec.settings import FAMILIES
@@ -210,9 +211,9 @@ class StandaloneRun:
         if last is not None and lease.soft_stop_at - now <= lease.min_useful_s:
             ended = self.outcome(last)
             self._say(
-                f"{lives.run_id}: {max(0.0, left_s):.0f} s are left of its "
-                f"{chosen.hard_stop_s:.0f} s, too little to train; --again gives the full time, "
-                f"for up to {chosen.worst_case} more"
+                f"{lives.run_id}: {duration(left_s)} are left of its "
+                f"{duration(chosen.hard_stop_s)}, too little to train; --again gives the full "
+                f"time, for up to {chosen.worst_case} more"
             )
             return ended
         life = StandaloneAttempt(number, str(name), now, again=again)
@@ -228,8 +229,8 @@ class StandaloneRun:
         write_lives(self.root, lives.with_life(life))
         self._spawn(life, chosen)
         self._say(
-            f"{lives.run_id}: stops and saves in {_span(lease.soft_stop_at - now)}, killed in "
-            f"{_span(left_s)}"
+            f"{lives.run_id}: stops and saves in {duration(lease.soft_stop_at - now)}, killed in "
+            f"{duration(left_s)}"
             + (f", at most {chosen.worst_case}" if chosen.rate else "")
             + (f" on {spec.nodes} nodes together" if spec.nodes > 1 else "")
         )
@@ -408,12 +409,6 @@ class StandaloneRun:
 
 def _read_lease(pod_dir: Path) -> contract.Lease:
     return contract.load_lease(read_small(pod_dir / contract.LEASE_NAME) or "")
-
-
-def _span(seconds: float) -> str:
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d} h"
 
 
 _FAMILIES = Path(__file__).resolve().parents[2] / "model" / "families"

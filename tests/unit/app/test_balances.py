@@ -112,7 +112,10 @@ def test_a_launch_counts_what_live_runs_hold() -> None:
     check_balance(rig.context, plan)
     rig.answer = lambda: AccountBalance(Usd("40.5"))
     rig.now += 61.0
-    with pytest.raises(PaymentRequired, match=r"has \$0.50 free, \$40.00 are reserved for r1"):
+    with pytest.raises(
+        PaymentRequired,
+        match=r"\$0.50 of the runpod balance of \$40.50 are free, \$40.00 are reserved for r1",
+    ):
         check_balance(rig.context, plan)
 
 

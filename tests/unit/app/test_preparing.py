@@ -558,7 +558,7 @@ def test_a_layer_that_was_never_verified_is_not_said_to_have_counted(context: Co
     plan = planned(context, "8xB200", "nebius")
     verify(context, "agent")
     told = refused(context, plan)
-    assert "verified: none; 2 are needed" in told
+    assert "without this machine: none; 2 are needed" in told
     assert "; verified, but not valid until this run's hard stop: agent" in told
     assert "autostop" not in told
 
@@ -598,7 +598,7 @@ def test_what_another_provider_took_the_place_of_is_refused_in_one_line(context:
             "key to the host"
         )
         assert caught.value.next_step == "use --provider vast without --via"
-    with pytest.raises(UsageError, match="SkyPilot does not rent from vast"):
+    with pytest.raises(UsageError, match="SkyPilot cannot rent from vast"):
         whom("vast", via="skypilot")
     assert whom(via="skypilot", on=("aws", "vast-ai"), key=True) == "aws"
     assert whom("vast") == "vast"

@@ -104,7 +104,7 @@ def test_any_is_the_cheapest_with_that_memory_and_never_this_machine() -> None:
     assert chosen(wish("8xANY", memory=25.0)).hardware == "8xH100"
     with pytest.raises(NotFoundError, match=r"no offered GPU has 400\.0 GB") as caught:
         plan(wish(memory=400.0))
-    assert caught.value.next_step.startswith("any --memory 80")
+    assert caught.value.next_step.startswith("use any --memory 80")
 
 
 def test_a_rehearsal_draws_the_length_from_what_the_probe_tells() -> None:
@@ -129,7 +129,7 @@ def test_a_rehearsal_draws_the_length_from_what_the_probe_tells() -> None:
         ({"memory": float("nan")}, "--memory takes the GB"),
         ({"rate": "3"}, "--rate is the price of this machine"),
         ({"hardware": "0xany"}, "hardware"),
-        ({"hardware": ""}, "which machine"),
+        ({"hardware": ""}, "choose a machine"),
     ],
 )
 def test_what_does_not_go_with_any_is_refused(changed: dict[str, Any], words: str) -> None:
@@ -177,7 +177,7 @@ def test_another_number_of_gpus_and_a_processor_tell_nothing() -> None:
     told = texts(chosen(wish("8xH100", steps=100), ON_A100))
     assert "its probe r-1, on 1 × A100-80GB-SXM, gives no estimate for this" in told
     here = CommandProbe("r-2", HERE.name, 2, here=True, measured=MEASURED)
-    assert "r-2, on this machine, tells nothing" in texts(chosen(wish(steps=100), here))
+    assert "r-2, on this machine, gives no estimate" in texts(chosen(wish(steps=100), here))
     local = RunSpec(
         "command", ("train",), "local", processes=2, rate=Usd(1), budget=Usd(5), steps=100,
         command=Command(WORDS),
@@ -506,7 +506,7 @@ def test_a_loss_above_the_guides_fails_and_the_guides_own_arithmetic_is_told() -
     assert made is not None
     assert made.passed is False
     first, *why = target_lines(ReportedValue(made, here=True))
-    assert first.startswith("FAILED: validation loss 3.2000 nats a token (0.980 bits per byte)")
+    assert first.startswith("FAILED: validation loss 3.2000 nats per token (0.980 bits per byte)")
     assert first.endswith("after 1.50 h of training; the guide has 3.0781 in 1.5 h")
     assert "172 to 221 %" in why[0]
     assert "1.0B tokens, not 3.78B" in why[1]
@@ -530,7 +530,7 @@ def test_a_loss_on_other_data_or_tokens_is_not_judged(run: Any, settings: dict[s
     assert made is not None
     assert made.passed is None
     assert "not judged" in target_lines(ReportedValue(made, here=True))[0]
-    assert "openwebtext in gpt2's tokens" in target_lines(ReportedValue(made, here=True))[0]
+    assert "openwebtext in the tokens of gpt2" in target_lines(ReportedValue(made, here=True))[0]
 
 
 def test_nothing_is_judged_that_nobody_promised_or_evaluated() -> None:

@@ -212,7 +212,7 @@ def test_the_folder_is_found_by_its_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [{"run_id": "../../etc"}, {"pod": "../../etc"}])
 def test_names_that_could_lead_elsewhere_are_refused(names: dict[str, str], tmp_path: Path) -> None:
     root = folder_of(tmp_path, **names)
-    with pytest.raises(ConflictError, match="no record"):
+    with pytest.raises(ConflictError, match="not a record"):
         look_adopt(root, LocalRunFiles(root))
 
 

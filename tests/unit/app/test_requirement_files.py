@@ -41,7 +41,7 @@ def test_a_file_of_requirements_is_read_with_all_that_it_includes(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "words", "line"),
     [
-        ("einops\nnumpy=>1\n", "'numpy=>1' is no requirement", 2),
+        ("einops\nnumpy=>1\n", "'numpy=>1' is not a requirement", 2),
         ("-e ./mine\n", "./mine: there is no such file here", 1),
         ("# ours\n/home/me/wheel.whl\n", "this path is on this machine and is not sent", 2),
         ("-r other.txt\n", "other.txt cannot be read", 1),
@@ -243,7 +243,7 @@ DOWN = "WARNING: Retrying: Temporary failure in name resolution\n"
         (
             "The conflict is caused by:\n    The user requested einopsy\n    a 1 depends on b\n\n",
             "",
-            "exclude one another: The user requested einopsy; a 1 depends on b",
+            "conflict: The user requested einopsy; a 1 depends on b",
         ),
         (
             "ERROR: Ignored the following versions that require a different python version: "

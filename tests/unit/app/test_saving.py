@@ -162,7 +162,7 @@ def test_what_does_not_train_is_refused_and_told_why(world: Context, plan: Plan)
     say(world, replace(REPORT, waiting="installing"))
     assert why_not_saved(world, run) == "its pod is still installing"
     say(world, replace(REPORT, result="finished"))
-    assert why_not_saved(world, run) == "its work is done"
+    assert why_not_saved(world, run) == "it has finished"
     say(world, replace(REPORT, phases=(contract.PhaseReport("fast", contract.PhaseState.ENDED),)))
     assert why_not_saved(world, run) == "no phase is running"
 
@@ -297,7 +297,7 @@ def test_nothing_is_pruned_of_a_run_that_does_so_itself_or_cannot_be_asked(
     ten = manifest(10, 1.0)
     live = replace(RUN, state=State.RUNNING)
     world, _ = given(monkeypatch, ten)
-    with pytest.raises(ConflictError, match="prunes by itself"):
+    with pytest.raises(ConflictError, match="prunes automatically"):
         inventory.plan_pruning(world, live, None)
     world, _ = given(monkeypatch, ten, pod=SILENT)
     with pytest.raises(LinkError, match="does not answer now"):
@@ -421,7 +421,7 @@ def test_what_is_there_is_known_again_and_not_fetched_twice(tmp_path: Path) -> N
     assert again.already_there
     assert again.manifest == first.manifest
     (tmp_path / "home" / "weights.safetensors").write_bytes(b"other")
-    with pytest.raises(ConflictError, match="no whole weights"):
+    with pytest.raises(ConflictError, match="no complete weights"):
         fetched(tmp_path / "there", tmp_path / "home", made)
 
 
@@ -429,7 +429,7 @@ def test_weights_alone_do_not_pass_for_all_of_it(tmp_path: Path) -> None:
     made = sharded(tmp_path / "there")
     fetched(tmp_path / "there", tmp_path / "home", made, weights_only=True)
     assert "optimizer.safetensors" not in os.listdir(tmp_path / "home")
-    with pytest.raises(ConflictError, match="no whole optimizer"):
+    with pytest.raises(ConflictError, match="no complete optimizer"):
         fetched(tmp_path / "there", tmp_path / "home", made)
 
 
@@ -479,7 +479,7 @@ def test_shards_that_do_not_make_up_whole_tensors_are_refused(
 ) -> None:
     monkeypatch.setitem(globals(), "SPANS", spans)
     made = sharded(tmp_path / "there")
-    with pytest.raises(CheckpointError, match=f"cannot be put together: v {why}"):
+    with pytest.raises(CheckpointError, match=f"cannot be combined: v {why}"):
         fetched(tmp_path / "there", tmp_path / "home", made)
     assert not (tmp_path / "home").exists()
 

@@ -134,7 +134,9 @@ def test_of_many_names_those_that_may_be_the_metric_are_named_and_the_rest_count
     keys = (SeenKey("aux_loss", 5, 0.0, changes=False), *losses, SeenKey("eval_loss", 2, 1.0))
     evidence = check("metric", facts(replace(RAN, keys=keys))).evidence
     assert evidence.startswith("seen: part0_loss (5 values), part1_loss")
-    assert evidence.endswith("eval_loss (2 values), and 6 other names; best by eval_loss")
+    assert evidence.endswith(
+        "eval_loss (2 values), and 6 other names; best checkpoint by eval_loss"
+    )
     assert "aux_loss" not in evidence
 
 
@@ -148,7 +150,7 @@ def test_one_that_wants_the_network_is_not_judged_by_it() -> None:
 def test_compiled_readers_leave_open_what_was_read() -> None:
     made = check("reads", facts(modules=("torch", "pyarrow")))
     assert made.result is Result.UNKNOWN
-    assert "possibly missed: pyarrow reads without an event" in made.evidence
+    assert "some may be missing: pyarrow reads without an event" in made.evidence
     assert check("reads", facts(pythons=())).evidence == "no Python process was seen"
     outside = check("reads", facts(outside_reads=("~/text.txt",)))
     assert outside.result is Result.FAILED

@@ -44,7 +44,7 @@ def test_a_webhook_is_added_tried_and_removed(run: Run, receiver: Receiver, tmp_
     path = tmp_path / "home" / "notify.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     code, out, _ = run("test", "ops")
-    assert (code, out) == (0, f"ops: webhook to 127.0.0.1:{receiver.port}/…: it was taken\n")
+    assert (code, out) == (0, f"ops: webhook to 127.0.0.1:{receiver.port}/…: it was accepted\n")
     ((_, headers, body),) = receiver.got
     code, out, _ = run("test", "ops", "--json")
     assert (code, document_in(out)["checks"][0]["passed"]) == (0, True)
@@ -104,14 +104,14 @@ def test_a_secret_of_ones_own(run: Run, receiver: Receiver, tmp_path: Path) -> N
     ("words", "why"),
     [
         (("pigeon", "https://example.org"), "no way 'pigeon'"),
-        (("webhook", "ftp://example.org"), "no address of a webhook"),
-        (("webhook", "https://"), "no address of a webhook"),
-        (("webhook", "https://example.org/\r\nX: y"), "no address of a webhook"),
-        (("webhook", "https://[::1"), "no address of a webhook"),
+        (("webhook", "ftp://example.org"), "not the address of a webhook"),
+        (("webhook", "https://"), "not the address of a webhook"),
+        (("webhook", "https://example.org/\r\nX: y"), "not the address of a webhook"),
+        (("webhook", "https://[::1"), "not the address of a webhook"),
         (("webhook", "https://example.org", "--name", "../x"), "is not a valid name"),
         (("webhook", "https://example.org", "--only", "endet"), "did you mean 'ended'?"),
         (("ntfy", "ntfy://x", "--on-pod"), "--on-pod needs a webhook"),
-        (("slack", "https://example.org/hook"), "no address for slack"),
+        (("slack", "https://example.org/hook"), "not an address for slack"),
     ],
 )
 def test_what_cannot_be_told_is_refused(

@@ -281,13 +281,13 @@ def test_what_a_page_shows_is_what_its_data_says(home: Path, tmp_path: Path, che
 )
 def test_what_is_no_receipt_is_told(tmp_path: Path, check: Verify, text: str) -> None:
     (tmp_path / "r").write_text(text)
-    with pytest.raises(ReceiptError, match="no receipt"):
+    with pytest.raises(ReceiptError, match="not a receipt"):
         check(tmp_path / "r")
 
 
 def test_a_newer_receipt_is_not_guessed_at(home: Path, tmp_path: Path, check: Verify) -> None:
     (tmp_path / "r").write_text(canonical({**made().data, "receipt": 2}))
-    with pytest.raises(ReceiptError, match="version is 2") as refused:
+    with pytest.raises(ReceiptError, match="has version 2") as refused:
         check(tmp_path / "r")
     assert "newer" in refused.value.next_step
 

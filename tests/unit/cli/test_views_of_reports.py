@@ -429,7 +429,7 @@ LONG = (
     "  hardware        8 × A100-80GB-SXM, runpod EU-RO-1, then 2 more candidates at most",
     "error: r-a10c01 has spent $104.20 of $104.20; try: trmcloud resume r-a10c01 --budget 200",
     "✔ Sending code and data        4 h 58 min · $1,234.5678 · 1.3 MB in all · and so on and on",
-    "  lies in         /very/long/path" + "/and/longer" * 9,
+    "  folder          /very/long/path" + "/and/longer" * 9,
     "                              (through SkyPilot), or so",
     "no data was found where you said that it lies, in " + "/very/long" * 12 + " as you said",
 )
@@ -459,8 +459,8 @@ def test_what_stands_beside_a_name_is_indented_below_it() -> None:
         "         start, killed at 3 min 17 s",
     ]
     assert wrap("error: no provider in the price table offers 4xA100 at aws", 40) == [
-        "error: no provider in the price table offers",
-        "  4xA100 at aws",
+        "error: no provider in the price table",
+        "  offers 4xA100 at aws",
     ]
 
 

@@ -184,12 +184,17 @@ def test_a_balance_that_is_not_told_is_no_limit() -> None:
 def test_the_refusal_says_what_is_missing_and_every_way_out() -> None:
     funds = Funds("runpod", Usd(50), {"r-1": Usd(20)})
     require_funds(funds, Usd(30))
-    with pytest.raises(PaymentRequired, match=r"\$50.00 has \$30.00 free, \$20.00 are held") as at:
+    with pytest.raises(
+        PaymentRequired,
+        match=r"\$30.00 of the runpod balance of \$50.00 are free, \$20.00 are reserved",
+    ) as at:
         require_funds(funds, Usd(45))
     assert at.value.next_step.startswith("add $15.00 at runpod; --fit-balance shortens it; ")
     assert "--balance ignore" in at.value.next_step
     assert at.value.exit_code == 14
-    with pytest.raises(PaymentRequired, match=r"has \$0.00 free") as caught:
+    with pytest.raises(
+        PaymentRequired, match=r"\$0.00 of the runpod balance of -\$3.00 are free"
+    ) as caught:
         require_funds(Funds("runpod", Usd("-3"), {}), Usd(1))
     assert "--fit-balance" not in caught.value.next_step, "there is nothing to fit"
     assert "add $4.00" in caught.value.next_step

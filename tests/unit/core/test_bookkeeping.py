@@ -168,7 +168,7 @@ def test_a_cap_is_set_numbered_and_taken_away(level: str, key: str, cap: Usd | N
     [
         ("run", "r1", "the cap of a run cannot be set separately"),
         ("team", "x", "'team' is not a budget level"),
-        ("", "", "no budget level"),
+        ("", "", "is not a budget level"),
         ("account", "mine", "there is only one account"),
         ("month", "2026-13", "is not a month"),
         ("month", "2026-9", "is not a month"),

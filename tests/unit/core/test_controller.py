@@ -468,7 +468,7 @@ def test_a_pod_that_lives_and_is_out_of_reach_is_ended_once_its_word_says_that_i
     run, actions = follow(run, AT + 500, pods=[the_pod(run)], word=word(run))
     assert (run.state, run.result, actions) == (State.ENDING, "landed", ())
     _, (end,) = follow(run, AT + 561, pods=[the_pod(run)])
-    assert (end.verb, sentence(end.reason)) == ("terminate", "its work is done")
+    assert (end.verb, sentence(end.reason)) == ("terminate", "training has finished")
 
 
 def test_of_a_word_without_a_result_only_what_had_ended_well_counts() -> None:
@@ -824,7 +824,7 @@ def test_a_pod_that_has_landed_late_keeps_its_grace() -> None:
     run, _ = follow(run, AT + 250, pods=[the_pod(run)], report=report)
     assert ask(run, AT + 270, pods=[the_pod(run)], report=report) == Decision()
     (action,) = ask(run, AT + 310, pods=[the_pod(run)], report=report).actions
-    assert sentence(action.reason) == "its work is done"
+    assert sentence(action.reason) == "training has finished"
 
 
 def test_a_strange_result_is_quoted_up_to_eighty_characters() -> None:
@@ -856,10 +856,7 @@ def test_a_pod_elsewhere_than_asked_is_ended(asked: str, stands: str, ended: boo
     decision = ask(run, AT + 60, plan=plan, pods=[the_pod(run, region=stands)])
     assert [a.verb for a in decision.actions] == ([TERMINATE] if ended else [])
     if ended:
-        assert (
-            sentence(decision.actions[0].reason)
-            == "it stands in US-KS-2, and EU-RO-1 was asked for"
-        )
+        assert sentence(decision.actions[0].reason) == "it is in US-KS-2, but EU-RO-1 was requested"
 
 
 def test_what_is_billed_is_what_the_list_says_now() -> None:

@@ -108,7 +108,7 @@ def test_a_pod_whose_work_is_done_gets_a_grace_and_is_then_ended() -> None:
     report = a_report(run, phases=(ENDED,), result="finished")
     assert ask(run, AT + 559, pods=[the_pod(run)], report=report) == Decision()
     (action,) = ask(run, AT + 560, pods=[the_pod(run)], report=report).actions
-    assert (action.verb, sentence(action.reason)) == (TERMINATE, "its work is done")
+    assert (action.verb, sentence(action.reason)) == (TERMINATE, "training has finished")
 
 
 def test_what_else_happens_does_not_lengthen_the_grace() -> None:
@@ -128,7 +128,7 @@ def test_an_end_that_was_begun_for_its_price_is_gone_on_with_where_no_list_shows
     )
     assert ask(run, AT + 502).actions == ()
     (action,) = ask(run, AT + 503).actions
-    assert (action.id, sentence(action.reason)) == ("r1/g1/terminate/2", "its work is done")
+    assert (action.id, sentence(action.reason)) == ("r1/g1/terminate/2", "training has finished")
 
 
 def test_a_stop_at_once_ends_the_pod_whatever_it_does() -> None:

@@ -534,7 +534,7 @@ def test_one_that_has_landed_late_keeps_the_grace_of_its_result() -> None:
     assert run.state is State.ENDING
     assert ask(run, AT + 270, pods=[the_pod(run)], report=report) == Decision()
     (action,) = ask(run, AT + 310, pods=[the_pod(run)], report=report).actions
-    assert sentence(action.reason) == "its work is done"
+    assert sentence(action.reason) == "training has finished"
 
 
 # -- what it is closed as ----------------------------------------------------------------------

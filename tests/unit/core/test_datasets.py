@@ -135,7 +135,7 @@ def test_figures_for_a_plan() -> None:
     [
         ({"colum": "text"}, "did you mean 'column'"),
         ({"layout": "csv"}, "layout must be one of"),
-        ({"base_url": "ftp://host/x/"}, "no http address"),
+        ({"base_url": "ftp://host/x/"}, "not an http address"),
         ({"base_url": "https://host/x"}, "base_url must end in '/' and have no query"),
         ({"shards": "../{:03d}"}, "file name"),
         ({"shards": "{:03d}/{:03d}"}, "at most one"),
@@ -146,7 +146,7 @@ def test_figures_for_a_plan() -> None:
         ({"validation": ""}, "a set of several shards needs a validation file"),
         ({"validation": "s_002.parquet"}, "among the shards"),
         ({"sha256": {"s_001.parquet": "ABC"}}, "SHA-256"),
-        ({"sha256": {"s_009.parquet": "0" * 64}}, "no file of it"),
+        ({"sha256": {"s_009.parquet": "0" * 64}}, "not one of its files"),
         ({"fields": "text"}, "list of names"),
         ({"title": ""}, "no 'title'"),
         ({"tokenizer_shards": 5}, "tokenizer_shards"),

@@ -486,7 +486,7 @@ def test_memory_that_is_nearly_full_and_memory_to_spare() -> None:
         Rule.MEMORY_NEAR: "GPU 1 has 81.8 GB of 85.5 GB in use, more than 95%"
     }
     spare = HEALTHY._replace(used_mib=30_000.0)
-    told = "GPUs have 31.5 GB of 85.5 GB in use, and a step takes 2 micro-batches"
+    told = "GPUs have only 31.5 GB of 85.5 GB in use, and a step takes 2 micro-batches"
     assert gpu_rules(of(spare, spare)) == {Rule.MEMORY_SPARE: told}
     assert gpu_rules(of(spare, HEALTHY)) == {}, "the fullest decides"
     one_pass = replace(EXPECTED, accumulation=1)

@@ -250,7 +250,7 @@ def test_a_pace_beyond_the_boards_peak_is_not_believed_and_nothing_follows() -> 
     run = apply(running(plan), event, at=AT + HOUR_S)
     assert measured_pace(run) is None
     assert slowness(run) is None
-    assert "not believed" in pace_lines(run, event)[0]
+    assert "not plausible" in pace_lines(run, event)[0]
     assert measured(plan, pace(plan, 1.01 * least_s)).doubt is None
 
 
@@ -351,7 +351,7 @@ def test_where_it_cannot_move_it_continues_and_says_why(
     assert event.instead is not None
     assert event.instead.kind is kind
     run = apply(running(plan), event, at=AT + HOUR_S)
-    assert "it does not move" in pace_lines(run, event)[1]
+    assert "it cannot move" in pace_lines(run, event)[1]
     assert not plan.spec.moves_if_slow
     assert move_events(run, plan, "abcd1234", report(1, kept(100)), AT + HOUR_S) == ()
 

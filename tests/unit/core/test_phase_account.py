@@ -233,7 +233,7 @@ def test_settings_survive_json_without_what_their_family_does_not_take(family: s
         ("gpt", {"head_dim": 1}, "head_dim 1 is odd; rotary positions need an even number"),
         ("gpt", {"kv_heads": 3}, "4 query heads are not a multiple of kv_heads 3 | --set kv_he"),
         ("gpt", {"kv_heads": 8}, "--set kv_heads=4"),
-        ("gpt", {"kv_heads": -1}, "kv_heads -1 cannot serve"),
+        ("gpt", {"kv_heads": -1}, "not a multiple of kv_heads -1"),
         (
             "gpt",
             {"norm": "rmsnorm"},

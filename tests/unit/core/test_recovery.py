@@ -493,7 +493,7 @@ def test_an_order_or_too_little_time_ends_it_all_the_same() -> None:
     assert isinstance(short, EndPod)
     assert short.result == "landed"
     plain = after(ended("landed_signal"), CLIMBER)
-    assert plain == EndPod("landed", "told to land")
+    assert plain == EndPod("landed", "asked to stop")
 
 
 def test_one_that_landed_by_order_was_stopped_however_late_it_is_looked_at() -> None:

@@ -460,7 +460,7 @@ def test_a_volume_whose_pod_was_never_had_is_held_too(book: Book) -> None:
 @pytest.mark.parametrize(
     ("then", "fetched", "kept"),
     [
-        (KEEP, True, "r1 did not agree to its end"),
+        (KEEP, True, "r1 did not agree to its deletion"),
         (DELETE_FETCHED, False, "the checkpoints of r1 were not fetched"),
         (DELETE_FETCHED, True, ""),
         (DELETE, False, ""),
@@ -488,7 +488,7 @@ def test_one_that_did_not_agree_keeps_it_for_all(book: Book) -> None:
     book.run("r1", volume_then=DELETE)
     book.run("r2", volume_then=KEEP)
     (over,) = due_volumes(book.ledger, ENDED + 30 * DAY_S)
-    assert sentence(over.why_kept) == "r2 did not agree to its end"
+    assert sentence(over.why_kept) == "r2 did not agree to its deletion"
 
 
 def test_the_latest_day_of_all_its_runs_counts_and_a_live_one_keeps_it(book: Book) -> None:
@@ -524,7 +524,7 @@ def test_a_run_of_an_earlier_version_has_agreed_to_nothing(book: Book) -> None:
     book.settle("r2", AT - DAY_S + 60.0)
     assert book.ledger.line("run", "r2").reserved == ZERO
     (over,) = due_volumes(book.ledger, ENDED + 30 * DAY_S)
-    assert sentence(over.why_kept) == "r2 did not agree to its end"
+    assert sentence(over.why_kept) == "r2 did not agree to its deletion"
 
 
 def test_the_estimate_of_a_pod_leaves_its_volumes_rent_alone() -> None:

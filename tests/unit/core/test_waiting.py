@@ -167,7 +167,7 @@ def test_where_nothing_comes_it_ends_in_time_with_what_was_said_last() -> None:
     assert (run.reserved, run.settled) == (ZERO, ZERO)
     assert run.updated_at == AT + 2 * HOUR_S
     assert sentence(run.reason) == (
-        f"waited 2 h 00 min; requests: {len(asked)}; failed boots: 0, $0.00 at most: "
+        f"waited 2 h 00 min; requests: {len(asked)}; failed boots: 0, at most $0.00: "
         "it said no_capacity"
     )
 
@@ -319,7 +319,7 @@ def test_boots_that_fail_end_it_where_another_would_exceed_their_budget() -> Non
     assert run.reason.kind is ReasonKind.BOOTS_SPENT
     assert run.settled <= budget
     told = sentence(run.reason)
-    assert told.startswith(f"failed boots: 1, {run.settled} at most")
+    assert told.startswith(f"failed boots: 1, at most {run.settled}")
 
 
 def test_a_reservation_smaller_than_one_boot_is_waited_with_all_the_same() -> None:

@@ -554,7 +554,7 @@ def test_a_wait_of_no_length_is_not_told() -> None:
 def test_an_address_of_unknown_size_says_so() -> None:
     found = estimate_data(source_of("https://host.example/a.parquet"), phases(1), EIGHT)
     assert not found.known
-    assert "not known before it is fetched" in found.words(Usd(1))[1]
+    assert "not known before the download" in found.words(Usd(1))[1]
 
 
 @pytest.mark.parametrize(
@@ -573,7 +573,8 @@ def test_an_address_of_unknown_size_says_so() -> None:
 def test_where_data_is_made(name: str, rented: bool, there: bool) -> None:
     source = source_of(name)
     assert source.made_there is there
-    assert source.where_and_why(rented=rented).startswith(f"{name}: made")
+    made = "made" if name == "generated" else "prepared"
+    assert source.where_and_why(rented=rented).startswith(f"{name}: {made} ")
 
 
 def test_a_plan_counts_it(trm: Recipe, offers: list[Offer]) -> None:
@@ -591,7 +592,7 @@ def test_a_plan_counts_it(trm: Recipe, offers: list[Offer]) -> None:
     assert made.storage > bare.storage
     told = [reason for _, reason in made.reasons if reason.startswith("data: ")]
     assert len(told) == 2
-    assert "made on the rented machine" in told[0]
+    assert "prepared on the rented machine" in told[0]
 
 
 def test_a_small_set_read_often_is_warned_of(trm: Recipe, offers: list[Offer]) -> None:

@@ -341,7 +341,7 @@ def test_the_most_lines_of_any_catalogue() -> None:
 
 
 def test_a_table_may_begin_with_empty_space() -> None:
-    with pytest.raises(CatalogueError, match="no table"):
+    with pytest.raises(CatalogueError, match="not a table"):
         read_catalogue("aws", " " * 199 + "<", DAY)
     with pytest.raises(CatalogueError, match="no column InstanceType"):
         read_catalogue("aws", " " * 200 + "<", DAY)

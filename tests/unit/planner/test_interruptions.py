@@ -101,7 +101,7 @@ def test_the_interval_loses_least(save_s: float) -> None:
 
 def test_a_rate_that_is_not_known_is_assumed_and_says_so() -> None:
     assert NOT_KNOWN.planned_per_hour == ASSUMED_PER_HOUR
-    assert rate_words(NOT_KNOWN) == "no rate per hour is known, once in 10 h is assumed"
+    assert rate_words(NOT_KNOWN) == "the rate per hour is not known, once in 10 h is assumed"
     stated = InterruptionRate(per_hour_of_a_day(0.15), "5 to 15 % a day", "Somebody", "2026-11-25")
     assert stated.planned_per_hour * 24 == pytest.approx(-math.log(0.85))
     assert rate_words(stated) == "Somebody: 5 to 15 % a day; once in 148 h"

@@ -48,15 +48,15 @@ def test_quoted_cells_are_read() -> None:
     ("body", "says"),
     [
         ("H100-SXM,8,x,-3,2026-11-09,USD", "negative"),
-        ("H100-SXM,8,x,9000,2026-11-09,USD", "absurd"),
-        ("H100-SXM,8,x,0.001,2026-11-09,USD", "absurd"),
-        ("H100-SXM,8,x,0,2026-11-09,USD", "absurd"),
-        ("H100-SXM,8,x,nan,2026-11-09,USD", "no price"),
-        ("H100-SXM,8,x,cheap,2026-11-09,USD", "no price"),
-        ("H100-SXM,8,x,,2026-11-09,USD", "no price"),
+        ("H100-SXM,8,x,9000,2026-11-09,USD", "not plausible"),
+        ("H100-SXM,8,x,0.001,2026-11-09,USD", "not plausible"),
+        ("H100-SXM,8,x,0,2026-11-09,USD", "not plausible"),
+        ("H100-SXM,8,x,nan,2026-11-09,USD", "is not a price"),
+        ("H100-SXM,8,x,cheap,2026-11-09,USD", "is not a price"),
+        ("H100-SXM,8,x,,2026-11-09,USD", "is not a price"),
         ("H100-SXM,8,x,3,2026-11-09,EUR", "EUR"),
         ("H100-SXM,8,x,3,2027-11-09,USD", "future"),
-        ("H100-SXM,8,x,3,yesterday,USD", "no date"),
+        ("H100-SXM,8,x,3,yesterday,USD", "is not a date"),
         ("H100-SXM,none,x,3,2026-11-09,USD", "is not a number of GPUs (1 to"),
         ("H100,8,x,3,2026-11-09,USD", "unknown GPU"),
         ("H100-SXM,8,,3,2026-11-09,USD", "provider"),
@@ -299,7 +299,7 @@ def test_days() -> None:
         assert why(as_of=odd) == f"{odd[:40]!r} is not a date"
     eve = 1_795_046_400.0 - 86_400.0
     assert parse_offers(table(*REQUIRED, as_of="2026-11-19"), "where", eve)
-    with pytest.raises(UsageError, match="lies in the future"):
+    with pytest.raises(UsageError, match="is in the future"):
         parse_offers(table(*REQUIRED, as_of="2026-11-19"), "where", eve - 1.0)
 
 

@@ -109,7 +109,7 @@ def test_a_folder_holds_its_config_and_what_is_none_says_so(tmp_path: Path) -> N
     assert read_model(tmp_path).kind == "llama"
     for text in ("{", "[" * 100_000):
         (tmp_path / "config.json").write_text(text)
-        with pytest.raises(UsageError, match="it is no JSON"):
+        with pytest.raises(UsageError, match="it is not JSON"):
             read_model(tmp_path)
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         read_model(tmp_path / "elsewhere")
@@ -202,7 +202,7 @@ def test_limits_and_memory_refuse_with_what_would_do(tmp_path: Path) -> None:
     assert "Recommended" in run("--hf", path, "--method", "full", "--budget", cap).stdout
     for words, said in (
         (("--method", "sft"), "unknown"),
-        (("--hf-set", "alpha=3"), "no 'alpha'"),
+        (("--hf-set", "alpha=3"), "does not know 'alpha'"),
         (("--hf-set", "rank=many"), "a number from"),
         (("--hf-set", "bits=8"), "--hf-set bits=4 needs --method lora"),
         (("--method", "full", "--hf-set", "bits=4"), "--hf-set bits=4 needs --method lora"),

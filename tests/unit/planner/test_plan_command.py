@@ -174,7 +174,7 @@ def test_nothing_feasible_names_the_nearest_three_and_what_each_needs() -> None:
     assert "No plan fits these limits; closest:" in text
     assert text.count("this budget buys about ") == text.count("finishing needs $") == 3
     late = run("--deadline", "1h").stdout
-    assert "a deadline" in late
+    assert "set the deadline" in late
 
 
 @pytest.mark.parametrize("suffix", ["svg", "html"])
@@ -217,7 +217,9 @@ def test_spot_is_opt_in_and_priced_with_its_interruptions() -> None:
     assert any(
         "steps because of interruptions, and is expected to take" in reason for reason in told
     )
-    assert any("no rate per hour is known, once in 10 h is assumed" in reason for reason in told)
+    assert any(
+        "the rate per hour is not known, once in 10 h is assumed" in reason for reason in told
+    )
 
 
 def test_spot_that_nothing_would_outlive_is_refused_with_its_reason() -> None:

@@ -382,7 +382,9 @@ def test_the_plans_reasons_name_the_format(offers: list[Offer]) -> None:
     plan = planned("gpt350m", offers, hardware="8xH100", budget="100")
     assert plan.recommended is not None
     told = [reason.text for reason in plan.recommended.reasons]
-    assert any(text.startswith("train: counted with bfloat16: float8 seldom") for text in told)
+    assert any(
+        text.startswith("train: counted with bfloat16: float8 is seldom faster") for text in told
+    )
     by_name = planned("gpt350m", offers, hardware="8xH100", budget="100", precision="bf16")
     assert by_name.recommended is not None
     assert not any("counted with" in reason.text for reason in by_name.recommended.reasons)
@@ -456,7 +458,7 @@ def test_rates_go_by_the_root_or_by_the_table() -> None:
     assert 5e-4 < between < 7e-4
     assert rate_for(2048, "sqrt", rows, "r") == pytest.approx(1.2e-3)
     for beyond in (64, 2048):
-        with pytest.raises(UsageError, match="goes from 128 to 1024"):
+        with pytest.raises(UsageError, match="covers 128 to 1024"):
             rate_for(beyond, "table", rows, "r")
 
 

@@ -64,7 +64,7 @@ def test_what_cannot_be_shared_is_refused() -> None:
     with pytest.raises(UsageError, match="one phase"):
         divide_among_nodes(candidate(*PHASES), 2)
     short = candidate("fast")
-    with pytest.raises(UsageError, match="too few"):
+    with pytest.raises(UsageError, match="too little to train"):
         divide_among_nodes(replace(short, hard_stop_s=3 * short.landing_s), 2)
 
 

@@ -313,11 +313,11 @@ def test_it_is_not_waited_for_beyond_six_seconds_or_what_is_asked(
 @pytest.mark.parametrize(
     ("errors", "error", "says"),
     [
-        ([{"message": "Unauthorized."}], AccessDenied, "to this key: Unauthorized."),
+        ([{"message": "Unauthorized."}], AccessDenied, "key does not permit this: Unauthorized."),
         (
             [{"message": "no", "extensions": {"code": "FORBIDDEN"}}],
             AccessDenied,
-            "to this key: no; FORBIDDEN",
+            "key does not permit this: no; FORBIDDEN",
         ),
         ([{"message": "too complex"}, {"message": "b"}], ProviderError, "RunPod: too complex; b"),
         ([{"extensions": {"code": "X"}}, "plain"], ProviderError, "RunPod: plain; X"),

@@ -174,8 +174,11 @@ def test_the_last_page_is_the_one_that_says_so(runpod: Scripted) -> None:
 @pytest.mark.parametrize(
     ("answers", "says"),
     [
-        ([page("a", cursor="c1"), page("b", cursor="c1")], "in a circle"),
-        ([page("a", cursor="c1"), page("b", cursor="c2"), page("c", cursor="c1")], "in a circle"),
+        ([page("a", cursor="c1"), page("b", cursor="c1")], "its pages repeat"),
+        (
+            [page("a", cursor="c1"), page("b", cursor="c2"), page("c", cursor="c1")],
+            "its pages repeat",
+        ),
         ([page("a", more=True)], "RunPod's list has more pages, but no address for the next one"),
         (
             [page("a", cursor="", more=True)],
@@ -216,7 +219,7 @@ def test_a_read_waits_as_long_as_it_is_told(runpod: Scripted) -> None:
 
 def test_a_read_does_not_wait_beyond_its_bound(runpod: Scripted) -> None:
     runpod.answers = [problem(429, "slow", Retry_After="3600")]
-    with pytest.raises(ProviderError, match="less often"):
+    with pytest.raises(ProviderError, match="limits the rate of requests"):
         runpod.api().pods()
     assert runpod.slept == []
 
@@ -636,7 +639,7 @@ def test_text_of_the_servers_is_cut_and_free_of_the_key(runpod: Scripted) -> Non
         (401, AuthError, "RunPod does not know this key"),
         (402, PaymentRequired, "the RunPod balance does not cover this: why"),
         (403, AccessDenied, "the RunPod key does not permit this: why"),
-        (404, ProviderError, "RunPod knows no such thing: why"),
+        (404, ProviderError, "RunPod did not find it: why"),
         (409, ProviderRefused, "RunPod: not possible in this state: why"),
         (413, FinalRefusal, "the request is too large for RunPod: why"),
         (422, FinalRefusal, "RunPod's API contract was broken: why"),

@@ -186,8 +186,9 @@ def test_an_answer_not_of_graphql_is_a_note(monkeypatch: pytest.MonkeyPatch, ans
         ),
         (
             429,
-            "unavailable: asked too often (HTTP 429)",
-            "unavailable: asked too often (HTTP 429); with RUNPOD_API_KEY REST v2 is read instead",
+            "unavailable: too many requests (HTTP 429)",
+            "unavailable: too many requests (HTTP 429)"
+            "; with RUNPOD_API_KEY REST v2 is read instead",
         ),
         (500, "not read: HTTP 500", "not read: HTTP 500"),
         (302, "not read: HTTP 302", "not read: HTTP 302"),

@@ -63,7 +63,7 @@ def test_a_record_stays_as_it_was_read() -> None:
 
 
 def test_of_several_faults_the_first_is_told() -> None:
-    with pytest.raises(ProviderError, match="contract says: id: "):
+    with pytest.raises(ProviderError, match="API contract: id: "):
         read(id=7, name=7)
 
 

@@ -81,9 +81,21 @@ def explained(error: Any, doing: str = "") -> TrmcloudError:
         (refusal(), ProviderError, "the store did not answer: it gives no reason"),
         (be.NoCredentialsError(), AuthError, "there are no AWS credentials"),
         (be.PartialCredentialsError(provider="x", cred_var="y"), AuthError, "are no AWS cred"),
-        (be.CredentialRetrievalError(provider="x", error_msg="y"), AuthError, "cannot be had"),
-        (be.TokenRetrievalError(provider="x", error_msg="y"), AuthError, "cannot be had: Token"),
-        (be.ProfileNotFound(profile="x"), AuthError, "cannot be had: ProfileNotFound"),
+        (
+            be.CredentialRetrievalError(provider="x", error_msg="y"),
+            AuthError,
+            "AWS credentials cannot be read",
+        ),
+        (
+            be.TokenRetrievalError(provider="x", error_msg="y"),
+            AuthError,
+            "AWS credentials cannot be read: Token",
+        ),
+        (
+            be.ProfileNotFound(profile="x"),
+            AuthError,
+            "AWS credentials cannot be read: ProfileNotFound",
+        ),
         (be.InvalidRegionError(region_name="!"), ProviderRefused, "malformed"),
         (
             be.EndpointConnectionError(endpoint_url="https://AKIASECRET"),

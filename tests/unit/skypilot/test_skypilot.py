@@ -181,7 +181,7 @@ def test_clusters_of_other_clouds_and_other_people_are_left_alone(rig: Rig) -> N
     rig.compute().create(request())
     rig.row(cloud="GCP")
     assert rig.compute().list_pods() == ()
-    with pytest.raises(ProviderError, match="not a pod of ours"):
+    with pytest.raises(ProviderError, match="not a pod of trmcloud"):
         rig.compute().terminate("somebodys-cluster")
 
 

@@ -69,7 +69,7 @@ def run_trainer_command(
 
     Args:
         take: gets each line of its output, in a thread, in place of stdout.
-        until_interrupted: it goes on until Ctrl-C or SIGTERM, which are passed on to it and are no
+        until_interrupted: it runs until Ctrl-C or SIGTERM, which are passed to it and are no
             failure of its or ours. Its standard input is a pipe that nothing is written to, and
             that ends with us, even where we are killed.
 

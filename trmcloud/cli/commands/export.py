@@ -76,7 +76,7 @@ def export(
         print_document(exported)
         return
     print(f"{made.path}: {chosen.hardware}, about {chosen.hours.p50:,.2f} h and {chosen.cost_p50}")
-    print(f"  killed {chosen.hard_stop_s:,.0f} s after its start, at most {chosen.worst_case}")
+    print(f"  killed {duration(chosen.hard_stop_s)} after its start, at most {chosen.worst_case}")
     if made.data_words:
         print(f"  · data: {made.data_words}")
     for reason in chosen.reasons:

@@ -98,7 +98,7 @@ def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -
         metric = mark_reported(state, kept.val_bpb).as_reported(bpb)
     by = "" if is_here else f" {BY_POD}"
     size = f"{kept.size_bytes / 1e6:,.1f} MB"
-    print(f"{asked.run_id} {place.label}: saved{by}, {size}; training continues")
+    print(f"{asked.run_id} {place.label}: saved{by}, {size}; still training")
     rows = [("final-step bpb", metric), ("weights", f"sha256 {kept.sha256}")]
     print("\n".join(fields([*rows, ("saved in" if place.final else "on", place.words)], "  ")))
 

@@ -182,7 +182,7 @@ def _money(c: Candidate, plan: Plan) -> list[str]:
         lines.append(_line("storage", what, str(c.storage)))
     lines += [
         _line("cost", f"p10 {c.cost_p10} · p90 {c.cost_p90}", str(c.cost_p50)),
-        _line("soft stop, hard stop", f"{c.soft_stop_s:,.0f} s, {c.hard_stop_s:,.0f} s after start",
+        _line("soft, hard stop", f"{duration(c.soft_stop_s)}, {duration(c.hard_stop_s)} from start",
               f"≤ {c.worst_case}"),
     ]  # fmt: skip
     if c.spot:

@@ -10,24 +10,11 @@ from typing import Any
 
 from trmcloud.cli.views.streams import columns, draw, padded, width
 from trmcloud.core.contract.manifest import NAMED_BEST, CheckpointManifest
+from trmcloud.core.durations import duration as duration
 from trmcloud.core.text import one_line
 
 CHECKPOINTS = "checkpoints in"
 """The name of the row that says where a run's checkpoints are stored."""
-
-
-def duration(seconds: float) -> str:
-    """``42 s``, ``3 min 10 s``, ``4 h 58 min``, ``3 d 2 h``."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest_s = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest_s:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes:02d} min"
-    return f"{hours // 24} d {hours % 24} h"
 
 
 def count(number: float) -> str:

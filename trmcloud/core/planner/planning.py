@@ -35,6 +35,7 @@ from trmcloud.core.contract.bucket_layout import (
     BUCKET_PRICE_AS_OF,
     LONGEST_GRANT_S,
 )
+from trmcloud.core.durations import duration
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.nearest import suggest_name
@@ -620,7 +621,7 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
             limits["price"] = "no rate set (--rate): the budget cannot apply"
         limits["lands at"] = f"{candidate.soft_stop_s:,.0f} s after start"
         limits["hard stop"] = f"{candidate.hard_stop_s:,.0f} s after start"
-        limits["landing reserve"] = f"{candidate.landing_s:,.0f} s"
+        limits["landing reserve"] = duration(candidate.landing_s)
         limits["storage"] = f"{candidate.storage} until a week after the run"
         if candidate.provider != LOCAL and spec.balance != WARN:
             limits["low balance"] = _ON_LOW_BALANCE[spec.balance]

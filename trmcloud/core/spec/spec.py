@@ -146,10 +146,10 @@ class DataSource:
             what = "prepared locally and sent" if rented else "prepared locally"
             return f"{self.name}: {what} (small)"
         if self.data_set.layout == "generated":
-            return f"{self.name}: generated {there}: nothing is sent or downloaded"
+            return f"{self.name}: made {there} from a formula (no download)"
         if rented:
             return f"{self.name}: prepared {there} (faster than sending it)"
-        return f"{self.name}: prepared {there}: shards are made during training"
+        return f"{self.name}: prepared {there}"
 
 
 def growing_key(source: DataSource, settings: PhaseRecipe, *more: str) -> str:

@@ -336,7 +336,7 @@ def _ambiguous(why: str, where: str) -> AmbiguousCreate:
     return AmbiguousCreate(
         f"Hugging Face may have made a job anyway: {why}",
         where=where,
-        next_step="nothing to do: trmcloud searches it by its label",
+        next_step="nothing to do: it will be found by its label",
     )
 
 

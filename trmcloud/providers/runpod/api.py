@@ -232,7 +232,7 @@ class RunPodApi:
             raise AmbiguousCreate(
                 f"RunPod did not answer the request for {what}: {type(error).__name__}",
                 where=where,
-                next_step="nothing to do: trmcloud searches it by its name",
+                next_step="nothing to do: it will be found by its name",
             ) from None
         if response.is_success:
             try:
@@ -241,7 +241,7 @@ class RunPodApi:
                 raise AmbiguousCreate(
                     f"RunPod made {what}, but its answer cannot be read: {error.what}",
                     where=where,
-                    next_step="nothing to do: trmcloud searches it by its name",
+                    next_step="nothing to do: it will be found by its name",
                 ) from None
         raise self._refused(response, what, where)
 
@@ -267,7 +267,7 @@ class RunPodApi:
             return AmbiguousCreate(
                 f"RunPod answers {code}, and may have made {what} anyway: {detail}",
                 where=where,
-                next_step="nothing to do: trmcloud searches it by its name",
+                next_step="nothing to do: it will be found by its name",
             )
         if isinstance(error, ProviderRefused):
             return error

@@ -13,7 +13,7 @@ RUNPOD_BY_SKYPILOT = "skypilot-runpod"
 """RunPod rented through SkyPilot, which copies the account's key to the pod."""
 RUNPOD_BY_SKYPILOT_ENDS = (
     "SkyPilot 0.14 uses RunPod's GraphQL, which ends in early 2027, and no longer has network "
-    "volumes there; without --via skypilot trmcloud uses RunPod's own API"
+    "volumes there; without --via skypilot RunPod is rented through its own API"
 )
 """Its volumes were made by REST v1, which ended on 2026-11-15."""
 

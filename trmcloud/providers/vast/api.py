@@ -434,7 +434,7 @@ class VastApi:
         return AmbiguousCreate(
             f"it is not known whether an instance was made: {text}",
             where=where,
-            next_step="trmcloud searches it by its label: trmcloud status",
+            next_step="it will be found by its label: trmcloud status",
         )
 
     def _odd(self, method: str, path: str, what: str) -> ProviderError:
