@@ -86,6 +86,16 @@ PHRASES = {
     r"beyond it|beyond that": "above that; after that",
     r"it took the request": "the provider accepted the request",
     r"in no list": "not listed",
+    r"(?:can|cannot|could|to) be had|(?:is|are|was|were) had": "is available",
+    r"dearer": "more expensive; planned with a surcharge",
+    r"in the clear": "without encryption",
+    r"likeliest": "most likely",
+    r"(?:is|are) reached from elsewhere": "can be reached from other machines",
+    r"brings? (?:it|them) here": "fetch",
+    r"comes? to nothing": "fail",
+    r"hold(?:s)? (?:it|them) (?:to|against)": "compare with",
+    r"(?:a day|a month) less": "saves … a day",
+    r"not (?:looked at|heard of) (?:any more|yet)": "not checked; no report yet",
 }
 
 

@@ -488,7 +488,7 @@ def test_a_lost_file_is_restored_by_the_next_command_and_says_what_was_lost(home
     assert "backup 1" in said
     assert "lost: records 5 to 5 (1)" in said
     assert "runs that it no longer contains: r-abcdef" in said
-    assert "nothing new is reserved until trmcloud reap --yes" in said
+    assert "no run can be launched until trmcloud reap --yes" in said
     assert "could not be used" not in command("status")[1]
 
 

@@ -728,7 +728,7 @@ def test_a_pod_that_landed_elsewhere_is_ended_and_the_next_is_tried(made: Launch
         if isinstance(event, ev.ActionFinished) and event.verb == "terminate" and event.reason
     }
     asked_for = plan.candidate(plan.launchable[0]).region
-    assert reason == f"it stands in EUR-IS-1, and {asked_for} was asked for"
+    assert reason == f"it is in EUR-IS-1, but {asked_for} was requested"
     (pod,) = made.rig.standin.control.live()
     assert pod.data_center != "EUR-IS-1"
 

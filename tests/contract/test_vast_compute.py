@@ -176,7 +176,7 @@ def test_a_lost_answer_is_found_by_its_label_and_made_once(rig: Rig, how: str) -
 
 def test_without_a_list_nothing_is_asked_for(rig: Rig) -> None:
     rig.standin.set(down=True)
-    with pytest.raises(ProviderRefused, match="nothing was asked for"):
+    with pytest.raises(ProviderRefused, match="nothing was rented"):
         rig.compute.create(request(rig))
     assert rig.asked("PUT") == []
 
@@ -263,7 +263,7 @@ def test_the_accounts_key_is_on_no_host(rig: Rig) -> None:
 
 def test_more_than_vast_takes_is_refused_before_it_is_asked_for(rig: Rig) -> None:
     noise = "".join(f"{n:x}" for n in range(0, 10**12, 10**7 + 7))
-    with pytest.raises(NotSupported, match="nothing was asked for"):
+    with pytest.raises(NotSupported, match="nothing was rented"):
         create_body(request(rig), keys, b"", "i", {"A": noise}, "key")
 
 

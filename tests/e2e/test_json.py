@@ -181,7 +181,7 @@ def test_two_commands_with_one_key_rent_once(user: User) -> None:
             "--name takes at most 63 letters, digits and . _ -, and must not look like an id: not",
         ),
         (("--tag", "alone"), "--tag takes KEY=VALUE"),
-        (("--tag", "a=1", "--tag", "a=2"), "--tag a stands twice"),
+        (("--tag", "a=1", "--tag", "a=2"), "--tag a is given twice"),
         (("--idempotency-key", ""), "--idempotency-key takes"),
         (("--idempotency-key", "k" * 201), "--idempotency-key takes"),
     ],

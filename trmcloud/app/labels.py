@@ -87,7 +87,7 @@ def parse_tags(flag: str, texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
                 f"{flag} takes KEY=VALUE, not {text!r:.80}", next_step=f"{flag} team=a"
             )
         if made[1] in found:
-            raise UsageError(f"{flag} {made[1]} stands twice", next_step="give it only once")
+            raise UsageError(f"{flag} {made[1]} is given twice", next_step="give it only once")
         found[made[1]] = made[2]
     if len(found) > _MOST_TAGS:
         raise UsageError(f"a run has at most {_MOST_TAGS} tags, not {len(found)}")

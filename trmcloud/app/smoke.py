@@ -95,8 +95,8 @@ class Smoke:
         compute = self._context.computes[self._ground.provider]
         pods = compute.list_pods()
         self._account = account = self._ground.account()
-        shown = str(account.balance) if account.balance is not None else "not told"
-        limit = f"{account.spend_limit}/h" if account.spend_limit is not None else "not told"
+        shown = str(account.balance) if account.balance is not None else "not reported"
+        limit = f"{account.spend_limit}/h" if account.spend_limit is not None else "not reported"
         why = f" ({account.why})" if account.why else ""
         detail = f"the key works; {len(pods)} pods; balance {shown}, spend limit {limit}{why}"
         empty = account.balance is not None and account.balance <= ZERO
@@ -232,7 +232,7 @@ class Smoke:
         run = self._step_until(driver, heard)
         if heard(run):
             return True, "it reports, and knows when the pod must end"
-        return False, self._cut_short(run, "said nothing")
+        return False, self._cut_short(run, "no report")
 
     def _hardware(self, driver: RunDriver, watch: PodWatch) -> tuple[bool, str]:
         run = self._step_until(driver, lambda run: run.result is not None)

@@ -294,7 +294,7 @@ def test_a_damaged_copy_is_not_restored(tmp_path: Path, work: Path) -> None:
     assert made is not None
     folder = tmp_path / "checkpoints" / "step-00000001"
     (folder / "file-0001.bin").write_bytes(b"two")
-    with pytest.raises(CheckpointError, match="not what its manifest says"):
+    with pytest.raises(CheckpointError, match="differs from its manifest"):
         restore(folder, made, tmp_path / "back")
 
 

@@ -23,7 +23,7 @@ def pace_lines(run: RunState, pace: ev.PaceMeasured) -> list[str]:
     what that costs, and what follows."""
     if pace.doubt is not None:
         doubt = mark_reported(run, pace.doubt).as_reported(sentence)
-        return [f"The measured pace is not plausible: {doubt}; the plan's figures stay valid"]
+        return [f"Measured pace not plausible: {doubt}; the plan's figures stay valid"]
     lines = [f"Measured: {mark_reported(run, pace).as_reported(lambda told: _words(run, told))}"]
     if pace.slow is not None:
         told = [sentence(pace.slow), *filter(None, [sentence(pace.instead)])]

@@ -292,7 +292,7 @@ def _float(text: str) -> float:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        raise ContractError("a key stands there twice")
+        raise ContractError("a key occurs twice")
     return made
 
 

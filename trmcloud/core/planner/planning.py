@@ -78,7 +78,9 @@ FALLBACKS = 3
 """Candidates that a launch tries in order."""
 
 
-_MARGINS = ", ".join(f"{percent} % dearer after {days} days" for days, percent in AGE_MARGINS[::-1])
+_MARGINS = ", ".join(
+    f"{percent} % surcharge after {days} days" for days, percent in AGE_MARGINS[::-1]
+)
 
 
 def make_plan(

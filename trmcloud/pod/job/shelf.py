@@ -390,7 +390,7 @@ def restore(folder: Path, manifest: CheckpointManifest, into: Path) -> Path:
         file = known.get(entry.name)
         source = folder / entry.name
         if file is None or source.is_symlink() or file_sha256(source) != file.sha256:
-            raise CheckpointError(f"{entry.path} is not what its manifest says", where=str(folder))
+            raise CheckpointError(f"{entry.path} differs from its manifest", where=str(folder))
         target = root / on_disk(entry.path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(source, "rb") as reader, open(target, "xb") as writer:  # no two names are one

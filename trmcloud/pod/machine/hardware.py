@@ -263,7 +263,7 @@ def wrong_image(expected: str, found: str | None) -> str:
     (release, _, build), (want, _, want_build) = found.partition("+"), expected.partition("+")
     if release == want and build in ("", want_build):
         return ""
-    return f"the image has torch {strip_control(found)[:40]}, and {expected} was asked for"
+    return f"the image has torch {strip_control(found)[:40]}, not {expected}"
 
 
 def _wrong_gpus(check: Check, gpus: Sequence[GpuSeen]) -> list[Refusal]:

@@ -209,7 +209,7 @@ def _redirected(url: str, location: str) -> str:
     """
     target = urllib.parse.urljoin(url, location)
     if not location or url.partition(":")[0] != target.partition(":")[0]:
-        raise StoreError(f"{_name(url)}: redirected to no address of its kind", refused=True)
+        raise StoreError(f"{_name(url)}: redirected to an invalid address", refused=True)
     return target
 
 
@@ -322,7 +322,7 @@ def bring_file(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
         os.close(handle)
     if not matches_hash(path, file.size_bytes, file.sha256):
         path.unlink(missing_ok=True)
-        raise DamagedObject(f"{file.name} came damaged: it is not what its hash says")
+        raise DamagedObject(f"{file.name} came damaged: its hash differs")
 
 
 def _objects(file: FileGet) -> list[tuple[Piece, str]]:

@@ -167,7 +167,7 @@ class TokenCache:
                 sha256.update(block)
                 size += len(block)
             if size > MAX_PUT_BYTES or sha256.hexdigest() != _recorded(path, sha256.hexdigest()):
-                raise OSError(0, "not what its record says")
+                raise OSError(0, "differs from its record")
 
             def read(at: int, count: int) -> bytes:
                 return os.pread(file.fileno(), count, at)

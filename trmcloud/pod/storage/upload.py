@@ -227,7 +227,7 @@ def _hash(handle: int, name: str, size: int, sha256: str) -> OpenFile:
             at += len(block)
         md5s.append(part.digest())
     if whole.hexdigest() != sha256:
-        raise UnusableCheckpoint(f"{name} is damaged here: it is not what its manifest says")
+        raise UnusableCheckpoint(f"{name} is damaged here: it differs from its manifest")
     return OpenFile(name, handle, pieces, md5s)
 
 

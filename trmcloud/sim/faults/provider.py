@@ -359,7 +359,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "27": ("key revoked", window("key_revoked_until", 300, 14400, "the key is revoked")),
     "28": ("no capacity", _no_capacity),
     "29": ("fewer GPUs than asked for", _half_the_gpus),
-    "30": ("dearer than quoted", _dearer),
+    "30": ("price above the quote", _dearer),
     "31": ("bills lag", _bill_lags),
     "32": ("storage billed after the delete", _storage_tail),
     "33": ("balance at $0", _broke),

@@ -66,7 +66,7 @@ def _partitioned(arms: FaultContext) -> None:
 
 
 def _nan_wins(arms: FaultContext) -> None:
-    arms.set_knob("nan_scores", True, "evaluations come to nothing", arms.some_time(0.1, 0.8))
+    arms.set_knob("nan_scores", True, "evaluations fail", arms.some_time(0.1, 0.8))
 
 
 def _ill(kind: str) -> Fault:
