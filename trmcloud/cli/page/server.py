@@ -31,7 +31,10 @@ from trmcloud.app.context import find_run
 from trmcloud.app.steering import Forecast
 from trmcloud.cli.documents import Serving
 from trmcloud.cli.page import shown
+from trmcloud.cli.page.compare import compare_json
 from trmcloud.cli.page.feed import CurveStore, Feed
+from trmcloud.cli.page.plans import Launches, foreseen_json, plans_json
+from trmcloud.cli.page.spend import spend_json
 from trmcloud.cli.page.watch import Jobs, Watch
 from trmcloud.cli.views.json_output import print_line
 from trmcloud.core.catalog.providers import brokered, rentable
@@ -142,6 +145,10 @@ FILES = {
     "asked.js": "text/javascript",
     "page.js": "text/javascript",
     "charts.js": "text/javascript",
+    "compare.js": "text/javascript",
+    "plans.js": "text/javascript",
+    "spend.js": "text/javascript",
+    "views.css": "text/css",
     "page.css": "text/css",
     "icon.svg": "image/svg+xml",
     "uplot/uPlot.iife.min.js": "text/javascript",
@@ -159,10 +166,16 @@ _CENT = Usd("0.01")
 
 class Page:
     """``look`` opens a home that asks no provider, for what is shown at once; ``act`` one that may
-    ask them all, for what was clicked; ``folder`` is where checkpoints are fetched to."""
+    ask them all, for what was clicked; ``folder`` is where checkpoints are fetched to; ``home`` is
+    the home's folder, None for the user's own."""
 
     def __init__(
-        self, look: Callable[[], Home], act: Callable[[], Home], folder: Path, version: str
+        self,
+        look: Callable[[], Home],
+        act: Callable[[], Home],
+        folder: Path,
+        version: str,
+        home: Path | None = None,
     ) -> None:
         self._home, self._act, self._folder, self._version = look(), act, folder, version
         self._lock = threading.Lock()
@@ -171,6 +184,7 @@ class Page:
         self.curves = CurveStore(lambda run_id: self.feed.tell("curves", {}, run_id))
         self.jobs = Jobs(self.feed)
         self.watch = Watch(self.feed, self.curves, act)
+        self.launches = Launches(self.jobs, home, folder)
 
     # -- looking, in threads of the pool -----------------------------------------------------------
 
@@ -201,7 +215,30 @@ class Page:
             phases = self.curves.phases(context, state)
             return shown.curves_json(context, state, phases)
 
+    def spent(self, month: str, by: str) -> dict[str, Any]:
+        with self._lock:
+            context = self._home.context
+            return spend_json(context.ledger.read(), context.wall(), month=month, by=by)
+
+    def compared(self, runs: str) -> dict[str, Any]:
+        with self._lock:
+            return compare_json(self._home.context, runs.split(","))
+
+    def saved_plans(self) -> dict[str, Any]:
+        with self._lock:
+            return plans_json(self._home.context)
+
     # -- clicking ----------------------------------------------------------------------------------
+
+    def launch_foreseen(self, plan_id: str) -> dict[str, Any]:
+        return foreseen_json(self._act().context, plan_id)
+
+    def launch(self, plan_id: str, wish: dict[str, str]) -> dict[str, Any]:
+        return self.launches.start(self._act(), plan_id, wish)
+
+    def launched(self, key: str) -> dict[str, Any]:
+        with self._lock:
+            return self.launches.state(self._home, key)
 
     def foreseen(self, run_id: str, verb: str, cap: str) -> dict[str, Any]:
         seen = self._act().foresee(verb, run_id, cap=_amount(cap))
@@ -310,6 +347,15 @@ def application(page: Page) -> Starlette:
             messages(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
         )
 
+    def queried(path: str, ask: Callable[..., dict[str, Any]], *names: str) -> Route:
+        """Likewise, called with these parameters of the query; '' where one is left out."""
+
+        async def answer(request: Request) -> Response:
+            asked = [request.query_params.get(name, "") for name in names]
+            return JSONResponse(await run_in_threadpool(ask, *asked))
+
+        return Route(path, answer)
+
     async def foreseen(request: Request) -> Response:
         asked = request.query_params
         about = request.path_params["run"], asked.get("verb", ""), asked.get("cap", "")
@@ -319,6 +365,7 @@ def application(page: Page) -> Starlette:
         routes=[
             Route("/", index),
             Route("/run/{run}", index),
+            *(Route(path, index) for path in ("/spend", "/compare", "/plans")),
             Route(served + "/{name:path}", static),
             route("/api/runs", page.all_runs),
             route("/api/runs/{run}", page.one_run),
@@ -326,6 +373,12 @@ def application(page: Page) -> Starlette:
             Route("/api/runs/{run}/foreseen", foreseen),
             route("/api/runs/{run}/do", page.do, "POST", 202),
             route("/api/budgets/{level}", page.raise_level, "POST"),
+            queried("/api/spend", page.spent, "month", "by"),
+            queried("/api/compare", page.compared, "runs"),
+            route("/api/plans", page.saved_plans),
+            route("/api/plans/{plan}/foreseen", page.launch_foreseen),
+            route("/api/plans/{plan}/launch", page.launch, "POST", 202),
+            route("/api/launches/{key}", page.launched),
             Route("/api/stream", stream),
         ],
         lifespan=lifespan,
@@ -399,6 +452,7 @@ def page_of(home: Path | None, folder: Path, *, live: bool) -> Page:
         act=lambda: Home(home, unasked=left_alone),
         folder=folder,
         version=version("trmcloud"),
+        home=home,
     )
 
 
