@@ -163,20 +163,17 @@ def _without_this_machine(context: Context, plan: Plan) -> list[str]:
     for provider in dict.fromkeys(plan.candidate(name).provider for name in plan.launchable):
         if provider == LOCAL:
             said.append(
-                "Kill layers: the trainer, its agent and a watchdog of this machine, each alone. "
+                "Kill layers: the trainer, its agent and a watchdog of this machine: any one of them is enough. "
                 "While this machine is off, nothing is trained and nothing is spent."
             )
             continue
         found = exposure_of(traits_of(provider), verified_layers(context, provider), now)
-        layers = (
+        said += [
             f"Kill layers at {provider} that work while this machine is off: "
             f"{', '.join(found.verified) or 'none'} verified, "
-            f"{', '.join(found.unverified) or 'none'} not verified; {LAYERS_NEEDED} are needed."
-        )
-        said += [
-            layers,
-            "The machine saves and stops at its soft stop and ends at its hard stop, whether this "
-            f"one is on or off. Checkpoints are kept on: {plan.survives}.",
+            f"{', '.join(found.unverified) or 'none'} not verified; {LAYERS_NEEDED} are needed.",
+            "The pod's own agent saves and stops it at the soft stop and ends it at the hard stop, "
+            "without this machine.",
         ]
     return said
 
