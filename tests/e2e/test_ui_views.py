@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -95,9 +94,7 @@ def test_everyone_can_use_the_views(
         assert has_loaded(page) <= MOST_BYTES, path
         assert page.run("document.querySelectorAll('nav [aria-current]').length") <= 1
     page.click("[data-plan]")
-    page.until(
-        "(document.querySelector('.printed')?.innerText.length || 0) > 99"
-    )
+    page.until("(document.querySelector('.printed')?.innerText.length || 0) > 99")
     assert judged(page) == []
     assert page.run("document.getElementById('launch').getBoundingClientRect().right") <= width
     page.press("Escape")
@@ -256,7 +253,7 @@ def test_a_double_click_launches_one_run_that_outlives_the_page(
     user: User, serve: Callable[..., Serving], browser: Browser
 ) -> None:
     user.hold()
-    plan = planned(user, "--steps", "4000")
+    plan = planned(user, "--steps", "60")
     serving, page = serve(user), browser.page()
     shown(page, serving, "/plans")
     page.click(f"[data-plan={plan}]")
@@ -279,6 +276,7 @@ def test_a_double_click_launches_one_run_that_outlives_the_page(
     wish = {"key": run.key, "agreed": "1"}
     assert serving.ask(f"/api/plans/{plan}/launch", wish)[0] == 202
     until(lambda: user.only_run().state.value == "running", what="it trains")
+    assert page.errors == []
     serving.kill()
     again = serve(user)
     status, _ = again.ask(f"/api/plans/{plan}/launch", wish)  # another server, the same click
@@ -289,10 +287,13 @@ def test_a_double_click_launches_one_run_that_outlives_the_page(
     assert again.ask(f"/api/launches/{run.key}")[1]["run"] == run.run_id
     assert user.only_run().live
     (user.folder / "hold").unlink()
-    until(lambda: not user.live_pods(), what="its pod has ended")
+    until(lambda: over(user) is Outcome.FINISHED, what="it has trained to its end")
+
+
+def over(user: User) -> Outcome | None:
+    """The outcome of the only run, once a command has seen to it."""
     user.run("status")
-    assert user.only_run().outcome is not None
-    assert page.errors == []
+    return user.only_run().outcome
 
 
 def test_a_server_that_is_killed_while_it_launches_ends_no_launch(
@@ -301,13 +302,11 @@ def test_a_server_that_is_killed_while_it_launches_ends_no_launch(
     plan, key = planned(user, "--steps", "40"), "k" * 32
     serving = serve(user)
     assert serving.ask(f"/api/plans/{plan}/launch", {"key": key, "agreed": "1"})[0] == 202
-    serving.process.send_signal(signal.SIGKILL)
+    serving.kill()
     until(lambda: user.ledger_path.exists() and bool(user.ledger().runs), what="it is on record")
     run = user.only_run()
     assert run.key == key
-    until(lambda: not user.live_pods() and user.only_run().phases != {}, what="it has trained")
-    user.run("status")
-    assert user.only_run().outcome is Outcome.FINISHED
+    until(lambda: over(user) is Outcome.FINISHED, what="it has trained to its end")
 
 
 def test_a_refusal_is_shown_with_what_to_type(

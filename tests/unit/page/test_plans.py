@@ -17,7 +17,7 @@ from trmcloud.api import Home
 from trmcloud.app.planning import load_plan, save_plan, saved_plans
 from trmcloud.cli.page import plans
 from trmcloud.cli.page.feed import Feed
-from trmcloud.cli.page.plans import Launches, foreseen_json, plans_json
+from trmcloud.cli.page.plans import Ended, Launches, foreseen_json, plans_json
 from trmcloud.cli.page.watch import Jobs
 from trmcloud.cli.views.launch import show_plan
 from trmcloud.core.errors import (
@@ -154,10 +154,14 @@ class Paused(Launches):
         self.may_end = threading.Event()
         self._printed = code, printed
 
-    def _run(self, command: list[str]) -> tuple[int, str]:
+    def _begin(self, command: list[str]) -> Ended:
         self.commands.append(command)
-        assert self.may_end.wait(10)
-        return self._printed
+
+        def wait() -> tuple[int, str]:
+            assert self.may_end.wait(10)
+            return self._printed
+
+        return wait
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
 import subprocess
 import sys
@@ -49,7 +50,6 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 from trmcloud.options import request_from
-from trmcloud.ports.machine import Progress
 from trmcloud.wiring_plans import build_planner
 
 MOST_PLANS = 50
@@ -163,8 +163,8 @@ def _without_this_machine(context: Context, plan: Plan) -> list[str]:
     for provider in dict.fromkeys(plan.candidate(name).provider for name in plan.launchable):
         if provider == LOCAL:
             said.append(
-                "Kill layers: the trainer, its agent and a watchdog of this machine: any one of them is enough. "
-                "While this machine is off, nothing is trained and nothing is spent."
+                "Kill layers: the trainer, its agent and a watchdog, all of this machine; any one of "
+                "them is enough. While this machine is off, nothing is trained and nothing is spent."
             )
             continue
         found = exposure_of(traits_of(provider), verified_layers(context, provider), now)
@@ -214,8 +214,10 @@ class Launches:
             if (begun := self._begun.get(key)) is None:
                 plan = load_plan(context.home, plan_id, context.wall())
                 _require_agreed(plan, wish.get("agreed", ""))
-                command = [*_command(plan.id, key)]
-                job = self._jobs.start(VERB, plan.id, self._worker(command))
+                started: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+                job = self._jobs.start(VERB, plan.id, lambda _: _said(*started.get()()))
+                # Before the answer: once a click is answered, no end of this server undoes it.
+                started.put(self._begin(_command(plan.id, key)))
                 begun = self._begun[key] = Launch(key, plan.id, job)
         if begun.plan != plan_id:
             raise UsageError(f"this key is that of a launch of {begun.plan}")
@@ -240,26 +242,38 @@ class Launches:
             "next": job["next"] if job is not None else "",
         }
 
-    def _worker(self, command: list[str]) -> Callable[[Progress], str]:
-        def work(_: Progress) -> str:
-            return _said(*self._run(command))
-
-        return work
-
-    def _run(self, command: list[str]) -> tuple[int, str]:
-        """(its exit code, what it printed to stdout). In a session of its own, and with files for
-        its output: what ends this server does not end it."""
+    def _begin(self, command: list[str]) -> Ended:
+        """Start it in a session of its own, and with files for its output: what ends this server
+        does not end it."""
         environment = dict(os.environ)
         if self._home is not None:
             environment["TRMCLOUD_HOME"] = str(self._home)
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        out = tempfile.TemporaryFile()  # noqa: SIM115  # closed once it has ended
+        try:
             process = subprocess.Popen(
                 command, cwd=self._folder, env=environment, stdin=subprocess.DEVNULL, stdout=out,
-                stderr=errors, start_new_session=True,
+                stderr=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
-            code = process.wait()
-            out.seek(0)
-            return code, out.read(_MOST_SAID).decode("utf-8", "replace")
+        except OSError as error:
+            out.close()
+            why = error.strerror or str(error)
+            return lambda: _not_started(why)
+
+        def ended() -> tuple[int, str]:
+            with out:
+                code = process.wait()
+                out.seek(0)
+                return code, out.read(_MOST_SAID).decode("utf-8", "replace")
+
+        return ended
+
+
+Ended = Callable[[], tuple[int, str]]
+"""Waits for a command; returns its exit code, and what it printed to stdout."""
+
+
+def _not_started(why: str) -> tuple[int, str]:
+    raise TrmcloudError(f"the launch could not be started: {why}", next_step="trmcloud doctor")
 
 
 def _command(plan_id: str, key: str) -> list[str]:
