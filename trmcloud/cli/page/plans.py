@@ -163,8 +163,8 @@ def _without_this_machine(context: Context, plan: Plan) -> list[str]:
     for provider in dict.fromkeys(plan.candidate(name).provider for name in plan.launchable):
         if provider == LOCAL:
             said.append(
-                "Kill layers: the trainer, its agent and a watchdog, all of this machine; any one of "
-                "them is enough. While this machine is off, nothing is trained and nothing is spent."
+                "Kill layers: the trainer, its agent and a watchdog, all of this machine; any one "
+                "is enough. While this machine is off, nothing is trained and nothing is spent."
             )
             continue
         found = exposure_of(traits_of(provider), verified_layers(context, provider), now)
