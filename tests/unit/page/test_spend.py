@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.plans import a_generation
+from tests.plans import a_candidate, a_generation, recorded
 from tests.unit.cli import told_home
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app.run_facts import report_run
@@ -26,7 +26,7 @@ from trmcloud.cli.page.spend import (
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, month_of
 from trmcloud.core.control.ledger_facts import Quarantine
-from trmcloud.core.control.report import report_month
+from trmcloud.core.control.report import report_month, report_on
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, total
@@ -36,6 +36,7 @@ DAY = 86_400.0
 FIRST = float(calendar.timegm((2026, 11, 1, 0, 0, 0)))
 MONTH = "2026-11"
 ENDS = FIRST + 30 * DAY
+PLAN = recorded(a_candidate())
 
 
 def ended(run_id: str, since: float, hours: float, amount: str, **more: Any) -> RunState:
@@ -47,7 +48,7 @@ def ended(run_id: str, since: float, hours: float, amount: str, **more: Any) -> 
     )  # fmt: skip
     made = RunState(
         run_id, state=State.CLOSED, cap=Usd(100), project="thesis", reserved_at=since,
-        created_at=since, settled=Usd(amount), generations=(machine,),
+        created_at=since, settled=Usd(amount), generations=(machine,), recorded_plan=PLAN,
     )  # fmt: skip
     return replace(made, **more)
 
@@ -58,7 +59,7 @@ def live(run_id: str, since: float, reserved: str, **more: Any) -> RunState:
     )
     made = RunState(
         run_id, state=State.RUNNING, cap=Usd(100), project="thesis", reserved=Usd(reserved),
-        reserved_at=since, created_at=since, generations=(machine,),
+        reserved_at=since, created_at=since, generations=(machine,), recorded_plan=PLAN,
     )  # fmt: skip
     return replace(made, **more)
 
@@ -115,9 +116,20 @@ def test_it_is_what_budget_show_report_and_the_month_page_say(
         accrued += made.whole.accrued - (orphans.reserved if orphans is not None else ZERO)
     runs = list(book.runs.values())
     reports = [report_run(context, run) for run in runs]
-    assert billed == total(r.billed for r, s in zip(reports, runs, strict=True) if not s.live)
+    assert billed == total(run.settled for run in runs)
     of_live = [r for r, s in zip(reports, runs, strict=True) if s.live]
     assert abs(accrued.micros - total(r.accrued for r in of_live).micros) <= 10_000
+
+
+def test_it_is_what_each_runs_report_says_once_its_bill_is_final() -> None:
+    runs = [ended(f"r-{n}", FIRST + n * DAY, 3, f"{n}.37") for n in range(1, 5)]
+    now = FIRST + 9 * DAY
+    runs.append(live("r-9", now - 5 * 3600, "30"))
+    reports = [report_on(run, (), now) for run in runs]
+    whole = spending(ledger(*runs), MONTH, now).whole
+    assert whole.spent == total(each.billed for each in reports if each.billed is not None)
+    assert whole.accrued == reports[-1].accrued == Usd(10)
+    assert reports[-1].billed is None
 
 
 def test_damaged_records_stand_apart_so_that_the_sum_is_the_budgets() -> None:
