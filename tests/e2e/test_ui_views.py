@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.on_page import Serving, browser, serve
+from tests.e2e.runpod_user import LAUNCH as RENTED
+from tests.e2e.runpod_user import RentedUser
 from tests.e2e.serving import WITHIN_S
 from tests.e2e.test_ui import AXE
 from tests.e2e.user import LAUNCH, SMALL, User, until
@@ -169,12 +171,8 @@ def test_the_page_shows_the_months_figures(
     )
     shown(page, serving, "/spend")
     text = page.text()
-    for figure in (
-        told["total"]["so_far"]["text"],
-        told["cap"]["text"],
-        told["forecast"]["high"]["text"],
-    ):
-        assert figure in text
+    for figure in (told["total"]["spent"], told["total"]["reserved"], told["cap"], told["left"]):
+        assert figure["text"] in text
     assert "mean day of the last 7 days" in text
     said = str(page.run("document.querySelector('.chart output').innerText"))
     assert said.startswith(f"Until now, {time.strftime('%b', time.gmtime())}")
@@ -319,7 +317,7 @@ def test_a_refusal_is_shown_with_what_to_type(
     page.click(f"[data-plan={rented}]")
     page.until("document.querySelector('#launch .why:not([hidden])')")
     text = str(page.run("document.getElementById('launch').innerText"))
-    err = reader.fails("launch", rented, "-d", "-y", code=6)
+    err = reader.fails("launch", rented, "-d", "-y", code=15)
     what = err.splitlines()[0].removeprefix("error: ")
     assert what in text
     assert f"trmcloud launch {rented}" in text
@@ -330,6 +328,41 @@ def test_a_refusal_is_shown_with_what_to_type(
     until(lambda: serving.ask(f"/api/launches/{'k' * 32}")[1]["state"] == "failed", what="it has")
     assert serving.ask(f"/api/launches/{'k' * 32}")[1]["error"] == what
     assert len(reader.ledger().runs) == before
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said", "option"),
+    [
+        pytest.param((), 2, "end with its pod", "--accept-loss", id="checkpoints"),
+        pytest.param(("--volume",), 4, "kill layers", "--accept-exposure", id="kill-layers"),
+    ],
+)
+def test_what_the_command_wants_a_word_for_is_typed_there(
+    renter: RentedUser, serve: Callable[..., Serving], browser: Browser,
+    more: tuple[str, ...], code: int, said: str, option: str,
+) -> None:  # fmt: skip
+    """The page has no button for it: a refusal that an option of the command accepts."""
+    wish = ("--steps", "60", "--budget", "2", *renter.data, *more)
+    plan = renter.json(*RENTED, *wish, "--dry-run", "--json")["id"]
+    err = renter.refused("launch", plan, "-d", "-y", code=code)
+    what, after = (line.partition(": ")[2] for line in err.splitlines())
+    assert said in what
+    assert option in after
+    serving, page = serve(renter), browser.page()
+    told = serving.ask(f"/api/plans/{plan}/foreseen")[1]
+    assert (told["refused"], told["next"]) == (what, after)
+    shown(page, serving, "/plans")
+    page.click(f"[data-plan={plan}]")
+    page.until("document.querySelector('#launch .why:not([hidden])')")
+    assert after in str(page.run("document.getElementById('launch').innerText"))
+    assert page.run("document.getElementById('launch-yes').disabled")
+    key = "k" * 32
+    assert serving.ask(f"/api/plans/{plan}/launch", {"key": key, "agreed": "9"})[0] == 202
+    until(lambda: serving.ask(f"/api/launches/{key}")[1]["state"] == "failed", what="it is refused")
+    answer = serving.ask(f"/api/launches/{key}")[1]
+    assert (answer["error"], answer["next"], answer["run"]) == (what, after, None)
+    assert renter.standin.control.world.all_pods() == []
+    assert renter.ledger().runs == {}
 
 
 def test_a_plan_that_no_budget_has_room_for(
