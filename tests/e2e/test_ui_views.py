@@ -257,7 +257,8 @@ def test_a_double_click_launches_one_run_that_outlives_the_page(
     page.click(f"[data-plan={plan}]")
     page.until("!document.getElementById('launch-yes').disabled")
     assert page.focused() == "launch-no", "what does nothing is what Enter does"
-    printed = str(page.run("document.querySelector('.printed').textContent"))
+    lines = "[...document.querySelectorAll('.printed span')].map(each => each.textContent)"
+    printed = "\n".join(page.run(lines))
     typed = user.run("launch", plan, "--dry-run")
     assert typed.startswith(printed), "the command's own words"
     for word in ("hardware", "cap", "reserves $1.00", "stops", "killed at"):

@@ -69,6 +69,7 @@ def test_those_that_have_not_expired_the_newest_first(home: Home) -> None:
     )
     mine = next(each for each in made if each["id"] == local.id)
     assert (mine["cap"]["text"], mine["reservation"]["text"]) == ("$1.00", "$1.00")
+    assert mine["expected"]["text"] == "$1.00", "its work at P50 is ended by its cap before"
     assert (mine["refused"], mine["typed"]) == ("", f"trmcloud launch {local.id}")
     assert len(saved_plans(context.home, now, 1)) <= 1
 

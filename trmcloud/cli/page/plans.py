@@ -78,14 +78,23 @@ def _plan_json(context: Context, plan: Plan, now: float) -> dict[str, Any]:
         "rate": money(chosen.rate) if chosen is not None else None,
         "cap": money(plan.cap),
         "reservation": money(plan.reservation),
-        "expected": money(chosen.cost_p50) if chosen is not None else None,
-        "takes": duration(chosen.hours.p50 * 3600) if chosen is not None else "",
+        **_expected(plan),
         "survives": one_line(plan.survives),
         "created_at": plan.created_at,
         "expires_at": plan.expires_at,
         "refused": one_line(_why_not(context, plan, now)),
         "typed": _TYPED.format(plan=plan.id),
     }
+
+
+def _expected(plan: Plan) -> dict[str, Any]:
+    """What its work costs and takes at P50, or until its cap ends it."""
+    chosen = plan.recommended
+    if chosen is None:
+        return {"expected": None, "takes": ""}
+    amount = chosen.cost_p50 if plan.cap is None else min(chosen.cost_p50, plan.cap)
+    takes_s = min(chosen.hours.p50 * 3600, chosen.hard_stop_s)
+    return {"expected": money(amount), "takes": duration(takes_s)}
 
 
 def _why_not(context: Context, plan: Plan, now: float) -> str:

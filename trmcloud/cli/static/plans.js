@@ -44,7 +44,7 @@ function question(plan, opener, address) {
       return;
     }
     title.textContent = seen.title;
-    printed.textContent = seen.lines.join("\n");
+    printed.replaceChildren(...seen.lines.map((text) => element("span", { text })));
     also.replaceChildren(...seen.also.map((text) => element("p", { text })));
     yes.textContent = seen.button;
     yes.disabled = Boolean(seen.refused);
@@ -104,10 +104,10 @@ export async function show({ address, hear, main, when }) {
       [plan.reservation.text, element("div", { class: "dim", text: "is reserved" })],
       [plan.cap ? plan.cap.text : "–"],
       [when(plan.expires_at)],
-      plan.refused ? [element("p", { class: "dim", text: `Cannot be launched: ${plan.refused}` }), button] : [button],
+      plan.refused ? [element("p", { class: "dim refused", text: `Cannot be launched: ${plan.refused}` }), button] : [button],
     ];
     return element("tr", { "data-id": plan.id }, cells.map((cell, n) =>
-      element("td", { "data-name": heads[n] }, element("div", {}, cell.filter((part) => part !== "")))));
+      element("td", { "data-name": heads[n], class: n > 1 ? "short" : null }, element("div", {}, cell.filter((part) => part !== "")))));
   }
 
   async function look() {

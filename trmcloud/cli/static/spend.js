@@ -160,17 +160,17 @@ export async function show({ hear, main }) {
     drawChoices();
     const { total, cap, forecast } = told;
     cards.replaceChildren(
-      card(`${told.month}, so far`, total.so_far.text, `${total.spent.text} settled, ${total.accrued.text} of live runs`,
+      card(`${told.month}, so far`, total.so_far.text, `${total.spent.text} settled, ${total.accrued.text} used by live runs`,
         told.unproven.usd ? `${told.unproven.text} of it may still change: bills are not final` : ""),
       card("Reserved for live runs", total.reserved.text, "the most that they may use, what they have used included"),
       card("The month's cap", cap ? cap.text : "none", cap ? (told.over.usd ? `${told.over.text} over it` : `${told.left.text} left to reserve`) : "set one: trmcloud budget set month USD"),
       forecast ? card("Forecast of the month's end", `${forecast.low.text} to ${forecast.high.text}`,
-        `${forecast.per_day.text} a day in the last days, ${forecast.days_left.toFixed(1)} days left`, forecast.rule,
+        `${forecast.per_day.text} a day over the last ${Number(forecast.days.toFixed(1))} days, ${forecast.days_left.toFixed(1)} days left`, forecast.rule,
         forecast.over_cap ? "The high end is above the cap: launches that do not fit are refused." : "") : "");
     chart.show(told, toCap.checked);
     const by = told.groupings.find(({ key }) => key === told.by)?.words || told.by;
     tables.replaceChildren(
-      told.groups.length ? table(`${told.month} by ${by}`, [by, "runs", "settled", "of live runs", "so far", "reserved"],
+      told.groups.length ? table(`${told.month} by ${by}`, [by, "runs", "settled", "used by live runs", "so far", "reserved"],
         told.groups.map((group) => [group.name, ...figures(group)]), ["total", ...figures(total)])
         : element("p", { class: "dim", text: "Nothing was spent or reserved in it." }),
       element("details", {}, element("summary", { text: "Day by day" }),
