@@ -31,10 +31,9 @@ from trmcloud.app.context import find_run
 from trmcloud.app.steering import Forecast
 from trmcloud.cli.documents import Serving
 from trmcloud.cli.page import shown
-from trmcloud.cli.page.compare import compare_json
 from trmcloud.cli.page.feed import CurveStore, Feed
-from trmcloud.cli.page.plans import Launches, foreseen_json, plans_json
-from trmcloud.cli.page.spend import spend_json
+from trmcloud.cli.page.views import FILES as FILES_OF_VIEWS
+from trmcloud.cli.page.views import PATHS, Views
 from trmcloud.cli.page.watch import Jobs, Watch
 from trmcloud.cli.views.json_output import print_line
 from trmcloud.core.catalog.providers import brokered, rentable
@@ -145,15 +144,12 @@ FILES = {
     "asked.js": "text/javascript",
     "page.js": "text/javascript",
     "charts.js": "text/javascript",
-    "compare.js": "text/javascript",
-    "plans.js": "text/javascript",
-    "spend.js": "text/javascript",
-    "views.css": "text/css",
     "page.css": "text/css",
     "icon.svg": "image/svg+xml",
     "uplot/uPlot.iife.min.js": "text/javascript",
     "uplot/uPlot.min.css": "text/css",
     "uplot/LICENSE": "text/plain",
+    **FILES_OF_VIEWS,
 }
 MAX_BODY_BYTES = 1 << 14
 BODY_WITHIN_S = 30.0
@@ -184,7 +180,7 @@ class Page:
         self.curves = CurveStore(lambda run_id: self.feed.tell("curves", {}, run_id))
         self.jobs = Jobs(self.feed)
         self.watch = Watch(self.feed, self.curves, act)
-        self.launches = Launches(self.jobs, home, folder)
+        self.views = Views(look, act, self.jobs, home, folder)
 
     # -- looking, in threads of the pool -----------------------------------------------------------
 
@@ -215,30 +211,7 @@ class Page:
             phases = self.curves.phases(context, state)
             return shown.curves_json(context, state, phases)
 
-    def spent(self, month: str, by: str) -> dict[str, Any]:
-        with self._lock:
-            context = self._home.context
-            return spend_json(context.ledger.read(), context.wall(), month=month, by=by)
-
-    def compared(self, runs: str) -> dict[str, Any]:
-        with self._lock:
-            return compare_json(self._home.context, runs.split(","))
-
-    def saved_plans(self) -> dict[str, Any]:
-        with self._lock:
-            return plans_json(self._home.context)
-
     # -- clicking ----------------------------------------------------------------------------------
-
-    def launch_foreseen(self, plan_id: str) -> dict[str, Any]:
-        return foreseen_json(self._act().context, plan_id)
-
-    def launch(self, plan_id: str, wish: dict[str, str]) -> dict[str, Any]:
-        return self.launches.start(self._act(), plan_id, wish)
-
-    def launched(self, key: str) -> dict[str, Any]:
-        with self._lock:
-            return self.launches.state(self._home, key)
 
     def foreseen(self, run_id: str, verb: str, cap: str) -> dict[str, Any]:
         seen = self._act().foresee(verb, run_id, cap=_amount(cap))
@@ -365,7 +338,7 @@ def application(page: Page) -> Starlette:
         routes=[
             Route("/", index),
             Route("/run/{run}", index),
-            *(Route(path, index) for path in ("/spend", "/compare", "/plans")),
+            *(Route(path, index) for path in PATHS),
             Route(served + "/{name:path}", static),
             route("/api/runs", page.all_runs),
             route("/api/runs/{run}", page.one_run),
@@ -373,12 +346,12 @@ def application(page: Page) -> Starlette:
             Route("/api/runs/{run}/foreseen", foreseen),
             route("/api/runs/{run}/do", page.do, "POST", 202),
             route("/api/budgets/{level}", page.raise_level, "POST"),
-            queried("/api/spend", page.spent, "month", "by"),
-            queried("/api/compare", page.compared, "runs"),
-            route("/api/plans", page.saved_plans),
-            route("/api/plans/{plan}/foreseen", page.launch_foreseen),
-            route("/api/plans/{plan}/launch", page.launch, "POST", 202),
-            route("/api/launches/{key}", page.launched),
+            queried("/api/spend", page.views.spent, "month", "by"),
+            queried("/api/compare", page.views.compared, "runs"),
+            route("/api/plans", page.views.saved_plans),
+            route("/api/plans/{plan}/foreseen", page.views.foreseen),
+            route("/api/plans/{plan}/launch", page.views.launch, "POST", 202),
+            route("/api/launches/{key}", page.views.launched),
             Route("/api/stream", stream),
         ],
         lifespan=lifespan,

@@ -535,8 +535,9 @@ at("theme").addEventListener("click", () => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(themed));
 for (const id of ["brand", "all"]) at(id).href = address("");
-for (const each of document.querySelectorAll("[data-view]")) each.href = linkTo(`/${each.dataset.view}`);
-document.querySelector(view ? `[data-view="${view}"]` : runId ? "none" : "#all")?.setAttribute("aria-current", "page");
+document.querySelector("nav").append(...[["spend", "Spending"], ["plans", "Saved plans"]].map(([name, text]) =>
+  element("a", { href: linkTo(`/${name}`), text, "aria-current": view === name && "page" })));
+if (!view && !runId) at("all").setAttribute("aria-current", "page");
 
 async function openView(name) {
   document.head.append(element("link", { rel: "stylesheet", href: new URL("./views.css", import.meta.url).href }));
