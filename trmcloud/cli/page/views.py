@@ -1,4 +1,4 @@
-"""The views beside runs, as the page asks for them: spending, comparison, launches of saved plans."""
+"""The views beside runs, as the page asks for them: spending, comparison, saved plans."""
 
 from __future__ import annotations
 
