@@ -15,8 +15,7 @@ from tests.e2e.on_page import Serving, browser, serve
 from tests.e2e.runpod_user import LAUNCH as RENTED
 from tests.e2e.runpod_user import RentedUser
 from tests.e2e.serving import WITHIN_S
-from tests.e2e.test_ui import AXE
-from tests.e2e.user import LAUNCH, SMALL, User, until
+from tests.e2e.user import LAUNCH, ROOT, SMALL, User, until
 from tests.standins.browser import Browser, Page
 from tests.unit.cli import told_home
 from trmcloud.core.errors import Outcome
@@ -28,6 +27,7 @@ pytest.importorskip("uvicorn", reason="the extra `ui`")
 
 pytestmark = pytest.mark.timeout(900)
 
+AXE = ROOT / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 HOSTILE = '<img src=x onerror="document.title=1">'
 MOST_BYTES = 150_000
 PLAN = ("plan", "--hardware", "local", *SMALL, "--phase", "fast", "--budget", "1")
