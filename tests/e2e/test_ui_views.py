@@ -48,6 +48,12 @@ def planned(user: User, *more: str) -> str:
     return str(user.json(*PLAN, *more, "--json")["id"])
 
 
+def ask_for(page: Page, plan: str = "") -> None:
+    """Click on a plan's button, wherever a line that appears above moves it."""
+    which = f"='{plan}'" if plan else ""
+    page.run(f'document.querySelector("[data-plan{which}]").click()')
+
+
 def has_loaded(page: Page) -> int:
     """Bytes of the page and of all that it has read."""
     return int(
@@ -95,7 +101,7 @@ def test_everyone_can_use_the_views(
         assert judged(page) == [], path
         assert has_loaded(page) <= MOST_BYTES, path
         assert page.run("document.querySelectorAll('nav [aria-current]').length") <= 1
-    page.click("[data-plan]")
+    ask_for(page)
     page.until("(document.querySelector('.printed')?.innerText.length || 0) > 99")
     assert judged(page) == []
     assert page.run("document.getElementById('launch').getBoundingClientRect().right") <= width
@@ -105,6 +111,7 @@ def test_everyone_can_use_the_views(
     page.open(serving.address)
     page.until("document.querySelector('.choose')")
     assert page.run("document.documentElement.scrollWidth") <= width
+    assert has_loaded(page) <= MOST_BYTES
     assert judged(page) == []
     assert page.errors == []
 
@@ -239,7 +246,7 @@ def test_four_runs_at_most(reader: User, serve: Callable[..., Serving], browser:
     page.open(serve(reader).address)
     page.until("document.querySelectorAll('.choose').length > 5")
     for row in range(1, 6):
-        page.click(f"tr:nth-child({row}) .choose")
+        page.run(f"document.querySelector('tr:nth-child({row}) .choose').click()")
     assert page.run("document.querySelectorAll('.choose:checked').length") == 4
     assert "4 of 4 runs chosen" in page.text()
 
@@ -254,7 +261,7 @@ def test_a_double_click_launches_one_run_that_outlives_the_page(
     plan = planned(user, "--steps", "60")
     serving, page = serve(user), browser.page()
     shown(page, serving, "/plans")
-    page.click(f"[data-plan={plan}]")
+    ask_for(page, plan)
     page.until("!document.getElementById('launch-yes').disabled")
     assert page.focused() == "launch-no", "what does nothing is what Enter does"
     lines = "[...document.querySelectorAll('.printed span')].map(each => each.textContent)"
@@ -315,7 +322,7 @@ def test_a_refusal_is_shown_with_what_to_type(
     plans = serving.ask("/api/plans")[1]["plans"]
     rented = next(plan["id"] for plan in plans if "runpod" in plan["hardware"])
     shown(page, serving, "/plans")
-    page.click(f"[data-plan={rented}]")
+    ask_for(page, rented)
     page.until("document.querySelector('#launch .why:not([hidden])')")
     text = str(page.run("document.getElementById('launch').innerText"))
     err = reader.fails("launch", rented, "-d", "-y", code=15)
@@ -353,7 +360,7 @@ def test_what_the_command_wants_a_word_for_is_typed_there(
     told = serving.ask(f"/api/plans/{plan}/foreseen")[1]
     assert (told["refused"], told["next"]) == (what, after)
     shown(page, serving, "/plans")
-    page.click(f"[data-plan={plan}]")
+    ask_for(page, plan)
     page.until("document.querySelector('#launch .why:not([hidden])')")
     assert after in str(page.run("document.getElementById('launch').innerText"))
     assert page.run("document.getElementById('launch-yes').disabled")
@@ -374,7 +381,7 @@ def test_a_plan_that_no_budget_has_room_for(
     serving, page = serve(user), browser.page()
     shown(page, serving, "/plans")
     assert "Cannot be launched: $1.00 does not fit the month" in page.text()
-    page.click(f"[data-plan={plan}]")
+    ask_for(page, plan)
     page.until("document.querySelector('#launch .why:not([hidden])')")
     assert "trmcloud budget raise month 1" in str(
         page.run("document.getElementById('launch').innerText")
