@@ -3,6 +3,7 @@ each other, and a launch from a saved plan."""
 
 from __future__ import annotations
 
+import calendar
 import json
 import shutil
 import time
@@ -18,6 +19,7 @@ from tests.e2e.serving import WITHIN_S
 from tests.e2e.user import LAUNCH, ROOT, SMALL, User, until
 from tests.standins.browser import Browser, Page
 from tests.unit.cli import told_home
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.errors import Outcome
 
 __all__ = ["browser", "serve"]
@@ -101,13 +103,18 @@ def test_everyone_can_use_the_views(
         assert judged(page) == [], path
         assert has_loaded(page) <= MOST_BYTES, path
         assert page.run("document.querySelectorAll('nav [aria-current]').length") <= 1
-    ask_for(page)
-    page.until("(document.querySelector('.printed')?.innerText.length || 0) > 99")
-    assert judged(page) == []
-    assert page.run("document.getElementById('launch').getBoundingClientRect().right") <= width
-    page.press("Escape")
-    page.until("!document.getElementById('launch')")
-    assert str(page.run("document.activeElement.dataset.plan")).startswith("p-")
+    plans = page.run("[...document.querySelectorAll('[data-plan]')].map(it => it.dataset.plan)")
+    assert len(plans) == 2, "one that can be launched, and one that is refused"
+    for plan in plans:
+        ask_for(page, plan)
+        page.until("(document.querySelector('.printed')?.innerText.length || 0) > 99")
+        page.until("document.querySelector('#launch-yes:enabled, #launch .why:not([hidden])')")
+        assert judged(page) == []
+        assert page.run("document.getElementById('launch').getBoundingClientRect().right") <= width
+        assert page.run("document.documentElement.scrollWidth") <= width
+        page.press("Escape")
+        page.until("!document.getElementById('launch')")
+        assert page.run("document.activeElement.dataset.plan") == plan
     page.open(serving.address)
     page.until("document.querySelector('.choose')")
     assert page.run("document.documentElement.scrollWidth") <= width
@@ -203,6 +210,34 @@ def test_the_page_shows_the_months_figures(
     assert page.errors == []
 
 
+def test_a_month_before(reader: User, serve: Callable[..., Serving], browser: Browser) -> None:
+    begun_at = time.time() - 40 * 86_400
+    month = time.strftime("%Y-%m", time.gmtime(begun_at))
+    plan = reader.ledger().runs[told_home.LIVE_RUN].plan
+    ledger = SqliteLedger(reader.ledger_path)
+    told_home._closed(ledger, plan, "r-0000aa", Outcome.FINISHED, begun_at)
+    serving, page = serve(reader), browser.page()
+    shown(page, serving, "/spend")
+    assert "Forecast of the month's end" in page.text()
+    page.run(
+        f"(() => {{ const it = document.getElementById('month'); it.value = '{month}';"
+        " it.dispatchEvent(new Event('change')); })()"
+    )
+    page.until(f"document.documentElement.dataset.drawn === '{month}'")
+    text = page.text()
+    assert "Forecast of the month's end" not in text
+    assert "$13.72 settled" in text
+    told = reader.json("report", "--month", month, "--json")["budget"]
+    assert told["spent_usd"] == "13.72"
+    page.run("document.querySelector('details').open = true")
+    days = page.run("document.querySelector('details tbody').rows.length")
+    assert days == calendar.monthrange(int(month[:4]), int(month[5:]))[1]
+    page.run("document.querySelector('.plot').focus()")
+    page.press("End")
+    assert "$13.72" in str(page.run("document.querySelector('.chart output').innerText"))
+    assert page.errors == []
+
+
 # -- runs beside each other ----------------------------------------------------------------------
 
 
@@ -238,6 +273,10 @@ def test_two_runs_are_chosen_in_the_list_and_compared(
     assert said.startswith("step 40: ")
     assert "first-try " in said
     assert "smaller " in said
+    for width in (360, 768, 1280):
+        page.resize(width, 900)
+        page.until(f"document.documentElement.scrollWidth <= {width}")
+        assert not AXE.exists() or judged(page) == []
     assert page.errors == []
 
 
