@@ -380,7 +380,7 @@ def test_a_refusal_is_shown_with_what_to_type(
 @pytest.mark.parametrize(
     ("more", "code", "said", "option"),
     [
-        pytest.param((), 2, "end with its pod", "--accept-loss", id="checkpoints"),
+        pytest.param((), 2, "checkpoints", "--accept-loss", id="checkpoints"),
         pytest.param(("--volume",), 4, "kill layers", "--accept-exposure", id="kill-layers"),
     ],
 )
