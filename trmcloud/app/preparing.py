@@ -70,17 +70,8 @@ def prepare(
         TrmcloudError: whatever keeps this from being launched, said before any data is touched.
     """
     exposure = parse_money("--accept-exposure", request.accept_exposure)
+    plan, source_name, weights = _checked(context, planner, request, exposure)
     saved = planning.is_plan_id(request.hardware)
-    if saved:
-        plan = _load(context, request)
-        check_trainer(planner.recipe(plan.spec.recipe))
-    else:
-        check_trainer(planner.recipe(request.recipe))
-        plan = planner.plan(planner.spec_to_launch(request))
-    settings = first_settings(plan)
-    source_name = resolve_source(request.data or plan.spec.data, settings)
-    check_launch(context, plan, request, exposure)
-    weights = _sound_weights(context, plan)
     source = pinned_source(
         context, planner.inputs, planner.inputs.data_source(source_name), progress
     )
@@ -93,6 +84,32 @@ def prepare(
         planner.save(plan)
     check_disk(context.home, plan)  # the data has taken its part
     return PreparedLaunch(plan, data, weights)
+
+
+def check_saved(context: Context, planner: Planner, request: LaunchRequest) -> Plan:
+    """Return the saved plan that ``request`` names, once it passed all that ``prepare`` checks
+    before it touches any data.
+
+    Raises:
+        TrmcloudError: whatever keeps this from being launched.
+    """
+    exposure = parse_money("--accept-exposure", request.accept_exposure)
+    return _checked(context, planner, request, exposure)[0]
+
+
+def _checked(
+    context: Context, planner: Planner, request: LaunchRequest, exposure: Usd | None
+) -> tuple[Plan, str, str]:
+    """(the plan, the name of its data's source, the folder of the weights that it starts from)"""
+    if planning.is_plan_id(request.hardware):
+        plan = _load(context, request)
+        check_trainer(planner.recipe(plan.spec.recipe))
+    else:
+        check_trainer(planner.recipe(request.recipe))
+        plan = planner.plan(planner.spec_to_launch(request))
+    source_name = resolve_source(request.data or plan.spec.data, first_settings(plan))
+    check_launch(context, plan, request, exposure)
+    return plan, source_name, _sound_weights(context, plan)
 
 
 def pinned_source(

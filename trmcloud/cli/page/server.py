@@ -32,6 +32,8 @@ from trmcloud.app.steering import Forecast
 from trmcloud.cli.documents import Serving
 from trmcloud.cli.page import shown
 from trmcloud.cli.page.feed import CurveStore, Feed
+from trmcloud.cli.page.views import FILES as FILES_OF_VIEWS
+from trmcloud.cli.page.views import PATHS, Views
 from trmcloud.cli.page.watch import Jobs, Watch
 from trmcloud.cli.views.json_output import print_line
 from trmcloud.core.catalog.providers import brokered, rentable
@@ -147,6 +149,7 @@ FILES = {
     "uplot/uPlot.iife.min.js": "text/javascript",
     "uplot/uPlot.min.css": "text/css",
     "uplot/LICENSE": "text/plain",
+    **FILES_OF_VIEWS,
 }
 MAX_BODY_BYTES = 1 << 14
 BODY_WITHIN_S = 30.0
@@ -159,10 +162,16 @@ _CENT = Usd("0.01")
 
 class Page:
     """``look`` opens a home that asks no provider, for what is shown at once; ``act`` one that may
-    ask them all, for what was clicked; ``folder`` is where checkpoints are fetched to."""
+    ask them all, for what was clicked; ``folder`` is where checkpoints are fetched to; ``home`` is
+    the home's folder, None for the user's own."""
 
     def __init__(
-        self, look: Callable[[], Home], act: Callable[[], Home], folder: Path, version: str
+        self,
+        look: Callable[[], Home],
+        act: Callable[[], Home],
+        folder: Path,
+        version: str,
+        home: Path | None = None,
     ) -> None:
         self._home, self._act, self._folder, self._version = look(), act, folder, version
         self._lock = threading.Lock()
@@ -171,6 +180,7 @@ class Page:
         self.curves = CurveStore(lambda run_id: self.feed.tell("curves", {}, run_id))
         self.jobs = Jobs(self.feed)
         self.watch = Watch(self.feed, self.curves, act)
+        self.views = Views(look, act, self.jobs, home, folder)
 
     # -- looking, in threads of the pool -----------------------------------------------------------
 
@@ -310,6 +320,15 @@ def application(page: Page) -> Starlette:
             messages(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
         )
 
+    def queried(path: str, ask: Callable[..., dict[str, Any]], *names: str) -> Route:
+        """Likewise, called with these parameters of the query; '' where one is left out."""
+
+        async def answer(request: Request) -> Response:
+            asked = [request.query_params.get(name, "") for name in names]
+            return JSONResponse(await run_in_threadpool(ask, *asked))
+
+        return Route(path, answer)
+
     async def foreseen(request: Request) -> Response:
         asked = request.query_params
         about = request.path_params["run"], asked.get("verb", ""), asked.get("cap", "")
@@ -319,6 +338,7 @@ def application(page: Page) -> Starlette:
         routes=[
             Route("/", index),
             Route("/run/{run}", index),
+            *(Route(path, index) for path in PATHS),
             Route(served + "/{name:path}", static),
             route("/api/runs", page.all_runs),
             route("/api/runs/{run}", page.one_run),
@@ -326,6 +346,12 @@ def application(page: Page) -> Starlette:
             Route("/api/runs/{run}/foreseen", foreseen),
             route("/api/runs/{run}/do", page.do, "POST", 202),
             route("/api/budgets/{level}", page.raise_level, "POST"),
+            queried("/api/spend", page.views.spent, "month", "by"),
+            queried("/api/compare", page.views.compared, "runs"),
+            route("/api/plans", page.views.saved_plans),
+            route("/api/plans/{plan}/foreseen", page.views.foreseen),
+            route("/api/plans/{plan}/launch", page.views.launch, "POST", 202),
+            route("/api/launches/{key}", page.views.launched),
             Route("/api/stream", stream),
         ],
         lifespan=lifespan,
@@ -399,6 +425,7 @@ def page_of(home: Path | None, folder: Path, *, live: bool) -> Page:
         act=lambda: Home(home, unasked=left_alone),
         folder=folder,
         version=version("trmcloud"),
+        home=home,
     )
 
 

@@ -3,6 +3,9 @@
 
 export const token = new URLSearchParams(location.hash.slice(1)).get("token") || "";
 export const runId = location.pathname.startsWith("/run/") ? decodeURIComponent(location.pathname.slice(5)) : "";
+// Views beside all runs and one run; each is a file of its own, read when it opens.
+export const view = ["spend", "compare", "plans"].find((name) => location.pathname === `/${name}`) || "";
+export const linkTo = (path) => `${path}#token=${encodeURIComponent(token)}`;
 export const here = `/api/runs/${encodeURIComponent(runId)}`;
 
 export class Refused extends Error {
@@ -19,5 +22,5 @@ export async function ask(path, wish) {
 }
 
 export const firstCurves = token && runId ? ask(`${here}/curves`) : null;
-export const first = token ? ask(runId ? here : "/api/runs") : null;
+export const first = token && !view ? ask(runId ? here : "/api/runs") : null;
 for (const each of [firstCurves, first]) each?.catch(() => {});  // told of once the page is there

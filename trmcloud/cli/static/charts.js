@@ -15,7 +15,7 @@ const DASHES = [[], [8, 3], [2, 3], [12, 3, 2, 3], [5, 5], [1, 2]];
 const short = (x) => (x >= 1e6 ? `${x / 1e6}M` : x >= 1e4 ? `${x / 1e3}k` : `${Number(x.toPrecision(4))}`);
 const exact = (x) => (Math.abs(x) >= 1e4 ? Math.round(x).toLocaleString("en") : x.toPrecision(4));
 
-function css(name) {
+export function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
@@ -31,10 +31,10 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-const dashOf = (n) => DASHES[Math.floor(n / 6) + (n % 6)] || [];
+export const dashOf = (n) => DASHES[Math.floor(n / 6) + (n % 6)] || [];
 
 // A piece of a line, as the chart draws it.
-function swatch(colour, dash) {
+export function swatch(colour, dash) {
   const made = ["svg", "line"].map((name) => document.createElementNS("http://www.w3.org/2000/svg", name));
   const set = (node, told) => Object.entries(told).forEach(([name, value]) => node.setAttribute(name, String(value)));
   set(made[0], { class: "swatch", "aria-hidden": "true", viewBox: "0 0 30 4" });

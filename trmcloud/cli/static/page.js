@@ -1,7 +1,7 @@
 // The page: all runs, or one. What it shows comes from its own server alone, and every word of it
 // goes in as text: a run may be called anything.
 
-import { Refused, ask, first, firstCurves, here, runId, token } from "./asked.js";
+import { Refused, ask, first, firstCurves, here, linkTo, runId, token, view } from "./asked.js";
 import { AXIS_NAMES, Chart, GLYPHS, element } from "./charts.js";
 
 const at = (id) => document.getElementById(id);
@@ -209,6 +209,29 @@ function askLevel(line, opener) {
 
 // -- all runs --------------------------------------------------------------------------------------
 
+const MOST_COMPARED = 4;
+
+// Boxes beside runs, and the link that shows the chosen ones beside each other.
+function comparing() {
+  const chosen = new Set(), words = element("span", { class: "dim", role: "status" });
+  const link = element("a", { text: "Compare them", hidden: true });
+  const bar = element("p", { class: "row", id: "compare" }, words, link);
+  const draw = () => {
+    words.textContent = chosen.size ? `${chosen.size} of ${MOST_COMPARED} runs chosen` : "Choose 2 to 4 runs to compare them.";
+    link.hidden = chosen.size < 2;
+    link.href = linkTo(`/compare?runs=${[...chosen].map(encodeURIComponent).join(",")}`);
+  };
+  const box = (id) => element("input", { type: "checkbox", class: "choose", "aria-label": `Choose ${id} to compare`, checked: chosen.has(id),
+    on: { change: ({ target }) => {
+      if (!target.checked) chosen.delete(id);
+      else if (chosen.size < MOST_COMPARED) chosen.add(id);
+      else target.checked = false;
+      draw();
+    } } });
+  draw();
+  return { bar, box };
+}
+
 const SHOWN_ENDED = 50;
 
 function allRuns(told) {
@@ -228,6 +251,8 @@ function allRuns(told) {
     element("table", { class: "cardy" }, element("thead", {}, element("tr", {}, heads.map((head) => element("th", { scope: "col", text: head })))), body),
     more, key);
   document.title = "runs · trmcloud";
+  const compare = comparing();
+  box.after(compare.bar);
 
   const made = new Map();
   function row(run) {
@@ -258,6 +283,7 @@ function allRuns(told) {
     made.clear();
     body.replaceChildren(...shown.map((run) => {
       const line = element("tr", { "data-run": run.id }, row(run));
+      line.querySelector("a").before(compare.box(run.id), " ");
       made.set(run.id, line);
       return line;
     }));
@@ -509,6 +535,14 @@ at("theme").addEventListener("click", () => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(themed));
 for (const id of ["brand", "all"]) at(id).href = address("");
+document.querySelector("nav").append(...[["spend", "Spending"], ["plans", "Saved plans"]].map(([name, text]) =>
+  element("a", { href: linkTo(`/${name}`), text, "aria-current": view === name && "page" })));
+if (!view && !runId) at("all").setAttribute("aria-current", "page");
+
+async function openView(name) {
+  document.head.append(element("link", { rel: "stylesheet", href: new URL("./views.css", import.meta.url).href }));
+  await (await import(`./${name}.js`)).show({ address, hear, main, when });
+}
 
 // The fragment holds the token: a skip link must not take its place.
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
@@ -520,8 +554,8 @@ async function begin() {
     return;
   }
   try {
-    const told = await first;
-    await (runId ? oneRun : allRuns)(told);
+    if (view) await openView(view);
+    else await (runId ? oneRun : allRuns)(await first);
   } catch (error) {
     gone(error);
     if (error.status === 401 || error.status === 404) { linked(false, "not connected"); return; }

@@ -62,15 +62,19 @@ def lines_of(context: Context, run: RunState) -> list[str]:
 
 
 def show_plan(context: Context, plan: Plan, *, verbose: bool = False) -> None:
+    """Print ``plan_lines``."""
+    print("\n".join(plan_lines(context, plan, verbose=verbose)))
+
+
+def plan_lines(context: Context, plan: Plan, *, verbose: bool = False) -> list[str]:
     """The very plan that will run; with ``verbose`` every limit and switch, "off" included."""
     funds, unread = plan_funds(context, plan)
     rows = plan_rows(context, plan, verbose=verbose)
     if text := balance_text(plan, funds, unread):
         rows.append(("balance", text))
-    print("\n".join(fields(rows, indent="  ")))
     chosen = plan.recommended
-    for reason in reasons_to_show(chosen.reasons, verbose=verbose) if chosen is not None else ():
-        print(f"  · {reason}")
+    reasons = reasons_to_show(chosen.reasons, verbose=verbose) if chosen is not None else ()
+    return [*fields(rows, indent="  "), *(f"  · {reason}" for reason in reasons)]
 
 
 def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = False) -> None:

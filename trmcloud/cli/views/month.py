@@ -101,7 +101,7 @@ def _bar(share: Share, most: int) -> str:
 
 
 def _plot(report: MonthReport) -> str:
-    begins, ends = _bounds(report.month)
+    begins, ends = bounds(report.month)
     amounts = [(at, float(spent)) for at, spent in report.grown]
     steps: list[tuple[float, float]] = [(begins, 0.0)]
     for at, spent in amounts:
@@ -122,7 +122,8 @@ def _plot(report: MonthReport) -> str:
     return f"{legend(series)}{chart}\n"
 
 
-def _bounds(month: str) -> tuple[float, float]:
+def bounds(month: str) -> tuple[float, float]:
+    """Return its first and last instant in UTC (epoch s)."""
     year, number = int(month[:4]), int(month[5:])
     begins = calendar.timegm((year, number, 1, 0, 0, 0))
     after = (year + 1, 1) if number == 12 else (year, number + 1)

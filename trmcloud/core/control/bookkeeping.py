@@ -323,9 +323,9 @@ def add_events(
         record = ev.Record(last_seq + len(records) + 1, run_id, epoch, at, event)
         moved = with_run_event(ledger, record)
         if isinstance(event, ev.Reserved):
-            _require_money(ledger, run, event.amount, at)
+            require_money(ledger, run, event.amount, at)
         elif isinstance(event, ev.MoveStarted):
-            _require_money(ledger, run, run.reserved + event.amount, at)
+            require_money(ledger, run, run.reserved + event.amount, at)
         elif isinstance(event, ev.StopLowered) and (short := require_cover(run, event)):
             raise IllegalTransition(f"{event.amount} cannot be everything in {run_id}: {short}")
         ledger, run = moved, moved.runs[run_id]
@@ -514,7 +514,12 @@ def require_wish(event: ev.RunEvent) -> None:
         raise IllegalTransition(f"only the run's controller may do this: {type(event).__name__}")
 
 
-def _require_money(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> None:
+def require_money(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> None:
+    """
+    Raises:
+        BudgetRefused: ``amount`` cannot be reserved for ``run`` at ``at`` (epoch s).
+        UsageError: it is below zero.
+    """
     if amount < ZERO:
         raise UsageError(f"a reservation of {amount} is below zero")
     for hurt in ledger.quarantined.values():

@@ -410,8 +410,9 @@ class MonthReport:
 
 
 @dataclass(frozen=True)
-class _Item:
-    """One amount: whose, for what, and whether it is still reserved."""
+class Item:
+    """One amount: whose, for what, and whether it is still reserved. ``accrued`` is what the
+    reserved part has cost by now, as far as that was asked for."""
 
     run_id: str
     project: str
@@ -422,18 +423,15 @@ class _Item:
     at_most: Usd = ZERO
     at: float | None = None
     """When it was settled, as far as that is known."""
+    since: float | None = None
+    """When its cost began, likewise."""
+    accrued: Usd = ZERO
 
 
 def report_month(ledger: LedgerState, month: str) -> MonthReport:
     """The report on ``month`` (``2026-11``)."""
-    mine = [
-        run
-        for run in ledger.runs.values()
-        if run.state is not State.NEW and run.reserved_at and month_of(run.reserved_at) == month
-    ]
-    items = [item for run in mine for item in _items_of(run)]
-    items += _of_volumes(ledger, {run.run_id for run in mine})
-    items += _of_strays(ledger, month)
+    mine = _runs_of(ledger, month)
+    items = month_items(ledger, month)
     projects = []
     for share in _shares(items, lambda item: item.project):
         of_all = ledger.line("project", share.name)
@@ -450,12 +448,30 @@ def report_month(ledger: LedgerState, month: str) -> MonthReport:
     )
 
 
-def _items_of(run: RunState) -> Iterable[_Item]:
+def month_items(ledger: LedgerState, month: str, now: float | None = None) -> list[Item]:
+    """Return the amounts that count towards ``month``. ``now`` (epoch s): until when the open ones
+    accrue; None: they do not."""
+    mine = _runs_of(ledger, month)
+    items = [item for run in mine for item in _items_of(run, now)]
+    items += _of_volumes(ledger, {run.run_id for run in mine}, now)
+    items += _of_strays(ledger, month, now)
+    return items
+
+
+def _runs_of(ledger: LedgerState, month: str) -> list[RunState]:
+    return [
+        run
+        for run in ledger.runs.values()
+        if run.state is not State.NEW and run.reserved_at and month_of(run.reserved_at) == month
+    ]
+
+
+def _items_of(run: RunState, now: float | None) -> Iterable[Item]:
     project = run.project
     for generation in run.generations:
         if generation.settled is None:
             continue
-        yield _Item(
+        yield Item(
             run.run_id,
             project,
             generation.provider,
@@ -464,22 +480,35 @@ def _items_of(run: RunState) -> Iterable[_Item]:
             ZERO,
             generation.settled if generation.billed is None else ZERO,
             generation.ended_at,
+            generation.intended_at,
         )
     if run.oversized_rent:
         where = run.bucket.partition("://")[0] or "bucket"
-        yield _Item(run.run_id, project, where, BUCKETS, run.oversized_rent, ZERO, at=run.swept_at)
+        yield Item(run.run_id, project, where, BUCKETS, run.oversized_rent, ZERO, at=run.swept_at)
     if run.reserved:
         latest, chosen = run.generation, run.chosen
         provider = latest.provider if latest is not None and latest.open else ""
         provider = provider or (chosen.provider if chosen is not None else NO_RUN)
-        yield _Item(run.run_id, project, provider, COMPUTE, ZERO, run.reserved)
+        since = min((g.intended_at for g in run.unsettled), default=None)
+        accrued = ZERO if now is None else min(run.reserved, _accrued(run, now))
+        yield Item(
+            run.run_id, project, provider, COMPUTE, ZERO, run.reserved, since=since, accrued=accrued
+        )
 
 
-def _of_volumes(ledger: LedgerState, counted: set[str]) -> Iterable[_Item]:
+def _accrued(run: RunState, now: float) -> Usd:
+    """Return the cost of its open generations by ``now``, as its report has it."""
+    return total(
+        cost((g.billed_rate or g.rate) + run.disk_rate(g), _paid_seconds(g, now))
+        for g in run.unsettled
+    )
+
+
+def _of_volumes(ledger: LedgerState, counted: set[str], now: float | None) -> Iterable[Item]:
     for hold in holds(ledger) if counted else ():
         if hold.run_id in counted and hold.amount:
             over = hold.deleted_at is not None
-            yield _Item(
+            yield Item(
                 hold.run_id,
                 ledger.runs[hold.run_id].project,
                 hold.provider,
@@ -487,16 +516,18 @@ def _of_volumes(ledger: LedgerState, counted: set[str]) -> Iterable[_Item]:
                 hold.amount if over else ZERO,
                 ZERO if over else hold.amount,
                 at=hold.deleted_at,
+                since=hold.since,
+                accrued=ZERO if over or now is None else hold.accrued(now),
             )
 
 
-def _of_strays(ledger: LedgerState, month: str) -> Iterable[_Item]:
+def _of_strays(ledger: LedgerState, month: str, now: float | None) -> Iterable[Item]:
     for stray in ledger.strays.values():
         if month_of(stray.at) != month:
             continue
         run = ledger.runs.get(stray.run_id)
         billed = stray.billed
-        yield _Item(
+        yield Item(
             stray.run_id,
             run.project if run is not None else NO_RUN,
             stray.provider,
@@ -505,11 +536,13 @@ def _of_strays(ledger: LedgerState, month: str) -> Iterable[_Item]:
             stray.amount if billed is None else ZERO,
             stray.amount if billed is None else ZERO,
             stray.at,
+            stray.since,
+            stray.amount if billed is None and now is not None else ZERO,
         )
 
 
-def _shares(items: Iterable[_Item], name_of: Callable[[_Item], str]) -> tuple[Share, ...]:
-    groups: dict[str, list[_Item]] = {}
+def _shares(items: Iterable[Item], name_of: Callable[[Item], str]) -> tuple[Share, ...]:
+    groups: dict[str, list[Item]] = {}
     for item in items:
         groups.setdefault(name_of(item), []).append(item)
     made = [
@@ -525,7 +558,7 @@ def _shares(items: Iterable[_Item], name_of: Callable[[_Item], str]) -> tuple[Sh
     return tuple(sorted(made, key=lambda share: (-share.held.micros, share.name)))
 
 
-def _grown(items: Iterable[_Item]) -> tuple[tuple[float, Usd], ...]:
+def _grown(items: Iterable[Item]) -> tuple[tuple[float, Usd], ...]:
     spent, grown = ZERO, []
     dated = [(item.at, item.spent) for item in items if item.at is not None and item.spent]
     for at, amount in sorted(dated, key=lambda each: each[0]):
