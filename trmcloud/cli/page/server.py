@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import gzip
 import hashlib
 import json
 import os
@@ -293,6 +294,7 @@ def application(page: Page) -> Starlette:
             await run_in_threadpool(page.watch.end)
 
     read = {name: (STATIC / name).read_bytes() for name in FILES}
+    packed = {name: gzip.compress(content, mtime=0) for name, content in read.items()}
     # Their address says what they are, so that a browser reads them once for all pages.
     served = "/static/" + hashlib.sha256(b"".join(read.values())).hexdigest()[:16]
     shell = (STATIC / "index.html").read_text(encoding="utf-8").replace("/static", served)
@@ -304,8 +306,11 @@ def application(page: Page) -> Starlette:
         name = request.path_params["name"]
         if name not in FILES:
             raise HTTPException(404, "Not Found")
-        headers = {"Cache-Control": f"private, max-age={_KEPT_S}, immutable"}
-        return Response(read[name], media_type=FILES[name], headers=headers)
+        kept = f"private, max-age={_KEPT_S}, immutable"
+        headers, content = {"Cache-Control": kept, "Vary": "Accept-Encoding"}, read[name]
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers["Content-Encoding"], content = "gzip", packed[name]
+        return Response(content, media_type=FILES[name], headers=headers)
 
     def route(
         path: str, ask: Callable[..., dict[str, Any]], method: str = "GET", status: int = 200
