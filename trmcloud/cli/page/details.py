@@ -40,6 +40,7 @@ def log_json(context: Context, run: RunState, phase: str, after: int | None) -> 
 def launched_json(context: Context, run: RunState) -> dict[str, Any]:
     made = launched_of(run, build_planner(context.home).recipe)
     return {
+        "recipe": one_line(run.spec.recipe) if run.spec.command is None else "",
         "rows": [[one_line(name), one_line(text)] for name, text in made.rows],
         "differences": None if made.differences is None else [
             {name: one_line(text)[:_MOST_CELL] for name, text in each._asdict().items()}

@@ -105,8 +105,9 @@ export function launchedSection() {
   const node = element("section", { id: "launched", "aria-label": "Configuration and plan" }, element("h2", { text: "Configuration and plan" }), box);
   const heads = ["phase", "setting", "this run", "recipe"];
 
-  function differences(list) {
-    if (list === null) return element("p", { class: "dim", text: "Its settings cannot be compared with a recipe." });
+  function differences(list, recipe) {
+    if (!recipe) return "";
+    if (list === null) return element("p", { class: "dim", text: `The recipe ${recipe} cannot be read here now.` });
     if (!list.length) return element("p", { class: "dim", text: "Every setting is the recipe's." });
     return element("table", { class: "cardy" }, element("caption", { text: "Settings that differ from the recipe" }),
       element("thead", {}, element("tr", {}, heads.map((text) => element("th", { scope: "col", text })))),
@@ -117,7 +118,7 @@ export function launchedSection() {
   async function read() {
     try {
       const told = await ask(`${here}/launched`);
-      box.replaceChildren(element("dl", {}, told.rows.flatMap(([name, text]) => [element("dt", { text: name }), element("dd", { text })])), differences(told.differences));
+      box.replaceChildren(element("dl", {}, told.rows.flatMap(([name, text]) => [element("dt", { text: name }), element("dd", { text })])), differences(told.differences, told.recipe));
     } catch (error) { box.replaceChildren(element("p", { class: "dim", text: words(error) })); }
   }
   return { node, begin: () => onceNear(node, read) };
