@@ -189,7 +189,7 @@ def test_gpus_that_a_machine_reports_are_drawn(
     says = str(page.run("document.querySelector('#machine output').innerText"))
     assert "GPU 0 97.00 · GPU 1 55.00" in says
     assert "Each has 86 GB." in str(page.run("document.getElementById('machine').innerText"))
-    sample = read_samples(user.home, run.run_id)[0]
+    sample = read_samples(user.home, run.run_id)[-1]
     assert sample.window is not None
     assert [gpu.busy_percent for gpu in sample.window.gpus] == [97.0, 55.0]
     assert sample.memory_mib is not None
@@ -339,10 +339,11 @@ def test_a_closed_run_fits_every_screen(
 
 def assert_fits(user: User, serving: Serving, browser: Browser, awaited: str) -> None:
     """The list and the run's page: no sideways scroll, and nothing that axe-core objects to."""
-    run = user.only_run()
+    run, page = user.only_run(), browser.page()
     for dark in (False, True):
         for width in WIDTHS:
-            page = browser.page(width, 900, dark=dark)
+            page.resize(width, 900)
+            page.dark(dark)
             page.open(serving.address)
             page.until("document.querySelector('tr[data-run]')")
             assert_one_screen(page, width)

@@ -49,7 +49,7 @@ class MachineSample:
     memory_mib: float | None
 
     def to_line(self) -> str:
-        told: dict[str, Any] = {"at": round(self.at, 1)}
+        told: dict[str, Any] = {"at": round(self.at, 3)}
         if self.window is not None:
             told["gpus"] = json.loads(self.window.to_text())
         if self.memory_mib is not None:
@@ -75,8 +75,9 @@ def note_machine(home: Path, run: RunState, report: AgentReport) -> None:
     if not trains or not (note or is_here):
         return
     path = samples_path(home, run.run_id)
-    last_at = _last_at(path)
-    if last_at is not None and last_at <= report.at < last_at + EVERY_S:
+    last = _last(path)
+    is_first_window = last is not None and bool(note) and "gpus" not in last
+    if last is not None and abs(report.at - last["at"]) < EVERY_S and not is_first_window:
         return
     memory_mib = _resident_mib(processes.of_pod(generation.pod_name)) if is_here else None
     sample = MachineSample(report.at, window_from(note), memory_mib)
@@ -128,14 +129,14 @@ def _thin(path: Path) -> None:
     write_atomic(path, kept, durable=False)
 
 
-def _last_at(path: Path) -> float | None:
-    """Return the instant of the last line; None where there is none."""
+def _last(path: Path) -> dict[str, Any] | None:
+    """Return the last line; None where there is none."""
     with suppress(OSError), open(open_metrics(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         tail = os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
         for row in parse_lines(reversed(tail.splitlines()[-2:])):
-            if (at := _number(row.get("at"))) is not None:
-                return at
+            if _number(row.get("at")) is not None:
+                return row
     return None
 
 

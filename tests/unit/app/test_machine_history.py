@@ -61,6 +61,13 @@ def test_a_window_is_kept_every_half_minute(tmp_path: Path) -> None:
     assert {sample.memory_mib for sample in found} == {None}, "the processes are not here"
 
 
+def test_the_first_window_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "of_pod", lambda name: [os.getpid()])
+    for late_s, note in ((0.0, ""), (1.0, WINDOW.to_text()), (2.0, WINDOW.to_text())):
+        note_machine(tmp_path, run("local"), report(NOW + late_s, note))
+    assert [sample.window for sample in read_samples(tmp_path, "r-1")] == [None, WINDOW]
+
+
 def test_a_clock_that_was_set_back_stops_nothing(tmp_path: Path) -> None:
     note_machine(tmp_path, run(), report(NOW))
     note_machine(tmp_path, run(), report(NOW - 3600))
