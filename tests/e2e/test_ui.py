@@ -450,6 +450,9 @@ def test_pictures(trained: User, serve: Callable[..., Serving], browser: Browser
     page.run(
         "[...document.querySelectorAll('h2')].find(h => h.innerText === 'Health').scrollIntoView()"
     )
+    for part in ("machine", "logs"):
+        page.until(f"!document.getElementById('{part}').innerText.includes('loading')")
+    time.sleep(0.3)  # a chart is drawn a frame later
     page.picture(folder / "run-below.png")
     page.resize(1440, 1180)
     page.run("scrollTo(0, 0)")

@@ -161,6 +161,7 @@ export class Chart {
     ctx.save();
     ctx.font = `${12 * ratio}px system-ui, sans-serif`;
     ctx.textBaseline = "middle";
+    ctx.textAlign = "left";
     ctx.lineWidth = ratio;
     for (const end of ends) {
       ctx.strokeStyle = end.colour;

@@ -64,7 +64,7 @@ function asDrawn(line) {
 
 export function logSection() {
   let phase = "", to = null, from = 0, text = "", begun = false;
-  const box = element("pre", { id: "log", class: "log", tabindex: 0, role: "region", "aria-label": "The end of the log" });
+  const box = element("pre", { id: "log", class: "log", tabindex: 0, role: "region", "aria-label": "The end of the log", hidden: true });
   const pick = element("select", { id: "log-phase" });
   const label = element("label", { hidden: true }, "Log of ", pick);
   const line = element("span", { class: "dim", text: "loading…" });
@@ -80,9 +80,9 @@ export function logSection() {
     if (pick.options.length !== told.logs.length) pick.replaceChildren(...told.logs.map((name) => element("option", { value: name, text: name })));
     pick.value = phase;
     label.hidden = told.logs.length < 2;
-    box.hidden = !phase;
+    box.hidden = !text;
     line.textContent = !phase ? "This run has no log on this machine yet." : [
-      from ? `the end of ${size(told.size)}` : size(told.size),
+      !told.size ? "empty so far" : from ? `the end of ${size(told.size)}` : size(told.size),
       told.live ? "follows the run while you are at its end" : "complete: the run has ended"].join("; ");
     if (selecting()) return;
     const follows = atEnd();
