@@ -90,8 +90,10 @@ def _told(run: RunState, samples: Sequence[MachineSample]) -> str:
         each = f" Each has {total / _MIB_PER_GB:.0f} GB." if total else ""
         return f"Use is the mean of up to 10 minutes, memory the highest value in them.{each}"
     here = run.generation is not None and run.generation.provider == LOCAL
+    if samples and run.live:
+        return "This machine has no GPU samples: nvidia-smi lists no GPU, or has not answered yet."
     if samples:
-        return "This machine has no GPU samples: nvidia-smi lists no GPU here."
+        return "This machine has no GPU samples: nvidia-smi listed no GPU."
     if not run.live:
         return "No samples of its machine were kept."
     where = "This machine" if here else "Its machine"

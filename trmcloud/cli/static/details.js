@@ -32,7 +32,7 @@ const words = (error) => error.message + (error.next ? ` — try: ${error.next}`
 export function machineSection(redraw) {
   let told = null;
   const line = element("p", { class: "dim", text: "loading…" });
-  const chart = (title, unit, name) => new Chart(title, unit, () => ({ x: told.x, lines: told[name] }));
+  const chart = (title, unit, name) => new Chart(title, unit, () => ({ x: told.x, lines: told[name] }), { points: true });
   const charts = [chart("GPU use", "percent of the time", "busy"), chart("GPU memory", "GB in use", "used"),
     chart("Process memory", "GB resident", "memory")];
   const node = element("section", { id: "machine", "aria-label": "GPU and memory" }, element("h2", { text: "GPU and memory" }), line,
