@@ -40,7 +40,8 @@ STEPS = 100_000
 ROUNDS = 3 if os.environ.get("TRMCLOUD_BENCH_SHORT") else 7
 RUNS = 50
 _WATCHED_S = 30.0
-_MOST_BYTES = 1e6
+_MOST_BYTES = 150e3
+_FIRST_CHART_S = 1.0
 _LOADED = "performance.getEntries().reduce((sum, each) => sum + (each.transferSize || 0), 0)"
 _MOST_RATIO = 3.0
 _BEAT_S = 1.0
@@ -129,6 +130,7 @@ def _one_long_run(folder: Path) -> list[Row]:
     slow = f"the slowest of {len(late_s)} heartbeats; median {statistics.median(late_s):.2f} s"
     return [
         Row(f"page to first curve, {steps}", max(sizes), _MOST_BYTES, "lower", "B", first),
+        Row("the same in seconds", ours / 1e3, _FIRST_CHART_S, "lower", "s", told),
         Row("the same in time, over an empty page", ratio, _MOST_RATIO, "lower", "×", told),
         Row("a heartbeat until it is shown", max(late_s), _BEAT_S, "lower", "s", slow),
     ]

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.app.trial import TrialGround
     from trmcloud.core.catalog.offers import Offer
+    from trmcloud.core.contract.pod_contract import AgentReport
     from trmcloud.core.control.balance import Funds
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
@@ -170,8 +171,15 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         pod_webhook=lambda: pod_webhook(home),
         backup_trouble=ledger.backup_trouble,
         intents=IntentFiles(home, intent_folders(os.environ)),
+        note_machine=partial(_note_machine, home),
     )
     return world, providers
+
+
+def _note_machine(home: Path, run: RunState, report: AgentReport) -> None:
+    from trmcloud.app.machine_history import note_machine
+
+    note_machine(home, run, report)
 
 
 def providers_of(home: Path, environ: Mapping[str, str], ledger_id: Callable[[], str]) -> Providers:

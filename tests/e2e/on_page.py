@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from tests.e2e.serving import WITHIN_S, UiServer
-from tests.e2e.user import User
+from tests.e2e.user import ROOT, User
 from tests.standins.browser import Browser, Page, chromium, find_chromium
 from trmcloud.core.control.run_state import RunState
+
+AXE = ROOT / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 class Serving(UiServer):
@@ -94,3 +96,15 @@ def done(page: Page, verb: str, within_s: float = WITHIN_S) -> str:
         within_s,
     )
     return str(told)
+
+
+def findings_of(page: Page) -> list[str] | None:
+    """What axe-core objects to, whatever its impact; None where it is not installed: make axe."""
+    if not AXE.exists():
+        return None
+    page.run(AXE.read_text(encoding="utf-8") + "\n;undefined")
+    found = page.run(
+        "axe.run(document, {resultTypes: ['violations']}).then(told => told.violations"
+        ".map(each => `${each.id}: ${each.nodes.map(node => node.html).join(' | ')}`))"
+    )
+    return list(found)

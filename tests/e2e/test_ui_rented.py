@@ -30,7 +30,7 @@ def test_a_pod_that_nobody_drives_is_watched_saved_and_landed(
     assert "has saved" in done(page, "save", 300)
     told = agreed(page, "land")
     assert "of the run's $2.00" in told
-    assert "was told to land" in done(page, "land", 100)
+    assert "soft stop requested" in done(page, "land", 100)
     until(lambda: lodger.only_run().result is not None, within_s=300, what="it has landed")
     until(lambda: runpod.control.live() == [], within_s=300, what="its pod is gone")
     assert lodger.only_run().result == Outcome.STOPPED.value

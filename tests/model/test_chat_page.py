@@ -12,7 +12,7 @@ import pytest
 
 from model.serving.openai import NO_TEMPLATE
 from model.training.load import LoadedModel, load_model
-from tests.e2e.test_ui import AXE, judged
+from tests.e2e.on_page import AXE, findings_of
 from tests.model.test_serving import Client, serving
 from tests.standins.browser import Browser, Page, chromium, find_chromium
 from tests.standins.loopback import until
@@ -168,7 +168,7 @@ def test_axe_finds_nothing(browser: Browser, client: Client, width: int, dark: b
     assert covered <= 0, "the end of an answer is seen"
     page.run("document.querySelector('details').open = true")
     assert page.run("document.documentElement.scrollWidth") <= width, "nothing sticks out"
-    assert judged(page) == []
+    assert findings_of(page) == []
 
 
 def test_it_needs_nothing_from_elsewhere(client: Client) -> None:

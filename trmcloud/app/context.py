@@ -94,6 +94,8 @@ class Context:
     """``webhook.json``, for a pod whose agent is to send notifications by itself; '' for none."""
     backup_trouble: Callable[[], str] = lambda: ""
     """Why a loss of the ledger's file would lose a run that has ended; empty where it would not."""
+    note_machine: Callable[[RunState, AgentReport], None] = lambda run, report: None
+    """Adds what an agent reports of its machine to the run's history on this one."""
     listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
     """The last answer of each provider's list to ``list_pods``."""
     balances: dict[str, BalanceReading] = field(default_factory=dict)

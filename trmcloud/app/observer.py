@@ -143,6 +143,7 @@ class Observer:
         trouble = link.trouble(generation.pod_name) if found is None and booting else None
         if found is not None:
             report = DatedFact(found, found.at)
+            self.context.note_machine(run, found)
         bill: Maybe[Bill] = unknown
         unbilled = False
         if run.state is State.SETTLING or generation.missed_at is not None:

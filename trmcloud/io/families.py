@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+_LOADING = threading.RLock()
+"""A module is known to all threads from the beginning of its load on."""
 
 
 class FamilyFolders(Mapping[str, Any]):
@@ -28,7 +32,8 @@ class FamilyFolders(Mapping[str, Any]):
             path = self._folder() / name / "plan.py"
             if not name.isidentifier() or not path.is_file():
                 raise KeyError(name)
-            self._read[name] = _module(f"model.families.{name}.plan", path).Settings
+            with _LOADING:
+                self._read[name] = _module(f"model.families.{name}.plan", path).Settings
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import gzip
 import hashlib
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -30,7 +32,7 @@ from trmcloud.app.checkpoints.fetching import default_folder, find_best
 from trmcloud.app.context import find_run
 from trmcloud.app.steering import Forecast
 from trmcloud.cli.documents import Serving
-from trmcloud.cli.page import shown
+from trmcloud.cli.page import details, shown
 from trmcloud.cli.page.feed import CurveStore, Feed
 from trmcloud.cli.page.views import FILES as FILES_OF_VIEWS
 from trmcloud.cli.page.views import PATHS, Views
@@ -144,6 +146,7 @@ FILES = {
     "asked.js": "text/javascript",
     "page.js": "text/javascript",
     "charts.js": "text/javascript",
+    "details.js": "text/javascript",
     "page.css": "text/css",
     "icon.svg": "image/svg+xml",
     "uplot/uPlot.iife.min.js": "text/javascript",
@@ -211,6 +214,26 @@ class Page:
             phases = self.curves.phases(context, state)
             return shown.curves_json(context, state, phases)
 
+    # -- the lower part of a run's page: asked for once it is about to be seen ---------------------
+
+    def run_log(self, run_id: str, phase: str, after: str) -> dict[str, Any]:
+        context = self._drawing.context
+        with self._draw_lock:
+            state = find_run(context, run_id)
+        place = int(after) if re.fullmatch(r"[0-9]{1,15}", after) else None
+        return details.log_json(context, state, phase, place)
+
+    def run_machine(self, run_id: str) -> dict[str, Any]:
+        with self._draw_lock:
+            context = self._drawing.context
+            state = find_run(context, run_id)
+            return details.machine_json(context, state, self.curves.phases(context, state))
+
+    def run_launched(self, run_id: str) -> dict[str, Any]:
+        with self._lock:
+            context = self._home.context
+            return details.launched_json(context, find_run(context, run_id))
+
     # -- clicking ----------------------------------------------------------------------------------
 
     def foreseen(self, run_id: str, verb: str, cap: str) -> dict[str, Any]:
@@ -238,19 +261,21 @@ class Page:
         match seen.verb:
             case "land":
                 home.land(run_id)
-                return f"{run_id} was told to land"
+                return f"{run_id}: soft stop requested; it saves, then its pod ends"
             case "stop":
                 home.stop(run_id)
                 return f"{run_id}'s pod is being ended"
             case "save":
-                return f"{run_id} has saved; it lies {shown.lies(home.save(run_id))}"
+                return (
+                    f"{run_id} has saved; the checkpoint is {shown.place_text(home.save(run_id))}"
+                )
             case "fetch":
                 into = None
                 if not seen.rents:
                     best = find_best(home.context, find_run(home.context, run_id)).manifest
                     into = default_folder(best, self._folder)
                 made = home.fetch_best(run_id, into=into, rent=bool(seen.rents), progress=progress)
-                return f"{made.checkpoint} lies in {made.folder}, verified: sha256 {made.sha256}"
+                return f"{made.checkpoint} is in {made.folder}, verified: sha256 {made.sha256}"
         run = home.resume(run_id, cap=seen.cap)
         if run.live:
             threading.Thread(target=home.wait, args=(run_id,), daemon=True).start()
@@ -279,6 +304,7 @@ def application(page: Page) -> Starlette:
             await run_in_threadpool(page.watch.end)
 
     read = {name: (STATIC / name).read_bytes() for name in FILES}
+    packed = {name: gzip.compress(content, mtime=0) for name, content in read.items()}
     # Their address says what they are, so that a browser reads them once for all pages.
     served = "/static/" + hashlib.sha256(b"".join(read.values())).hexdigest()[:16]
     shell = (STATIC / "index.html").read_text(encoding="utf-8").replace("/static", served)
@@ -290,8 +316,11 @@ def application(page: Page) -> Starlette:
         name = request.path_params["name"]
         if name not in FILES:
             raise HTTPException(404, "Not Found")
-        headers = {"Cache-Control": f"private, max-age={_KEPT_S}, immutable"}
-        return Response(read[name], media_type=FILES[name], headers=headers)
+        kept = f"private, max-age={_KEPT_S}, immutable"
+        headers, content = {"Cache-Control": kept, "Vary": "Accept-Encoding"}, read[name]
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers["Content-Encoding"], content = "gzip", packed[name]
+        return Response(content, media_type=FILES[name], headers=headers)
 
     def route(
         path: str, ask: Callable[..., dict[str, Any]], method: str = "GET", status: int = 200
@@ -334,6 +363,11 @@ def application(page: Page) -> Starlette:
         about = request.path_params["run"], asked.get("verb", ""), asked.get("cap", "")
         return JSONResponse(await run_in_threadpool(page.foreseen, *about))
 
+    async def log(request: Request) -> Response:
+        asked = request.query_params
+        about = request.path_params["run"], asked.get("phase", ""), asked.get("after", "")
+        return JSONResponse(await run_in_threadpool(page.run_log, *about))
+
     return Starlette(
         routes=[
             Route("/", index),
@@ -343,6 +377,9 @@ def application(page: Page) -> Starlette:
             route("/api/runs", page.all_runs),
             route("/api/runs/{run}", page.one_run),
             route("/api/runs/{run}/curves", page.run_curves),
+            Route("/api/runs/{run}/log", log),
+            route("/api/runs/{run}/machine", page.run_machine),
+            route("/api/runs/{run}/launched", page.run_launched),
             Route("/api/runs/{run}/foreseen", foreseen),
             route("/api/runs/{run}/do", page.do, "POST", 202),
             route("/api/budgets/{level}", page.raise_level, "POST"),
@@ -467,7 +504,7 @@ def serve(
         if as_json:
             print_line(Serving(of="page", run=run_id or None, url=address, token=None))
         else:
-            print(f"{address}\n(Ctrl-C ends the page; runs go on)", flush=True)
+            print(f"{address}\n(Ctrl-C ends the page; runs continue)", flush=True)
         with suppress(KeyboardInterrupt):
             made.run(sockets=[sock])
     print("ended", flush=True)

@@ -14,6 +14,7 @@ from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.short_rentals import meaning_of
 from trmcloud.app.steering import Forecast
 from trmcloud.app.trainings import recoveries_of
+from trmcloud.cli.page.details import refusals_of
 from trmcloud.cli.views.foreseen import question
 from trmcloud.cli.views.health import recovered_json, remedy_text, trouble_text
 from trmcloud.cli.views.metrics import buys_words
@@ -80,6 +81,7 @@ def training_json(training: Training) -> dict[str, Any]:
 def whole_json(context: Context, state: RunState, run: Run) -> dict[str, Any]:
     """All that a run's page shows beside its curves, but for its health."""
     told = run_json(run)
+    told["cannot"] = refusals_of(context, state)
     told["meaning"] = meaning_of(state, run.outcome) if run.outcome is not None else ""
     told["volumes"] = volume_lines(context.ledger.read(), context.wall(), state.run_id)
     told["recoveries"] = recovered_json(context, state)
@@ -99,9 +101,9 @@ def checkpoint_json(found: Checkpoint) -> dict[str, Any]:
     }
 
 
-def lies(place: Place) -> str:
+def place_text(place: Place) -> str:
     """Return the place, as the end of a sentence."""
-    known = {"pod": "on its pod alone, so far", "volume": "on its network volume"}
+    known = {"pod": "only on its pod so far", "volume": "on its network volume"}
     return known.get(place.kind, f"in {_where(place)}")
 
 
@@ -229,7 +231,7 @@ def _mark(event: ev.Event, at: float, rates: dict[int, Usd], *, saved: bool) -> 
                 return Mark("price", at, told)
             return Mark("pod", at, f"machine {event.generation} is up, {event.rate}/h")
         case ev.PlanRevised():
-            return Mark("price", at, f"goes on as {event.candidate_id}: {sentence(event.reason)}")
+            return Mark("price", at, f"continues as {event.candidate_id}: {sentence(event.reason)}")
         case ev.BoardFound():
             return Mark("pod", at, f"machine {event.generation}: {sentence(event.reason)}")
         case ev.PaceMeasured():
@@ -243,13 +245,14 @@ def _mark(event: ev.Event, at: float, rates: dict[int, Usd], *, saved: bool) -> 
             verdict = "passed" if event.passed else "failed"
             return Mark("gate", at, f"the gate after {event.phase} {verdict}")
         case ev.StopRequested():
-            return Mark("stop", at, f"told to {'end' if event.at_once else 'land'}: {event.by}")
+            how = "stop at once" if event.at_once else "soft stop"
+            return Mark("stop", at, f"{how} requested by {event.by}")
         case ev.PodGone():
             return Mark("pod", at, f"machine {event.generation} is gone")
         case ev.Billed():
             return Mark("bill", at, f"machine {event.generation} was billed {event.amount}")
         case ev.Reopened():
-            return Mark("price", at, f"goes on, within {event.cap} for the whole of it")
+            return Mark("price", at, f"continues, within {event.cap} for the whole of it")
     return None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.api import Home
+from trmcloud.app.machine_history import samples_path
 from trmcloud.app.run_facts import training_of
 from trmcloud.app.run_queries import is_driven
 from trmcloud.cli.page import shown
@@ -152,6 +153,7 @@ class HeartbeatWatch:
             state = self._states.get(run_id)
             if state is not None:
                 self._grow(state)
+                self._tell_details(state)
 
     def _read_ledger(self) -> None:
         now = _stamp(str(self.home.context.home / "ledger.head"))
@@ -191,6 +193,18 @@ class HeartbeatWatch:
             phases = [{"name": name, "step": step} for name, step in news.phases]
             told = {"train": news.train.to_json(), "evals": news.evals.to_json(), "phases": phases}
             self.feed.tell("points", told, state.run_id)
+
+    def _tell_details(self, state: RunState) -> None:
+        """Tell a run's page that its log or its machine's history has grown: the page asks for what
+        it shows of them."""
+        context, run_id = self.home.context, state.run_id
+        logs = [_stamp(context.files.logs(run_id, phase)) for phase in PHASE_NAMES]
+        samples = _stamp(str(samples_path(context.home, run_id)))
+        for kind, stamp in (("log", tuple(logs)), ("machine", samples)):
+            key = f"{run_id}/{kind}"
+            if stamp is not None and stamp != self._seen.get(key):
+                self._seen[key] = stamp
+                self.feed.tell(kind, {}, run_id)
 
 
 @dataclass

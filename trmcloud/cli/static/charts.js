@@ -73,6 +73,7 @@ export class Chart {
     this.node.hidden = !lines.length || !x.step.length;
     if (this.node.hidden) { this.drop(); return; }
     const table = [x[axis], ...lines.map((line) => line.values)];
+    this.lines = lines;
     const kind = `${axis} ${lines.map((line) => line.name)} ${document.documentElement.dataset.theme || ""}`;
     if (this.plot && this.kind === kind) {
       this.plot.setData(table, false);
@@ -82,7 +83,7 @@ export class Chart {
       this.kind = kind;
       this.make(table, lines);
     }
-    this.table = table; this.lines = lines;
+    this.table = table;
     if (this.at < 0 || this.at >= table[0].length || !this.held) this.at = table[0].length - 1;
     this.say();
   }
@@ -90,11 +91,12 @@ export class Chart {
   drop() { if (this.plot) { this.plot.destroy(); this.plot = null; } }
 
   make(table, lines) {
-    const colours = lines.map((_, n) => css(`--s${(n % 6) + 1}`));
+    const colours = this.colours = lines.map((_, n) => css(`--s${(n % 6) + 1}`));
+    const names = lines.length > 1 ? Math.min(90, 16 + 7 * Math.max(...lines.map((line) => line.name.length))) : null;
     const axis = AXES[this.axis], dim = css("--dim"), grid = css("--grid");
     const common = { stroke: dim, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
     this.plot = new uPlot({
-      width: this.box.clientWidth, height: this.height(), legend: { show: false },
+      width: this.box.clientWidth, height: this.height(), legend: { show: false }, padding: [null, names, null, null],
       cursor: { sync: { key: "run" }, points: { size: 8 }, drag: { x: true, y: false } },
       scales: { x: { time: false, range: (u, low, high) => this.zoomed ? [low, high] : [0, this.most || 1] } },
       axes: [
@@ -106,7 +108,7 @@ export class Chart {
         spanGaps: true, points: { show: this.points ? undefined : false, size: 5, fill: colours[n] },
       }))],
       hooks: {
-        draw: [(u) => this.drawMarks(u)],
+        draw: [(u) => { this.drawMarks(u); this.drawNames(u); }],
         setCursor: [(u) => { if (u.cursor.idx !== null && u.cursor.event) { this.at = u.cursor.idx; this.held = true; this.say(); } }],
         setSelect: [() => { this.zoomed = true; }],
       },
@@ -137,6 +139,39 @@ export class Chart {
       ctx.stroke();
       ctx.globalAlpha = 1;
       if (!(minor && many)) ctx.fillText(GLYPHS[mark.kind] || "·", place, top + 11 * ratio);
+    }
+    ctx.restore();
+  }
+
+  // Names each of several lines at its right end, apart from the others where they meet there.
+  drawNames(u) {
+    if (this.lines.length < 2) return;
+    const { ctx } = u, { left, top, height, width } = u.bbox, ratio = devicePixelRatio || 1, gap = 13 * ratio;
+    const xs = u.data[0], right = left + width;
+    const ends = this.lines.map(({ name }, n) => {
+      const ys = u.data[n + 1];
+      let last = xs.length - 1;
+      while (last >= 0 && (xs[last] > u.scales.x.max || ys[last] === null || ys[last] === undefined)) last--;
+      return last < 0 ? null : { name, colour: this.colours[n], x: Math.max(left, u.valToPos(xs[last], "x", true)), y: u.valToPos(ys[last], "y", true) };
+    }).filter((end) => end && end.y >= top && end.y <= top + height).sort((one, other) => one.y - other.y);
+    let least = top;
+    for (const end of ends) { end.at = Math.max(end.y, least); least = end.at + gap; }
+    let most = top + height;
+    for (const end of [...ends].reverse()) { end.at = Math.min(end.at, most); most = end.at - gap; }
+    ctx.save();
+    ctx.font = `${12 * ratio}px system-ui, sans-serif`;
+    ctx.textBaseline = "middle";
+    ctx.textAlign = "left";
+    ctx.lineWidth = ratio;
+    for (const end of ends) {
+      ctx.strokeStyle = end.colour;
+      ctx.beginPath();
+      ctx.moveTo(end.x, end.y);
+      ctx.lineTo(right, end.y);
+      ctx.lineTo(right + 5 * ratio, end.at);
+      ctx.stroke();
+      ctx.fillStyle = css("--text");
+      ctx.fillText(end.name, right + 7 * ratio, end.at);
     }
     ctx.restore();
   }

@@ -3,17 +3,19 @@
 
 import { Refused, ask, first, firstCurves, here, linkTo, runId, token, view } from "./asked.js";
 import { AXIS_NAMES, Chart, GLYPHS, element } from "./charts.js";
+import { launchedSection, logSection, machineSection } from "./details.js";
 
 const at = (id) => document.getElementById(id);
 const main = at("main");
 const LIGHTS = { verified: "✔", armed: "●", silent: "◐", absent: "○" };
 const AXIS_WORDS = { step: "steps", hours: "paid hours", usd: "dollars" };
 const KIND_WORDS = {
-  checkpoint: "checkpoint", gate: "gate", price: "price or plan", recovery: "mended", stop: "told to end",
+  checkpoint: "checkpoint", gate: "gate", price: "price or plan", recovery: "mended", stop: "stop requested",
   pod: "machine", phase: "phase ended", bill: "bill",
 };
-const VERBS = [["save", "Save now"], ["land", "Land"], ["stop", "Stop"], ["fetch", "Fetch best"], ["raise", "Raise"]];
+const VERBS = [["save", "Save now"], ["land", "Land"], ["stop", "Stop now"], ["fetch", "Fetch best"], ["raise", "Raise"]];
 const WELL = ["finished", "landed", "stopped"];
+const ENDS_AT_ONCE = "stop";  // the verb by which something is lost
 
 // -- words ---------------------------------------------------------------------------------------
 
@@ -37,6 +39,11 @@ function stateOf(run) {
   const name = run.outcome || (run.landing ? `${run.state}, landing` : run.training && run.state === "running" ? run.training.state : run.state);
   const kind = run.live ? "live" : WELL.includes(run.outcome) ? "well" : "ill";
   return element("span", { class: `state ${kind}`, text: name.replaceAll("_", " ") });
+}
+
+function tagList(tags) {
+  const pairs = Object.entries(tags);
+  return pairs.length ? element("ul", { class: "tags", "aria-label": "Tags" }, pairs.map(([key, value]) => element("li", { text: value ? `${key}=${value}` : key }))) : "";
 }
 
 function moneyBar(money) {
@@ -142,6 +149,7 @@ function question(look, act, opener, cap) {
       at("ask-title").textContent = told.title;
       at("ask-lines").replaceChildren(...told.lines.map((line) => element("p", { text: line })));
       yes.textContent = told.button;
+      yes.classList.toggle("danger", told.verb === ENDS_AT_ONCE);
       why.hidden = !told.refused;
       why.textContent = told.refused;
       yes.disabled = Boolean(told.refused);
@@ -153,6 +161,7 @@ function question(look, act, opener, cap) {
     }
   };
   at("ask-title").textContent = "…";
+  yes.classList.remove("danger");
   at("ask-lines").replaceChildren();
   why.hidden = true;
   yes.textContent = "…";
@@ -187,6 +196,19 @@ function askVerb(verb, opener) {
     (seen, cap) => ask(`${here}/do`, { verb, agreed: seen.at_most, cap }),
     opener, verb === "raise" ? "Whole budget, in dollars" : "",
   );
+}
+
+// A button of what cannot be done now gives the reason in place of a question.
+async function askOrRefuse(verb, opener) {
+  const line = at("refused");
+  line.hidden = true;
+  if (opener.getAttribute("aria-disabled") !== "true") { askVerb(verb, opener); return; }
+  try {
+    const told = await ask(`${here}/foreseen?verb=${verb}&cap=`);
+    if (!told.refused) { askVerb(verb, opener); return; }
+    line.textContent = `${opener.textContent}: ${told.refused}`;
+  } catch (error) { line.textContent = error.message + (error.next ? ` — try: ${error.next}` : ""); }
+  line.hidden = false;
 }
 
 function askLevel(line, opener) {
@@ -258,7 +280,8 @@ function allRuns(told) {
   function row(run) {
     const t = run.training;
     const cells = [
-      [element("a", { href: address(run.id), text: run.id }), element("div", { class: "dim", text: `${run.name ? `${run.name} · ` : ""}${run.recipe} on ${run.hardware}` })],
+      [element("a", { href: address(run.id), text: run.id }), run.name ? element("div", { class: "name", text: run.name }) : "",
+        element("div", { class: "dim", text: `${run.recipe} on ${run.hardware}` }), tagList(run.tags)],
       [stateOf(run), run.trouble || run.waits_for ? element("div", { class: "dim", text: run.trouble || `waits for ${run.waits_for}` }) : ""],
       t ? [`${t.phase} ${t.step.toLocaleString("en")} of ${t.steps.toLocaleString("en")}`,
         run.live ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": `steps of ${run.id}` }) : ""] : ["–"],
@@ -334,15 +357,16 @@ function allRuns(told) {
 
 function oneRun(told) {
   let run = told, curves = null, found = null;
-  document.title = `${run.id} · trmcloud`;
+  document.title = `${run.name ? `${run.name} · ` : ""}${run.id} · trmcloud`;
   const box = (name, ...children) => element("section", { class: "card", "aria-label": name }, element("h2", { text: name }), ...children);
   const head = element("div", {}), cards = element("div", { class: "cards" });
   const actions = element("div", { class: "row", role: "group", "aria-label": "Steer this run" });
   for (const [verb, words] of VERBS) {
-    const button = element("button", { type: "button", id: `do-${verb}`, text: words });
-    button.addEventListener("click", () => askVerb(verb, button));
+    const button = element("button", { type: "button", id: `do-${verb}`, text: words, class: verb === ENDS_AT_ONCE ? "danger" : null });
+    button.addEventListener("click", () => askOrRefuse(verb, button));
     actions.append(button);
   }
+  const refused = element("p", { id: "refused", class: "why", role: "alert", hidden: true });
   const axes = element("fieldset", {}, element("legend", { text: "Curves over" }), AXIS_NAMES.map((name) =>
     element("label", {}, element("input", { type: "radio", name: "axis", value: name, checked: name === "usd" }), ` ${AXIS_WORDS[name]}`)));
   const told_of = element("p", { class: "dim" });
@@ -357,17 +381,19 @@ function oneRun(told) {
   ];
   const plots = element("div", { class: "charts" }, charts.map((chart) => chart.node));
   const marks = element("div", {});
+  const machine = machineSection(() => drawCurves()), log = logSection(), launched = launchedSection();
   const health = element("div", {}), shelf = element("div", {}), layers = element("div", {}), gates = element("div", {});
-  main.replaceChildren(head, actions, cards,
+  main.replaceChildren(head, actions, refused, cards,
     element("h2", { text: "Curves" }), axes, told_of, plots,
-    health, layers, gates, shelf, marks);
+    health, layers, gates, machine.node, log.node, shelf, marks, launched.node);
 
   const axis = () => axes.querySelector("input:checked").value;
-  axes.addEventListener("change", () => { charts.forEach((chart) => { chart.zoomed = false; }); drawCurves(); });
+  axes.addEventListener("change", () => { [...charts, ...machine.charts].forEach((chart) => { chart.zoomed = false; }); drawCurves(); });
 
   function drawHead() {
     const t = run.training;
-    head.replaceChildren(element("h1", {}, `${run.id} ${run.name} `, stateOf(run)),
+    head.replaceChildren(element("h1", {}, run.name ? `${run.name} ` : "", element("span", { class: run.name ? "dim" : null, text: run.id }), " ", stateOf(run)),
+      tagList(run.tags),
       element("p", { text: `${run.recipe} on ${run.hardware}${run.provider && run.provider !== "local" ? `, ${run.provider}` : ""} · project ${run.project} · since ${when(run.created_at)}` }),
       ...[run.meaning, run.why && `why: ${run.why}`, run.waits_for && `waits for ${run.waits_for}`, run.trouble, run.unasked && "its provider is not asked now: what is shown was heard before"]
         .filter(Boolean).map((text) => element("p", { class: "dim", text })));
@@ -387,10 +413,7 @@ function oneRun(told) {
         rows([["best", t && t.best !== "–" ? `${t.best} at step ${(t.best_step ?? 0).toLocaleString("en")}` : ""],
           ["losses", t && t.passes.length ? t.passes.map((x) => (x === null ? "–" : x >= .001 ? x.toFixed(3) : x.toPrecision(3))).join(" > ") : ""],
           ["pays", run.live && t && t.buys]])));
-    for (const [verb] of VERBS) {
-      const can = { save: run.live && run.state === "running" && !run.landing, land: run.live && !run.landing, stop: run.live, fetch: true, raise: true }[verb];
-      at(`do-${verb}`).setAttribute("aria-disabled", String(!can));
-    }
+    for (const [verb] of VERBS) at(`do-${verb}`).setAttribute("aria-disabled", String(Boolean(run.cannot[verb])));
     layers.replaceChildren(...(run.layers.length ? [element("h2", { text: "Kill layers" }), lights(run.layers, true)] : []));
     gates.replaceChildren(...run.gates.flatMap((gate) => [
       element("h2", { text: `Gate after ${gate.phase}: ${gate.passed === null ? "cannot be read" : gate.passed ? "passed" : "failed"}` }),
@@ -402,8 +425,8 @@ function oneRun(told) {
     const now = JSON.stringify(run.checkpoints);
     if (now === shelved) return;  // what somebody is about to copy stays selected
     shelved = now;
-    const places = { here: "this machine", bucket: "bucket", pod: "its pod alone", volume: "network volume", fetched: "fetched to" };
-    const heads = ["checkpoint", "bits per byte", "size", "sha256 of the weights", "lies in"];
+    const places = { here: "this machine", bucket: "bucket", pod: "only on its pod", volume: "network volume", fetched: "fetched to" };
+    const heads = ["checkpoint", "bits per byte", "size", "sha256 of the weights", "where"];
     const lines = [...run.checkpoints].reverse().map((each) => element("tr", {}, [
       `${each.best ? "★ " : ""}${each.label}${each.best ? ` · ${each.best_words}` : ""}${each.latest ? " · latest" : ""}`, each.bpb, `${each.mb} MB`,
       element("span", { class: "hash", text: each.sha256 }), element("span", { text: each.places.map((place) => `${places[place.kind]} ${place.where}`.trim()).join("; ") }),
@@ -435,7 +458,7 @@ function oneRun(told) {
     health.replaceChildren(element("h2", { text: "Health" }), ...(found === null ? [element("p", { class: "dim", text: "its numbers are being read…" })]
       : found.length ? found.map((each) => element("div", { class: "unwell" },
         element("p", { text: `${each.phase} step ${each.step.toLocaleString("en")}: ${each.text}` }), element("p", { class: "dim", text: `try: ${each.next}` })))
-        : [element("p", { class: "well", text: "nothing is wrong by its own numbers" })]));
+        : [element("p", { class: "well", text: "No problems found in its own figures." })]));
   }
 
   function drawCurves() {
@@ -443,6 +466,7 @@ function oneRun(told) {
     const name = axis();
     const most = Math.max(0, ...[curves.train, curves.evals].flatMap((series) => series[name].slice(-1)), ...curves.marks.map((mark) => mark[name] || 0));
     charts.forEach((chart) => chart.draw(curves, name, curves.marks, most * 1.02 || 1));
+    machine.draw(name, curves.marks, most * 1.02 || 1);
     told_of.textContent = [curves.told, curves.whole ? "" : "a sample so far: all of it is being read",
       curves.train.step.length || curves.evals.step.length ? "" : "nothing was logged yet"].filter(Boolean).join(" · ");
     if (curves.train.step.length || curves.evals.step.length) {
@@ -486,6 +510,7 @@ function oneRun(told) {
     }
   };
   hear.run = (news) => {
+    if (run.live !== news.live) { log.grown(); at("refused").hidden = true; }
     run = news;
     drawHead();
     drawShelf();
@@ -496,17 +521,23 @@ function oneRun(told) {
       if (news.marks.length !== before) drawCurves();
     }
   };
+  hear.log = () => log.grown();
+  hear.machine = () => machine.grown();
   hear.health = (news) => { found = news; drawHealth(); };
   hear.anew = hear.again = async () => {
     const news = await ask(here).catch((error) => (error.status === 404 ? gone(error) : null));
-    if (news) { news.marks = curves ? curves.marks : []; hear.run(news); hear.jobs(news.jobs); await curvesAnew(); }
+    if (news) { news.marks = curves ? curves.marks : []; hear.run(news); hear.jobs(news.jobs); log.grown(); machine.grown(); await curvesAnew(); }
   };
-  hear.redraw = () => { charts.forEach((chart) => { chart.kind = ""; }); drawCurves(); };
+  hear.redraw = () => { [...charts, ...machine.charts].forEach((chart) => { chart.kind = ""; }); drawCurves(); };
   setInterval(() => { if (run.live) drawHead(); }, 1000);
   hear.jobs(told.jobs);
   drawHead();
   drawHealth();
-  return curvesAnew(firstCurves).then(() => { drawShelf(); drawMarks(); });
+  return curvesAnew(firstCurves).then(() => {
+    drawShelf();
+    drawMarks();
+    for (const each of [machine, log, launched]) each.begin();
+  });
 }
 
 function gone(error) {
@@ -523,6 +554,7 @@ function theme(name) {
   if (name === "automatic") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
   at("theme").textContent = `Theme: ${name}`;
+  at("theme").hidden = false;
   if (hear.redraw) hear.redraw();
 }
 let themed = "automatic";
@@ -548,6 +580,7 @@ async function openView(name) {
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 
 async function begin() {
+  linked(false, "connecting…");
   if (!token) {
     linked(false, "not connected");
     gone(new Refused(0, { error: "this address lacks its token", next: "open the one that trmcloud ui has printed" }));

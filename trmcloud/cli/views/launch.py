@@ -124,10 +124,30 @@ def resumed_rows(run: RunState) -> list[tuple[str, str]]:
 
 def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str, str]]:
     """(name, text) of each row, in the user's order: hardware, work, money, checkpoints, limits."""
-    chosen = plan.recommended
+    rows = frozen_rows(plan, plan.recommended, verbose=verbose)
+    rows += plan_credential_rows(context, plan)
+    lines = context.ledger.read().lines_for(context.project, context.wall())
+    for line in lines:
+        if line.cap is not None:
+            rows.append((f"{line.level} {line.key}", f"{line.remaining} of {line.cap} left"))
+    uncapped = [line.level for line in lines if line.cap is None]
+    if uncapped and verbose:
+        rows.append(("no cap on", " · ".join(uncapped)))
+    return rows + limit_rows(plan, verbose=verbose)
+
+
+def frozen_rows(
+    plan: Plan, chosen: Candidate | None, *, verbose: bool = False
+) -> list[tuple[str, str]]:
+    """Return those rows that are the plan's own, whatever has happened since: its id, hardware,
+    work, money, stops, and where checkpoints are stored.
+
+    Args:
+        chosen: the candidate that it was, or is to be, carried out with.
+    """
     rows: list[tuple[str, str]] = [("plan", plan.id)]
     if chosen is not None:
-        more = len(plan.launchable) - 1
+        more = len(plan.launchable) - 1 if chosen is plan.recommended else 0
         others = f", then {more} more candidate{'s' if more > 1 else ''}" if more > 0 else ""
         rows.append(("hardware", _hardware(plan, chosen) + others))
         rows += [(phase.name, _work(chosen, phase, verbose)) for phase in chosen.phases]
@@ -148,15 +168,7 @@ def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str,
             )
         )
     rows.append((CHECKPOINTS, plan.survives))
-    rows += plan_credential_rows(context, plan)
-    lines = context.ledger.read().lines_for(context.project, context.wall())
-    for line in lines:
-        if line.cap is not None:
-            rows.append((f"{line.level} {line.key}", f"{line.remaining} of {line.cap} left"))
-    uncapped = [line.level for line in lines if line.cap is None]
-    if uncapped and verbose:
-        rows.append(("no cap on", " · ".join(uncapped)))
-    return rows + limit_rows(plan, verbose=verbose)
+    return rows
 
 
 def command_rows(command: Command) -> list[tuple[str, str]]:

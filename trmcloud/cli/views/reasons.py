@@ -28,7 +28,7 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.PROVIDER_SAID: "{text}",
     _Kind.LINK_FAILED: "{text}",
     _Kind.LIST_FAILED: "no list: {text}",
-    _Kind.STOP_COMMAND: "trmcloud stop",
+    _Kind.STOP_COMMAND: "a user requested the stop",
     _Kind.INTERRUPTED: "Ctrl-C",
     _Kind.STOP_NOW: "stopped at once, without saving",
     _Kind.BUDGET_CUT: "the {level} budget was cut to {cap_usd}",
