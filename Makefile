@@ -206,6 +206,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/prose.py
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -268,7 +268,7 @@ def test_stop_says_what_is_lost_and_asks(user: User, terminal: Desk) -> None:
     window.sees("End it now? [y/N]")
     assert f"{run_id}: stop this run at once" in window.shown
     assert "since its last checkpoint, worth $0." in window.shown
-    assert "more at most of the run's $1.00" in window.shown
+    assert "more of the run's $1.00" in window.shown
     window.types("n\n")
     assert window.ends() == 0
     assert "it continues" in window.shown

@@ -62,7 +62,7 @@ def test_a_run_is_saved_landed_fetched_raised_and_stopped_by_clicks(
     page.until("document.body.innerText.includes('training')")
 
     told = agreed(page, "land")
-    assert re.search(r"spends \$0\.\d+ more at most of the run's \$1\.00", told), told
+    assert re.search(r"spends at most \$0\.\d+ more of the run's \$1\.00", told), told
     assert re.search(r"Land it, \$0\.\d+ at most", told), told
     assert "soft stop requested" in done(page, "land")
     page.until("document.querySelector('h1').innerText.includes('stopped')", WITHIN_S)
@@ -97,7 +97,7 @@ def test_a_run_is_saved_landed_fetched_raised_and_stopped_by_clicks(
     page.until("document.querySelector('h1').innerText.includes('training')", WITHIN_S)
 
     told = agreed(page, "stop")
-    assert "Its pod is ended without landing." in told
+    assert "Its pod is ended at once, without a save." in told
     assert "pod is being ended" in done(page, "stop")
     until(lambda: not trained.live_pods(), what="its pod is ended")
     page.until("document.querySelector('h1').innerText.includes('stopped')", WITHIN_S)
