@@ -309,7 +309,7 @@ def test_pruning_spares_the_latest_ones_optimizer_and_never_another_ledgers_run(
     owner = f"{run.bucket.removeprefix(f's3://{BUCKET}/')}/runs/r1/owner.json"
     theirs = json.dumps({"ledger": "another", "run": "r1"}).encode()
     s3.client.put_object(Bucket=BUCKET, Key=owner, Body=theirs)
-    with pytest.raises(ConflictError, match="somebody else"):
+    with pytest.raises(ConflictError, match="from another ledger"):
         source.prune(pruning)
 
 

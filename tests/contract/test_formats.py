@@ -102,7 +102,7 @@ def test_what_was_called_unheard_is_read_as_unreported(tmp_path: Path) -> None:
     assert runs["r-aaaaaa"].outcome is Outcome.UNREPORTED
     found = runs["r-bbbbbb"]
     assert found.outcome is Outcome.LANDED
-    assert sentence(found.reason) == "budget reached"
+    assert sentence(found.reason) == "the budget's soft stop came"
     written = {type(record.event) for record in SqliteLedger(home / "ledger.db").records()}
     assert ev.LateReport in written
 

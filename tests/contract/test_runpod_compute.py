@@ -204,7 +204,7 @@ def test_what_is_not_ours_is_left_alone(rig: Rig) -> None:
     body = {**rig.compute.body(request(rig)), "name": "somebody-elses"}
     foreign = rig.api.create_pod(body)
     rig.compute.list_pods()
-    with pytest.raises(ProviderError, match="not a pod of ours"):
+    with pytest.raises(ProviderError, match="not a pod of trmcloud"):
         rig.compute.terminate(foreign.id)
     assert len(rig.standin.control.live()) == 1
 

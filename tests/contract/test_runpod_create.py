@@ -127,7 +127,7 @@ def test_a_create_that_is_too_large_is_not_sent(rig: Rig) -> None:
     """Not even a volume is made for it."""
     wanted = request(rig)
     rig.compute._payload = lambda: bytes(76_800)
-    with pytest.raises(NotSupported, match=r"is 99,\d{3} bytes; RunPod takes 102,400") as caught:
+    with pytest.raises(NotSupported, match=r"has 99,\d{3} bytes; RunPod takes 102,400") as caught:
         rig.compute.create(replace(wanted, volume_gb=10, region="US-KS-2"))
     assert "\n" not in str(caught.value)
     assert rig.standin.requests == []
@@ -401,7 +401,7 @@ def test_two_minutes_of_429_end_in_one_line(rig: Rig, retry_after_s: int) -> Non
     rig.standin.control.set(throttled_until=began_at + 120.0, retry_after_s=retry_after_s)
     with pytest.raises(FinalRefusal) as caught:
         rig.compute.create(request(rig))
-    assert "asks to be asked less often" in caught.value.what
+    assert "limits the rate of requests" in caught.value.what
     assert "nothing was rented" in caught.value.what
     assert "\n" not in str(caught.value)
     assert rig.clock() - began_at <= THROTTLED_S + 20.0
@@ -441,7 +441,7 @@ def test_whoever_is_told_to_wait_asks_no_more_until_then(rig: Rig) -> None:
     rig.standin.control.set(throttled_until=rig.clock() + 45.0, retry_after_s=45)
     rig.standin.requests.clear()
     for _ in range(20):
-        with pytest.raises(ProviderError, match="less often"):
+        with pytest.raises(ProviderError, match="limits the rate"):
             rig.compute.list_pods()
         rig.on(2)
     assert rig.asked() == ["GET /v2/pods"]
@@ -610,11 +610,11 @@ def nothing_rented(made: Launch, run: RunState, says: str) -> None:
     ("knobs", "error", "says"),
     [
         ({"list_endless": True}, ProviderError, "does not end"),
-        ({"list_circle": True}, ProviderError, "in a circle"),
+        ({"list_circle": True}, ProviderError, "pages repeat"),
         ({"list_lacks_pods": 99}, ProviderError, "pods: Field required"),
         ({"errors_502": 999}, ProviderError, "answers 502: a web page"),
-        ({"v2_gone": True}, FinalRefusal, "gone"),
-        ({"throttled_until": 2e9}, ProviderError, "less often"),
+        ({"v2_gone": True}, FinalRefusal, "no longer exists"),
+        ({"throttled_until": 2e9}, ProviderError, "limits the rate"),
     ],
 )
 def test_a_list_that_is_none_stops_a_launch_before_it_costs(
@@ -649,7 +649,7 @@ def test_a_403_on_the_first_of_three_leads_to_the_second(made: Launch) -> None:
     ("code", "says"),
     [
         (402, "add credit"),
-        (410, "gone"),
+        (410, "no longer exists"),
         (413, "the request is too large for RunPod"),
         (422, "contract was broken"),
     ],
@@ -675,7 +675,7 @@ def test_after_two_minutes_of_429_a_launch_ends_in_one_line(made: Launch) -> Non
     began_at = made.rig.clock()
     made.rig.standin.control.set(throttled_until=began_at + 120.0, retry_after_s=20)
     run = made.to_the_end()
-    nothing_rented(made, run, "asks to be asked less often")
+    nothing_rented(made, run, "limits the rate of requests")
     assert "nothing was rented" in sentence(run.reason)
     assert made.created() == 0
     assert made.rig.clock() - began_at < 240.0

@@ -111,7 +111,7 @@ def test_the_adapter_reads_every_page(five: Clocked) -> None:
     ("knobs", "says"),
     [
         ({"list_endless": True}, "does not end"),
-        ({"list_circle": True}, "in a circle"),
+        ({"list_circle": True}, "pages repeat"),
         ({"list_lacks_pods": 1}, "pods: Field required"),
         ({"errors_502": 99}, "answers 502: a web page"),
         ({"html": 1}, "does not match its API contract"),
@@ -190,7 +190,7 @@ def test_the_doctor_says_what_is_unknown(rig: Rig, knobs: dict[str, Any], code: 
     found = checked(rig.standin, "31.92")
     assert states(found)["balance"] == "warn"
     assert f"GraphQL answers {code}" in found["balance"].detail
-    assert "the balance is no longer available" in found["balance"].detail
+    assert "are no longer available" in found["balance"].detail
     assert "guard" in found["balance"].fix
     assert states(found)["runpod key"] == states(found)["scopes"] == "ok"
     assert "limit" not in found
@@ -254,7 +254,7 @@ def test_a_balance_is_a_limit_while_it_can_be_read(rig: Rig) -> None:
     (limit,) = rig.compute.own_limits("a-pod")
     assert (limit.armed, limit.detail) == (
         False,
-        "the balance is no longer available: RunPod's GraphQL answers 410",
+        "are no longer available: RunPod's GraphQL answers 410",
     )
     rig.on(400)
     rig.standin.control.set(graphql_gone=False, down=True)

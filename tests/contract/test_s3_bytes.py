@@ -376,7 +376,7 @@ def test_above_5_gb_such_a_store_is_refused_in_one_line(
     bucket: S3Bucket, data: StageItem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "_LARGEST_PUT_BYTES", 6 << 20)
-    refused = pytest.raises(TrmcloudError, match="no uploads in parts")
+    refused = pytest.raises(TrmcloudError, match="not accept uploads in parts")
     with lacking(bucket, "CreateMultipartUpload", NOT_IMPLEMENTED), refused as told:
         bucket.send(data, silent)
     assert told.value.next_step

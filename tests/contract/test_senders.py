@@ -284,7 +284,7 @@ def test_addresses_as_their_owners_have_them(way: str, where: str) -> None:
     ],
 )
 def test_an_address_of_another_way_is_refused(way: str, where: str) -> None:
-    with pytest.raises(UsageError, match=f"no address for {way}"):
+    with pytest.raises(UsageError, match=f"not an address for {way}"):
         AppriseSender(way, where)
 
 

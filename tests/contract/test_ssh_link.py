@@ -278,7 +278,7 @@ def test_a_pod_of_no_run_of_ours_is_not_asked(rented: Rented) -> None:
     stranger = "trmc-0123abcd-rffffff-g1-1790000000"
     assert rented.link.report(stranger) is None
     assert "no run of this home" in str(rented.link.trouble(stranger))
-    with pytest.raises(LinkError, match="not a pod of ours"):
+    with pytest.raises(LinkError, match="not a pod of trmcloud"):
         rented.link.send_orders("../x", contract.Orders(epoch=1))
 
 

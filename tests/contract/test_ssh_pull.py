@@ -488,7 +488,7 @@ def test_staging_that_is_cut_goes_on_by_itself(there: SshPod, tmp_path: Path) ->
 def test_a_file_that_was_not_announced_is_never_placed(there: SshPod, tmp_path: Path) -> None:
     bins = {**data(tmp_path / "data", 1000), "meta.json": "00" * 32}
     link = link_of(there)
-    with pytest.raises(LinkError, match=r"meta\.json is not what was sent"):
+    with pytest.raises(LinkError, match=r"meta\.json was damaged on the way"):
         link.stage(
             POD,
             [StageItem(tmp_path / "data", f"{there.root}/data/x", bins)],

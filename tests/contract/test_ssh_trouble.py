@@ -61,7 +61,7 @@ def test_each_way_to_be_kept_out_is_told(tmp_path: Path, route: str, host: str, 
     kind, _, rest = done.stdout.partition(" | ")
     assert kind == ConnectionDropped.__name__, done.stdout + done.stderr
     assert rest.startswith(says), rest
-    assert "this machine blocks outgoing SSH: a firewall or a sandbox" in rest.partition(" | ")[2]
+    assert "allow SSH to that address (firewall, VPN, proxy)" in rest.partition(" | ")[2]
 
 
 def _silence(taken: socket.socket) -> None:

@@ -200,7 +200,7 @@ def test_pauses_after_429_double_until_a_request_succeeds(rig: Rig) -> None:
 def test_an_hour_of_429_is_a_final_refusal_and_rents_nothing(rig: Rig) -> None:
     rig.standin.set(throttle=10_000)
     began_at = rig.clock()
-    with pytest.raises(FinalRefusal, match="less often"):
+    with pytest.raises(FinalRefusal, match="limits the rate"):
         rig.compute.create(request(rig))
     assert rig.clock() - began_at < 150
     assert rig.standin.world.instances == {}
@@ -225,7 +225,7 @@ def test_a_wrong_key_is_said(rig: Rig) -> None:
 def test_volumes_and_unknown_gpus_are_refused(rig: Rig) -> None:
     with pytest.raises(NotSupported, match="--volume"):
         rig.compute.create(request(rig, volume_gb=50))
-    with pytest.raises(NotSupported, match="no A10G"):
+    with pytest.raises(NotSupported, match="not know A10G"):
         rig.compute.create(request(rig, sku="A10G"))
 
 
@@ -350,7 +350,7 @@ def test_what_is_not_ours_is_not_ended(rig: Rig) -> None:
     other = world.create(world.hosts[0], {"label": "a person's own", "image": "i"})
     rig.on(10)
     rig.compute.list_pods()
-    with pytest.raises(ProviderError, match="not a pod of ours"):
+    with pytest.raises(ProviderError, match="not a pod of trmcloud"):
         rig.compute.terminate(str(other.id))
     assert len(rig.standin.live()) == 1
 
@@ -547,7 +547,7 @@ def test_the_key_is_where_vastais_own_client_keeps_it(tmp_path: Path) -> None:
     file.write_text("abc123\n")
     assert account_key({"HOME": str(tmp_path)}) == "abc123"
     assert account_key({"HOME": str(tmp_path), ENV_KEY: "typed"}) == "typed"
-    with pytest.raises(Exception, match="in the clear"):
+    with pytest.raises(Exception, match="without encryption"):
         api_base({ENV_API: "http://example.com"})
 
 
