@@ -49,6 +49,7 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 _NEWTON_SCHULZ_STEPS = 5
 _NORM_FLOOR = 1e-7
 VARIANCE_DECAY = 0.95
+_NANOCHAT_VARIANCE_DECAY = 0.9
 _VARIANCE_FLOOR = 1e-10
 
 
@@ -98,8 +99,7 @@ _POLAR_MARGIN, _POLAR_FLOOR = 1.01, 1e-6
 
 def orthogonalise_evenly(matrices: Tensor) -> Tensor:
     """The nearest (semi-)orthogonal matrices by Polar Express (Amsel et al. 2025, whose
-    coefficients these are), as nanochat 92d63d4 does: rows are brought to one norm first, and the
-    result to the norm of an orthogonal matrix, √min(rows, columns).
+    coefficients these are), of rows that are brought to one norm first, as in nanochat 92d63d4.
 
     Args:
         matrices: (count, rows, columns), float32.
@@ -107,21 +107,44 @@ def orthogonalise_evenly(matrices: Tensor) -> Tensor:
     Returns:
         The same shape, float32; a matrix of zeros stays zeros.
     """
-    x = matrices.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
-    rows, columns = matrices.shape[-2:]
-    whole = x.float().norm(dim=(-2, -1), keepdim=True) / rows**0.5
-    each = x.float().norm(dim=-1, keepdim=True).clamp_min(_POLAR_FLOOR)
-    x = x * (whole / each).to(x.dtype)
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) * _POLAR_MARGIN + _POLAR_FLOOR)
-    tall = rows > columns
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    each = torch.linalg.vector_norm(matrices, dim=-1, keepdim=True)
+    mean = each.square().mean(-2, keepdim=True).sqrt()
+    even = mean / each.clamp_min(_POLAR_FLOOR)
+    # What the norm of the whole is then follows from the rows': nothing is read again.
+    whole = (each * even).square().sum(-2, keepdim=True).sqrt()
+    x = matrices * (even / (whole * _POLAR_MARGIN + _POLAR_FLOOR))
     x = x.mT if tall else x
+    x = x.to(torch.bfloat16 if x.is_cuda else torch.float32)
     for a, b, c in _POLAR:
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
     x = x.float()
-    norm = x.norm(dim=(-2, -1), keepdim=True).clamp_min(_POLAR_FLOOR)
-    x = x * (min(rows, columns) ** 0.5 / norm)
     return x.mT if tall else x
+
+
+def even_out(updates: Tensor, variance: Tensor) -> Tensor:
+    """Muon+ and NorMuon as in nanochat 92d63d4: to the norm of an orthogonal matrix, √min(rows,
+    columns), then each row, or each column of a wide matrix, by the root of the running mean of its
+    squares, at the same norm of the whole. One reading of ``updates`` and one product.
+
+    Args:
+        updates: (count, rows, columns).
+        variance: (count, rows, 1) or (count, 1, columns), the running means; brought up to date in
+            place.
+    """
+    rows, columns = updates.shape[-2:]
+    along, length = (-1, columns) if variance.shape[-1] == 1 else (-2, rows)
+    squares = torch.linalg.vector_norm(updates, dim=along, keepdim=True).square()
+    norm = squares.sum((-2, -1), keepdim=True).sqrt().clamp_min(_POLAR_FLOOR)
+    scale = min(rows, columns) ** 0.5 / norm
+    means = squares * scale.square() / length
+    variance.lerp_(means, 1.0 - _NANOCHAT_VARIANCE_DECAY)
+    step = variance.clamp_min(_VARIANCE_FLOOR).rsqrt()
+    before = means.sum((-2, -1), keepdim=True).sqrt()
+    after = (means * step.square()).sum((-2, -1), keepdim=True).sqrt()
+    kept = before / after.clamp_min(_VARIANCE_FLOOR)
+    return updates * (scale * step * kept)
 
 
 def nanochat_momentum(step: int, cooled: float) -> float:
@@ -132,20 +155,17 @@ def nanochat_momentum(step: int, cooled: float) -> float:
     return 0.97 - 0.07 * cooled
 
 
-def even_rows(updates: Tensor, variance: Tensor, decay: float = VARIANCE_DECAY) -> Tensor:
-    """NorMuon (Li et al. 2025): divides each row by the root of the running mean of its squares;
-    each column, where ``variance`` has columns.
+def even_rows(updates: Tensor, variance: Tensor) -> Tensor:
+    """NorMuon (Li et al. 2025): divides each row by the root of the running mean of its squares.
 
     Orthogonal updates still give some neurons far larger steps than others. What a matrix as a
     whole moves by stays: the result has the norm that ``updates`` had.
 
     Args:
         updates: (count, rows, columns).
-        variance: (count, rows, 1) or (count, 1, columns), the running means; brought up to date in
-            place.
+        variance: (count, rows, 1), the running means; brought up to date in place.
     """
-    along = -1 if variance.shape[-1] == 1 else -2
-    variance.lerp_(updates.square().mean(along, keepdim=True), 1.0 - decay)
+    variance.lerp_(updates.square().mean(-1, keepdim=True), 1.0 - VARIANCE_DECAY)
     evened = updates * variance.clamp_min(_VARIANCE_FLOOR).rsqrt()
     before = updates.norm(dim=(-2, -1), keepdim=True)
     after = evened.norm(dim=(-2, -1), keepdim=True).clamp_min(_VARIANCE_FLOOR)
@@ -445,7 +465,6 @@ class Rules:
 
 
 _NANOCHAT_MATRIX_LR = 0.02
-_NANOCHAT_VARIANCE_DECAY = 0.9
 
 
 class AdamRule(NamedTuple):
@@ -645,9 +664,7 @@ class Optimizer:
         if self._rules.as_nanochat:
             kept = [self._evened[part] for part in parts]
             stacked = torch.stack(kept)
-            updates = even_rows(
-                self._orthogonal(torch.stack(mine)), stacked, _NANOCHAT_VARIANCE_DECAY
-            )
+            updates = even_out(self._orthogonal(torch.stack(mine)), stacked)
             torch._foreach_copy_(kept, list(stacked))
             return updates
         if not self._rules.normuon:

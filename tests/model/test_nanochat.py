@@ -24,7 +24,7 @@ from model.families.cache import Cache, RowCache
 from model.families.dense import Block, Shape
 from model.families.nanochat.model import Nanochat, build
 from model.families.nanochat.plan import Settings
-from model.training.optim import Optimizer, Rules, orthogonalise_evenly
+from model.training.optim import Optimizer, Rules, even_out, orthogonalise_evenly
 from model.training.schedule import Schedule
 from tests import settings as made
 from trmcloud.core.errors import UsageError
@@ -197,7 +197,12 @@ def test_optimizer_steps_are_nanochats(peer: Any, shape: Shape) -> None:
         their_step(their, step, multiplier, RULES)
         for name, weight in names_of(theirs, model):
             moved, their_moved = weight - before[name], named[name].detach() - before[name]
-            assert (moved - their_moved).norm() < 1e-3 * their_moved.norm(), (step, name)
+            off = (moved - their_moved).abs()
+            # Cautious decay turns on a sign: where an update is 0 but for rounding, a weight may
+            # decay on one side alone.
+            turned = off > 0.05 * their_moved.square().mean().sqrt()
+            assert int(turned.sum()) <= 2, (step, name)
+            assert off[~turned].norm() < 1e-3 * their_moved.norm(), (step, name)
 
 
 @needs_peer
@@ -205,11 +210,13 @@ def test_its_initial_weights_are_drawn_as_nanochats(peer: Any) -> None:
     shape = replace(SHAPE, width=256, vocab_size=512, hidden=0, kv_heads=0)
     model = ours(disturbed=False, shape=shape)
     theirs = theirs_of(peer, model)
+    torch.manual_seed(0)
     theirs.init_weights()
     named = dict(theirs.named_parameters())
     for name, weight in names_of(theirs, model):
         other = named[name].detach()
-        assert float(weight.mean()) == pytest.approx(float(other.mean()), abs=4e-3), name
+        close = 6.0 * float(other.std(correction=0)) / other.numel() ** 0.5 + 1e-9
+        assert float(weight.mean()) == pytest.approx(float(other.mean()), abs=close), name
         if weight.numel() > 1000:
             assert float(weight.std()) == pytest.approx(float(other.std()), rel=0.05, abs=1e-9), (
                 name
@@ -304,9 +311,11 @@ def test_polar_express_comes_near_to_the_orthogonal_matrix(shape: tuple[int, int
     u, _, v = torch.linalg.svd(rows, full_matrices=False)
     wanted = u @ v
     assert ((made - wanted).norm(dim=(-2, -1)) < 0.25 * wanted.norm(dim=(-2, -1))).all()
-    norms = made.norm(dim=(-2, -1))
+    variance = torch.zeros(shape[0], shape[1], 1)
+    evened = even_out(made, variance)
+    norms = evened.norm(dim=(-2, -1))
     assert torch.allclose(norms, torch.full_like(norms, min(shape[1:]) ** 0.5), rtol=1e-4)
-    assert not orthogonalise_evenly(torch.zeros(shape)).any()
+    assert not even_out(orthogonalise_evenly(torch.zeros(shape)), variance).any()
 
 
 def test_momentum_and_decay_fall_with_the_cooldown() -> None:
