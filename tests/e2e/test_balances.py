@@ -46,7 +46,7 @@ def test_too_little_is_refused_with_the_sum_and_fits_when_asked(renter: RentedUs
     renter.standin.control.set_balance(2.0)
     launch = (*LAUNCH, "--hours", "5", "--budget", "5", *renter.data, *ACCEPT)
     err = renter.refused(*launch, code=14)
-    assert "the runpod balance of $2.00 has $2.00 free: the worst case is $" in err
+    assert "$2.00 of the runpod balance of $2.00 are free: the worst case is $" in err
     assert "try: add $" in err
     assert "--fit-balance shortens it; --balance ignore" in err
     assert renter.creates() == 0
