@@ -70,7 +70,7 @@ def test_a_program_trains_saves_lands_fetches_and_goes_on(
     seen = home.foresee("land", run.id)
     assert Usd("0") < seen.at_most < run.money.cap
     assert home.land(run.id).landing
-    with pytest.raises(ConflictError, match="told to land already"):
+    with pytest.raises(ConflictError, match="was already asked to land"):
         home.land(run.id)
     ended = home.wait(run.id)
     assert (ended.outcome, ended.live) == (Outcome.STOPPED, False)
@@ -140,7 +140,7 @@ def test_what_run_refuses_is_refused_to_a_program(home: Home, project: Path) -> 
             home.run_command(WORDS, here=project, **{**OWN, **wrong})
     with pytest.raises(UsageError, match="--metric is not a valid pattern"):
         home.plan_command(WORDS, here=project, **{**OWN, "metric": "(["})
-    with pytest.raises(UsageError, match="which machine"):
+    with pytest.raises(UsageError, match="choose a machine"):
         home.plan_command(WORDS, here=project, budget="1")
     with pytest.raises(
         UsageError, match="the run needs a limit, because the machine costs money every hour"

@@ -78,7 +78,7 @@ def test_a_flipped_bit_quarantines_its_run_and_nothing_new_is_rented(owner: User
     _flip_bit(owner.home / "ledger.db")
     shown = owner.run("status")
     assert f"damaged: {run_id}: its records are damaged; 11 of 12 could be read" in shown
-    assert "it counts as $1.00 at most" in shown
+    assert "it counts as at most $1.00" in shown
     for arguments in (("fetch-best", run_id), ("resume", run_id)):
         assert "trmcloud ledger restore" in owner.refused(*arguments, code=7)
     owner.run("ledger", "restore", "--yes")
@@ -212,7 +212,7 @@ def test_fetch_best_spares_what_is_there(owner: User) -> None:
     taken = owner.folder / "taken"
     taken.mkdir()
     (taken / "thesis.txt").write_text("my only copy")
-    assert "holds something else" in owner.refused("fetch-best", "--into", "taken", code=8)
+    assert "holds other files" in owner.refused("fetch-best", "--into", "taken", code=8)
     assert (taken / "thesis.txt").read_text() == "my only copy"
     (owner.folder / "file").write_text("mine")
     assert "there is another file in the place of the checkpoint" in owner.refused(
@@ -226,7 +226,7 @@ def test_fetch_best_spares_what_is_there(owner: User) -> None:
 
 
 def test_a_run_that_is_over_is_neither_stopped_nor_resumed(owner: User) -> None:
-    assert "has ended already: finished" in owner.refused("stop", code=8)
+    assert "has already ended: finished" in owner.refused("stop", code=8)
     assert "has finished: there is nothing to resume" in owner.refused("resume", code=8)
     assert "has no metrics" in owner.refused("gate", "--phase", "extreme", code=3)
     assert "has no log of extreme" in owner.refused("logs", "--phase", "extreme", code=3)

@@ -46,14 +46,14 @@ def test_too_little_is_refused_with_the_sum_and_fits_when_asked(renter: RentedUs
     renter.standin.control.set_balance(2.0)
     launch = (*LAUNCH, "--hours", "5", "--budget", "5", *renter.data, *ACCEPT)
     err = renter.refused(*launch, code=14)
-    assert "the runpod balance of $2.00 has $2.00 free: the worst case is $" in err
+    assert "$2.00 of the runpod balance of $2.00 are free: the worst case is $" in err
     assert "try: add $" in err
     assert "--fit-balance shortens it; --balance ignore" in err
     assert renter.creates() == 0
     plan = renter.json(*launch, "--fit-balance", "--dry-run", "--json")
     assert plan["budget_usd"] == "1.96"
     assert float(plan["reservation_usd"]) <= 1.96
-    assert limits_of(plan)["fit_balance"].startswith("$1.96, of what the provider's balance leaves")
+    assert limits_of(plan)["fit_balance"].startswith("$1.96, the free part of the provider's balance")
     ignored = renter.json(*launch, "--balance", "ignore", "--dry-run", "--json")
     assert ignored["balance"] is None
     assert limits_of(ignored)["low_balance"].startswith("the provider's balance is not read")

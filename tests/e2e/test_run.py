@@ -346,13 +346,13 @@ def test_one_that_crashed_goes_on_from_its_checkpoint(user: User) -> None:
         (("--metric", "loss=([0-9"), ("python3", "train.py"), "--metric is not a valid pattern"),
         (("--metric", "(a)=(b)"), ("python3", "train.py"), "2 groups"),
         (("--checkpoints", "../out"), ("python3", "train.py"), "inside the working tree"),
-        (("--stop-signal", "KILL"), ("python3", "train.py"), "--stop-signal is one of"),
-        (("--env", "A=b"), ("python3", "train.py"), "and not its value"),
+        (("--stop-signal", "KILL"), ("python3", "train.py"), "--stop-signal must be one of"),
+        (("--env", "A=b"), ("python3", "train.py"), "not its value"),
         (("--env", "NOT_THERE"), ("python3", "train.py"), "no such variable"),
         (("--resume", " "), ("python3", "train.py"), "--resume does not contain a command"),
         (("--best", "most"), ("python3", "train.py"), "min or max"),
         (("--grace", "-1"), ("python3", "train.py"), "--grace takes seconds"),
-        (("--image", "no image"), ("python3", "train.py"), "--image is the name of"),
+        (("--image", "no image"), ("python3", "train.py"), "--image takes the name of"),
         (("--image", "a/b:1"), ("python3", "train.py"), "--image works only at runpod"),
         (("--probe", "-1"), ("python3", "train.py"), "--probe must be from 1"),
         (("--data", "nowhere"), ("python3", "train.py"), "--data takes a folder"),
@@ -394,7 +394,7 @@ def test_a_dry_run_shows_what_would_be_sent(user: User) -> None:
     plan = user.json(*dry, "--json", "--", "python3", "train.py")
     assert plan["command"] == ["python3", "train.py"]
     refused = user.fails("launch", plan["id"], "-y", code=2)
-    assert "that of a command" in refused
+    assert "is for a command" in refused
 
 
 def test_the_guides_script_is_stopped_in_time_for_less_than_five_cents(user: User) -> None:
@@ -422,7 +422,7 @@ def test_a_probe_measures_its_steps_and_ends(user: User) -> None:
     began = time.monotonic()
     out = run(user, "--budget", "0.10", "--grace", "2", "--probe", "40", code=0)
     assert time.monotonic() - began < 100, "and not for the hundred seconds of its budget"
-    found = re.search(r"measured +([0-9.e-]+) s \(([0-9.e-]+) to ([0-9.e-]+)\) a step", out)
+    found = re.search(r"measured +([0-9.e-]+) s \(([0-9.e-]+) to ([0-9.e-]+)\) per step", out)
     assert found is not None, out
     step_s, fast_s, slow_s = map(float, found.groups())
     assert fast_s <= step_s <= slow_s

@@ -145,7 +145,7 @@ def test_its_checks_are_kept_by_code_and_command(user: User) -> None:
     assert "not known: resumes, gpu" in said
     assert "not tried here yet: trmcloud try -- python3 other.py" in user.run(*plan, "other.py")
     script(user, TRAINS + "\n")
-    assert "not tried here: " in user.run(*plan, "train.py"), "the code is another one"
+    assert "not tried here yet: " in user.run(*plan, "train.py"), "the code is another one"
     assert "tried here" not in user.run(
         *("run", "local", "--rate", "1", "--budget", "1", "--dry-run", "--", "python3", "train.py")
     )

@@ -49,7 +49,7 @@ REFUSALS = {
     "smoke": ("has no GPU in stock",),
     "save": ("is not training: it has ended",),  # each launch here has ended by then
     "verify": ("no such file of signers",),
-    "stop": ("has ended already",),
+    "stop": ("has already ended",),
     "fetch-best": ("has no checkpoint yet",),  # the launch before it found nothing to rent
 }
 FIRST = "launch local --recipe trm-tiny --phase fast --processes 2 --rate 3.60 --budget 0.20 -y"
@@ -319,7 +319,7 @@ HINT_ENDS = {
     "reap --accept-restored": "the ledger was not restored from a backup",
     "save": "is not training",
     "logs -f": "has no log yet",  # the newest, which hoped for a GPU
-    "stop": "has ended already",
+    "stop": "has already ended",
     "resume r-": "has finished: there is nothing to resume",
     "resume": "nothing could be rented",  # the newest, which hoped for a GPU
     "budget raise project": "the project cap is not set",

@@ -459,7 +459,7 @@ def test_flops_are_those_that_the_planner_counts(settings: Any, family: str) -> 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"kv_heads": 3}, "cannot serve 4 heads"),
+        ({"kv_heads": 3}, "4 query heads are not a multiple of kv_heads"),
         ({"head_dim": 7}, "must be a multiple of head_dim"),
         ({"width": 28, "head_dim": 7, "kv_heads": 4}, "rotary positions turn pairs"),
         ({"norm": "batch"}, "norm must be one of"),

@@ -182,7 +182,7 @@ def test_its_screen_says_what_is_simulated(tmp_path: Path) -> None:
     assert "simulated in place of python train.py, which is not run" in done.stdout
     assert "0.3 to 1.5 times its time limit" in done.stdout
     assert "script    deaf\n" in done.stdout
-    assert "crashed   not started again" in done.stdout
+    assert "crashed   not restarted" in done.stdout
     assert "of training, median" in done.stdout
     assert "never run here" not in done.stdout
 
@@ -222,7 +222,7 @@ def test_what_run_refuses_is_refused_of_a_rehearsed_command(
     ("arguments", "message"),
     [
         (("--runs", "0"), "--runs must be from 1 to"),
-        (("--faults", "gremlins"), "'gremlins' is no fault"),
+        (("--faults", "gremlins"), "'gremlins' is not a fault"),
     ],
 )
 def test_what_cannot_be_meant_is_one_clear_line(
@@ -242,7 +242,7 @@ def test_faults_by_number_and_by_word() -> None:
     assert "7" in fault_names("asleep")
     assert fault_names("all", of_command=True) == (*NAMES, *HABITS)
     assert "deaf" in fault_names("34,deaf", of_command=True)
-    with pytest.raises(UsageError, match="'kills-the-agent' is no fault"):
+    with pytest.raises(UsageError, match="'kills-the-agent' is not a fault"):
         fault_names("kills-the-agent")
     with pytest.raises(UsageError):
         fault_names("34,,12")
