@@ -239,7 +239,7 @@ def _overshoot(
         return MaxOverspend(ZERO, f"{ZERO}: the pod is not listed any more")
     working = {name for name, layer in layers.items() if layer.state in WORKING}
     if not traits.rented and working & {"watchdog", "agent"}:
-        return MaxOverspend(ZERO, f"{ZERO} (exposed: none)")
+        return MaxOverspend(ZERO, f"{ZERO}: nothing is rented")
     if layers["agent"].state == VERIFIED:
         return MaxOverspend(ZERO, f"{ZERO}: the agent ends the pod (verified)")
     if visit is not None and working & {"reap", "guard-elsewhere"}:

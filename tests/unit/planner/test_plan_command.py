@@ -265,7 +265,7 @@ def test_a_plan_without_a_recipe_says_what_else_its_budget_buys() -> None:
     others = [line.split() for line in lines[at + 1 : at + 4]]
     assert lines[at + 4] == "", "the next command is the last line"
     assert [each[0] for each in others] == ["speedrun", "gpt350m", "shakespeare"]
-    assert "CORE 0.26 in nanochat's own run" in lines[at + 1]
+    assert "CORE 0.26 in nanochat's run" in lines[at + 1]
     assert lines[at + 2].endswith("not known")
     for words in (
         ("--recipe", "d24"), ("--hardware", "8xH100"), ("--set", "batch=8"), ("--phase", "fast"),

@@ -199,7 +199,7 @@ BAD_ENDS = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED)
 
 _BAD_RESULTS = (*BAD_ENDS, Outcome.UNFIT, Outcome.NOT_STARTED, Outcome.NO_MACHINE)
 _PLAIN_EVERY_S = 10.0
-_BAR_WIDTH = 20
+_BAR_WIDTH = 16
 _TROUBLE_AFTER_S = 6.0
 """A connection that drops is opened again at once; one that fails for longer gets a line."""
 _WAIT_AFTER_S = 5.0
