@@ -98,13 +98,16 @@ def done(page: Page, verb: str, within_s: float = WITHIN_S) -> str:
     return str(told)
 
 
-def findings_of(page: Page) -> list[str] | None:
-    """What axe-core objects to, whatever its impact; None where it is not installed: make axe."""
+def findings_of(page: Page, *, of_any_impact: bool = True) -> list[str] | None:
+    """What axe-core objects to, or what of that is serious or worse; None where it is not
+    installed: make axe."""
     if not AXE.exists():
         return None
     page.run(AXE.read_text(encoding="utf-8") + "\n;undefined")
     found = page.run(
         "axe.run(document, {resultTypes: ['violations']}).then(told => told.violations"
+        f".filter(each => {json.dumps(of_any_impact)} ||"
+        " ['serious', 'critical'].includes(each.impact))"
         ".map(each => `${each.id}: ${each.nodes.map(node => node.html).join(' | ')}`))"
     )
     return list(found)

@@ -105,7 +105,7 @@ export class Chart {
       ],
       series: [{ label: axis.label }, ...lines.map((line, n) => ({
         label: line.name, stroke: colours[n], width: 2, dash: dashOf(n),
-        spanGaps: true, points: { show: this.points ? undefined : false, size: 5, fill: colours[n] },
+        spanGaps: true, points: { show: (u) => this.points && u.data[0].length < 60, size: 5, fill: colours[n] },
       }))],
       hooks: {
         draw: [(u) => { this.drawMarks(u); this.drawNames(u); }],
