@@ -55,6 +55,7 @@ class Screen:
 
 WALK = (
     Screen("help", "", "All commands."),
+    Screen("launch-help", "launch --help", "The options of one command, in groups."),
     Screen("doctor", "doctor", "What is missing on this machine, with fixes."),
     Screen("plan", "plan --budget 1000", "What a budget buys."),
     Screen("plan-narrow", "plan --budget 1000", "What a budget buys.", columns=40),
@@ -101,6 +102,11 @@ WALK = (
     Screen("too-little", "plan --hardware 8xH100 --budget 1", "A budget that buys nothing."),
     Screen("nearest", "plan --budget 15", "A budget that is too small."),
 )  # fmt: skip
+
+
+#: Screens of an earlier commit, which nothing makes again.
+BEFORE = ("help", "plan", "launch", "status")
+_BEFORE_DAY = "mid-November 2026"
 
 
 def main() -> None:
@@ -225,6 +231,9 @@ def page() -> str:
         ]
         if screen.again:
             parts += [f"![the same without colour](walk-{screen.name}-plain.svg)", ""]
+    parts += ["## Before", "", f"The same screens in {_BEFORE_DAY}, kept for comparison.", ""]
+    for name in BEFORE:
+        parts += [f"![{name}, before](before-{name}.svg)", ""]
     return "\n".join(parts).rstrip() + "\n"
 
 
