@@ -529,7 +529,9 @@ def test_tokens_know_their_purpose(in_segments: Path, made: PhaseRecipe, tmp_pat
     path = in_segments.parent / "sums.jsonl"
     for name, settings in (("plain", padded), ("again", made)):
         prepared(path, settings, tmp_path / name)
-    with pytest.raises(DataError, match="prepared without segments, but the settings ask for rows=segments"):
+    with pytest.raises(
+        DataError, match="prepared without segments, but the settings ask for rows=segments"
+    ):
         open_data(tmp_path / "plain").validation_rows(made)
     hashes = [
         load_shard((tmp_path / name / "shards.jsonl").read_bytes()).sha256

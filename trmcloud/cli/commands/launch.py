@@ -58,7 +58,7 @@ def launch(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Carry a plan out: reserve its worst case, rent, train, land in time, settle.
+    """Launch a plan: reserve its worst case, rent, train, stop and save in time, settle.
 
     Example: trmcloud launch local --recipe trm-tiny --rate 3.60 --budget 0.20
     """
