@@ -53,7 +53,9 @@ def test_too_little_is_refused_with_the_sum_and_fits_when_asked(renter: RentedUs
     plan = renter.json(*launch, "--fit-balance", "--dry-run", "--json")
     assert plan["budget_usd"] == "1.96"
     assert float(plan["reservation_usd"]) <= 1.96
-    assert limits_of(plan)["fit_balance"].startswith("$1.96, the free part of the provider's balance")
+    assert limits_of(plan)["fit_balance"].startswith(
+        "$1.96, the free part of the provider's balance"
+    )
     ignored = renter.json(*launch, "--balance", "ignore", "--dry-run", "--json")
     assert ignored["balance"] is None
     assert limits_of(ignored)["low_balance"].startswith("the provider's balance is not read")
