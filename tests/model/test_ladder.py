@@ -103,7 +103,7 @@ def test_a_machine_on_which_nothing_multiplies_is_told(settings: PhaseRecipe) ->
 @pytest.mark.parametrize(
     ("chip", "plain", "left"),
     [
-        (A100, "bfloat16", [("float8", "has compute capability 8.0, and float8 needs 8.9")]),
+        (A100, "bfloat16", [("float8", "has compute capability 8.0, but float8 needs 8.9")]),
         (V100, "float16", [("float8", "7.0"), ("bfloat16", "bfloat16 needs 8.0")]),
         (HERE, "float32", [("float8", "emulate"), ("bfloat16", "slow"), ("float16", "slow")]),
     ],
