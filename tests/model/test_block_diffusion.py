@@ -494,8 +494,8 @@ def test_lines_of_this_machine_are_texts_where_a_row_is_one(tmp_path: Path) -> N
         ({"question": "why?"}, "without 'answer' at byte 44"),
         ({"answer": "#### 4"}, "without 'question' at byte 44"),
         ({"question": " ", "answer": "#### 4"}, "an empty 'question' at byte 44"),
-        ({"question": "why?", "answer": "four"}, "'answer' without #### and what follows it"),
-        ({"question": "why?", "answer": "so it is ####"}, "without #### and what follows it"),
+        ({"question": "why?", "answer": "four"}, "'answer' without #### and a result"),
+        ({"question": "why?", "answer": "so it is ####"}, "without #### and a result"),
         ({"question": "why?", "answer": 4}, "no JSON object with text"),
     ],
 )
@@ -515,7 +515,7 @@ def test_a_line_that_is_no_problem_with_an_answer_is_told_by_its_place(
 def test_texts_of_which_none_fits_are_refused(new_diffusion: NewRun) -> None:
     run = new_diffusion(sequence=4)
     assert run.train_here() == "bad_data"
-    assert "fits a row of 4 tokens" in run.heartbeat.message
+    assert "fits into a row of 4 tokens" in run.heartbeat.message
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_data_of_another_tokenizer_is_refused(
 
     (tmp_path / "t.txt").write_text(text[::-1], encoding="utf-8")
     prepare(str(tmp_path / "t.txt"), settings, tmp_path / "data")
-    with pytest.raises(DataError, match="another tokenizer"):
+    with pytest.raises(DataError, match="not prepared with the checkpoint's tokenizer"):
         score.score(folder, tmp_path / "data")
 
 

@@ -461,7 +461,7 @@ def test_flops_are_those_that_the_planner_counts(settings: Any, family: str) -> 
     [
         ({"kv_heads": 3}, "4 query heads are not a multiple of kv_heads"),
         ({"head_dim": 7}, "must be a multiple of head_dim"),
-        ({"width": 28, "head_dim": 7, "kv_heads": 4}, "rotary positions turn pairs"),
+        ({"width": 28, "head_dim": 7, "kv_heads": 4}, "rotary positions need an even number"),
         ({"norm": "batch"}, "norm must be one of"),
         ({"windows": "SXL"}, "windows must consist of S and L, not"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, not"),

@@ -229,8 +229,8 @@ def test_every_line_that_is_no_item_is_told() -> None:
         BadLine(3, "not JSON"),
         BadLine(4, "no object"),
         BadLine(5, "no answer"),
-        BadLine(6, "no line with a question"),
-        BadLine(7, "no line with a question"),
+        BadLine(6, "no question"),
+        BadLine(7, "no question"),
         BadLine(8, "no #### in its answer"),
         BadLine(9, "no number after ####"),
     ]

@@ -413,7 +413,7 @@ def test_an_unpublished_file_is_refused(lister: DataHost, pinned: DataSet, tmp_p
     ("fault", "error", "why"),
     [
         (Fault(status=404), DataError, "answered 404"),
-        (Fault(html=True), DataError, "no JSON"),
+        (Fault(html=True), DataError, "not JSON"),
         (Fault(status=503, retry_after="9"), TransientError, "the host sent nothing for"),
     ],
 )

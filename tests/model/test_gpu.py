@@ -30,7 +30,7 @@ def test_products_and_copies_are_measured(monkeypatch: pytest.MonkeyPatch) -> No
     assert found["traps"] == []
     assert json.loads(json.dumps(found)) == found
     text = gpu.as_text(found)
-    assert "tf32: not to be had: a GPU's format" in text
+    assert "tf32: not available: a GPU's format" in text
     assert f"torch {torch.__version__}" in text
 
 
@@ -85,7 +85,7 @@ def test_a_gpu_is_held_to_its_datasheet() -> None:
     assert "GPU 0: NVIDIA H100 80GB HBM3 · compute capability 9.0 · 84.5 of 85.0 GB free" in text
     assert "742.00 TFLOP/s · 75 % of the datasheet's 989" in text
     assert re.search(r"to GPU 1 +390.0 GB/s", text)
-    assert "copies to GPU 2: not to be had: peer access is not supported" in text
+    assert "copies to GPU 2: not available: peer access is not supported" in text
     assert text.endswith("! it")
 
 
@@ -98,7 +98,7 @@ def test_a_gpu_is_held_to_its_datasheet() -> None:
         ({"capability": [8, 0]}, "unknown", []),
         ({"capability": [7, 5]}, "2.13.0", ["--set dtype=float16"]),
         ({"capability": [6, 1]}, "2.13.0", ["dtype=float16", "--set compile=false"]),
-        ({"free_gb": 60.0}, "2.13.0", ["25.0 GB of GPU 0 are taken"]),
+        ({"free_gb": 60.0}, "2.13.0", ["other processes use 25.0 GB of GPU 0"]),
     ],
 )
 def test_traps_are_located(changes: dict[str, Any], torch_version: str, words: list[str]) -> None:
@@ -110,7 +110,7 @@ def test_traps_are_located(changes: dict[str, Any], torch_version: str, words: l
 
 def test_gpus_that_differ_are_told() -> None:
     (told,) = traps_of([H100, {**H100, "index": 1, "name": "NVIDIA L4"}], "2.13.0")
-    assert "not alike" in told
+    assert "these GPUs differ" in told
 
 
 def test_every_trap_that_is_named_without_a_gpu_is_looked_for_on_one() -> None:

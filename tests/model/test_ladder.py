@@ -103,8 +103,8 @@ def test_a_machine_on_which_nothing_multiplies_is_told(settings: PhaseRecipe) ->
 @pytest.mark.parametrize(
     ("chip", "plain", "left"),
     [
-        (A100, "bfloat16", [("float8", "has compute capability 8.0, and float8 begins at 8.9")]),
-        (V100, "float16", [("float8", "7.0"), ("bfloat16", "bfloat16 begins at 8.0")]),
+        (A100, "bfloat16", [("float8", "has compute capability 8.0, but float8 needs 8.9")]),
+        (V100, "float16", [("float8", "7.0"), ("bfloat16", "bfloat16 needs 8.0")]),
         (HERE, "float32", [("float8", "emulate"), ("bfloat16", "slow"), ("float16", "slow")]),
     ],
 )
@@ -121,9 +121,9 @@ def test_auto_takes_what_the_chip_has(
     ("dtype", "backend", "chip", "why"),
     [
         ("float8", "any", A100, "NVIDIA A100-SXM4-80GB has compute capability 8.0"),
-        ("float8", "native", A100, "float8 begins at 8.9"),
+        ("float8", "native", A100, "float8 needs 8.9"),
         ("float8", "any", HERE, "could only emulate it"),
-        ("bfloat16", "any", V100, "bfloat16 begins at 8.0"),
+        ("bfloat16", "any", V100, "bfloat16 needs 8.0"),
     ],
 )
 def test_what_was_asked_for_by_name_is_refused_where_the_chip_has_it_not(
@@ -329,7 +329,7 @@ def test_float8_is_taken_where_the_trial_finds_it_faster(
     assert calls == [(1, False), (20, False), (20, True)]
     [line] = rungs(run)
     assert line["taken"] == taken
-    assert ("more than 1.03 is asked of it" in line["why"]) is (taken == "bfloat16")
+    assert ("it must have more than 1.03" in line["why"]) is (taken == "bfloat16")
     assert [name for name, _ in line["left"]] == ["torchao-tensorwise", "torchao-rowwise"]
     kept = run.manifests()[4]
     assert kept.extra["precision"]["dtype"] == kept.settings["dtype"] == line["dtype"]
@@ -357,7 +357,7 @@ def test_a_trial_that_would_take_too_long_is_none(new_run: NewRun, on_h100: None
     assert run.train_here() == "finished"
     [line] = rungs(run)
     assert line["taken"] == "bfloat16"
-    assert "more than 5% of what is left" in line["why"]
+    assert "more than 5% of the time left" in line["why"]
 
 
 def test_a_backend_that_fails_in_its_trial_is_left_for_the_next(

@@ -324,7 +324,8 @@ def test_many_at_the_same_time_get_what_each_gets_alone(
         ("chat/completions", {"store": True}, "store", "unsupported_parameter", ""),
         ("completions", {"prompt": [1, 2]}, "prompt", None, "prompt"),
         ("completions", {"prompt": []}, "prompt", None, "empty"),
-        ("completions", {"prompt": "the dog " * 300}, "prompt", "context_length_exceeded", "room"),
+        ("completions", {"prompt": "the dog " * 300}, "prompt", "context_length_exceeded",
+         "at most"),
         ("completions", {"max_tokens": 0}, "max_tokens", None, "greater than or equal to 1"),
         ("completions", {"max_tokens": 2049}, "max_tokens", None, "2048"),
         ("completions", {"temperature": 2.1}, "temperature", None, "2"),
@@ -343,7 +344,7 @@ def test_many_at_the_same_time_get_what_each_gets_alone(
         ("chat/completions", {"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": "data:,"}}]}]}, "messages", None, "text"),
         ("chat/completions", {"messages": [{**USER, "content": "the dog " * 300}]}, "messages",
-         "context_length_exceeded", "room"),
+         "context_length_exceeded", "at most"),
         ("chat/completions", {"max_tokens": 3, "max_completion_tokens": 4},
          "max_completion_tokens", None, "differ"),
     ],

@@ -523,7 +523,9 @@ def test_tokens_know_their_purpose(in_segments: Path, made: PhaseRecipe, tmp_pat
     assert data.meta["documents"] + data.meta["validation_documents"] == 60
     [line] = (in_segments / "shards.jsonl").read_bytes().splitlines(keepends=True)
     padded = replace(made, family="bd3lm", rows="padded")
-    with pytest.raises(DataError, match="prepared in segments, and rows=padded is asked for"):
+    with pytest.raises(
+        DataError, match="prepared in segments, but the settings ask for rows=padded"
+    ):
         data.validation_rows(padded)
     # The same file for a family without segments: other tokens, none of them taken for these.
     path = in_segments.parent / "sums.jsonl"
@@ -563,7 +565,7 @@ def test_texts_without_a_worked_answer_are_refused(tmp_path: Path) -> None:
         ({"question": "why?"}, "a row without 'answer' at byte"),
         ({"answer": "#### 4"}, "a row without 'question' at byte"),
         ({"question": " ", "answer": "#### 4"}, "an empty 'question' at byte"),
-        ({"question": "why?", "answer": "four"}, "an 'answer' without #### and what follows it"),
+        ({"question": "why?", "answer": "four"}, "an 'answer' without #### and a result"),
     ],
 )
 def test_a_line_that_is_no_problem_ends_the_preparation(
@@ -583,7 +585,7 @@ def test_a_line_that_is_no_problem_ends_the_preparation(
             "--set sequence=68",
         ),
         ({"plan_tokens": 0}, "plan_tokens must be above zero", ""),
-        ({"rows": "padded"}, "a plan and an execution: rows=padded has none", "--set rows=segm"),
+        ({"rows": "padded"}, "which rows=padded does not have", "--set rows=segm"),
         (
             {"family": "bd3lm"},
             "does not use question, plan and execution: rows=segments does not work with it",

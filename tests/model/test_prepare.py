@@ -585,7 +585,7 @@ def test_a_poisoned_cache_is_not_believed(rig: Rig) -> None:
     kept.write_text(kept.read_text().replace("sees", "seas", 1))
     rig.grow("two")
     assert rig.bytes_of("two") == good
-    assert "in the cache is damaged: it is made anew" in rig.progress("two").note
+    assert "in the cache is damaged: it is made again" in rig.progress("two").note
 
 
 @pytest.mark.slow
