@@ -82,7 +82,7 @@ def _web(taken: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (_silence, "its address does not answer: a firewall may block it"),
+        (_silence, "no connection to its address: a firewall may block it"),
         (_reset, "the connection (is|was) closed"),
         (lambda taken: taken.close(), "the connection is closed before an SSH server answers"),
         (_web, "the connection is closed before an SSH server answers"),

@@ -78,7 +78,7 @@ def test_a_bundle_is_not_written_over_a_file_and_names_its_run(user: User) -> No
     shown = user.run("doctor", "--bundle")
     assert f"{run.run_id}: written to trmcloud-{run.run_id}.tar.gz" in shown
     assert path.stat().st_mode & 0o777 == 0o600
-    assert "is there already" in user.fails("doctor", "--bundle", code=8)
+    assert "already exists" in user.fails("doctor", "--bundle", code=8)
     assert "no run 'r-none'" in user.fails("doctor", "--bundle", "--run", "r-none", code=3)
     assert "--run and --into need --bundle" in user.fails("doctor", "--into", "x", code=2)
     assert str(user.home) not in "".join(unpacked(path).values())

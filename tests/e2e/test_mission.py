@@ -35,7 +35,7 @@ def _mission(user: User) -> None:
     user.run(*SMOKE.split())
 
     shown = user.run("plan", "--budget", "1000")
-    assert "test settings: not the recipe's own" in shown
+    assert "test settings: changed from the recipe by" in shown
     printed = re.search(r"^Launch it: trmcloud (launch p-\w+)$", shown, re.MULTILINE)
     assert printed is not None, shown
     terminal = Terminal(user, *printed[1].split())

@@ -183,7 +183,7 @@ def test_a_changed_training_is_refused_by_name_then_accepted_and_trained_on(
     run = trainee.only_run()
     assert run.outcome is Outcome.FINISHED
     refusal = trainee.refused("resume", run.run_id, code=8)
-    assert "--set steps=40 trains on" in refusal
+    assert "--set steps=40 continues it" in refusal
     changed = ("resume", run.run_id, "--set", "steps=30", "--set", "seed=7", "--set", "batch=2")
     refusal = trainee.refused(*changed, code=10)
     assert "trained with other settings: seed 1337 → 7, sequences a step " in refusal

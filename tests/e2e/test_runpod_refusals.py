@@ -77,7 +77,7 @@ def not_started(user: RentedUser, *more: str, code: int = Outcome.NOT_STARTED.ex
 
 def test_a_key_that_may_only_read(renter: RentedUser) -> None:
     renter.standin.control.set(read_only=True)
-    assert "why: the RunPod key does not permit this" in not_started(renter)
+    assert "does not permit this for this key or account" in not_started(renter)
 
 
 def test_no_capacity_anywhere_offers_the_next_best_plan(renter: RentedUser) -> None:

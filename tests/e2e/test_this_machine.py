@@ -147,7 +147,7 @@ def test_what_keeps_the_line_down_is_told_while_the_pod_boots(
     log.touch()
     says = {
         "refused": "it refuses connections: its SSH server is not up, or a firewall blocks it",
-        "silent": "its address does not answer: a firewall may block it",
+        "silent": "no connection to its address: a firewall may block it",
     }[kind]
     with contextlib.ExitStack() as stack:
         if kind == "silent":

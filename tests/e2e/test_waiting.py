@@ -164,7 +164,7 @@ def test_a_price_that_nothing_has_is_said_at_once(renter: RentedUser) -> None:
     renter.clock.advance(1800.0)
     out, _ = renter.see_out(launch, code=75)
     assert "less than all offers; the cheapest is 1xRTX4090" in out
-    assert "$0.05/h is the most" in out
+    assert "more than the limit of $0.05/h" in out
     assert renter.truth() == []
     assert run.generations[0].rate == Usd("0.05")
 

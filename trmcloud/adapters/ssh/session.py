@@ -220,7 +220,7 @@ _NOT_FROM_HERE = re.compile(
 _OWN_CONFIGURATION = ("Bad configuration option", "Bad owner or permissions", "bad configuration")
 _REFUSED_LOGIN = ("Permission denied", "Too many authentication failures")
 _LET_OUT = "allow SSH to that address (firewall, VPN, proxy), or set a ProxyJump in ~/.ssh/config"
-NOTHING_ANSWERS = "its address does not answer: a firewall may block it"
+NOTHING_ANSWERS = "no connection to its address: a firewall may block it"
 _CUT_OFF = "the connection is closed before an SSH server answers"
 _REASONS = (
     (
