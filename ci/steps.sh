@@ -80,7 +80,7 @@ launch() {
 
 fetch() {
     trmcloud fetch-best "$(cat -- "$out/run")" --into "$out/checkpoint" --json >"$out/fetched.json"
-    echo "step $(value "$out/fetched.json" step), sha256 $(value "$out/fetched.json" sha256)"
+    echo "$(value "$out/fetched.json" checkpoint), sha256 $(value "$out/fetched.json" sha256)"
 }
 
 receipt() {
