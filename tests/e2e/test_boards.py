@@ -70,6 +70,8 @@ def test_wandb_follows_a_run_to_its_end_and_keeps_its_key_here(user: User) -> No
     paid = [row["cost/usd"] for row in rows]
     assert paid == sorted(paid)
     assert paid[-1] > 0
+    again = user.json("wandb", run.run_id, "--project", "thesis", "--json")
+    assert (again["schema"], again["run"]) == ("metrics-sent/1", run.run_id)
     for path in (user.home / "pods").rglob("*"):
         assert not path.is_file() or CANARY.encode() not in path.read_bytes()
 

@@ -97,5 +97,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     user.refused("export", "8xA100", "--budget", "0.10", "--data", "/x", code=4)
     user.refused("export", "local", "--as", "sky", "--rate", "1", "--data", "/x", code=2)
     user.refused("export", "all", code=2)
+    every = user.json("export", "all", "--as", "sky", "-o", str(tmp_path / "sky"), "--json")
+    assert every["schema"] == "export/1"
+    assert len(every["files"]) == len(list((tmp_path / "sky").iterdir())) > 5
     assert "RUN_DIR" in user.refused("adopt", str(tmp_path), code=3)
     assert "fineweb-edu" in user.run("export", "8xA100")  # a recipe has data of its own

@@ -95,7 +95,8 @@ def test_a_request_is_left_with_whoever_drives_the_run(user: User) -> None:
     with_driver = user.start(*LAUNCH, *rarely, "--steps", "2000", "--budget", "1", "-y")
     try:
         until(lambda: bool(user.ledger().runs) and user.only_run().trains, what="training")
-        assert user.run("save", "-d").endswith("asked to save\n")
+        asked = user.json("save", "-d", "--json")
+        assert (asked["schema"], asked["safe"], asked["kept"]) == ("save/1", False, False)
         until(lambda: bool(user.checkpoints()), what="a checkpoint")
         assert with_driver.poll() is None
         user.stop("-d")

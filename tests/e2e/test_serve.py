@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.documents import document_in
 from tests.e2e.serving import WITHIN_S, Server
 from tests.e2e.user import TINY, User, real_trainer, write_text
 from trmcloud.io.requests import send
@@ -92,6 +93,19 @@ def test_a_server_does_not_outlive_whoever_started_it(trained: User) -> None:
         assert time.monotonic() < until, "it still answers"
         time.sleep(0.1)
     serving.process.communicate(timeout=WITHIN_S)  # its half of the pipes is closed, too
+
+
+def test_as_json_it_says_in_one_document_where_it_answers(trained: User) -> None:
+    serving = Serving(trained, "best", "--json")
+    try:
+        told = document_in(serving.shown)
+        assert (told["schema"], told["of"]) == ("serving/1", "checkpoint")
+        assert told["url"] == f"http://127.0.0.1:{serving.port}"
+        serving.process.terminate()
+        out, _ = serving.process.communicate(timeout=WITHIN_S)
+        assert (serving.process.returncode, out) == (0, "")
+    finally:
+        serving.process.kill()
 
 
 def test_any_other_address_is_warned_of_and_sigterm_ends_the_trainers_half(trained: User) -> None:

@@ -140,7 +140,11 @@ def test_after_a_smoke_run_a_launch_needs_no_word_and_its_own_books_close(
 ) -> None:
     launch = (*LAUNCH, "--steps", "4", "--budget", "0.30", *rented.data)
     assert "trmcloud smoke --provider runpod" in rented.fails(*launch, code=4)
-    ended(smoke(rented, TWO_PODS, *HOLD), 0)
+    out, _ = ended(smoke(rented, TWO_PODS, *HOLD, "--json"), 0)
+    *steps, tried = lines_in(out)
+    assert {step["schema"] for step in steps} == {"smoke-step/1"}
+    assert all(step["passed"] is not False for step in steps), steps
+    assert tried["schema"] == "smoke/1"
     rented.run("status")
     for _ in range(8):
         if not any(run.live for run in runs(rented)):
