@@ -16,7 +16,7 @@ from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome
 from trmcloud.pod.machine import processes
 
-TOOK_OVER = "another command has taken it over"
+TOOK_OVER = "another command drives it now"
 
 
 def launch(user: CrashUser) -> tuple[subprocess.Popen[str], Path]:

@@ -206,7 +206,7 @@ def test_where_nothing_at_all_can_be_written(renter: RentedUser, disk: SmallDisk
     finally:
         for path in planted:
             path.unlink(missing_ok=True)
-    assert "kept nowhere" in err
+    assert "this could not be recorded" in err
     assert f"trmcloud stop --now {run.run_id}" in err
     disk.free()
     process = renter.start("stop", "-y", "--now", "-d", run.run_id)

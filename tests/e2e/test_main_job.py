@@ -86,7 +86,7 @@ def test_another_command_looks_on_leaves_and_comes_back(user: User) -> None:
     assert f"{run.run_id} finished: every step was trained" in out
     assert user.only_run().outcome is Outcome.FINISHED
     err = user.fails("ssh", run.run_id, code=2)
-    assert "is a run of this machine" in err
+    assert "runs on this machine" in err
 
 
 def test_a_failing_gate_ends_the_run_before_extreme(user: User) -> None:

@@ -63,7 +63,7 @@ def test_a_run_that_landed_is_topped_up_from_before_its_cooldown(trainee: User) 
     assert before in places[0]["keep"]
 
     told = trainee.run("resume", "--budget", "0.08", code=20)
-    assert f"since step {first:,}: given more than a cooldown takes, it trains on from" in told
+    assert f"the cooldown began after step {first:,}: a longer run continues from" in told
     assert before in told
     start = trainee.metrics("start")[-1]
     assert (start["from_step"], start["weights_of"]) == (landed, first)

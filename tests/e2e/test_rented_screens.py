@@ -184,7 +184,7 @@ def test_a_run_left_alone_is_read_fetched_and_pruned_from_its_pod(
         what="it is listed",
     )
     assert "step-00000001" not in steps_in(there)
-    assert "stay on the pod's own disk" in lodger.run("prune", "-y", lodger.only_run().run_id)
+    assert "stay on the pod's disk" in lodger.run("prune", "-y", lodger.only_run().run_id)
 
     log = there / "train.log"
     logs = Watched(lodger, "logs", "-f")

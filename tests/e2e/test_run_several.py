@@ -86,7 +86,7 @@ def test_a_command_meets_itself_on_two_machines_and_goes_on_where_it_was(
     assert ".metadata" not in there
     sailor.stop()
     out, _ = launch.communicate(timeout=120)
-    assert "torchrun finds the others by itself" in out
+    assert "torchrun connects them" in out
     assert sailor.live() == []
     run = sailor.only_run()
     assert run.outcome is Outcome.STOPPED

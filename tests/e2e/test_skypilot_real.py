@@ -302,6 +302,6 @@ def test_a_pod_that_exits_while_it_trains_is_noticed_and_ended(skyfarer: RentedU
             show("launch", out + err)
     show("launch", out + err)
     # While it boots it may be silent for a while, and truly answer again.
-    assert "answers again" not in out.rpartition("its agent goes on")[2]
+    assert "answers again" not in out.rpartition("its agent still runs")[2]
     run = skyfarer.only_run()
     assert (run.outcome, run.reserved) == (Outcome.LOST, ZERO)

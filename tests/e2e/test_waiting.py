@@ -128,7 +128,7 @@ def test_the_guard_goes_on_for_a_command_that_was_killed(rented: RentedUser) -> 
     launch.wait()
     before = rented.creates()
     told = rented.run("status", run.run_id)
-    assert "only the guard does now" in told
+    assert "only the guard asks now" in told
     assert rented.creates() == before, "a look asks for nothing"
     rented.clock.advance(NEXT_S)
     rented.run("reap", "--yes", "--guard-every", "5")

@@ -170,7 +170,7 @@ def test_shards_that_do_not_fit_together_are_refused_by_name(at_40: Any) -> None
     before = {path.name for path in folder.iterdir()}
     run = with_settings(at_40, batch=4)
     assert run.train_here(attempt=2) == "bad_checkpoint"
-    assert "its shards cannot be put together" in run.heartbeat.message
+    assert "its shards cannot be combined" in run.heartbeat.message
     assert {path.name for path in folder.iterdir()} == before, "nothing is lost"
 
 

@@ -458,7 +458,7 @@ def test_what_is_quicker_than_all_that_is_rented_is_trained_on(
     own = own_hardware(planner, spec, plan_hardware, "16xB200", Usd("0.10"))
     assert own.rented is None
     assert own_machine(own).rented_hardware is None
-    assert "train there" in own_lines(own)[-1]
+    assert "train on your own" in own_lines(own)[-1]
 
 
 @pytest.mark.parametrize(
