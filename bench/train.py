@@ -142,7 +142,7 @@ def _against_nanochat(path: Path) -> Iterator[Row]:
         value_embeddings=True,
         windows="SSSL",
     )
-    rules = Rules(update_rules="nanochat")
+    rules = Rules(update_rules="nanochat-2026")
     sides = [
         Side(
             "nanochat, eager blocks",

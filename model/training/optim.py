@@ -397,7 +397,7 @@ class Rules:
     width_scale: float = 1.0
     """On AdamW's rates beside Muon: (D / 768)^−½."""
     update_rules: str = PLAIN
-    """nanochat: see ``UpdateKeys``."""
+    """nanochat-2026: see the family's ``architecture``."""
     steps: int = 0
     """Of the whole training, over which nanochat's weight decay falls to zero."""
     rate_floor: float = 0.0
@@ -417,7 +417,7 @@ class Rules:
             normuon=settings.normuon,
             cautious_decay=settings.cautious_decay,
             width_scale=(settings.width / REFERENCE_WIDTH) ** -0.5 if by_muon else 1.0,
-            update_rules=settings.update_rules,
+            update_rules=getattr(settings, "update_rules", PLAIN),
             steps=settings.steps,
             rate_floor=settings.rate_floor,
         )
@@ -499,8 +499,8 @@ class Optimizer:
             }
         if rules.as_nanochat and self._peers is not None:
             raise UsageError(
-                "update_rules=nanochat needs whole matrices, and the weights are sharded",
-                next_step="--set sharding=ddp, or --set update_rules=plain",
+                f"architecture={NANOCHAT} needs whole matrices, and the weights are sharded",
+                next_step="--set sharding=ddp, or --set architecture=plain",
             )
         self._orthogonalise = orthogonalise_evenly if rules.as_nanochat else orthogonalise
         self._evened: dict[Matrix, Tensor] = {}

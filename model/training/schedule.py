@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.settings import LINEAR, PhaseRecipe
 
 WSD, COSINE, CONSTANT = "wsd", "cosine", "constant"
 
@@ -145,13 +145,14 @@ class Schedule:
 
     @classmethod
     def of(cls, settings: PhaseRecipe) -> Schedule:
+        is_linear = settings.schedule == LINEAR
         return cls(
-            settings.schedule,
+            WSD if is_linear else settings.schedule,
             settings.steps,
             settings.warmup_steps,
             settings.cooldown_fraction,
             settings.rate_floor,
-            settings.cooldown_shape,
+            "linear" if is_linear else "root",
         )
 
     @property

@@ -254,7 +254,7 @@ def test_a_balance_is_a_limit_while_it_can_be_read(rig: Rig) -> None:
     (limit,) = rig.compute.own_limits("a-pod")
     assert (limit.armed, limit.detail) == (
         False,
-        "are no longer available: RunPod's GraphQL answers 410",
+        "the balance is no longer available: RunPod's GraphQL answers 410",
     )
     rig.on(400)
     rig.standin.control.set(graphql_gone=False, down=True)

@@ -81,7 +81,7 @@ def test_a_strangers_script_trains_on_a_rented_pod(rented: tuple[User, StandIn])
     assert "val_loss 1.667 by the pod's report" in user.run("status", run.run_id)
     told = user.run("report")
     assert "1.667*" in told
-    assert "* by the pod's report: trmcloud eval" in told
+    assert "* by the pod's report: measure a fetched checkpoint" in told
 
 
 def test_one_that_is_stopped_lands_and_its_last_words_come_home(

@@ -204,7 +204,11 @@ def test_another_machine_at_the_pods_address_is_told_nothing(
         machines.address = lambda pod, port: ("127.0.0.1", rogue.port)  # type: ignore[method-assign]
         launch = begin(rented)
         rented.run_in(State.BOOTING)
-        until(lambda: "its host key is not the pod's" in rented.run("status", rented.only_run().run_id))
+        until(
+            lambda: (
+                "its host key is not the pod's" in rented.run("status", rented.only_run().run_id)
+            )
+        )
         rented.clock.advance(70.0)
         out, err = rented.see_out(launch, code=Outcome.LOST.exit_code)
     run = ended(rented, Outcome.LOST)

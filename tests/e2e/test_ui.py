@@ -373,7 +373,7 @@ def test_two_tabs(trained: User, serve: Callable[..., Serving], browser: Browser
     one.click("#ask-yes")
     assert "soft stop requested" in done(one, "land")
     other.click("#ask-yes")
-    other.until("/told to already|has ended/.test(document.getElementById('ask-why').innerText)")
+    other.until("/already asked|has ended/.test(document.getElementById('ask-why').innerText)")
     wishes = [r for r in ledger_kinds(trained) if r == "StopRequested"]
     assert wishes == ["StopRequested"], "it was told once"
 

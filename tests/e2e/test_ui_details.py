@@ -257,7 +257,7 @@ def test_configuration_name_and_tags_are_shown(
     assert run.plan.id in text
     assert "trm-tiny, fast" in text
     assert "$1.25 · reserves $" in text
-    assert re.search(r"lands .+ after its start, killed at ", text), text
+    assert re.search(r"after .+, then saves within .+; killed at ", text), text
     assert "trainer · agent · watchdog" in text
     body = "[...document.querySelectorAll('#launched tbody tr')]"
     cells = f"{body}.map(row => [...row.children].map(cell => cell.innerText.trim()))"

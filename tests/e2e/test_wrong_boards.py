@@ -33,7 +33,7 @@ def test_a_slower_board_of_which_nothing_is_known_is_ended_before_training(
     run = ended(rented, Outcome.UNFIT)
     assert run.reason is not None
     assert run.reason.kind is ReasonKind.WRONG_BOARD
-    assert sentence(run.reason).startswith("H200 SXM was rented, and its machine has H200 NVL")
+    assert sentence(run.reason).startswith("H200 SXM was rented, but its machine has H200 NVL")
     assert "H200 NVL" in out
     assert not run.phases
     assert not run.pulled

@@ -117,7 +117,7 @@ def test_what_is_refused_is_shown_and_the_text_given_back(browser: Browser, clie
     page.type("the dog " * 30)
     page.press("Enter")
     page.until(f"{IDLE} && !document.getElementById('trouble').hidden")
-    assert "the model has room for 15" in page.run("document.getElementById('trouble').innerText")
+    assert "the model takes at most 15" in page.run("document.getElementById('trouble').innerText")
     assert str(page.run("document.getElementById('text').value")).startswith("the dog")
     assert page.run("document.querySelectorAll('.turn').length") == 0
 

@@ -28,7 +28,6 @@ from model.training.optim import Optimizer, Rules, even_out, orthogonalise_evenl
 from model.training.schedule import Schedule
 from tests import settings as made
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.settings import check_update
 
 PEER = os.environ.get("TRMCLOUD_NANOCHAT", "")
 needs_peer = pytest.mark.skipif(not PEER, reason="opt-in: make nanochat PEER_PATH=…")
@@ -38,8 +37,8 @@ SHAPE = Shape(
     qk_norm=True, logit_cap=15.0, value_embeddings=True,
 )  # fmt: skip
 RULES = Rules(
-    matrix_lr=0.02, embedding_lr=0.3, head_lr=0.008, weight_decay=0.28, update_rules="nanochat",
-    width_scale=(SHAPE.width / 768) ** -0.5, steps=40, rate_floor=0.05,
+    matrix_lr=0.02, embedding_lr=0.3, head_lr=0.008, weight_decay=0.28, steps=40,
+    update_rules="nanochat-2026", width_scale=(SHAPE.width / 768) ** -0.5, rate_floor=0.05,
 )  # fmt: skip
 
 
@@ -281,7 +280,7 @@ def test_texts_are_decoded_together_as_alone() -> None:
 
 
 def settings_of(**changes: Any) -> Settings:
-    parts = {"architecture": "nanochat", "update_rules": "nanochat", "value_embeddings": True}
+    parts = {"architecture": "nanochat-2026", "value_embeddings": True}
     kind = {"dtype": "float32", "compile": False}
     found = made.settings_of("nanochat", "train", **{**parts, **kind, **changes})
     assert isinstance(found, Settings)
@@ -331,7 +330,7 @@ def test_momentum_and_decay_fall_with_the_cooldown() -> None:
 
 def test_a_linear_cooldown_falls_evenly() -> None:
     settings = settings_of(steps=100, warmup_steps=0, cooldown_fraction=0.5, rate_floor=0.05,
-                           cooldown_shape="linear")  # fmt: skip
+                           schedule="wsd-linear")  # fmt: skip
     schedule = Schedule.of(settings)
     factors = [schedule.factor(step, schedule.own_cooldown) for step in range(100)]
     falls = [before - after for before, after in itertools.pairwise(factors[50:])]
@@ -367,8 +366,8 @@ def test_its_state_goes_through_a_checkpoint_bit_for_bit() -> None:
 
 
 def test_these_rules_need_muon() -> None:
-    with pytest.raises(UsageError, match="update_rules=nanochat needs Muon"):
-        check_update(settings_of(optimizer="adamw"), "test")
+    with pytest.raises(UsageError, match="architecture=nanochat-2026 needs Muon"):
+        settings_of(optimizer="adamw").check_shape("test")
 
 
 def test_no_clipping_leaves_gradients_as_they_are() -> None:

@@ -1,7 +1,7 @@
 """nanochat's transformers: the dense shape, and what nanochat has added to it since.
 
-With ``architecture = "nanochat"`` (nanochat 92d63d4, 2026-07-03), e the normalised embedding and
-λ, μ, σ, β learned scalars:
+With ``architecture = "nanochat-2026"`` (nanochat 92d63d4 of 2026-07-03), e the normalised
+embedding and λ, μ, σ, β learned scalars:
 
     x = e + σ·sigmoid(g·e[:24])·e of the token before         (smear)
     for every layer i:  x = λᵢ·x + μᵢ·e;  x += Attention(norm(x));  x += MLP(norm(x))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Mapping
 
+from trmcloud.core.errors import UsageError
 from trmcloud.core.spec import dense
 from trmcloud.core.spec.dense import DENSE_CHOICES, DenseSettings
 from trmcloud.core.spec.guides import Guide
@@ -31,8 +32,10 @@ _D64 = Guide(
 @dataclass(frozen=True)
 class Settings(DenseSettings):
     architecture: str = PLAIN
-    """nanochat: what nanochat has added since: scaled residuals with the embedding mixed in, smear,
-    backout, sharper attention, RoPE's base 10⁵, its value gates and its initial weights."""
+    """nanochat-2026: what nanochat has added since: scaled residuals with the embedding mixed in,
+    smear, backout, sharper attention, RoPE's base 10⁵, its value gates, its initial weights; and
+    its update rules: Polar Express, rows made even before and after, momentum and decay that fall,
+    AdamW's rates, betas and decay by what a table is for. They imply NorMuon and cautious decay."""
     mlp: str = "relu2"
     qk_norm: bool = True
     logit_cap: float = 15.0
@@ -45,6 +48,20 @@ class Settings(DenseSettings):
     decisive: ClassVar[tuple[str, ...]] = (*DenseSettings.decisive, "architecture")
     guides: ClassVar[Mapping[str, Guide]] = {"d64": _D64}
     reached: ClassVar[Mapping[str, str]] = {"speedrun": "CORE 0.26 in nanochat's run: GPT-2's"}
+
+    @property
+    def update_rules(self) -> str:
+        return self.architecture
+
+    def check_shape(self, where: str) -> None:
+        super().check_shape(where)
+        if self.architecture != PLAIN and self.optimizer != "muon":
+            raise UsageError(
+                f"architecture={self.architecture} needs Muon, and the optimizer is "
+                f"{self.optimizer}",
+                where=where,
+                next_step="--set architecture=plain, or --set optimizer=muon",
+            )
 
     @property
     def gate_inputs(self) -> int:  # type: ignore[override]

@@ -538,10 +538,7 @@ def test_a_verified_layer_does_not_count_where_its_credential_may_lapse_before_t
     verify(context, "agent", "autostop")
     told = refused(context, plan)
     assert "verified kill layers that work without this machine: none; 2 are needed" in told
-    assert (
-        "agent and autostop was counted at the last launch, but is not valid until this run's "
-        "hard stop" in told
-    )
+    assert "verified, but not valid until this run's hard stop: agent and autostop (" in told
     assert "an IAM token, valid for at most 12 hours: the rest is not known here" in told
     (user / SERVICE_KEY).write_text("{}")
     SkyHome(context.home, "nebius", user, {}).lay()

@@ -53,7 +53,7 @@ def test_quoted_cells_are_read() -> None:
         ("H100-SXM,8,x,0,2026-11-09,USD", "not plausible"),
         ("H100-SXM,8,x,nan,2026-11-09,USD", "is not a price"),
         ("H100-SXM,8,x,cheap,2026-11-09,USD", "is not a price"),
-        ("H100-SXM,8,x,,2026-11-09,USD", "is not a price"),
+        ("H100-SXM,8,x,,2026-11-09,USD", "no price"),
         ("H100-SXM,8,x,3,2026-11-09,EUR", "EUR"),
         ("H100-SXM,8,x,3,2027-11-09,USD", "future"),
         ("H100-SXM,8,x,3,yesterday,USD", "is not a date"),
@@ -61,7 +61,7 @@ def test_quoted_cells_are_read() -> None:
         ("H100,8,x,3,2026-11-09,USD", "unknown GPU"),
         ("H100-SXM,8,,3,2026-11-09,USD", "provider"),
         ("H100-SXM,8,x,3,2026-11-09", "cells"),
-        ("H100-SXM,8,x,3,2026-11-09,USD\nH100-SXM,8,x,4,2026-11-09,USD", "twice"),
+        ("H100-SXM,8,x,3,2026-11-09,USD\nH100-SXM,8,x,4,2026-11-09,USD", "has two prices"),
     ],
 )
 def test_bad_rows_are_refused_by_line(body: str, says: str) -> None:

@@ -67,10 +67,9 @@ def scaled(
 # Settings of the optimizer, the schedule of its rates, and the average of the weights.
 
 OPTIMIZERS = ("muon", "adamw")
-SCHEDULES = ("wsd", "cosine", "constant")
-COOLDOWNS = ("root", "linear")
-PLAIN, NANOCHAT = "plain", "nanochat"
-UPDATE_RULES = (PLAIN, NANOCHAT)
+LINEAR = "wsd-linear"
+SCHEDULES = ("wsd", LINEAR, "cosine", "constant")
+PLAIN, NANOCHAT = "plain", "nanochat-2026"
 EMA_DECAY = 0.999
 
 
@@ -97,16 +96,11 @@ class UpdateKeys:
     """Muon's rows are brought to one size by their running mean squares (Li et al. 2025)."""
     cautious_decay: bool = False
     """Muon's matrices decay only where the update shrinks them anyway (Chen et al. 2025)."""
-    update_rules: str = PLAIN
-    """nanochat: Muon's matrices by Polar Express, rows made even before and after, momentum and
-    decay that fall; AdamW's rates, betas and decay by what a table is for. Both keys above are part
-    of it."""
     grad_clip: float = 1.0
     """The most that the gradients' norm may be; 0: they are not clipped."""
     schedule: str = "wsd"
-    """wsd: warm-up, stable, and a cooldown; cosine over all steps; constant."""
-    cooldown_shape: str = "root"
-    """root: the rate falls as 1 − √t; linear: as 1 − t."""
+    """wsd: warm-up, stable, and a cooldown 1 − √t; wsd-linear: a cooldown 1 − t; cosine over all
+    steps; constant."""
     warmup_steps: int = 40
     cooldown_fraction: float = 0.3
     """Share of the steps (or of the time, where a deadline binds) in which the rate decays; 0:
@@ -120,9 +114,7 @@ class UpdateKeys:
 
 UPDATE_CHOICES: Mapping[str, tuple[str, ...]] = {
     "optimizer": OPTIMIZERS,
-    "update_rules": UPDATE_RULES,
     "schedule": SCHEDULES,
-    "cooldown_shape": COOLDOWNS,
     "scale_lr": SCALES,
 }
 
@@ -145,12 +137,6 @@ def check_update(keys: UpdateKeys, where: str) -> None:
                 where=where,
                 next_step=f"--set {name}=false, or --set optimizer=muon",
             )
-    if keys.update_rules != PLAIN and keys.optimizer != "muon":
-        raise UsageError(
-            f"update_rules={keys.update_rules} needs Muon, and the optimizer is {keys.optimizer}",
-            where=where,
-            next_step="--set update_rules=plain, or --set optimizer=muon",
-        )
     if keys.ema_decay != EMA_DECAY and not keys.ema:
         raise UsageError("ema_decay needs ema=true", where=where, next_step="--set ema=true")
 

@@ -86,7 +86,7 @@ def check_rules(spec: RunSpec, candidate: Candidate) -> None:
 def _evaluations(settings: PhaseRecipe) -> int:
     """Between its warm-up and the cooldown that its steps plan."""
     last = settings.steps
-    if settings.schedule == "wsd":
+    if settings.schedule.startswith("wsd"):
         last -= round(settings.steps * settings.cooldown_fraction)
     every = (settings.eval_every, settings.save_every)
     both = math.lcm(*every)
