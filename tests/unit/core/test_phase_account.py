@@ -245,7 +245,11 @@ def test_settings_survive_json_without_what_their_family_does_not_take(family: s
         ("gpt", {"dropout": 1.0}, "dropout must be at least 0 and below 1, not"),
         ("gpt", {"hidden": -8}, "hidden cannot be negative"),
         ("gpt", {"width": 72}, "width 72 is not a multiple of head_dim 16"),
-        ("gpt", {"schedule": "linear"}, "schedule must be one of wsd, cosine, constant"),
+        (
+            "gpt",
+            {"schedule": "linear"},
+            "schedule must be one of wsd, wsd-linear, cosine, constant",
+        ),
         ("gpt", {"rate_floor": 1.0}, "rate_floor must be at least 0 and below 1"),
         ("gpt", {"beta1": 1.5}, "beta1 must be at least 0 and below 1"),
         ("gpt", {"eps": -1e-8}, "eps cannot be negative"),
