@@ -86,7 +86,7 @@ def post_training(folder: Path) -> Iterator[Reader]:
         "make_model.py": "^base",
         "ask.py": "right$",
         "run": "^r-.* finished|^train .*best|^  spent",
-        "fetch-best": "fetched|^  (eval_loss|reward|lies in|folder)",
+        "fetch-best": "fetched|^  (eval_loss|reward|folder)",
     }
     yield Reader(user, only=only, python=str(OWN / "python"))
 

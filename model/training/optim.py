@@ -417,7 +417,7 @@ class Rules:
             normuon=settings.normuon,
             cautious_decay=settings.cautious_decay,
             width_scale=(settings.width / REFERENCE_WIDTH) ** -0.5 if by_muon else 1.0,
-            update_rules=getattr(settings, "update_rules", PLAIN),
+            update_rules=settings.update_rules,
             steps=settings.steps,
             rate_floor=settings.rate_floor,
         )

@@ -130,7 +130,7 @@ class Desk:
 
 
 def plain(window: Terminal) -> str:
-    """What it shows, without colours."""
+    """Return the text of a window without its colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", window.shown)
 
 

@@ -151,8 +151,6 @@ def test_everybody_can_use_it(
             page.until("document.documentElement.dataset.drawn")
             page.until("document.body.innerText.includes('No problems found')")
         assert page.run("document.documentElement.scrollWidth") <= width, "nothing sticks out"
-        if findings_of(page) is None:
-            pytest.skip("axe-core is not here: make axe")
         assert findings_of(page) == []
     page.click("#do-fetch")
     page.until("!document.getElementById('ask-yes').disabled")

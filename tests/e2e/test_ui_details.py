@@ -367,9 +367,7 @@ def assert_one_screen(page: Page, width: int) -> None:
         f" > {width} + 1 && !e.closest('.skip, .plot, .log')).map(e => e.outerHTML.slice(0, 120))"
     )
     assert page.run("document.documentElement.scrollWidth") <= width, page.run(wide)
-    found = findings_of(page)
-    if found is not None:
-        assert found == []
+    assert findings_of(page) == []
 
 
 def test_without_javascript_it_says_what_to_type(

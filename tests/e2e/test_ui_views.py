@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.on_page import Serving, browser, serve
+from tests.e2e.on_page import Serving, browser, findings_of, serve
 from tests.e2e.runpod_user import LAUNCH as RENTED
 from tests.e2e.runpod_user import RentedUser
 from tests.e2e.serving import WITHIN_S
-from tests.e2e.user import LAUNCH, ROOT, SMALL, User, until
+from tests.e2e.user import LAUNCH, SMALL, User, until
 from tests.standins.browser import Browser, Page
 from tests.unit.cli import told_home
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
@@ -29,7 +29,6 @@ pytest.importorskip("uvicorn", reason="the extra `ui`")
 
 pytestmark = pytest.mark.timeout(900)
 
-AXE = ROOT / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 HOSTILE = '<img src=x onerror="document.title=1">'
 MOST_BYTES = 150_000
 PLAN = ("plan", "--hardware", "local", *SMALL, "--phase", "fast", "--budget", "1")
@@ -63,16 +62,6 @@ def has_loaded(page: Page) -> int:
     )
 
 
-def judged(page: Page) -> list[str]:
-    """Everything that axe-core finds, whatever its weight."""
-    page.run(AXE.read_text(encoding="utf-8") + "\n;undefined")
-    found = page.run(
-        "axe.run(document, {resultTypes: ['violations']}).then(told => told.violations"
-        ".map(each => `${each.id}: ${each.nodes.map(node => node.html).join(' | ')}`))"
-    )
-    return list(found)
-
-
 @pytest.fixture
 def reader(new_user: Callable[[str], User]) -> User:
     """A user with a run of every end, one of them live, and two plans."""
@@ -91,8 +80,6 @@ def reader(new_user: Callable[[str], User]) -> User:
 def test_everyone_can_use_the_views(
     reader: User, serve: Callable[..., Serving], browser: Browser, width: int, dark: bool
 ) -> None:
-    if not AXE.exists():
-        pytest.skip("axe-core is not here: make axe")
     serving = serve(reader)
     page = browser.page(width, 900, dark=dark)
     runs = f"{told_home.LIVE_RUN},{told_home.RUNS[Outcome.FINISHED]}"
@@ -100,7 +87,7 @@ def test_everyone_can_use_the_views(
         shown(page, serving, path)
         page.run("document.querySelectorAll('details').forEach(each => { each.open = true; })")
         assert page.run("document.documentElement.scrollWidth") <= width, path
-        assert judged(page) == [], path
+        assert findings_of(page) == [], path
         assert has_loaded(page) <= MOST_BYTES, path
         assert page.run("document.querySelectorAll('nav [aria-current]').length") <= 1
     plans = page.run("[...document.querySelectorAll('[data-plan]')].map(it => it.dataset.plan)")
@@ -109,7 +96,7 @@ def test_everyone_can_use_the_views(
         ask_for(page, plan)
         page.until("(document.querySelector('.printed')?.innerText.length || 0) > 99")
         page.until("document.querySelector('#launch-yes:enabled, #launch .why:not([hidden])')")
-        assert judged(page) == []
+        assert findings_of(page) == []
         assert page.run("document.getElementById('launch').getBoundingClientRect().right") <= width
         assert page.run("document.documentElement.scrollWidth") <= width
         page.press("Escape")
@@ -119,7 +106,7 @@ def test_everyone_can_use_the_views(
     page.until("document.querySelector('.choose')")
     assert page.run("document.documentElement.scrollWidth") <= width
     assert has_loaded(page) <= MOST_BYTES
-    assert judged(page) == []
+    assert findings_of(page) == []
     assert page.errors == []
 
 
@@ -276,7 +263,7 @@ def test_two_runs_are_chosen_in_the_list_and_compared(
     for width in (360, 768, 1280):
         page.resize(width, 900)
         page.until(f"document.documentElement.scrollWidth <= {width}")
-        assert not AXE.exists() or judged(page) == []
+        assert findings_of(page) == []
     assert page.errors == []
 
 

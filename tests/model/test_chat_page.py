@@ -12,7 +12,7 @@ import pytest
 
 from model.serving.openai import NO_TEMPLATE
 from model.training.load import LoadedModel, load_model
-from tests.e2e.on_page import AXE, findings_of
+from tests.e2e.on_page import findings_of
 from tests.model.test_serving import Client, serving
 from tests.standins.browser import Browser, Page, chromium, find_chromium
 from tests.standins.loopback import until
@@ -151,8 +151,6 @@ def test_beyond_loopback_it_asks_for_the_token(browser: Browser, loaded: LoadedM
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [360, 768, 1280])
 def test_axe_finds_nothing(browser: Browser, client: Client, width: int, dark: bool) -> None:
-    if not AXE.exists():
-        pytest.skip("axe-core is not here: make axe")
     page = opened(browser, client, width=width, height=800, dark=dark)
     page.type("the dog " * 30)
     page.press("Enter")

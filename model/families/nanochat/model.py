@@ -14,15 +14,14 @@ channels and lets in up to three times.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from model.families import dense
-from model.families.attention import Mask
-from model.families.cache import Cache, Slot
+from model.families.cache import Cache
 from model.families.dense import Block, Dense, Shape
-from model.families.layers import Turn
 from model.families.nanochat.plan import GATE_INPUTS, SMEAR_INPUTS
 from model.families.protocol import (
     EMBEDDING,
@@ -43,7 +42,7 @@ _BACKOUT = 0.2
 
 def build(settings: PhaseRecipe, device: torch.device) -> Dense:
     """Raises: UsageError: settings that cannot go together."""
-    if getattr(settings, "architecture", "") != NANOCHAT:
+    if settings.update_rules != NANOCHAT:
         return dense.build(settings, device)
     return Nanochat(Shape.of(settings), DTYPES[settings.dtype]).to(device)
 
@@ -53,18 +52,10 @@ class NanochatBlock(Block):
     gate_most = 3.0
     qk_scale = 1.2
 
-    def _forward(
-        self,
-        h: Tensor,
-        turn: Turn | None,
-        mask: Mask = None,
-        values: Tensor | None = None,
-        slot: Slot | None = None,
-        *more: Tensor,
-    ) -> Tensor:
-        """``more``: the embedding (B, T, D), the scalar of the state, that of the embedding."""
-        start, keep, mix = more
-        return super()._forward(keep * h + mix * start, turn, mask, values, slot)
+    def _forward(self, h: Tensor, *given: Any) -> Tensor:
+        """``given`` ends with the embedding (B, T, D), the state's scalar and the embedding's."""
+        *given_block, start, keep, mix = given
+        return super()._forward(keep * h + mix * start, *given_block)
 
 
 class Nanochat(Dense):

@@ -50,7 +50,7 @@ class Settings(DenseSettings):
     reached: ClassVar[Mapping[str, str]] = {"speedrun": "CORE 0.26 in nanochat's run: GPT-2's"}
 
     @property
-    def update_rules(self) -> str:
+    def update_rules(self) -> str:  # type: ignore[override]
         return self.architecture
 
     def check_shape(self, where: str) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from tests.documents import valid
 from tests.unit.cli import told_home
-from tests.unit.cli.told_home import told
+from tests.unit.cli.told_home import own_home, told
 from tests.unit.core.test_strays import AT, ENDED, Book
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.machine import SystemClock
@@ -49,7 +49,7 @@ from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.options import LaunchRequest, rows_of
 from trmcloud.wiring import build_chain, build_context
 
-__all__ = ["told"]
+__all__ = ["own_home", "told"]
 
 # -- views of reports ---------------------------------------------------------------------------
 # A rented pod's word on every screen: said to be the pod's; a run on this machine as it was.
@@ -59,10 +59,7 @@ BY_POD = "by the pod's report"
 
 
 @pytest.fixture
-def context(told: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
-    made = tmp_path / "home"
-    shutil.copytree(told, made)
-    monkeypatch.setenv("TRMCLOUD_HOME", str(made))
+def context(own_home: Path) -> Context:
     return build_context()
 
 

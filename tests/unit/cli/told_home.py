@@ -5,6 +5,7 @@ Its runs were never carried out: what pods, providers and trainers would have sa
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -157,3 +158,12 @@ def _trained(home: Path, plan: Plan, run_id: str, at: float) -> None:
         (place / "manifest.json").write_text(mf.to_json(manifest), encoding="utf-8")
     (folder / "heartbeat.json").write_text(contract.dump(beat), encoding="utf-8")
     (folder / "train.log").write_text("fast: step 1000\n", encoding="utf-8")
+
+
+@pytest.fixture
+def own_home(told: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that home, which is the user's during a test."""
+    made = tmp_path / "home"
+    shutil.copytree(told, made)
+    monkeypatch.setenv("TRMCLOUD_HOME", str(made))
+    return made

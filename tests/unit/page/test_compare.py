@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.unit.cli import told_home
-from tests.unit.cli.told_home import told
+from tests.unit.cli.told_home import own_home, told
 from trmcloud.app.context import Context
 from trmcloud.cli.page.compare import compare_json, table
 from trmcloud.core.errors import NotFoundError, Outcome, UsageError
 from trmcloud.wiring import build_context
 
-__all__ = ["told"]
+__all__ = ["own_home", "told"]
 
 HERE, RENTED = told_home.RUNS[Outcome.FINISHED], told_home.LIVE_RUN
 
 
 @pytest.fixture
-def context(told: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
-    made = tmp_path / "home"
-    shutil.copytree(told, made)
-    monkeypatch.setenv("TRMCLOUD_HOME", str(made))
+def context(own_home: Path) -> Context:
     return build_context()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli import told_home
-from tests.unit.cli.told_home import told
+from tests.unit.cli.told_home import own_home, told
 from trmcloud.api import Home
 from trmcloud.app.planning import load_plan, save_plan, saved_plans
 from trmcloud.cli.page import plans
@@ -30,16 +30,13 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan
 
-__all__ = ["told"]
+__all__ = ["own_home", "told"]
 
 KEY = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture
-def home(told: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    made = tmp_path / "home"
-    shutil.copytree(told, made)
-    monkeypatch.setenv("TRMCLOUD_HOME", str(made))
+def home(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.delenv("RUNPOD_API_KEY", raising=False)
     return Home()
 

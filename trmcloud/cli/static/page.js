@@ -289,7 +289,7 @@ function allRuns(told) {
       [moneyBar(run.money), element("div", { text: `${run.money.proven.text}${run.money.at_most.usd - run.money.proven.usd >= .01 ? ` (≤ ${run.money.at_most.text})` : ""} of ${run.money.cap.text}` }),
         run.live ? element("div", { class: "dim", text: `${run.money.reserved.text} reserved, ${run.money.left.text} left` }) : ""],
       [lights(run.layers, false), run.live ? element("div", { class: "dim", text: `max overspend ${run.max_overspend}` }) : ""],
-      [run.live && run.lands_at ? `lands in ${until(run.lands_at)}` : run.live ? "–" : when(run.created_at)],
+      [run.live && run.lands_at ? `stops in ${until(run.lands_at)}` : run.live ? "–" : when(run.created_at)],
     ];
     return cells.map((cell, n) => element("td", { "data-name": heads[n], class: n > 1 && n < 5 ? "num" : null }, element("div", {}, cell.filter((part) => part !== ""))));
   }
@@ -404,7 +404,7 @@ function oneRun(told) {
           ["an hour", m.rate && m.rate.text], ["max overspend", run.max_overspend], ...run.volumes.map((text) => ["volume", text])])),
       box("Training", element("p", { class: "big", text: t ? `${t.step.toLocaleString("en")} of ${t.steps.toLocaleString("en")}` : "–" }),
         t ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": "steps trained" }) : "",
-        rows([["phase", t && `${t.phase}, ${t.state}`], ["lands in", run.live && run.lands_at && until(run.lands_at)],
+        rows([["phase", t && `${t.phase}, ${t.state}`], ["stops in", run.live && run.lands_at && until(run.lands_at)],
           ["killed in", run.live && run.killed_at && until(run.killed_at)], ["tokens", t && t.tokens ? t.tokens.toLocaleString("en") : ""],
           ["tokens a second", t && t.tokens_per_s ? Math.round(t.tokens_per_s).toLocaleString("en") : ""],
           ["driven", run.live && (run.driven ? "by a command" : "by this page, while it is open")]])),

@@ -250,6 +250,8 @@ class PhaseRecipe(UpdateKeys):
     """Ids at the vocabulary's end that it keeps for itself: no text has them."""
     pads: ClassVar[bool] = False
     """Whether its loss leaves out what a row is filled up with."""
+    update_rules: ClassVar[str] = PLAIN
+    """Muon's and AdamW's, which an architecture may bring along."""
     why_not_sharded: ClassVar[str] = "its trainer keeps all weights on each GPU"
     """Why its weights are on every GPU whole; empty where they may be shared out: each block is
     applied once in a pass, and so gathered once."""
