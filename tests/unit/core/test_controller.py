@@ -695,14 +695,19 @@ def test_an_agent_that_reports_after_its_pod_was_missed_shows_that_the_pod_lives
     decision = ask(run, AT + 100, absent_lists=1, traits=LAGGING, report=a_report(run, at=heard_at))
     assert decision == Decision(events=(ev.PodMissed(1, heard_at=heard_at),))
     run = apply(run, *decision.events, at=AT + 100)
-    lives = a_report(run, at=heard_at + 250)
-    early = ask(run, AT + 399, absent_lists=9, traits=LAGGING, report=lives)
+    lives = a_report(run, at=heard_at + 140)
+    early = ask(run, AT + 249, absent_lists=9, traits=LAGGING, report=lives)
     assert early == Decision(), "what does not yet matter is not written down"
-    decision = ask(run, AT + 400, absent_lists=9, traits=LAGGING, report=lives)
+    decision = ask(run, AT + 250, absent_lists=9, traits=LAGGING, report=lives)
     assert decision == Decision(events=(ev.PodFound(1),))
-    run = apply(run, *decision.events, at=AT + 400)
-    again = ask(run, AT + 401, absent_lists=9, traits=LAGGING, report=lives)
-    assert again == Decision(events=(ev.PodMissed(1, heard_at=heard_at + 250),))
+    late = ask(run, AT + 400, absent_lists=9, traits=LAGGING, report=lives)
+    assert late == decision
+    run = apply(run, *decision.events, at=AT + 250)
+    again = ask(run, AT + 251, absent_lists=9, traits=LAGGING, report=lives)
+    assert again == Decision(events=(ev.PodMissed(1, heard_at=heard_at + 140),))
+    run = apply(run, *again.events, at=AT + 251)
+    unread = ask(run, AT + 400, absent_lists=9, traits=LAGGING)
+    assert unread == Decision(), "one report that cannot be read now does not give it up"
     run = apply(run, *again.events, at=AT + 401)
     gone = ask(run, AT + 701, absent_lists=9, traits=LAGGING, report=lives)
     assert gone.events == (ev.PodGone(1, AT + 401),), "its last report stays where it was"

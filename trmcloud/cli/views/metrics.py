@@ -132,8 +132,8 @@ def _value(manifest: CheckpointManifest) -> str:
 
 
 def next_buys(run: RunState, beat: Heartbeat) -> str:
-    """``next $1 buys 0.012 bpb``; of an hour where nothing is paid; empty while nothing is known,
-    and once it cools down."""
+    """``the next $1 gains 0.012 bpb``; of an hour where nothing is paid; empty while nothing is
+    known, and once it cools down."""
     return buys_words(*gains_of(run, beat))
 
 
@@ -142,7 +142,7 @@ def buys_words(usd: float | None, hour: float | None) -> str:
     what, gain = ("$1", usd) if usd is not None else ("hour", hour)
     if gain is None:
         return ""
-    return f"the next {what} gain {f'{gain:.2g}' if gain > 0 else 'no better'} bpb"
+    return f"the next {what} gains {f'{gain:.2g} bpb' if gain > 0 else 'nothing'}"
 
 
 _WORDS = {True: "passed", False: "FAILED", None: "not judged"}

@@ -118,13 +118,21 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
 
 
 def note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:
-    """A fact for the ledger: the pod is missed from now on, or is there again."""
+    """A fact for the ledger: the pod is missed from now on, or is there again.
+
+    One that no list has and whose agent reports is there too. That is noted from the middle of the
+    time that its absence needs: were it asked at the end alone, one report that could not be read
+    then would give a pod up that was heard a moment before.
+    """
     if not traits.absent_s or not isinstance(seen.pods, DatedFact):
         return NOTHING
+    missed_at = generation.missed_at
     present = find_pod(seen, generation) is not None
-    if present and generation.missed_at is not None:
+    if not present and missed_at is not None and has_reported_since(seen, generation):
+        present = _missing_s(seen, generation, missed_at) >= traits.absent_s / 2
+    if present and missed_at is not None:
         return Decision(events=(ev.PodFound(generation.number),))
-    if not present and generation.missed_at is None:
+    if not present and missed_at is None:
         report = own_report(seen, generation)
         heard_at = report.at if report is not None else 0.0
         return Decision(events=(ev.PodMissed(generation.number, heard_at=heard_at),))

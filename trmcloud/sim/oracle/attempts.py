@@ -119,7 +119,7 @@ class AttemptJudge:
                 self.fail("wasteful", f"{phase} begins with {overrides}")
             return
         outcome = tries.ended_by(now)
-        if overrides.get("batch", own.batch) > before.get("batch", own.batch):
+        if overrides.get("batch", 0) > before.get("batch", own.batch):
             self._climbed(pod, tries, trainer)
             return
         if overrides == before:
