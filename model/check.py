@@ -1,4 +1,5 @@
-"""Steps of the trainer timed on this machine: ``python -m model.check SETTINGS.json``.
+"""Steps of the trainer timed on this machine: ``python -m model.check SETTINGS.json``, or under
+torchrun on as many ranks as it starts.
 
 A step is the trainer's own (``Stepper``): micro-batches forward and backward, clipping, the
 optimizer's update. It is timed with one micro-batch and with several, which gives a micro-batch
@@ -11,17 +12,21 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from model.command import run_command
 from trmcloud.core.catalog.hardware import gpu_of
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import FLOAT8, PhaseRecipe
+
+if TYPE_CHECKING:
+    from model.machine.distributed import World
 
 SEVERAL = 4
 """Micro-batches of the longer step."""
@@ -30,7 +35,7 @@ _WARM = 3
 
 @dataclass(frozen=True)
 class StepMeasure:
-    """Seconds and memory of the steps of one process."""
+    """Seconds and memory of rank 0's steps."""
 
     device: str
     torch: str
@@ -42,8 +47,10 @@ class StepMeasure:
     """A micro-batch forward and backward."""
     once_s: float
     """Once a step: clipping and the optimizer's update."""
+    step_s: float
+    """A step with the recipe's micro-batches."""
     tokens_per_s: float
-    """Of a step with the recipe's micro-batches."""
+    """Of such a step, by all ranks."""
     mfu: float | None
     peak_gb: float | None
     """Largest sum of tensors; None where the device does not count them."""
@@ -52,6 +59,7 @@ class StepMeasure:
     first_loss: float
     last_loss: float
     graphs: int
+    ranks: int = 1
 
     @property
     def learns(self) -> bool:
@@ -72,10 +80,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UsageError(f"no settings: {error}", where=str(chosen.settings)) from None
         import torch
 
+        from model.machine.distributed import join_world
+
         if chosen.device == "cuda" and not torch.cuda.is_available():
             raise UsageError("no GPU was found")
+        world = join_world() if "RANK" in os.environ else None
         device = torch.device("cuda", 0) if chosen.device == "cuda" else torch.device("cpu")
-        print(json.dumps(asdict(measure(settings, device, steps=chosen.steps))), flush=True)
+        device = world.device if world is not None else device
+        measured = measure(settings, device, steps=chosen.steps, world=world)
+        if world is None or world.is_main:
+            print(json.dumps(asdict(measured)), flush=True)
+        if world is not None:
+            world.part()
+            # Taking down the process groups' threads may abort a rank that has done its work.
+            os._exit(0)
 
     return run_command(command)
 
@@ -85,13 +103,15 @@ def measure(
     device: Any,
     *,
     steps: int = 10,
+    world: World | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     compiled: Callable[[], None] = lambda: None,
     watch: Callable[[Callable[[], object]], None] | None = None,
 ) -> StepMeasure:
-    """Times ``steps`` steps of one process with ``settings`` on ``device``.
+    """Times ``steps`` steps with ``settings`` on ``device``.
 
     Args:
+        world: the ranks that take them together; one process alone where there is none.
         compiled: is called before the first timed step.
         watch: is given one more step, of one micro-batch, to be taken under a profiler.
 
@@ -101,31 +121,32 @@ def measure(
     """
     import torch
 
-    from model.families import registry
-    from model.machine.distributed import World
+    from model.machine.distributed import World, parallel
     from model.machine.precision import LossScale
+    from model.training import sharding
     from model.training.float8 import convert_layers
     from model.training.number_format import NumberFormat
-    from model.training.optim import Optimizer, Rules
+    from model.training.optim import Optimizer, Ranks, Rules
     from model.training.soundness import Soundness
     from model.training.stepping import Stepper, compiled_graphs, make_dummy_batch, warm_up
 
     began = monotonic()
-    world = World(0, 1, device)
+    world = world if world is not None else World(0, 1, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     chosen = NumberFormat(settings, world)
     backend = chosen.descent.float8
     plain = replace(chosen.settings, accumulation=1, grad_clip=settings.grad_clip or 1.0)
-    model = registry.build(plain, device)
+    model = sharding.build(plain, world)
     model.initialise(plain.seed)
-    optimizer = Optimizer(model, Rules.of(plain))
+    optimizer = Optimizer(model, Rules.of(plain), Ranks.of(world))
     if plain.compile:
         model.compile_parts()
     model.settle_attention()
     if settings.dtype == FLOAT8 and backend:
         convert_layers(model, backend)
-    warm_up(model, model, plain, world)
+    together = parallel(model, world)
+    warm_up(model, together, plain, world)
     optimizer.zero_grad()
     batch = make_dummy_batch(plain, device)
     stepped = iter(range(1 << 30))
@@ -134,7 +155,7 @@ def measure(
     def stepper_of(accumulation: int) -> Callable[[], None]:
         with_micros = replace(plain, accumulation=accumulation)
         scale = LossScale.of(plain.dtype)
-        stepper = Stepper(with_micros, world, model, optimizer, scale, Soundness(), monotonic)
+        stepper = Stepper(with_micros, world, together, optimizer, scale, Soundness(), monotonic)
 
         def step() -> None:
             number = next(stepped)
@@ -159,7 +180,7 @@ def measure(
     micro_s = (several - first) / (SEVERAL - 1)
     once_s = max(0.0, first - micro_s)
     whole_s = settings.accumulation * micro_s + once_s
-    tokens = settings.accumulation * plain.batch * plain.sequence
+    tokens = settings.accumulation * plain.batch * plain.sequence * world.size
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this processor"
     gpu = gpu_of(name) if device.type == "cuda" else None
     took = FLOAT8 if settings.dtype == FLOAT8 and backend else plain.dtype
@@ -174,13 +195,15 @@ def measure(
         compile_s=compile_s,
         micro_s=micro_s,
         once_s=once_s,
+        step_s=whole_s,
         tokens_per_s=tokens / whole_s,
-        mfu=flops / whole_s / peak if peak else None,
+        mfu=flops / whole_s / peak / world.size if peak else None,
         peak_gb=torch.cuda.max_memory_allocated(device) / 1e9 if on_gpu else None,
         reserved_gb=torch.cuda.max_memory_reserved(device) / 1e9 if on_gpu else None,
         first_loss=losses[0],
         last_loss=losses[-1],
         graphs=compiled_graphs() if plain.compile else 0,
+        ranks=world.size,
     )
 
 

@@ -717,6 +717,31 @@ class SmokeEnded:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingCheck:
+    """One check of a trainer on a machine. ``passed`` is null where it cannot be made there."""
+
+    name: str
+    passed: bool | None
+    message: str
+    seconds: float
+    measured: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingChecked:
+    """``taught``: whether plans use the step that was timed."""
+
+    schema: ClassVar[str] = "smoke-train/1"
+    run_id: str
+    hardware: str
+    recipe: str
+    spent_usd: Usd
+    is_miniature: bool
+    taught: bool
+    checks: tuple[TrainingCheck, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class GuardStatus:
     """The guard of this machine. ``installed``: systemd or cron; null for none."""
 

@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "budget": ("Spending caps of account, month and project: set, show, raise, history.", "Before"),
     "ledger": ("The record of runs and money: check, backups, restore, settle.", "Before"),
     "doctor": ("Diagnose problems of this machine and its accounts, with fixes.", "Before"),
-    "smoke": ("Rent the cheapest pod for minutes and check that each stop works.", "Before"),
+    "smoke": ("Check on rented pods that each stop works; --train: the trainer.", "Before"),
     "guard": (
         "End forgotten pods by a timer on this machine: install, status, remove.",
         "Before",

@@ -79,7 +79,7 @@ def launch(
         sys.exit(_again(context, request, earlier, as_json=as_json))
     ready = preparing.prepare(context, planner, request, DataProgress())
     show_plan(context, ready.plan, verbose=verbose)
-    driver = _start(context, request, ready, labels, yes=yes, as_json=as_json)
+    driver = start(context, request, ready, labels, yes=yes, as_json=as_json)
     if driver is None:
         return
     code = run_view.carry(context, driver, detach=request.detach, as_json=as_json)
@@ -199,7 +199,7 @@ def run(
     show_plan(context, ready.plan, verbose=verbose)
     tried = trial_lines(context, ready.plan, lambda: Path(ready.data.code))
     print("\n".join([*tree_lines(tree, verbose=verbose), *tried]))
-    driver = _start(context, request, ready, labels, yes=yes, as_json=as_json)
+    driver = start(context, request, ready, labels, yes=yes, as_json=as_json)
     if driver is None:
         return
     code = run_view.carry(context, driver, detach=request.detach, as_json=as_json)
@@ -229,7 +229,7 @@ def _again(context: Context, request: LaunchRequest, run: RunState, *, as_json: 
     return 0
 
 
-def _start(
+def start(
     context: Context,
     request: LaunchRequest,
     ready: PreparedLaunch,

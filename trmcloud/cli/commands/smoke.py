@@ -1,31 +1,48 @@
-"""``trmcloud smoke``: what a user runs first with real money."""
+"""``trmcloud smoke``: what a user runs first with real money, and ``--train``: what they run first
+on GPUs."""
 
 from __future__ import annotations
 
+import sys
+import tempfile
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from trmcloud.app import commands, smoke_training
+from trmcloud.app.balances import funds_reader
+from trmcloud.app.labels import labels_of
 from trmcloud.app.smoke import Smoke
 from trmcloud.app.smoke_watch import Step
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
+from trmcloud.cli.commands.launch import start
 from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.views import run as run_view
+from trmcloud.cli.views import training_checks as view
 from trmcloud.cli.views.json_output import print_line
+from trmcloud.cli.views.launch import show_plan
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.streams import outlive_the_reader
+from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.catalog.providers import find_traits
-from trmcloud.core.errors import UsageError
+from trmcloud.core.contract.training_checks import MOST_HOURS
+from trmcloud.core.errors import NotVerified, Outcome, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
-from trmcloud.options import parse_money
-from trmcloud.wiring import build_smoke
+from trmcloud.options import LaunchRequest, parse_money
+from trmcloud.wiring import build_context, build_smoke
+from trmcloud.wiring_plans import build_planner
 
 LEAST_MINUTES, MOST_MINUTES = 0.25, 60.0
+DEFAULT_RECIPE = "speedrun"
 
 
 def smoke(
-    max_usd: Annotated[str, typer.Option(help="Most to spend, in USD.", metavar="USD")],
+    max_usd: Annotated[
+        str, typer.Option(help="Most to spend, in USD.", metavar="USD", show_default=False)
+    ] = "",
     provider: Annotated[str, typer.Option(help="Provider.")] = "runpod",
     minutes: Annotated[
         float | None,
@@ -35,16 +52,51 @@ def smoke(
             show_default=False,
         ),
     ] = None,
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train", help="Check the trainer instead: compile, steps, resume, links, memory."
+        ),
+    ] = False,
+    hardware: Annotated[
+        str,
+        typer.Option(
+            "--hardware",
+            help="With --train: 8xH100, other NxSKU, or local (default: list what it costs).",
+            metavar="HARDWARE",
+            show_default=False,
+        ),
+    ] = "",
+    recipe: Annotated[
+        str, typer.Option("--recipe", help="With --train: the recipe whose shape is checked.")
+    ] = DEFAULT_RECIPE,
+    accept_exposure: Annotated[
+        str,
+        typer.Option(
+            "--accept-exposure",
+            help="With --train: accept at most this loss where too few kill layers are verified.",
+            metavar="USD",
+            show_default=False,
+        ),
+    ] = "",
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
     """Rent the cheapest pod, test which kill layers work for this account, end it, show the bill.
 
-    Exit code 17: the pod did not end itself; it was ended from here, and the layer stays
-    unverified.
+    With --train: check on rented GPUs, or on this machine, that the trainer
+    does what plans count on, and teach the planner what a step takes.
+
+    Exit code 17: the pod did not end itself (it was ended from here, and the
+    layer stays unverified), or a check of --train failed.
 
     Example: trmcloud smoke --provider runpod --max-usd 0.25
     """
+    if train:
+        check_training(max_usd, hardware, recipe, accept_exposure, yes=yes, as_json=as_json)
+        return
+    if not max_usd:
+        raise UsageError("--max-usd is missing: the most to spend", next_step="--max-usd 0.25")
     if minutes is None:
         traits = find_traits(provider)
         minutes = traits.smoke_minutes if traits is not None else 10.0
@@ -91,6 +143,62 @@ def smoke(
         print_line(ended)
         return
     print("next: trmcloud plan --budget 100")
+
+
+def check_training(
+    max_usd: str, hardware: str, recipe: str, accept_exposure: str, *, yes: bool, as_json: bool
+) -> None:
+    """The trainer's checks on ``hardware``; without any, what they cost on each machine."""
+    amount = parse_money("--max-usd", max_usd) if max_usd else None
+    context = build_context()
+    planner = build_planner(funds=funds_reader(context))
+    if not hardware:
+        print("\n".join(view.machine_lines(smoke_training.machines(planner, recipe), recipe)))
+        return
+    typed = parse_hardware(hardware).text
+    wanted = smoke_training.wanted_checks(planner, recipe, typed)
+    if amount is None and typed != LOCAL:
+        raise UsageError(
+            "--max-usd is missing: the most to spend",
+            next_step=f"--max-usd {wanted.least.micros / 1e6:.2f}",
+        )
+    wanted.check_sum(amount)
+    request = LaunchRequest(
+        hardware=typed,
+        budget=max_usd or None,
+        hours=MOST_HOURS,
+        accept_exposure=accept_exposure or None,
+    )
+    asked = wanted.command()
+    labels = labels_of("smoke", request, asked)
+    with tempfile.TemporaryDirectory(prefix="trmcloud-smoke-") as name:
+        folder = Path(name)
+        wanted.write(folder)
+        spec = commands.wish_of(planner, request, asked, folder)
+        ready, _ = commands.prepare(context, planner, request, spec, folder)
+        show_plan(context, ready.plan, verbose=False)
+        print("\n".join(view.wanted_lines(wanted)))
+        driver = start(context, request, ready, labels, yes=yes, as_json=as_json)
+        if driver is None:
+            return
+        code = run_view.carry(context, driver, detach=False, as_json=as_json)
+    run = driver.run()
+    results = smoke_training.results_of(context, run)
+    taught = smoke_training.note_step(context, run, wanted, planner.machine(), results)
+    if as_json:
+        print_line(view.checked_document(context, run, wanted, results, taught))
+    else:
+        print("\n".join(view.result_lines(results, taught)))
+    if not results:
+        sys.exit(code or Outcome.FAILED.exit_code)
+    failed = [each.name for each in results if each.passed is False]
+    if failed:
+        raise NotVerified(
+            f"{len(failed)} of {len(results)} checks failed: {', '.join(failed)}",
+            next_step=f"trmcloud logs {run.run_id}; for a report: trmcloud doctor --bundle",
+        )
+    if code not in (0, Outcome.LANDED.exit_code):
+        sys.exit(code)
 
 
 def print_step(step: Step) -> None:
