@@ -723,7 +723,7 @@ class TrainingCheck:
     name: str
     passed: bool | None
     message: str
-    seconds: float
+    elapsed_s: float
     measured: Mapping[str, float]
 
 

@@ -44,6 +44,8 @@ _ARGUMENTS = {
 _BESIDE = {
     ("run",): ("--budget", "5"),
     ("rehearse", "--best"): ("--", "python", "train.py"),
+    ("smoke", "--recipe"): ("--train", "--hardware", "local"),
+    ("smoke", "--accept-exposure"): ("--train",),
 }
 #: Providers are of rented hardware.
 _RENTED = ("--provider", "--region", "--wait-for", "--max-price")

@@ -95,6 +95,14 @@ def smoke(
     if train:
         check_training(max_usd, hardware, recipe, accept_exposure, yes=yes, as_json=as_json)
         return
+    of_training = {
+        "--hardware": hardware,
+        "--recipe": recipe.removeprefix(DEFAULT_RECIPE),
+        "--accept-exposure": accept_exposure,
+    }
+    for flag, value in of_training.items():
+        if value:
+            raise UsageError(f"{flag} works only with --train", next_step=f"--train {flag} {value}")
     if not max_usd:
         raise UsageError("--max-usd is missing: the most to spend", next_step="--max-usd 0.25")
     if minutes is None:
@@ -150,6 +158,7 @@ def check_training(
 ) -> None:
     """The trainer's checks on ``hardware``; without any, what they cost on each machine."""
     amount = parse_money("--max-usd", max_usd) if max_usd else None
+    parse_money("--accept-exposure", accept_exposure or None)
     context = build_context()
     planner = build_planner(funds=funds_reader(context))
     if not hardware:

@@ -77,7 +77,7 @@ def checked_document(
                 name=each.name,
                 passed=each.passed,
                 message=each.detail,
-                seconds=each.seconds,
+                elapsed_s=each.seconds,
                 measured=each.measured,
             )
             for each in results
