@@ -63,6 +63,34 @@ def thresholds(draws: RowSelection, tokens: int) -> Tensor:
     return torch.from_numpy(np.stack(rows))
 
 
+def hidden_within(draws: RowSelection, at: Tensor, block: int, span: Span) -> Tensor:
+    """(rows, tokens) bool, which tokens are hidden: of each block a share within ``span``.
+
+    The first draw is ``thresholds``; a block whose share is outside is drawn again, from the same
+    row's generator, until it is within (``resample`` in kuleshov-group/bd3lms). An end of ``span``
+    that is an end of ``WHOLE`` bounds no share.
+
+    Args:
+        at: (rows, tokens) float32, the time of each token's block.
+        block: tokens of a block; from two on, every one of ``SPANS`` holds a share.
+    """
+    low = np.float32(0.0 if span.low == WHOLE.low else span.low)
+    high = np.float32(1.0 if span.high == WHOLE.high else span.high)
+    made = []
+    for row, times_of in zip(draws.rows, at.numpy(), strict=True):
+        chance = np.random.default_rng([draws.seed, draws.group, 1 + row])
+        hidden = chance.random(len(times_of), dtype=np.float32) < times_of
+        while True:
+            share = hidden.reshape(-1, block).mean(axis=1, dtype=np.float32)
+            outside = ((share < low) | (share > high)).repeat(block)
+            if not outside.any():
+                break
+            again = chance.random(len(times_of), dtype=np.float32) < times_of
+            hidden = np.where(outside, again, hidden)
+        made.append(hidden)
+    return torch.from_numpy(np.stack(made))
+
+
 def tally(nats: Tensor, at: Tensor) -> Tensor:
     """For every span how many of the blocks have a time in it, and the sums of their nats and
     squares: (3 · spans,).

@@ -25,7 +25,13 @@ from model.data.packing import PAD
 from model.families import masked_diffusion
 from model.families.bd3lm.plan import Settings
 from model.families.dense import Shape
-from model.families.masked_diffusion import MaskedDiffusion, Span, generate
+from model.families.masked_diffusion import (
+    WHOLE,
+    MaskedDiffusion,
+    Span,
+    generate,
+    hidden_within,
+)
 from model.families.protocol import Sampling
 from model.machine.precision import DTYPES
 from trmcloud.core.errors import UsageError
@@ -34,25 +40,36 @@ from trmcloud.core.errors import UsageError
 def build(settings: Settings, device: torch.device) -> BlockDiffusion:
     """Raises: UsageError: settings that cannot go together."""
     shape = Shape.of(settings)
-    return BlockDiffusion(shape, settings.block, DTYPES[settings.dtype]).to(device)
+    dtype = DTYPES[settings.dtype]
+    return BlockDiffusion(shape, settings.block, dtype, resample=settings.resample).to(device)
 
 
 class BlockDiffusion(MaskedDiffusion):
     """The model of this module's docstring. Its last id is the mask."""
 
     def __init__(
-        self, shape: Shape, block: int, compute_dtype: torch.dtype = torch.float32
+        self,
+        shape: Shape,
+        block: int,
+        compute_dtype: torch.dtype = torch.float32,
+        *,
+        resample: bool = False,
     ) -> None:
         """
+        Args:
+            resample: hide of each block a share within the span that training is clipped to.
+
         Raises:
-            UsageError: blocks that do not divide the sequence.
+            UsageError: blocks that do not divide the sequence, or have no such share.
         """
         if shape.sequence % block:
             raise UsageError(
                 f"a sequence of {shape.sequence} is not a multiple of blocks of {block}"
             )
         super().__init__(shape, [block] * (shape.sequence // block), compute_dtype)
-        self.block = block
+        if resample and block == 1:
+            raise UsageError("resample needs blocks of two tokens or more")
+        self.block, self.resample = block, resample
 
     def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:
         return generate(self, start, sampling, self.embedding.weight.device)
@@ -60,8 +77,13 @@ class BlockDiffusion(MaskedDiffusion):
     def _bound(self, targets: Tensor, draws: RowSelection, span: Span) -> Tensor:
         """(B, T) what each token adds to the bound: 0 where it is visible, or padding."""
         device = targets.device
-        at = masked_diffusion.times(draws, self.timed, span).to(device)[:, self.block_of]
-        hidden = masked_diffusion.thresholds(draws, self.sequence).to(device) < at
+        each = masked_diffusion.times(draws, self.timed, span)
+        at = each.to(device)[:, self.block_of]
+        if self.resample and span != WHOLE:
+            of_tokens = each.repeat_interleave(self.block, dim=1)
+            hidden = hidden_within(draws, of_tokens, self.block, span).to(device)
+        else:
+            hidden = masked_diffusion.thresholds(draws, self.sequence).to(device) < at
         there = targets != PAD
         clean = targets.where(there, self.mask_id)
         noisy = clean.masked_fill(hidden, self.mask_id)

@@ -23,6 +23,9 @@ BLOCK_DIFFUSION_SHARE = 0.4
 class Settings(BlockSettings):
     block: int = 16
     """Tokens that are brought out of the noise together."""
+    resample: bool = False
+    """Draw a block's masks again until their share is within the times that training is clipped
+    to."""
     mlp: str = "gelu"
 
     head_again: ClassVar[bool] = True
@@ -33,7 +36,7 @@ class Settings(BlockSettings):
     own_ids: ClassVar[int] = 1
     pads: ClassVar[bool] = True
     positive: ClassVar[tuple[str, ...]] = ("block",)
-    decisive: ClassVar[tuple[str, ...]] = ("block", *BlockSettings.decisive)
+    decisive: ClassVar[tuple[str, ...]] = ("block", "resample", *BlockSettings.decisive)
     guides: ClassVar[Mapping[str, Guide]] = {"bd3lm": DIFFUSION_GUIDE}
 
     @property
@@ -48,6 +51,13 @@ class Settings(BlockSettings):
                 f"a sequence of {self.sequence} is not a multiple of blocks of {self.block}",
                 where=where,
                 next_step=f"--set block={fitting[-1]}",
+            )
+
+        if self.resample and self.block == 1:
+            raise UsageError(
+                "a block of one token is hidden whole or not at all: resample needs larger ones",
+                where=where,
+                next_step="--set resample=false",
             )
 
     def work(self) -> Work:
