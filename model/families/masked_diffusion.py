@@ -76,19 +76,21 @@ def hidden_within(draws: RowSelection, at: Tensor, block: int, span: Span) -> Te
     """
     low = np.float32(0.0 if span.low == WHOLE.low else span.low)
     high = np.float32(1.0 if span.high == WHOLE.high else span.high)
-    made = []
-    for row, times_of in zip(draws.rows, at.numpy(), strict=True):
-        chance = np.random.default_rng([draws.seed, draws.group, 1 + row])
-        hidden = chance.random(len(times_of), dtype=np.float32) < times_of
-        while True:
-            share = hidden.reshape(-1, block).mean(axis=1, dtype=np.float32)
-            outside = ((share < low) | (share > high)).repeat(block)
-            if not outside.any():
-                break
-            again = chance.random(len(times_of), dtype=np.float32) < times_of
-            hidden = np.where(outside, again, hidden)
-        made.append(hidden)
-    return torch.from_numpy(np.stack(made))
+    each = [np.random.default_rng([draws.seed, draws.group, 1 + row]) for row in draws.rows]
+    rows, chances = np.arange(len(each)), at.numpy()
+
+    def drawn() -> Any:
+        numbers = [each[row].random(at.shape[1], dtype=np.float32) for row in rows]
+        return np.stack(numbers) < chances[rows]
+
+    hidden = drawn()
+    while True:
+        share = hidden[rows].reshape(len(rows), -1, block).mean(axis=2, dtype=np.float32)
+        outside = (share < low) | (share > high)
+        rows, outside = rows[outside.any(axis=1)], outside[outside.any(axis=1)]
+        if not len(rows):
+            return torch.from_numpy(hidden)
+        hidden[rows] = np.where(outside.repeat(block, axis=1), drawn(), hidden[rows])
 
 
 def tally(nats: Tensor, at: Tensor) -> Tensor:
@@ -336,9 +338,9 @@ class MaskedDiffusion(Transformer):
         new = ids.shape[1]
         turn = self._turn(slice(cache.length, cache.length + new), ids.device)
         cache.begin(new)
-        h = self._embedded(ids)
+        h, more = self._embedded(ids), self._given()
         for layer, block in enumerate(self.blocks):
-            h = block(h, turn, None, None, cache.slot(layer))
+            h = block(h, turn, None, None, cache.slot(layer), *more)
         if keep:
             cache.end()
         return self._logits(h)
@@ -362,10 +364,14 @@ class MaskedDiffusion(Transformer):
         """
         turn = self._turn(at, noisy.device)
         mask = self._mask(seen)
-        h = self._embedded(torch.cat((noisy, clean), dim=1))
+        h, more = self._embedded(torch.cat((noisy, clean), dim=1)), self._given()
         for block in self.blocks:
-            h = block(h, turn, mask)
+            h = block(h, turn, mask, None, None, *more)
         return h[:, : noisy.shape[1]]
+
+    def _given(self) -> tuple[Tensor, ...]:
+        """What each block of a subclass is given beside the state."""
+        return ()
 
     def _embedded(self, ids: Tensor) -> Tensor:
         return self.norm(self.embedding(ids)).to(self.compute_dtype)

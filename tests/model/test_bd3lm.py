@@ -15,6 +15,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -26,15 +27,20 @@ from torch import Tensor, nn
 
 from model.data.batch import RowSelection
 from model.families import masked_diffusion
-from model.families.bd3lm.model import BlockDiffusion
-from model.families.dense import Block, Shape
+from model.families.bd3lm.model import AdaptiveBlock, AdaptiveDiffusion, BlockDiffusion, build
+from model.families.bd3lm.plan import CONDITION_WIDTH, Settings
+from model.families.cache import Cache
+from model.families.dense import Shape
 from model.families.masked_diffusion import LEAST, SPANS, WHOLE, Span, hidden_within
+from model.families.protocol import MATRIX, SCALAR
+from tests import settings as made
 from trmcloud.core.errors import UsageError
 
 PEER = os.environ.get("TRMCLOUD_BD3LM", "")
 needs_peer = pytest.mark.skipif(not PEER, reason="opt-in: make bd3lm PEER_PATH=…")
 
 SHAPE = Shape(vocab_size=23, depth=2, width=32, head_dim=16, sequence=16, mlp="gelu", norm="layer")
+TANH = replace(SHAPE, mlp="gelu-tanh")
 BLOCK = 4
 CLIPPED = [span for span in SPANS if span != WHOLE]
 
@@ -211,3 +217,179 @@ def test_training_resamples_and_an_evaluation_does_not() -> None:
     assert set(shares[1].tolist()) == {0.5, 0.75}
     with pytest.raises(UsageError, match="resample needs blocks of two tokens"):
         BlockDiffusion(SHAPE, 1, resample=True)
+
+
+# -- adaLN ---------------------------------------------------------------------------------------
+
+
+def disturbed(shape: Shape, block: int, seed: int = 0) -> AdaptiveDiffusion:
+    """A model in which nothing is zero, so that every part of it counts."""
+    model = AdaptiveDiffusion(shape, block, resample=True)
+    model.initialise(seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return model
+
+
+def their_backbone(peer: Any, model: AdaptiveDiffusion) -> Any:
+    """Their DIT with the weights of ours. What ours has not is neutral: the weights of norms are 1,
+    biases of the MLPs and the head 0."""
+    shape = model.shape
+    config = SimpleNamespace(
+        algo=SimpleNamespace(parameterization="subs", cross_attn=True),
+        block_size=model.block,
+        loader=SimpleNamespace(eval_batch_size=1),
+        model=SimpleNamespace(
+            length=shape.sequence, hidden_size=shape.width, cond_dim=CONDITION_WIDTH,
+            n_heads=shape.heads, n_blocks=shape.depth, dropout=0.0, tie_word_embeddings=True,
+            attn_backend="sdpa", causal_attention=False,
+        ),
+    )  # fmt: skip
+    theirs = peer.dit.DIT(config, shape.vocab_size)
+    named = dict(theirs.named_parameters())
+    mapped = their_names(model, {name: p.detach() for name, p in model.named_parameters()})
+    mapped["vocab_embed.embedding"] = model.norm(mapped["vocab_embed.embedding"])
+    with torch.no_grad():
+        for name, parameter in named.items():
+            if name in mapped:
+                parameter.copy_(mapped[name])
+            else:
+                neutral = 1.0 if ".norm" in name else 0.0
+                assert neutral or name.endswith((".mlp.0.bias", ".mlp.2.bias", "linear.bias")), name
+                parameter.fill_(neutral)
+    assert set(mapped) <= set(named)
+    return theirs
+
+
+def their_names(model: AdaptiveDiffusion, ours: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What ``ours`` holds by our names, weights or gradients, by their names. Their RoPE turns the
+    other way, which is ours where the second half of each query's and key's channels is negated."""
+    made = {
+        "vocab_embed.embedding": ours["embedding.weight"],
+        "output_layer.linear.weight": ours["head.weight"],
+    }
+    for part in ("weight", "bias"):
+        made[f"output_layer.adaLN_modulation.{part}"] = ours[f"last_modulation.{part}"]
+        for layer in (0, 2):
+            made[f"sigma_map.mlp.{layer}.{part}"] = ours[f"time.{layer}.{part}"]
+    for number in range(model.shape.depth):
+        at = f"blocks.{number}"
+        turned = ours[f"{at}.qkv.weight"].clone().unflatten(0, (3, model.shape.heads, 2, -1))
+        turned[:2, :, 1] *= -1
+        made[f"{at}.attn_qkv.weight"] = turned.flatten(0, 3)
+        made[f"{at}.attn_out.weight"] = ours[f"{at}.mix.weight"]
+        made[f"{at}.mlp.0.weight"] = ours[f"{at}.up.weight"]
+        made[f"{at}.mlp.2.weight"] = ours[f"{at}.down.weight"]
+        for part in ("weight", "bias"):
+            made[f"{at}.adaLN_modulation.{part}"] = ours[f"{at}.modulation.{part}"]
+    count = len(made)
+    assert count == len(ours), "every parameter of ours is compared"
+    return made
+
+
+@needs_peer
+@pytest.mark.parametrize("span", [WHOLE, Span(0.3, 0.8), Span(LEAST, 0.5), Span(0.5, 1.0)], ids=str)
+@pytest.mark.parametrize("block", [2, 4, 8])
+def test_loss_and_gradients_are_theirs(
+    peer: Any, block: int, span: Span, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = disturbed(TANH, block)
+    theirs = theirs_with(peer, TANH, block, their_backbone(peer, model))
+    theirs.sampling_eps_min = torch.tensor(span.low)
+    theirs.sampling_eps_max = torch.tensor(span.high)
+    model.span = span
+    x, draws = tokens(6, TANH), RowSelection(2, 9, range(6), 6)
+    loss = model.loss(x, x, draws).loss
+    loss.backward()
+    at = times_of_tokens(draws, span, TANH.sequence // block, block)
+    monkeypatch.setattr(theirs, "_sample_t", lambda *given: at)
+    monkeypatch.setattr(torch, "rand", SameDraws(draws))
+    their_loss = theirs._loss(x, torch.ones_like(x)).loss
+    monkeypatch.undo()
+    their_loss.backward()
+    assert loss.item() == pytest.approx(their_loss.item(), abs=1e-4)
+
+    # Ours normalises the embedding, so theirs holds it normalised; its gradient goes on from there.
+    named = dict(theirs.backbone.named_parameters())
+    normed = model.norm(model.embedding.weight)
+    [of_table] = torch.autograd.grad(
+        normed, model.embedding.weight, named["vocab_embed.embedding"].grad
+    )
+    gradients = {}
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        gradients[name] = parameter.grad
+    worst = 0.0
+    for name, mine in their_names(model, gradients).items():
+        other = of_table if name == "vocab_embed.embedding" else named[name].grad
+        assert float(other.norm()) > 1e-3, name
+        relative = float((mine - other).norm() / other.norm())
+        worst = max(worst, relative, float((mine - other).abs().max()))
+    print(f"loss {loss.item():.6f} and {their_loss.item():.6f}; gradients within {worst:.1e}")
+    assert worst <= 1e-4
+
+
+def settings_of(**changes: Any) -> Settings:
+    kind = {"dtype": "float32", "compile": False, "conditioning": "adaln"}
+    found = made.settings_of("bd3lm", "train", **{**kind, **changes})
+    assert isinstance(found, Settings)
+    return found
+
+
+@pytest.mark.parametrize("conditioning", ["none", "adaln"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_plan_counts_its_parameters(conditioning: str, tied: bool) -> None:
+    settings = settings_of(
+        depth=3, width=64, head_dim=16, vocab_size=100, conditioning=conditioning, tied=tied
+    )
+    model = build(settings, torch.device("cpu"))
+    assert sum(p.numel() for p in model.parameters()) == settings.work().parameters
+    assert isinstance(model, AdaptiveDiffusion) == (conditioning == "adaln")
+
+
+def test_gates_that_start_shut_are_opened_by_learning() -> None:
+    def chain(rows: int, seed: int) -> Tensor:
+        starts = torch.randint(20, (rows, 1), generator=torch.Generator().manual_seed(seed))
+        return (starts + torch.arange(TANH.sequence)) % 20 + 1
+
+    def bound() -> float:
+        draws = RowSelection(7, 0, range(64), 64)
+        with torch.no_grad():
+            return float(model.evaluate(chain(64, 99), chain(64, 99), draws).mean())
+
+    model = AdaptiveDiffusion(TANH, BLOCK)
+    model.initialise(0)
+    before = bound()
+    adam = torch.optim.Adam(model.parameters(), 1e-2)
+    for step in range(150):
+        x = chain(16, step)
+        model.loss(x, x, RowSelection(0, step, range(16), 16)).loss.backward()
+        adam.step()
+        adam.zero_grad()
+    for block in model.blocks:
+        assert isinstance(block, AdaptiveBlock)
+        assert bool(block.modulation.weight.any())
+    assert bound() < 0.6 * before
+    kinds = {name: group.kind for name, group in model.parameter_groups().items()}
+    assert kinds["blocks.0.modulation.bias"] == kinds["time.0.bias"] == SCALAR
+    assert kinds["last_modulation.weight"] == SCALAR
+    assert kinds["blocks.0.up.weight"] == MATRIX
+
+
+@torch.no_grad()
+def test_a_block_is_denoised_as_it_is_trained() -> None:
+    model, x = disturbed(TANH, BLOCK), tokens(1)
+    noisy = x.masked_fill(torch.arange(TANH.sequence) % 3 == 0, model.mask_id)
+    trained = model._logits(model._noisy_states(noisy, x))
+    cache = Cache(TANH.sequence)
+    for start in range(0, TANH.sequence, BLOCK):
+        here = slice(start, start + BLOCK)
+        asked = model.denoise(noisy[:, here], cache, keep=False)
+        torch.testing.assert_close(asked, trained[:, here], atol=1e-4, rtol=1e-4)
+        model.denoise(x[:, here], cache, keep=True)
+
+
+def test_without_it_no_parameter_is_new() -> None:
+    model = build(settings_of(conditioning="none"), torch.device("cpu"))
+    assert not any("modulation" in name or "time" in name for name, _ in model.named_parameters())
