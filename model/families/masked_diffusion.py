@@ -31,6 +31,11 @@ LEAST_TALLIED = 64
 """Blocks within a range without which nothing is known of its variance."""
 
 
+BATCH_ROWS, MOST_BATCHES = 512, 100
+"""Rows of a batch within which variance is taken, and batches that count, as in the published
+evaluation. By a row's number, so that they are the same for any number of ranks."""
+
+
 class Span(NamedTuple):
     """Times that are drawn from."""
 
@@ -93,29 +98,42 @@ def hidden_within(draws: RowSelection, at: Tensor, block: int, span: Span) -> Te
         hidden[rows] = np.where(outside.repeat(block, axis=1), drawn(), hidden[rows])
 
 
-def tally(nats: Tensor, at: Tensor) -> Tensor:
-    """For every span how many of the blocks have a time in it, and the sums of their nats and
-    squares: (3 · spans,).
+def batches_of(rows: int) -> int:
+    """Batches whose variance is counted, of an evaluation of ``rows``."""
+    return min(MOST_BATCHES, -(-rows // BATCH_ROWS))
+
+
+def tally(nats: Tensor, at: Tensor, batch_of: Tensor, batches: int) -> Tensor:
+    """For every batch and span how many of the blocks have a time in it, and the sums of their nats
+    and squares: (batches · 3 · spans,).
 
     Args:
         nats: (blocks,) the bound that each block gave by itself.
         at: (blocks,) its time, drawn from ``WHOLE``: those within a span are draws from that one.
+        batch_of: (blocks,) the number of its batch; from ``batches`` on it is left out.
     """
     low, high = torch.tensor(SPANS, dtype=at.dtype, device=at.device).unbind(1)
+    counted = batch_of < batches
+    nats, at, batch_of = nats[counted], at[counted], batch_of[counted]
     inside = ((at[:, None] >= low) & (at[:, None] <= high)).double()
-    each = nats.double()
-    return torch.cat([inside.sum(0), each @ inside, each.square() @ inside])
+    each = nats.double()[:, None]
+    sums = inside.new_zeros(batches, 3, len(SPANS))
+    moments = torch.stack((inside, each * inside, each.square() * inside), dim=1)
+    return sums.index_add_(0, batch_of, moments).flatten()
 
 
 def least_variance(tallies: Sequence[float]) -> Span | None:
-    """The span whose blocks' bounds vary least; None where too few were tallied."""
-    count, total, squares = np.array(tallies, dtype=np.float64).reshape(3, len(SPANS))
-    known = count >= LEAST_TALLIED
+    """The span whose blocks' bounds vary least within a batch, on average over the batches, as
+    kuleshov-group/bd3lms chooses it; None where too few were tallied."""
+    sums = np.array(tallies, dtype=np.float64).reshape(-1, 3, len(SPANS))
+    count, total, squares = sums.transpose(1, 0, 2)
+    known = count.sum(axis=0) >= LEAST_TALLIED
     if not known.any():
         return None
-    count = np.maximum(count, 1.0)
-    variance = squares / count - (total / count) ** 2
-    return SPANS[int(np.where(known, variance, np.inf).argmin())]
+    several = count > 1
+    variance = (squares - total**2 / count.clip(1)) / (count - 1).clip(1)
+    mean = (variance * several).sum(axis=0) / several.sum(axis=0).clip(1)
+    return SPANS[int(np.where(known, mean, np.inf).argmin())]
 
 
 # Who sees whom in block diffusion, where noisy and clean tokens go through the net side by side.
@@ -318,7 +336,10 @@ class MaskedDiffusion(Transformer):
         sums.index_add_(1, self.block_of, nats[-1][:, first:].double())
         lengths = torch.zeros_like(sums).index_add_(1, self.block_of, there.double())
         known = lengths > 0
-        return tally(sums[known] / lengths[known], at[known])
+        rows = torch.tensor(list(draws.rows), dtype=torch.int64, device=nats.device)
+        batch_of = (rows // BATCH_ROWS)[:, None].expand(shape)
+        batches = batches_of(draws.of)
+        return tally(sums[known] / lengths[known], at[known], batch_of[known], batches)
 
     def adapt(self, tallies: Sequence[float]) -> None:
         self.span = least_variance(tallies) or self.span

@@ -31,7 +31,7 @@ from model.families.bd3lm.model import AdaptiveBlock, AdaptiveDiffusion, BlockDi
 from model.families.bd3lm.plan import CONDITION_WIDTH, Settings
 from model.families.cache import Cache
 from model.families.dense import Shape
-from model.families.masked_diffusion import LEAST, SPANS, WHOLE, Span, hidden_within
+from model.families.masked_diffusion import BATCH_ROWS, LEAST, SPANS, WHOLE, Span, hidden_within
 from model.families.protocol import MATRIX, SCALAR
 from tests import settings as made
 from trmcloud.core.errors import UsageError
@@ -393,3 +393,92 @@ def test_a_block_is_denoised_as_it_is_trained() -> None:
 def test_without_it_no_parameter_is_new() -> None:
     model = build(settings_of(conditioning="none"), torch.device("cpu"))
     assert not any("modulation" in name or "time" in name for name, _ in model.named_parameters())
+
+
+# -- the clip interval ---------------------------------------------------------------------------
+
+
+def losses(draws: RowSelection, blocks: int, seed: int) -> Tensor:
+    """(rows, tokens) nats of a row's tokens, one batch's unlike another's, with a spread that
+    depends on the time in a way of its own for each seed."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, tokens = len(draws.rows), blocks * BLOCK
+    at = times_of_tokens(draws, WHOLE, blocks, BLOCK)
+    least = torch.rand((), generator=generator)
+    spread = 0.2 + (at - least).abs() * torch.rand((), generator=generator)
+    level = torch.randn(rows // BATCH_ROWS + 1, generator=generator) * 3
+    noise = torch.randn(rows, tokens, generator=generator).abs() + 1
+    return noise * spread + level.repeat_interleave(BATCH_ROWS)[:rows, None]
+
+
+@needs_peer
+def test_the_chosen_interval_is_theirs(peer: Any) -> None:
+    model = BlockDiffusion(SHAPE, BLOCK)
+    blocks, chosen = SHAPE.sequence // BLOCK, set()
+    for seed in range(60):
+        rows = (300, 1000, 1300)[seed % 3]
+        draws = RowSelection(seed, 0, range(rows), rows)
+        nats = losses(draws, blocks, seed)
+        x = tokens(rows)
+        model.span = WHOLE
+        model.adapt(tallied_in_parts(model, nats, x, draws, 77))
+
+        theirs = theirs_with(peer, SHAPE, BLOCK)
+        theirs.device, theirs.all_gather = torch.device("cpu"), lambda each: each
+        theirs.log = lambda *given, **named: None
+        theirs.sampling_eps_min, theirs.sampling_eps_max = torch.zeros(()), torch.zeros(())
+        at = masked_diffusion.times(draws, blocks, WHOLE)
+        each = nats.view(rows, blocks, BLOCK).mean(-1)
+        batches = list(zip(each.split(BATCH_ROWS), at.split(BATCH_ROWS), strict=True))
+        theirs.metrics = SimpleNamespace(
+            valid_vars={
+                span: [n[(t >= span.low) & (t <= span.high)] for n, t in batches] for span in SPANS
+            }
+        )
+        theirs._clipped_schedule_search()
+        their_span = (theirs.sampling_eps_min.item(), theirs.sampling_eps_max.item())
+        assert model.span == pytest.approx(their_span, abs=1e-6), seed
+        chosen.add(model.span)
+    print(f"{len(chosen)} intervals were chosen")
+    assert len(chosen) >= 6
+
+
+def tallied_in_parts(
+    model: BlockDiffusion, nats: Tensor, x: Tensor, draws: RowSelection, size: int
+) -> list[float]:
+    made = [
+        model.tallied(nats[None, start : start + size], x[start : start + size],
+                      draws._replace(rows=draws.rows[start : start + size]))
+        for start in range(0, draws.of, size)
+    ]  # fmt: skip
+    return torch.stack(made).sum(dim=0).tolist()
+
+
+def test_batches_are_rows_numbers_and_not_micro_batches() -> None:
+    model = BlockDiffusion(SHAPE, BLOCK)
+    draws = RowSelection(4, 0, range(1100), 1100)
+    nats, x = losses(draws, 4, 4), tokens(1100)
+    whole = torch.tensor(tallied_in_parts(model, nats, x, draws, 1100))
+    assert whole.shape == (3 * 3 * len(SPANS),)
+    assert whole.view(3, 3, -1)[:, 0, 0].tolist() == [512 * 4, 512 * 4, 76 * 4]
+    for size in (1, 300, 512):
+        torch.testing.assert_close(
+            torch.tensor(tallied_in_parts(model, nats, x, draws, size)), whole
+        )
+    many = RowSelection(4, 0, [0, 100 * BATCH_ROWS], 101 * BATCH_ROWS)
+    told = model.tallied(nats[None, :2], x[:2], many)
+    assert told.shape == (100 * 3 * len(SPANS),)
+    assert int(told.view(100, 3, -1)[:, 0, 0].sum()) == 4, "a batch too many is left out"
+
+
+def test_a_batchs_level_is_no_variance() -> None:
+    """One span has two batches of little spread, far from each other; the others have more."""
+    sums = np.zeros((2, 3, len(SPANS)))
+    sign = np.resize([-1.0, 1.0], 100)
+    for batch, level in enumerate((0.0, 10.0)):
+        for span in range(len(SPANS)):
+            each = level + 0.1 * sign if span == 7 else 2.0 * sign
+            sums[batch, :, span] = 100, each.sum(), (each**2).sum()
+    assert masked_diffusion.least_variance(sums.flatten().tolist()) == SPANS[7]
+    pooled = sums.sum(axis=0)  # as a manifest of an earlier version holds them
+    assert masked_diffusion.least_variance(pooled.flatten().tolist()) == SPANS[0]
