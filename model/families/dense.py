@@ -253,7 +253,7 @@ class Block(nn.Module):
         elif self.mlp == "relu2":
             inner = relu_squared(inner)
         else:
-            inner = F.gelu(inner)
+            inner = F.gelu(inner, approximate="tanh" if self.mlp == "gelu-tanh" else "none")
         out: Tensor = self.down(inner)
         return out
 
@@ -343,9 +343,13 @@ class Transformer(LanguageModel):
         return cosines[places], sines[places]
 
     def _logits(self, state: Tensor) -> Tensor:
-        logits = F.linear(self.norm(state), self._head_rows()).float()
+        logits = F.linear(self._normed(state), self._head_rows()).float()
         cap = self.shape.logit_cap
         return cap * torch.tanh(logits / cap) if cap else logits
+
+    def _normed(self, state: Tensor) -> Tensor:
+        """What the head reads."""
+        return self.norm(state)
 
     def _head_rows(self) -> Tensor:
         """(ids, D): a row for every id that can be predicted."""

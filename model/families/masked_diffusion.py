@@ -31,6 +31,11 @@ LEAST_TALLIED = 64
 """Blocks within a range without which nothing is known of its variance."""
 
 
+BATCH_ROWS, MOST_BATCHES = 512, 100
+"""Rows of a batch within which variance is taken, and batches that count, as in the published
+evaluation. By a row's number, so that they are the same for any number of ranks."""
+
+
 class Span(NamedTuple):
     """Times that are drawn from."""
 
@@ -63,29 +68,72 @@ def thresholds(draws: RowSelection, tokens: int) -> Tensor:
     return torch.from_numpy(np.stack(rows))
 
 
-def tally(nats: Tensor, at: Tensor) -> Tensor:
-    """For every span how many of the blocks have a time in it, and the sums of their nats and
-    squares: (3 · spans,).
+def hidden_within(draws: RowSelection, at: Tensor, block: int, span: Span) -> Tensor:
+    """(rows, tokens) bool, which tokens are hidden: of each block a share within ``span``.
+
+    The first draw is ``thresholds``; a block whose share is outside is drawn again, from the same
+    row's generator, until it is within (``resample`` in kuleshov-group/bd3lms). An end of ``span``
+    that is an end of ``WHOLE`` bounds no share.
+
+    Args:
+        at: (rows, tokens) float32, the time of each token's block.
+        block: tokens of a block; from two on, every one of ``SPANS`` holds a share.
+    """
+    low = np.float32(0.0 if span.low == WHOLE.low else span.low)
+    high = np.float32(1.0 if span.high == WHOLE.high else span.high)
+    each = [np.random.default_rng([draws.seed, draws.group, 1 + row]) for row in draws.rows]
+    rows, chances = np.arange(len(each)), at.numpy()
+
+    def drawn() -> Any:
+        numbers = [each[row].random(at.shape[1], dtype=np.float32) for row in rows]
+        return np.stack(numbers) < chances[rows]
+
+    hidden = drawn()
+    while True:
+        share = hidden[rows].reshape(len(rows), -1, block).mean(axis=2, dtype=np.float32)
+        outside = (share < low) | (share > high)
+        rows, outside = rows[outside.any(axis=1)], outside[outside.any(axis=1)]
+        if not len(rows):
+            return torch.from_numpy(hidden)
+        hidden[rows] = np.where(outside.repeat(block, axis=1), drawn(), hidden[rows])
+
+
+def batches_of(rows: int) -> int:
+    """Batches whose variance is counted, of an evaluation of ``rows``."""
+    return min(MOST_BATCHES, -(-rows // BATCH_ROWS))
+
+
+def tally(nats: Tensor, at: Tensor, batch_of: Tensor, batches: int) -> Tensor:
+    """For every batch and span how many of the blocks have a time in it, and the sums of their nats
+    and squares: (batches · 3 · spans,).
 
     Args:
         nats: (blocks,) the bound that each block gave by itself.
         at: (blocks,) its time, drawn from ``WHOLE``: those within a span are draws from that one.
+        batch_of: (blocks,) the number of its batch; from ``batches`` on it is left out.
     """
     low, high = torch.tensor(SPANS, dtype=at.dtype, device=at.device).unbind(1)
+    counted = batch_of < batches
+    nats, at, batch_of = nats[counted], at[counted], batch_of[counted]
     inside = ((at[:, None] >= low) & (at[:, None] <= high)).double()
-    each = nats.double()
-    return torch.cat([inside.sum(0), each @ inside, each.square() @ inside])
+    each = nats.double()[:, None]
+    sums = inside.new_zeros(batches, 3, len(SPANS))
+    moments = torch.stack((inside, each * inside, each.square() * inside), dim=1)
+    return sums.index_add_(0, batch_of, moments).flatten()
 
 
 def least_variance(tallies: Sequence[float]) -> Span | None:
-    """The span whose blocks' bounds vary least; None where too few were tallied."""
-    count, total, squares = np.array(tallies, dtype=np.float64).reshape(3, len(SPANS))
-    known = count >= LEAST_TALLIED
+    """The span whose blocks' bounds vary least within a batch, on average over the batches, as
+    kuleshov-group/bd3lms chooses it; None where too few were tallied."""
+    sums = np.array(tallies, dtype=np.float64).reshape(-1, 3, len(SPANS))
+    count, total, squares = sums.transpose(1, 0, 2)
+    known = count.sum(axis=0) >= LEAST_TALLIED
     if not known.any():
         return None
-    count = np.maximum(count, 1.0)
-    variance = squares / count - (total / count) ** 2
-    return SPANS[int(np.where(known, variance, np.inf).argmin())]
+    several = count > 1
+    variance = (squares - total**2 / count.clip(1)) / (count - 1).clip(1)
+    mean = (variance * several).sum(axis=0) / several.sum(axis=0).clip(1)
+    return SPANS[int(np.where(known, mean, np.inf).argmin())]
 
 
 # Who sees whom in block diffusion, where noisy and clean tokens go through the net side by side.
@@ -288,7 +336,10 @@ class MaskedDiffusion(Transformer):
         sums.index_add_(1, self.block_of, nats[-1][:, first:].double())
         lengths = torch.zeros_like(sums).index_add_(1, self.block_of, there.double())
         known = lengths > 0
-        return tally(sums[known] / lengths[known], at[known])
+        rows = torch.tensor(list(draws.rows), dtype=torch.int64, device=nats.device)
+        batch_of = (rows // BATCH_ROWS)[:, None].expand(shape)
+        batches = batches_of(draws.of)
+        return tally(sums[known] / lengths[known], at[known], batch_of[known], batches)
 
     def adapt(self, tallies: Sequence[float]) -> None:
         self.span = least_variance(tallies) or self.span
@@ -308,9 +359,9 @@ class MaskedDiffusion(Transformer):
         new = ids.shape[1]
         turn = self._turn(slice(cache.length, cache.length + new), ids.device)
         cache.begin(new)
-        h = self._embedded(ids)
+        h, more = self._embedded(ids), self._given()
         for layer, block in enumerate(self.blocks):
-            h = block(h, turn, None, None, cache.slot(layer))
+            h = block(h, turn, None, None, cache.slot(layer), *more)
         if keep:
             cache.end()
         return self._logits(h)
@@ -334,10 +385,14 @@ class MaskedDiffusion(Transformer):
         """
         turn = self._turn(at, noisy.device)
         mask = self._mask(seen)
-        h = self._embedded(torch.cat((noisy, clean), dim=1))
+        h, more = self._embedded(torch.cat((noisy, clean), dim=1)), self._given()
         for block in self.blocks:
-            h = block(h, turn, mask)
+            h = block(h, turn, mask, None, None, *more)
         return h[:, : noisy.shape[1]]
+
+    def _given(self) -> tuple[Tensor, ...]:
+        """What each block of a subclass is given beside the state."""
+        return ()
 
     def _embedded(self, ids: Tensor) -> Tensor:
         return self.norm(self.embedding(ids)).to(self.compute_dtype)

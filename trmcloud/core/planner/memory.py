@@ -155,7 +155,7 @@ def block_values(work: Work) -> float:
     attention = ATTENTION_VALUES - KV_VALUES * (1.0 - work.kv_share)
     # A value embedding is read, and gated, into the values.
     attention += 2.0 * work.kv_share * work.value_layers / work.layers
-    return attention + mlp
+    return attention + mlp + work.modulated_values
 
 
 def batches(settings: PhaseRecipe, largest: int | None = None) -> Iterator[tuple[int, int]]:

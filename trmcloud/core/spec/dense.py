@@ -25,7 +25,7 @@ from trmcloud.core.values import dataclass
 
 NORMS = ("rms", "layer")
 POSITIONS = ("rope", "learned")
-MLPS = ("swiglu", "relu2", "gelu")
+MLPS = ("swiglu", "relu2", "gelu", "gelu-tanh")
 WINDOW_SHARE = 4
 """A short window sees one in so many of the sequence's tokens."""
 GATE_INPUTS = 32
@@ -43,6 +43,7 @@ class BlockKeys:
     norm: str = "rms"
     """rms or layer; without weights of its own, either."""
     mlp: str = "swiglu"
+    """gelu-tanh: GELU by its approximation, as GPT-2 has it."""
     qk_norm: bool = False
     """Queries and keys are normalised."""
     dropout: float = 0.0
@@ -89,7 +90,13 @@ class BlockSettings(BlockKeys, PhaseRecipe):
         check_block(self, where)
 
     def work_of_blocks(
-        self, *, positions: float, mask_share: float, head_applications: float = 1
+        self,
+        *,
+        positions: float,
+        mask_share: float,
+        head_applications: float = 1,
+        extra_parameters: int = 0,
+        modulated_values: float = 0.0,
     ) -> Work:
         """See ``Work``."""
         hidden, matrices = mlp_sizes(self.width, self.hidden, self.mlp)
@@ -104,6 +111,8 @@ class BlockSettings(BlockKeys, PhaseRecipe):
             positions=positions,
             mask_share=mask_share,
             head_applications=head_applications,
+            extra_parameters=extra_parameters,
+            modulated_values=modulated_values,
         )
 
 

@@ -60,6 +60,8 @@ class Work:
     """Heads of keys and values per head of queries."""
     value_layers: int
     """Layers that add an embedding to their values."""
+    modulated_values: float = 0.0
+    """Values of a block's width that adaLN adds to those kept per position."""
 
     @cached_property
     def matrix_parameters(self) -> int:
@@ -103,6 +105,7 @@ def work_of_blocks(
     extra_flops: float = 0.0,
     kv_share: float = 1.0,
     value_layers: int = 0,
+    modulated_values: float = 0.0,
 ) -> Work:
     """The work of a model of equal blocks between an embedding and a head.
 
@@ -128,6 +131,7 @@ def work_of_blocks(
         mlp_matrices=1 + matrices[-2].number,
         kv_share=kv_share,
         value_layers=value_layers,
+        modulated_values=modulated_values,
     )
 
 
