@@ -35,6 +35,7 @@ from model.families.masked_diffusion import BATCH_ROWS, LEAST, SPANS, WHOLE, Spa
 from model.families.protocol import MATRIX, SCALAR
 from tests import settings as made
 from trmcloud.core.errors import UsageError
+from trmcloud.core.planner.memory import predict_memory
 
 PEER = os.environ.get("TRMCLOUD_BD3LM", "")
 needs_peer = pytest.mark.skipif(not PEER, reason="opt-in: make bd3lm PEER_PATH=…")
@@ -346,6 +347,22 @@ def test_a_plan_counts_its_parameters(conditioning: str, tied: bool) -> None:
     model = build(settings, torch.device("cpu"))
     assert sum(p.numel() for p in model.parameters()) == settings.work().parameters
     assert isinstance(model, AdaptiveDiffusion) == (conditioning == "adaln")
+
+
+def test_blocks_of_one_token_cannot_be_resampled() -> None:
+    settings_of(resample=True, block=2, rows="padded").check()
+    with pytest.raises(UsageError, match="resample needs larger ones") as error:
+        settings_of(resample=True, block=1, rows="padded").check()
+    assert error.value.next_step == "--set resample=false"
+    with pytest.raises(UsageError, match="conditioning"):
+        settings_of(conditioning="time", rows="padded").check()
+
+
+def test_a_plan_counts_what_modulation_keeps() -> None:
+    both = [predict_memory(settings_of(conditioning=each), 1) for each in ("none", "adaln")]
+    assert both[1].activations > both[0].activations
+    assert both[1].weights > both[0].weights
+    assert both[1].logits == both[0].logits
 
 
 def test_gates_that_start_shut_are_opened_by_learning() -> None:

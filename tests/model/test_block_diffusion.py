@@ -541,6 +541,7 @@ CUT: dict[str, Any] = {
     **{"steps": 16, "save_every": 8, "eval_every": 4, "eval_tokens": 10**6, "keep_best": 9},
     **{"ema": True, "dropout": 0.1, "accumulation": 2},
 }
+PUBLISHED: dict[str, Any] = {"conditioning": "adaln", "resample": True}
 
 
 @pytest.fixture
@@ -554,15 +555,25 @@ def fickle_span(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fickle_span")
-@pytest.mark.parametrize("where", ["between", "in an evaluation", "after one"])
+@pytest.mark.parametrize(
+    ("where", "parts"),
+    [
+        ("between", {}),
+        ("in an evaluation", {}),
+        ("after one", {}),
+        ("between", PUBLISHED),
+        ("after one", {**PUBLISHED, "optimizer": "muon"}),
+    ],
+    ids=str,
+)
 def test_a_killed_run_resumes_to_the_last_bit(
-    new_diffusion: NewRun, monkeypatch: pytest.MonkeyPatch, where: str
+    new_diffusion: NewRun, monkeypatch: pytest.MonkeyPatch, where: str, parts: dict[str, Any]
 ) -> None:
-    whole = new_diffusion("whole", **CUT)
+    whole = new_diffusion("whole", **CUT, **parts)
     assert whole.train_here() == "finished"
     spans = [(line["mask_from"], line["mask_to"]) for line in whole.metrics("train")]
     assert len(set(spans)) > 1, "the span changes, or nothing is shown"
-    broken = new_diffusion("broken", **CUT)
+    broken = new_diffusion("broken", **CUT, **parts)
     real_step, real_evaluate = loop.Trainer._step, evaluate
 
     def step(self: Any) -> Any:
