@@ -125,7 +125,7 @@ def measure(
     model.settle_attention()
     if settings.dtype == FLOAT8 and backend:
         convert_layers(model, backend)
-    warm_up(model, model, plain, world)
+    warm_up(model, model, plain, world, optimizer)
     optimizer.zero_grad()
     batch = make_dummy_batch(plain, device)
     stepped = iter(range(1 << 30))
