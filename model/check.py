@@ -108,7 +108,13 @@ def measure(
     from model.training.number_format import NumberFormat
     from model.training.optim import Optimizer, Rules
     from model.training.soundness import Soundness
-    from model.training.stepping import Stepper, compiled_graphs, make_dummy_batch, warm_up
+    from model.training.stepping import (
+        Stepper,
+        compiled_graphs,
+        lift_graph_limit,
+        make_dummy_batch,
+        warm_up,
+    )
 
     began = monotonic()
     world = World(0, 1, device)
@@ -121,6 +127,7 @@ def measure(
     model.initialise(plain.seed)
     optimizer = Optimizer(model, Rules.of(plain))
     if plain.compile:
+        lift_graph_limit()
         model.compile_parts()
     model.settle_attention()
     if settings.dtype == FLOAT8 and backend:
