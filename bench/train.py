@@ -110,7 +110,9 @@ def _against_nanogpt(path: Path) -> Iterator[Row]:
 
 def _against_nanochat(path: Path) -> Iterator[Row]:
     """Its d4 at 256 tokens: windows of SSSL, its architecture and its update rules, on both sides
-    without clipping."""
+    compiled and without clipping."""
+    import torch
+
     from model.families.dense import Shape
     from model.families.nanochat.model import Nanochat
     from model.training.optim import Rules
@@ -128,9 +130,6 @@ def _against_nanochat(path: Path) -> Iterator[Row]:
     config = module.GPTConfig(
         sequence, vocabulary, depth, width // 128, width // 128, width, "SSSL"
     )
-    theirs = module.GPT(config)
-    theirs.init_weights()
-    optimizer = theirs.setup_optimizer()
     batches = _batches(vocabulary, rows, sequence)
     shape = Shape(
         *(vocabulary, depth, width, 128, sequence),
@@ -142,22 +141,23 @@ def _against_nanochat(path: Path) -> Iterator[Row]:
         value_embeddings=True,
         windows="SSSL",
     )
-    rules = Rules(update_rules="nanochat-2026")
-    sides = [
-        Side(
-            "nanochat, eager blocks",
-            lambda: _plain_step(
-                theirs, optimizer, lambda x, y: theirs(x, y), *next(batches), clip=0.0
-            ),
-            rows * sequence,
-        ),
-        Side(
-            "ours, eager",
-            _ours(shape, rules, batches, rows, kind=Nanochat, clip=0.0),
-            rows * sequence,
-        ),
-    ]
-    yield _row("ours, eager", sides[0].name, _in_turns(sides), 1.0)
+    rules = Rules(update_rules="nanochat-2026", compiled=True)
+
+    def their_step(*, compiled: bool) -> Step:
+        model = module.GPT(config)
+        model.init_weights()
+        optimizer = model.setup_optimizer()
+        taken = torch.compile(model, dynamic=False) if compiled else model
+        return lambda: _plain_step(taken, optimizer, taken, *next(batches), clip=0.0)
+
+    for blocks, compiled in (("eager", False), ("compiled", True)):
+        names = f"ours, {blocks} blocks", f"nanochat, {blocks} blocks"
+        mine = _ours(shape, rules, batches, rows, kind=Nanochat, clip=0.0, compiled=compiled)
+        steps = mine, their_step(compiled=compiled)
+        rates = _in_turns(
+            [Side(name, step, rows * sequence) for name, step in zip(names, steps, strict=True)]
+        )
+        yield _row(*names, rates, 1.0)
 
 
 def _ours(

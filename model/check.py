@@ -128,7 +128,13 @@ def measure(
     from model.training.number_format import NumberFormat
     from model.training.optim import Optimizer, Ranks, Rules
     from model.training.soundness import Soundness
-    from model.training.stepping import Stepper, compiled_graphs, make_dummy_batch, warm_up
+    from model.training.stepping import (
+        Stepper,
+        compiled_graphs,
+        lift_graph_limit,
+        make_dummy_batch,
+        warm_up,
+    )
 
     began = monotonic()
     world = world if world is not None else World(0, 1, device)
@@ -141,12 +147,13 @@ def measure(
     model.initialise(plain.seed)
     optimizer = Optimizer(model, Rules.of(plain), Ranks.of(world))
     if plain.compile:
+        lift_graph_limit()
         model.compile_parts()
     model.settle_attention()
     if settings.dtype == FLOAT8 and backend:
         convert_layers(model, backend)
     together = parallel(model, world)
-    warm_up(model, together, plain, world)
+    warm_up(model, together, plain, world, optimizer)
     optimizer.zero_grad()
     batch = make_dummy_batch(plain, device)
     stepped = iter(range(1 << 30))

@@ -181,7 +181,7 @@ def _train(
     def prepare_passes() -> None:
         if needs_warm_up(settings, world):
             pulse.enter("compiling")
-            warm_up(model, together, settings, world)
+            warm_up(model, together, settings, world, optimizer)
             optimizer.zero_grad()
             if cache is not None and world.is_main:
                 cache.keep()

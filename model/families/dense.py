@@ -123,6 +123,10 @@ def _keep_products() -> tuple[Any, Any]:
     return create_selective_checkpoint_contexts(_PRODUCTS)
 
 
+# By this name torch keeps what it compiled of such a block; without one it is compiled each time.
+_keep_products.cache_hash = " ".join(map(str, _PRODUCTS))  # type: ignore[attr-defined]
+
+
 GATE_INPUTS = 32
 """Of a token's state that decide how much of its value embedding is let in."""
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -114,13 +115,13 @@ def orthogonalise_evenly(matrices: Tensor) -> Tensor:
     # What the norm of the whole is then follows from the rows': nothing is read again.
     whole = (each * even).square().sum(-2, keepdim=True).sqrt()
     x = matrices * (even / (whole * _POLAR_MARGIN + _POLAR_FLOOR))
-    x = x.mT if tall else x
     x = x.to(torch.bfloat16 if x.is_cuda else torch.float32)
     for a, b, c in _POLAR:
-        square = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    x = x.float()
-    return x.mT if tall else x
+        # The shorter side's products, from that side: what is written stays in order.
+        square = x.mT @ x if tall else x @ x.mT
+        factor = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        x = torch.baddbmm(x, x, factor, beta=a) if tall else torch.baddbmm(x, factor, x, beta=a)
+    return x.float()
 
 
 def even_out(updates: Tensor, variance: Tensor) -> Tensor:
@@ -145,6 +146,26 @@ def even_out(updates: Tensor, variance: Tensor) -> Tensor:
     after = (means * step.square()).sum((-2, -1), keepdim=True).sqrt()
     kept = before / after.clamp_min(_VARIANCE_FLOOR)
     return updates * (scale * step * kept)
+
+
+def move_evenly(
+    weights: Tensor, updates: Tensor, variance: Tensor, rate: Tensor, decay: Tensor
+) -> None:
+    """Move ``weights`` by ``even_out`` of ``updates``, with cautious weight decay, in place.
+
+    Args:
+        weights, updates: (count, rows, columns).
+        variance: see ``even_out``.
+        rate, decay: scalars; tensors, so that another value is no other graph.
+    """
+    evened = even_out(updates, variance)
+    weights.sub_(rate * evened + decay * cautious_decay_weights(weights, evened))
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with one graph for every shape that it is given."""
+    return torch.compile(function, dynamic=False)
 
 
 def nanochat_momentum(step: int, cooled: float) -> float:
@@ -401,6 +422,8 @@ class Rules:
     steps: int = 0
     """Of the whole training, over which nanochat's weight decay falls to zero."""
     rate_floor: float = 0.0
+    compiled: bool = False
+    """nanochat's rules for matrices go through torch.compile."""
 
     @classmethod
     def of(cls, settings: PhaseRecipe) -> Rules:
@@ -420,6 +443,7 @@ class Rules:
             update_rules=settings.update_rules,
             steps=settings.steps,
             rate_floor=settings.rate_floor,
+            compiled=settings.compile,
         )
 
     @property
@@ -502,9 +526,15 @@ class Optimizer:
                 f"architecture={NANOCHAT} needs whole matrices, and the weights are sharded",
                 next_step="--set sharding=ddp, or --set architecture=plain",
             )
-        self._orthogonalise = orthogonalise_evenly if rules.as_nanochat else orthogonalise
+        self._orthogonalise: Update = orthogonalise_evenly if rules.as_nanochat else orthogonalise
+        self._move: Callable[..., None] = move_evenly
+        if rules.as_nanochat and rules.compiled:
+            self._orthogonalise = _compiled(orthogonalise_evenly)
+            self._move = _compiled(move_evenly)
+        self._variance_stacks: dict[tuple[int, int], Tensor] = {}
+        """nanochat's variances, all of one shape of matrices together."""
         self._evened: dict[Matrix, Tensor] = {}
-        """nanochat's variances: (rows, 1) of a matrix, (1, columns) of one that is wider."""
+        """Each matrix's in those: (rows, 1), or (1, columns) of one that is wider."""
         self._by_shape: dict[tuple[int, int], list[Matrix]] = {}
         for name, parameter in self._matrices.items():
             start = 0
@@ -515,8 +545,9 @@ class Optimizer:
         if rules.as_nanochat:
             for (rows, columns), parts in self._by_shape.items():
                 shape = (rows, 1) if rows >= columns else (1, columns)
-                for part in parts:
-                    self._evened[part] = self._matrices[part.name].new_zeros(shape).detach()
+                like = self._matrices[parts[0].name].detach()
+                self._variance_stacks[rows, columns] = stack = like.new_zeros(len(parts), *shape)
+                self._evened.update(zip(parts, stack, strict=True))
         self._adam_rates: list[float] = []
         # AdamW is given plain tensors: fused kernels then do not care who holds the other rows.
         self._plain = {
@@ -535,6 +566,9 @@ class Optimizer:
     def clip(self, most: float) -> Tensor:
         """Scale the gradients in place so that their norm is ``most`` at the most (0: as it is);
         return what it was, a scalar. A collective call where the model is sharded."""
+        if self._peers is None and not most:
+            held = [p.grad for p in self.parameters() if p.grad is not None]
+            return nn.utils.get_total_norm(held)
         most = most or math.inf
         if self._peers is None:
             return nn.utils.clip_grad_norm_(self.parameters(), most).detach()
@@ -641,9 +675,12 @@ class Optimizer:
             self._plain[name].grad = None if parameter.grad is None else local(parameter.grad)
 
     def _muon(self, momentum: float, rate: float, weight_decay: float) -> None:
-        moved = {name: self._nesterov(name, momentum) for name in self._matrices}
+        moved = self._nesterov(momentum)
         decay = rate * weight_decay
-        is_cautious = self._rules.cautious_decay or self._rules.as_nanochat
+        if self._rules.as_nanochat:
+            self._move_groups(moved, rate, decay)
+            return
+        is_cautious = self._rules.cautious_decay
         held = {name: local(parameter) for name, parameter in self._matrices.items()}
         if not is_cautious:
             for weights in held.values():
@@ -655,18 +692,39 @@ class Optimizer:
                 scale = muon_scale(*shape)
                 if is_cautious:
                     shrunk = cautious_decay_weights(weights, update)
-                    weights.sub_(shrunk, alpha=decay * (scale if self._rules.as_nanochat else 1.0))
+                    weights.sub_(shrunk, alpha=decay)
                 weights.add_(update, alpha=-rate * scale)
+
+    def _move_groups(self, moved: Mapping[str, Tensor], rate: float, decay: float) -> None:
+        """nanochat's rules, one shape of matrices after another."""
+        for shape, parts in self._by_shape.items():
+            weights, mine = (
+                [named[part.name][part.start : part.stop] for part in parts]
+                for named in (self._matrices, moved)
+            )
+            stacked, scale = torch.stack(weights), muon_scale(*shape)
+            self._move(
+                *(stacked, self._orthogonal(torch.stack(mine)), self._variance_stacks[shape]),
+                *(torch.tensor(rate * scale), torch.tensor(decay * scale)),
+            )
+            torch._foreach_copy_(weights, stacked.unbind())
+
+    @torch.no_grad()
+    def warm_up(self) -> None:
+        """Compile what a step is to find compiled; nothing changes. A collective call."""
+        if not (self._rules.as_nanochat and self._rules.compiled):
+            return
+        for (rows, columns), parts in self._by_shape.items():
+            like = self._matrices[parts[0].name].detach()
+            zeros = like.new_zeros(len(parts), rows, columns)
+            variance = torch.zeros_like(self._variance_stacks[rows, columns])
+            # Two scalars: one tensor given twice would be another graph than a step's.
+            none = torch.zeros(()), torch.zeros(())
+            self._move(zeros, self._orthogonal(zeros.clone()), variance, *none)
 
     def _updates(self, parts: list[Matrix], moved: Mapping[str, Tensor]) -> Iterable[Tensor]:
         """Of each matrix the rows that this rank holds; the variances are brought up to date."""
         mine = [moved[part.name][self._rows_here(part)] for part in parts]
-        if self._rules.as_nanochat:
-            kept = [self._evened[part] for part in parts]
-            stacked = torch.stack(kept)
-            updates = even_out(self._orthogonal(torch.stack(mine)), stacked)
-            torch._foreach_copy_(kept, list(stacked))
-            return updates
         if not self._rules.normuon:
             if self._peers is None:
                 return self._orthogonal(torch.stack(mine))
@@ -703,15 +761,17 @@ class Optimizer:
         here = part.held(self._peers, self._peers.rank)
         return slice(here.start - first, here.stop - first)
 
-    def _nesterov(self, name: str, momentum: float) -> Tensor:
-        gradient = self._matrices[name].grad
-        if gradient is None:
-            raise ValueError(f"{name} has no gradient")
-        average, held = self._momenta[name], local(gradient)
-        average.lerp_(held, 1.0 - momentum)
-        if self._peers is not None:  # there is no room to spare, and nobody reads it again
-            return held.lerp_(average, momentum)
-        return held.lerp(average, momentum)
+    def _nesterov(self, momentum: float) -> dict[str, Tensor]:
+        """Each gradient, in its place, brought towards the running average that it is part of."""
+        gradients = {}
+        for name, parameter in self._matrices.items():
+            if parameter.grad is None:
+                raise ValueError(f"{name} has no gradient")
+            gradients[name] = local(parameter.grad)
+        averages, held = list(self._momenta.values()), list(gradients.values())
+        torch._foreach_lerp_(averages, held, 1.0 - momentum)
+        torch._foreach_lerp_(held, averages, momentum)
+        return gradients
 
 
 def _variance_name(part: Matrix) -> str:

@@ -116,8 +116,10 @@ def warm_up(
     parallel_model: nn.Module,
     settings: PhaseRecipe,
     world: World,
+    optimizer: Optimizer | None = None,
 ) -> None:
-    """Runs forward and backward passes; the gradients they leave are to be dropped.
+    """Run forward and backward passes, and with an ``optimizer`` its compiled update rules; the
+    gradients that are left are to be dropped.
 
     They compile what is to be compiled, and let DDP settle its buckets: it orders them anew after
     the first backward pass, and with three ranks or more the order of a sum matters, so a resumed
@@ -135,6 +137,8 @@ def warm_up(
             with torch.no_grad(), cast():
                 model.evaluate(*batch)
             free_gathered_rows(model)
+            if optimizer is not None:
+                optimizer.warm_up()
         except Exception as error:
             if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 raise UsageError(

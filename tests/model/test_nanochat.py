@@ -10,9 +10,11 @@ import copy
 import itertools
 import math
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,8 +26,10 @@ from model.families.cache import Cache, RowCache
 from model.families.dense import Block, Shape
 from model.families.nanochat.model import Nanochat, build
 from model.families.nanochat.plan import Settings
+from model.machine.distributed import World
 from model.training.optim import Optimizer, Rules, even_out, orthogonalise_evenly
 from model.training.schedule import Schedule
+from model.training.stepping import compiled_graphs, warm_up
 from tests import settings as made
 from trmcloud.core.errors import UsageError
 
@@ -67,7 +71,7 @@ def batch(seed: int, rows: int = 4, shape: Shape = SHAPE) -> tuple[Tensor, Tenso
 
 
 @pytest.fixture(scope="module")
-def peer() -> Iterator[Any]:
+def peer() -> Any:
     """nanochat's model and optimizer, in float32 and uncompiled."""
     os.environ["NANOCHAT_DTYPE"] = "float32"
     sys.path.insert(0, PEER)
@@ -75,11 +79,10 @@ def peer() -> Iterator[Any]:
     try:
         torch.compile = uncompiled
         from nanochat import gpt, optim  # type: ignore[import-not-found]
-
-        yield SimpleNamespace(gpt=gpt, optim=optim)
     finally:
         torch.compile = compiled
         sys.path.remove(PEER)
+    return SimpleNamespace(gpt=gpt, optim=optim)
 
 
 def _as_it_is(*given: Any, **named: Any) -> Any:
@@ -378,3 +381,91 @@ def test_no_clipping_leaves_gradients_as_they_are() -> None:
     norm = optimizer.clip(0.0)
     assert float(norm) == pytest.approx(3.0 * math.sqrt(sum(p.numel() for p in model.parameters())))
     assert all(bool((p.grad == 3.0).all()) for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.slow
+def test_compiled_rules_are_the_same_and_compiled_once() -> None:
+    models = [ours(), ours()]
+    eager, compiled = (
+        Optimizer(model, replace(RULES, compiled=compiled))
+        for model, compiled in zip(models, (False, True), strict=True)
+    )
+    fresh = {name: tensor.clone() for name, tensor in compiled.state().items()}
+    before = [each.detach().clone() for each in models[1].parameters()]
+    counted = compiled_graphs()
+    compiled.warm_up()
+    shapes = {(64, 64), (256, 64), (64, 256), (4, 12)}
+    assert compiled_graphs() - counted == 2 * len(shapes), "two functions, for each shape"
+    assert all(torch.equal(a, b) for a, b in zip(models[1].parameters(), before, strict=True))
+    assert all(torch.equal(compiled.state()[name], tensor) for name, tensor in fresh.items())
+    counted = compiled_graphs()
+    for step, multiplier in ((0, 0.3), (1, 1.0), (2, 0.6)):
+        generator = torch.Generator().manual_seed(step)
+        for pair in zip(*(model.parameters() for model in models), strict=True):
+            gradient = torch.randn(pair[0].shape, generator=generator)
+            for parameter in pair:
+                parameter.grad = gradient.clone()
+        eager.step(step, multiplier)
+        compiled.step(step, multiplier)
+    assert compiled_graphs() == counted, "a rate, a decay or a momentum compiled again"
+    for one, other, first in zip(*(model.parameters() for model in models), before, strict=True):
+        off = (one - other).abs()
+        # Cautious decay turns on a sign, as against nanochat above.
+        turned = off > 0.05 * (one - first).square().mean().sqrt()
+        assert int(turned.sum()) <= 2
+        assert off[~turned].norm() < 1e-4 * (one - first).norm()
+    resumed_model = copy.deepcopy(models[1])
+    resumed = Optimizer(resumed_model, replace(RULES, compiled=True))
+    resumed.load_state({name: tensor.clone() for name, tensor in compiled.state().items()})
+    for model, optimizer in ((models[1], compiled), (resumed_model, resumed)):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones(parameter.shape)
+        optimizer.step(3, 0.5)
+    for one, other in zip(models[1].parameters(), resumed_model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert compiled_graphs() == counted
+
+
+def test_rules_are_compiled_where_the_run_is() -> None:
+    assert Rules.of(settings_of(compile=True)).compiled
+    assert not Rules.of(settings_of(compile=False)).compiled
+
+
+@pytest.mark.slow
+def test_rules_that_do_not_compile_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(settings_of(), batch=1, sequence=SHAPE.sequence, vocab_size=128)
+    optimizer = Optimizer(ours(), replace(RULES, compiled=True))
+
+    def fail(*given: Any, **named: Any) -> Any:
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr("torch._inductor.graph.GraphLowering.run", fail)
+    monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
+    torch._dynamo.reset()
+    world = World(0, 1, torch.device("cpu"))
+    model = ours()
+    with pytest.raises(UsageError, match="compile failed") as refused:
+        warm_up(model, model, settings, world, optimizer)
+    assert "--set compile=false" in str(refused.value.next_step)
+
+
+@pytest.mark.slow
+def test_a_compiled_run_is_resumed_to_the_last_bit(new_run: Callable[..., Any]) -> None:
+    settings = {
+        **{"family": "nanochat", "architecture": "nanochat-2026", "value_embeddings": True},
+        **{"mlp": "relu2", "qk_norm": True, "optimizer": "muon", "weight_decay": 0.1},
+        **{"depth": 2, "width": 64, "head_dim": 16, "sequence": 32, "batch": 2},
+        **{"dtype": "float32", "compile": True, "steps": 8, "save_every": 4, "eval_every": 4},
+    }
+    whole, part = (new_run(name, **settings) for name in ("whole", "part"))
+    assert whole.train_here() == "finished"
+    shutil.copytree(whole.out, part.out, dirs_exist_ok=True)
+    shutil.rmtree(Path(part.out) / "checkpoints" / "step-00000008")
+    assert part.train_here(attempt=2) == "finished"
+    assert 0 < part.metrics("start")[-1]["from_step"] < 8
+    for kind in ("weights", "optimizer"):
+        one, other = (
+            [file.sha256 for file in run.manifests()[8].files if file.kind == kind]
+            for run in (whole, part)
+        )
+        assert one == other != []

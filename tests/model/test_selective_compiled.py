@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._dynamo.utils import counters
 from torch.profiler import ProfilerActivity, profile
 
 from model.families import registry
@@ -69,6 +71,22 @@ def test_compiled_it_computes_no_product_again() -> None:
     assert counts["none"] == counts["selective"] > 0, counts  # 20 where it lay around the graph
     for here, there in zip(gradients["selective"], gradients["none"], strict=True):
         torch.testing.assert_close(here, there)
+
+
+@pytest.mark.slow
+def test_what_was_compiled_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    found: Counter[str] = counters["aot_autograd"]
+    for hits in (0, 1):
+        torch._dynamo.reset()
+        found.clear()
+        model = sharding.build(settings_of("selective"), World(0, 1, torch.device("cpu")))
+        assert isinstance(model, Dense)
+        model.compile_parts()
+        ids = torch.arange(32).view(2, 16) % 64
+        model(ids, ids.flip(1)).loss.backward()
+        assert found["autograd_cache_bypass"] == 0
+        assert bool(found["autograd_cache_hit"]) == bool(hits)
 
 
 @pytest.mark.slow
