@@ -52,8 +52,8 @@ from trmcloud.core.spec.settings import FLOAT8, SEGMENTS, PhaseRecipe
 
 STEPS, SAVED_AT = 24, 8
 """Steps of a run that is killed after its checkpoint of step ``SAVED_AT``, and resumed."""
-MOST_GRAPHS = 8
-"""Compiled graphs, beyond which torch gives up by itself and runs the rest uncompiled."""
+MOST_GRAPHS = 64
+"""Compiled graphs of all functions: with more, something is compiled again from step to step."""
 SLOWEST = 1.5
 """Times the median rank's seconds, above which a rank holds up the others."""
 SAME_LOSS = 1e-3

@@ -108,7 +108,7 @@ def test_compiled_code_with_another_loss_or_too_many_graphs_fails(tmp_path: Path
     checks = Told(tmp_path)
     checks.steps = lambda settings: {"micro_s": 0.5 if settings["compile"] else 1.0}
     assert checks._compile()[1]["faster"] == 2.0
-    for index, told in enumerate(({"first_loss": 5.1}, {"graphs": 9})):
+    for index, told in enumerate(({"first_loss": 5.1}, {"graphs": 65})):
         (tmp_path / str(index)).mkdir()
         checks = Told(tmp_path / str(index))
         checks.steps = lambda settings, told=told: told if settings["compile"] else {}  # type: ignore[misc]
