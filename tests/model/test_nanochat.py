@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor import config as inductor
 
 from model.families.cache import Cache, RowCache
 from model.families.dense import Block, Shape
@@ -440,11 +441,11 @@ def test_rules_that_do_not_compile_are_refused(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("no compiler here")
 
     monkeypatch.setattr("torch._inductor.graph.GraphLowering.run", fail)
-    monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
     torch._dynamo.reset()
     world = World(0, 1, torch.device("cpu"))
     model = ours()
-    with pytest.raises(UsageError, match="compile failed") as refused:
+    uncached = inductor.patch(force_disable_caches=True)
+    with uncached, pytest.raises(UsageError, match="compile failed") as refused:
         warm_up(model, model, settings, world, optimizer)
     assert "--set compile=false" in str(refused.value.next_step)
 
