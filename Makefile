@@ -5,13 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test nanochat bd3lm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
+.PHONY: help install demo test pod-torch nanochat bd3lm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
 	@echo "make test     all tests, and a table of the slowest (PAGE=docs/tests.md: keep it)"
 	@echo "make test-quick  those that start no process: for between two changes"
 	@echo "make test-all  the variants that make test leaves out: docs/soak/test-all.md"
+	@echo "make pod-torch  the trainer's tests on the torch that pods have (3 GB)"
 	@echo "make stress   tests of real processes under load, ROUNDS=10 times: failures of each"
 	@echo "make check    format, lint, types, import contracts"
 	@echo "make bench-train PEER=nanogpt|nanochat PEER_PATH=…   steps beside another trainer's"
@@ -183,6 +184,16 @@ test: $(READY)
 test-all: $(READY)
 	TRMCLOUD_TEST_MORE=1 $(BIN)/python -m pytest -n $(WORKERS) -m more \
 		--slowest-page=docs/soak/test-all.md
+
+# The trainer's tests on the torch that pods have, whose build brings CUDA's libraries: 3 GB, and ten
+# minutes. All else is this environment's.
+pod-torch: $(READY)
+	@test -x build/pod-torch/bin/python || $(PYTHON) -m venv build/pod-torch
+	build/pod-torch/bin/python -m pip install -q \
+		"$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' trmcloud/pod/machine/environment.txt)"
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(build/pod-torch/bin/python \
+		-c 'import sysconfig; print(sysconfig.get_path("purelib"))')/own.pth"
+	build/pod-torch/bin/python -m pytest -n 2 -p no:cacheprovider tests/model
 
 # Tests of real processes again and again, beside processes that compute; counts failures per test.
 stress: $(READY)

@@ -50,14 +50,16 @@ from trmcloud.core.contract.training_checks import (
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import FLOAT8, SEGMENTS, PhaseRecipe
 
-STEPS, SAVED_AT = 24, 8
-"""Steps of a run that is killed after its checkpoint of step ``SAVED_AT``, and resumed."""
+STEPS = {"cpu": 24, "cuda": 600}
+"""Steps of a run that is killed after a third of them, and resumed: on a GPU so many that it does
+not end before it is killed."""
 MOST_GRAPHS = 64
 """Compiled graphs of all functions: with more, something is compiled again from step to step."""
 SLOWEST = 1.5
 """Times the median rank's seconds, above which a rank holds up the others."""
-SAME_LOSS = 1e-3
-"""Relative difference of two last losses that sums in another order may make."""
+SAME_LOSS = {"cpu": 1e-3, "cuda": 1e-2}
+"""Relative difference of two last losses that sums in another order may make; on a GPU they are in
+bfloat16, and in another order each time."""
 SAME_FIRST_LOSS = 1e-2
 """Likewise of a first loss, compiled and not, in bfloat16."""
 TELLS = 0.03
@@ -70,7 +72,7 @@ _SPARE_S = 5.0
 _OPERATORS = ("aten.scaled_dot_product_attention", "aten._foreach_add")
 _SUM_MB = {"cuda": 256, "cpu": 16}
 _SIDE = {"cuda": 4096, "cpu": 512}
-_POLL_S = 0.1
+_POLL_S = 0.02
 _RAISED = re.compile(r"(\[rank\d+\]: )?[\w.]*Error: ")
 
 
@@ -109,6 +111,7 @@ class Checks:
         }
         self._planned = PhaseRecipe.from_json(dict(wanted.planned))
         self._small = PhaseRecipe.from_json(dict(wanted.small))
+        self._steps = STEPS[wanted.device]
         self._until = 0.0
         self._timed: dict[str, dict[str, Any]] = {}
         self._losses: dict[str, float] = {}
@@ -274,6 +277,15 @@ class Checks:
         none = self._micro_s("none", replace(shape, **_NONE))
         full = self._micro_s("full", replace(shape, **_FULL))
         some = self._micro_s("selective", replace(shape, **_SELECTIVE))
+        if not math.isfinite(full):
+            raise NotHere("the planned shape does not fit on one GPU")
+        if not math.isfinite(none) or not math.isfinite(some):
+            fits = (
+                "full alone fits"
+                if not math.isfinite(some)
+                else "selective fits, and none does not,"
+            )
+            return f"{fits} on one GPU", {"full_s": full}
         text = f"a micro-batch takes none {none:.3g}, selective {some:.3g}, full {full:.3g} s"
         if full < none * (1 + TELLS):
             raise NotHere(f"{text}: what is computed again takes too little to tell")
@@ -297,6 +309,8 @@ class Checks:
             raise NotHere("a processor has no products in float8")
         shape = replace(self._planned, accumulation=1, sharding="ddp")
         wide = self._micro_s("bfloat16", replace(shape, dtype="bfloat16"))
+        if not math.isfinite(wide):
+            raise NotHere("the planned shape does not fit on one GPU")
         try:
             made = self._measure("float8", replace(shape, dtype=FLOAT8))
         except Failed as error:
@@ -313,9 +327,9 @@ class Checks:
         settings = replace(
             self._small,
             sharding=sharding,
-            steps=STEPS,
-            save_every=SAVED_AT,
-            eval_every=STEPS,
+            steps=self._steps,
+            save_every=self._steps // 3,
+            eval_every=self._steps,
             eval_tokens=self._small.tokens_per_step(self._wanted.processes),
             log_every=1,
             **(_SELECTIVE if sharding == "fsdp" else _NONE),
@@ -331,10 +345,10 @@ class Checks:
             raise Failed("no run to compare it with: ddp failed")
         off = abs(loss / self._losses["whole"] - 1)
         text = (
-            f"{self._wanted.processes} ranks, killed at step {step} of {STEPS} and resumed: "
+            f"{self._wanted.processes} ranks, killed at step {step} of {self._steps} and resumed: "
             f"loss {loss:.4f}, {off:.1e} from the run that was not"
         )
-        if not off <= SAME_LOSS:
+        if not off <= SAME_LOSS[self._wanted.device]:
             raise Failed(text)
         seconds = [
             float(line["step_seconds"])
@@ -384,6 +398,8 @@ class Checks:
                 raise NotHere(said.partition(". Next: ")[0])
             log_text = (out / "train.log").read_text(errors="replace")
             raise Failed(f"{name}: {said or _last_words(log_text) or 'it gave no reason'}")
+        if kill:
+            raise Failed(f"{name}: it ended before it could be killed")
         return self._last_step(name)
 
     def _lines(self, name: str) -> list[dict[str, Any]]:
@@ -398,10 +414,10 @@ class Checks:
         found = [
             float(line["loss"])
             for line in self._lines(name)
-            if line.get("kind") == "train" and line.get("step") == STEPS
+            if line.get("kind") == "train" and line.get("step") == self._steps
         ]
         if not found:
-            raise Failed(f"{name}: no loss of step {STEPS} was logged")
+            raise Failed(f"{name}: no loss of step {self._steps} was logged")
         return found[-1]
 
     def _data(self) -> Path:

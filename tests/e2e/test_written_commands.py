@@ -160,6 +160,8 @@ ELSEWHERE = {
         "of what these runs left",
     ),
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
+    "smoke --train --hardware local": "minutes: tests/e2e/test_smoke_training.py",
+    "smoke --train --hardware ⟨0⟩ --max-usd ⟨1⟩": "likewise",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
     "tensorboard RUN --port 6006": "serves until Ctrl-C: tests/e2e/test_boards.py",
     "wandb RUN": "wants W&B, or WANDB_MODE=offline: tests/e2e/test_boards.py",

@@ -147,6 +147,22 @@ def test_selective_checkpointing_must_compute_less_again_than_full(
         checks._checkpointing()
 
 
+def test_a_planned_shape_that_needs_several_gpus_is_not_judged_on_one(tmp_path: Path) -> None:
+    checks = Told(tmp_path)
+
+    def steps(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not settings["activation_checkpointing"]:
+            raise Failed("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB")
+        return {"micro_s": 1.3}
+
+    checks.steps = steps
+    detail, measured = checks._checkpointing()
+    assert detail == "selective fits, and none does not, on one GPU"
+    assert measured == {"full_s": 1.3}
+    with pytest.raises(NotHere, match="does not fit on one GPU"):
+        checks._float8()
+
+
 def test_float8_counts_where_it_is_faster(tmp_path: Path) -> None:
     checks = Told(tmp_path)
     checks.steps = lambda settings: {"micro_s": 0.7 if settings["dtype"] == "float8" else 1.0}
@@ -198,11 +214,11 @@ def test_lines_of_a_log_are_read_whatever_else_it_holds() -> None:
 def test_two_real_ranks_meet_are_killed_and_resumed(tmp_path: Path) -> None:
     job = wanted(device="cpu", memory_gb=0.0)
     checks = Checks(job, tmp_path, {**os.environ, "PYTHONPATH": str(ROOT)})
-    checks._until = time.monotonic() + 200.0
+    checks._until = time.monotonic() + 500.0
     assert "2 ranks met" in checks._links()[0]
     detail, measured = checks._trains("ddp")
-    assert f"of {STEPS} and resumed" in detail
-    assert measured["steps"] >= STEPS
+    assert f"of {STEPS['cpu']} and resumed" in detail
+    assert measured["steps"] >= STEPS["cpu"]
 
 
 @pytest.mark.more
@@ -223,7 +239,7 @@ def test_all_of_them_on_a_processor(tmp_path: Path) -> None:
     for name in ("machine", "links", "compile", "step", "ddp", "fsdp"):
         assert results[name].passed, results[name].detail
     assert results["float8"].passed is None
-    assert f"of {STEPS} and resumed" in results["ddp"].detail
+    assert f"of {STEPS['cpu']} and resumed" in results["ddp"].detail
     assert math.isfinite(results["step"].measured["step_s"])
     told = [json.loads(line) for line in reports.read_text().splitlines()]
     assert told[-1] == {"checkpoint": "smoke-report", "step": len(NAMES), "metric": 0}
