@@ -281,7 +281,7 @@ class Checks:
             raise NotHere("the planned shape does not fit on one GPU")
         if not math.isfinite(none) or not math.isfinite(some):
             fits = (
-                "full alone fits"
+                "only full fits"
                 if not math.isfinite(some)
                 else "selective fits, and none does not,"
             )
