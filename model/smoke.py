@@ -68,7 +68,7 @@ REPORT_DIR, REPORT_NAME = "smoke-report", "report.json"
 _FREE_BYTES = 2e9
 _TIMED = 5
 _SPARE_S = 5.0
-"""Seconds before the deadline at which no check goes on."""
+"""Seconds before the deadline at which every check is ended."""
 _OPERATORS = ("aten.scaled_dot_product_attention", "aten._foreach_add")
 _SUM_MB = {"cuda": 256, "cpu": 16}
 _SIDE = {"cuda": 4096, "cpu": 512}
@@ -150,15 +150,15 @@ class Checks:
 
     # -- processes ----------------------------------------------------------------------------
 
-    def _run(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
-        """What ``words`` print; they and all that they start are gone afterwards.
+    def _run(self, *words: str) -> str:
+        """Run the command ``words`` and return its output. All its processes are ended afterwards.
 
         Raises:
             Failed: they end with another code than 0, or not in time.
         """
         child = subprocess.Popen(
             words,
-            env={**self._environment, **(environment or {})},
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -179,11 +179,11 @@ class Checks:
         return out
 
     def _ranks(self, *words: str) -> str:
-        """What rank 0 of as many processes as there are GPUs prints."""
+        """Start one rank for each GPU and return the output of rank 0."""
         return self._run(*self._words(*words))
 
     def _words(self, *words: str) -> list[str]:
-        """Those that start as many ranks; one alone needs nobody to start it."""
+        """Return the command that starts one rank for each GPU: by torchrun if there are several."""
         count = self._wanted.processes
         if count == 1:
             return [sys.executable, *words]

@@ -352,7 +352,7 @@ class Transformer(LanguageModel):
         return cap * torch.tanh(logits / cap) if cap else logits
 
     def _normed(self, state: Tensor) -> Tensor:
-        """What the head reads."""
+        """The normalised state, which is the input of the head."""
         return self.norm(state)
 
     def _head_rows(self) -> Tensor:

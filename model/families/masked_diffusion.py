@@ -391,7 +391,7 @@ class MaskedDiffusion(Transformer):
         return h[:, : noisy.shape[1]]
 
     def _given(self) -> tuple[Tensor, ...]:
-        """What each block of a subclass is given beside the state."""
+        """Further arguments of each block, after the state; a subclass may have some."""
         return ()
 
     def _embedded(self, ids: Tensor) -> Tensor:

@@ -264,8 +264,8 @@ def their_backbone(peer: Any, model: AdaptiveDiffusion) -> Any:
 
 
 def their_names(model: AdaptiveDiffusion, ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What ``ours`` holds by our names, weights or gradients, by their names. Their RoPE turns the
-    other way, which is ours where the second half of each query's and key's channels is negated."""
+    """Map our tensors (weights or gradients, by our names) to the published code's names. Its RoPE
+    rotates in the other direction: the second half of each query's and key's channels is negated."""
     made = {
         "vocab_embed.embedding": ours["embedding.weight"],
         "output_layer.linear.weight": ours["head.weight"],
@@ -311,7 +311,8 @@ def test_loss_and_gradients_are_theirs(
     their_loss.backward()
     assert loss.item() == pytest.approx(their_loss.item(), abs=1e-4)
 
-    # Ours normalises the embedding, so theirs holds it normalised; its gradient goes on from there.
+    # Our model normalises the embedding; the published model is given the normalised rows, and the
+    # gradient with respect to these is passed on through our norm.
     named = dict(theirs.backbone.named_parameters())
     normed = model.norm(model.embedding.weight)
     [of_table] = torch.autograd.grad(

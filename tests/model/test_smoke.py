@@ -58,7 +58,7 @@ class Told(Checks):
         self.ranks: Mapping[str, Any] = {"seconds": [0.1, 0.1], "gb_s": 50.0}
         self.steps: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda settings: {}
 
-    def _run(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
+    def _run(self, *words: str) -> str:
         if "--machine" in words:
             return json.dumps(self.machine)
         if "--rank" in words:
