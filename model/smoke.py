@@ -183,7 +183,7 @@ class Checks:
         return self._run(*self._words(*words))
 
     def _words(self, *words: str) -> list[str]:
-        """Return the command that starts one rank for each GPU: by torchrun if there are several."""
+        """Return the command that starts one rank for each GPU: torchrun if there are several."""
         count = self._wanted.processes
         if count == 1:
             return [sys.executable, *words]

@@ -265,7 +265,7 @@ def their_backbone(peer: Any, model: AdaptiveDiffusion) -> Any:
 
 def their_names(model: AdaptiveDiffusion, ours: dict[str, Tensor]) -> dict[str, Tensor]:
     """Map our tensors (weights or gradients, by our names) to the published code's names. Its RoPE
-    rotates in the other direction: the second half of each query's and key's channels is negated."""
+    rotates the other way: the second half of each query's and key's channels is negated."""
     made = {
         "vocab_embed.embedding": ours["embedding.weight"],
         "output_layer.linear.weight": ours["head.weight"],
