@@ -88,7 +88,7 @@ ELSEWHERE = {
     "eval hdp-best": "likewise",
     f"sample hdp-best --prompt {QUESTION} --temperature 0": "likewise",
     "eval hdp-best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
-    "smoke --train --recipe gpt350m --hardware local": (
+    "smoke --train --recipe gpt350m --hardware local -y": (
         "minutes: tests/e2e/test_smoke_training.py"
     ),
     "doctor --gpu": "ends with 2 where there is no GPU: tests/model/test_gpu.py",
