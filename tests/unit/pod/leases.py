@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tests.plans import small_recipe
@@ -11,15 +12,14 @@ from trmcloud.core.contract.trainer_contract import PhaseJob
 HARD_STOP_S = 600.0
 
 
-def pod_name_until(hard_stop_at: float) -> str:
-    return str(contract.PodName("0badcafe", "r1", 1, int(hard_stop_at)))
-
-
 def a_lease(granted_at: float, hard_stop_s: float = HARD_STOP_S, epoch: int = 1) -> contract.Lease:
+    """Grant a lease to a pod whose name no other process of tests gives: a pod ends all that bear
+    its own."""
     hard_stop_at = granted_at + hard_stop_s
+    pod = contract.PodName(f"{os.getpid():08x}", "r1", 1, int(hard_stop_at))
     return contract.Lease(
         run_id="r1",
-        pod_name=pod_name_until(hard_stop_at),
+        pod_name=str(pod),
         epoch=epoch,
         granted_at=granted_at,
         soft_stop_at=hard_stop_at - 0.1 * hard_stop_s,
