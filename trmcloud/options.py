@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from trmcloud.core.catalog.goals import Goal
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
@@ -245,6 +246,10 @@ class LaunchRequest:
     )
     recipe: str = option(
         "--recipe", "trm", "Recipe: a name or a TOML file.", _PLANNED, _MODEL,
+    )
+    goal: str = option(
+        "--goal", "", "A published result to reach: gpt2, other names, or a TOML file.",
+        "plan launch rehearse", _MODEL, metavar="NAME", place="",
     )
     phase: str = option(
         "--phase", "both", "fast, extreme or both.", _PLANNED, _MODEL,
@@ -500,6 +505,28 @@ def spec_of(
         given["deadline_at"] = parse_deadline(request.deadline, now, None)
     given["providers"] = tuple(providers)
     return RunSpec(**given, bucket_relayed="bucket" in given and not pods_can_upload)
+
+
+_OF_A_GOAL = (
+    "recipe", "phase", "data", "steps", "hours", "tokens", "fill", "equal_work", "initial_from",
+)  # fmt: skip
+
+
+def with_goal(request: LaunchRequest, goal: Goal) -> LaunchRequest:
+    """The request of the training that is known to reach ``goal``; ``--set`` may change it.
+
+    Raises:
+        UsageError: an option was typed that decides what the goal decides.
+    """
+    rows = rows_of(LaunchRequest)
+    for name in _OF_A_GOAL:
+        if name in request.typed:
+            raise UsageError(
+                f"{rows[name].flag} does not work with --goal: {goal.name} decides it",
+                next_step=f"leave out {rows[name].flag}, or --goal",
+            )
+    own = tuple(f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in goal.settings)
+    return replace(request, recipe=goal.recipe, setting=(*own, *request.setting))
 
 
 def require_fitting_policy(policy: str, *, fits: bool) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import PriceTables, Source
     from trmcloud.app.data import CheckedFile
     from trmcloud.core.catalog.datasets import DataSet
+    from trmcloud.core.catalog.goals import Goal
     from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.events import DataPinned
@@ -45,6 +46,11 @@ class LocalPlanInputs:
         from trmcloud.adapters.files import load_recipe
 
         return load_recipe(name)
+
+    def goal(self, name: str) -> Goal:
+        from trmcloud.adapters.files import load_goal
+
+        return load_goal(name)
 
     def live_prices(self, now: float, providers: Sequence[str]) -> tuple[Sequence[Offer], str]:
         asked = (name for name in direct() if name in providers and TRAITS[name].live_prices)
@@ -133,6 +139,13 @@ def recipes() -> list[Recipe]:
     from trmcloud.adapters.files import load_recipe, recipe_names
 
     return [load_recipe(name) for name in recipe_names()]
+
+
+def goals() -> list[Goal]:
+    """Every goal that goes by a name, in the table's order."""
+    from trmcloud.adapters.files import load_goals
+
+    return list(load_goals().values())
 
 
 def guides() -> list[Guide]:

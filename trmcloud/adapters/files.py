@@ -16,6 +16,7 @@ from trmcloud.core.catalog.datasets import (
     one_file,
     parse_data_set,
 )
+from trmcloud.core.catalog.goals import Goal, parse_goals
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.recipe import SMALL, Recipe, parse_recipe
@@ -102,6 +103,33 @@ def load_recipe(name_or_path: str) -> Recipe:
     )
 
 
+def load_goals() -> dict[str, Goal]:
+    """The goals that come with this version, by name."""
+    path = bundle_root() / "model" / "goals.toml"
+    return parse_goals(_toml(path, "goal"), str(path))
+
+
+def load_goal(name_or_path: str) -> Goal:
+    """A goal by its name, or by the path of a TOML file that has one.
+
+    Raises:
+        NotFoundError: no such goal (nearest name offered).
+        UsageError: the file cannot be read, or does not have one goal.
+    """
+    if not name_or_path.endswith(".toml"):
+        known = load_goals()
+        if name_or_path not in known:
+            raise NotFoundError(
+                f"there is no goal named {name_or_path!r}",
+                next_step=suggest_name(name_or_path, known),
+            )
+        return known[name_or_path]
+    found = parse_goals(_toml(Path(name_or_path), "goal"), name_or_path)
+    if len(found) != 1:
+        raise UsageError(f"the file has {len(found)} goals, not one", where=name_or_path)
+    return next(iter(found.values()))
+
+
 def _for_a_test(recipe: Recipe, path: str) -> Recipe:
     """``recipe``, its settings replaced by those of the file at ``path``, if any."""
     return recipe.shrunk(_toml(Path(path)), path) if path else recipe
@@ -111,23 +139,21 @@ def _read(path: Path) -> Recipe:
     return parse_recipe(_toml(path), str(path))
 
 
-def _toml(path: Path) -> Mapping[str, Any]:
+def _toml(path: Path, what: str = "recipe") -> Mapping[str, Any]:
     import tomllib
 
     try:
         with open(path, "rb") as file:
             text = file.read(_MAX_BYTES + 1)
         if len(text) > _MAX_BYTES:
-            raise UsageError("the recipe file is too large", where=str(path))
+            raise UsageError(f"the {what} file is too large", where=str(path))
         return tomllib.loads(text.decode("utf-8"))
     except FileNotFoundError:
-        known = ", ".join(recipe_names())
-        raise NotFoundError(
-            f"there is no recipe file {path}", next_step=f"one of: {known}"
-        ) from None
+        known = f"one of: {', '.join(recipe_names())}" if what == "recipe" else "--goal gpt2"
+        raise NotFoundError(f"there is no {what} file {path}", next_step=known) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the recipe cannot be read: {error}", where=str(path)) from None
+        raise UsageError(f"the {what} cannot be read: {error}", where=str(path)) from None
     except RecursionError:
-        raise UsageError("the recipe is nested too deeply", where=str(path)) from None
+        raise UsageError(f"the {what} is nested too deeply", where=str(path)) from None
     except ValueError as error:  # numbers of too many digits included
-        raise UsageError(f"the recipe is not TOML: {error}", where=str(path)) from None
+        raise UsageError(f"the {what} is not TOML: {error}", where=str(path)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from trmcloud.app.kill_layers import verified_layers
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import direct, require_rented, traits_of
 from trmcloud.core.control.budget import LAYERS_NEEDED, UnacceptedExposure, unaccepted_exposure
+from trmcloud.core.durations import duration
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, MissingTool, NotSupported, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.memory import checkpoint_bytes
@@ -85,6 +87,31 @@ def check_launchable(context: Context, plan: Plan) -> None:
             f"this version cannot rent {candidate.hardware} at {candidate.provider}: it can only "
             "plan with that cloud",
             next_step="trmcloud launch local --rate USD --budget USD, or --dry-run to see the plan",
+        )
+
+
+def check_goal(plan: Plan) -> None:
+    """
+    Raises:
+        BudgetRefused, DoesNotFit: budget or deadline end the run, P50, before its goal can be
+            reached.
+    """
+    goal, first = plan.spec.goal, first_candidate(plan)
+    if goal is None:
+        return
+    takes = f"{goal.name} takes {first.cost_p50} (p90 {first.cost_p90}) on {first.hardware}"
+    if plan.spec.budget is not None and first.cost_p50 > plan.spec.budget:
+        cents = math.ceil(first.cost_p90.micros / 10_000)
+        raise BudgetRefused(
+            f"{takes}, and the budget is {plan.spec.budget}",
+            next_step=f"--budget {cents / 100:.2f}, or cheaper hardware",
+        )
+    deadline_at = plan.spec.deadline_at
+    if deadline_at is not None and plan.created_at + first.hours.p50 * 3600 > deadline_at:
+        raise DoesNotFit(
+            f"{takes} and {duration(first.hours.p50 * 3600)}, and the deadline is in "
+            f"{duration(deadline_at - plan.created_at)}",
+            next_step="a later --deadline, or faster hardware",
         )
 
 

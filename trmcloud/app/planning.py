@@ -51,11 +51,11 @@ from trmcloud.core.spec.plan import (
 )
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PHASES
-from trmcloud.core.spec.spec import IGNORE, DataSource, RunSpec
+from trmcloud.core.spec.spec import CHEAPEST, IGNORE, DataSource, RunSpec
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
 from trmcloud.io.installation import update_command
-from trmcloud.options import LaunchRequest, spec_of
+from trmcloud.options import LaunchRequest, spec_of, with_goal
 from trmcloud.ports.machine import ENV_TEST_SETTINGS, PlanInputs
 
 if TYPE_CHECKING:
@@ -409,9 +409,16 @@ class Planner:
         Raises:
             UsageError: naming the option at fault.
         """
+        goal = self.inputs.goal(request.goal) if request.goal else None
+        if goal is not None:
+            request = with_goal(request, goal)
         named = request.provider if providers is None else providers
         can_upload = not request.bucket or self.inputs.pods_can_upload()
-        return spec_of(request, named, self._clock(), pods_can_upload=can_upload)
+        spec = spec_of(request, named, self._clock(), pods_can_upload=can_upload)
+        if goal is None:
+            return spec
+        objective = spec.objective if "objective" in request.typed else CHEAPEST
+        return replace(spec, goal=goal, phases=goal.phases or spec.phases, objective=objective)
 
     def spec_to_launch(self, request: LaunchRequest) -> RunSpec:
         """Likewise, from those that this version rents from: the usual one where none is named.

@@ -23,6 +23,7 @@ from trmcloud.app.launch_checks import (
     check_bucket,
     check_disk,
     check_exposure,
+    check_goal,
     check_launchable,
     check_loss,
     check_machine,
@@ -105,8 +106,9 @@ def _checked(
         plan = _load(context, request)
         check_trainer(planner.recipe(plan.spec.recipe))
     else:
-        check_trainer(planner.recipe(request.recipe))
-        plan = planner.plan(planner.spec_to_launch(request))
+        spec = planner.spec_to_launch(request)
+        check_trainer(planner.recipe(spec.recipe))
+        plan = planner.plan(spec)
     source_name = resolve_source(request.data or plan.spec.data, first_settings(plan))
     check_launch(context, plan, request, exposure)
     return plan, source_name, _sound_weights(context, plan)
@@ -172,6 +174,7 @@ def dry_run(context: Context, planner: Planner, request: LaunchRequest) -> Plan:
     else:
         plan = planner.plan(planner.spec_to_launch(request))
         local = plan.spec.hardware == LOCAL
+    check_goal(plan)
     named = request.data or plan.spec.data
     if local or named:
         _sound_weights(context, plan)
@@ -251,6 +254,7 @@ def check_launch(
         TrmcloudError: what keeps ``plan`` from being launched, whatever it trains.
     """
     check_launchable(context, plan)
+    check_goal(plan)
     check_machine(context, plan)
     check_account(context, plan)
     check_bucket(context, plan.spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from trmcloud.app.checkpoints.sources import known_in_bucket
 from trmcloud.app.context import Context
 from trmcloud.app.trainings import recoveries_of
+from trmcloud.core import codec
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control import events as ev
@@ -33,6 +35,7 @@ from trmcloud.core.control.receipt import (
 )
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError
+from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small
 from trmcloud.io.hashing import matches_hash
@@ -156,7 +159,11 @@ def _check_account(receipt: Receipt) -> Check:
         again = account_of(receipt.run_id, receipt.sources, receipt.made_at)
     except Exception as error:  # a damaged record, or an event that cannot follow those before it
         return Check("account", Verdict.BROKEN, f"its records contradict each other: {error}")
-    off = _first_difference(json.loads(canonical(again)), receipt.account)
+    account = dict(receipt.account)
+    with suppress(ValueError, TypeError, KeyError, AttributeError):
+        # A wish written by an earlier version lacks what has been added to wishes since.
+        account["asked"] = codec.to_json(codec.from_json(RunSpec, account["asked"]))
+    off = _first_difference(json.loads(canonical(again)), json.loads(canonical(account)))
     points, manifests = len(receipt.sources.curves), len(receipt.sources.checkpoints)
     return _check(
         "account",

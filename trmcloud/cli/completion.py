@@ -122,6 +122,12 @@ def _recipes() -> list[str]:
     return sorted(path.stem for path in (bundle_root() / "model" / "recipes").glob("*.toml"))
 
 
+def _goals() -> list[str]:
+    from trmcloud.wiring_plans import goals
+
+    return [goal.name for goal in goals()]
+
+
 def _data_sets() -> list[str]:
     from trmcloud.app.home import bundle_root
 
@@ -172,6 +178,7 @@ _SOURCES: Mapping[str, Callable[[], Iterable[str]]] = {
     "live_run": _live_runs,
     "checkpoint": _checkpoints,
     "recipe": _recipes,
+    "goal": _goals,
     "data": _data_sets,
     "provider": _providers,
     "gpu": _gpus,
@@ -189,6 +196,7 @@ _KIND_OF: Mapping[str, str] = {
     "control": "checkpoint",
     "initial_from": "checkpoint",
     "recipe": "recipe",
+    "goal": "goal",
     "provider": "provider",
     "hardware": "hardware",
     "explain": "machine",

@@ -188,6 +188,21 @@ class Recovery:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JudgedGoal:
+    """A run's goal. ``value`` is the best of its checkpoints in the goal's metric, null where none
+    was measured, as is ``reached`` then; ``reported_by``: as in ``BestCheckpoint``."""
+
+    name: str
+    metric: str
+    threshold: float
+    higher: bool
+    value: float | None
+    checkpoint: str | None
+    reached: bool | None
+    reported_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunAccount:
     """One run: what it is, what it costs, what it bought. ``state`` is the word that screens show:
     the outcome of a run that has ended. ``planned_usd`` is the plan's P50, ``accrued_usd`` rate ×
@@ -227,6 +242,7 @@ class RunAccount:
     moves: tuple[CompletedMove, ...]
     measured: MeasuredPace | None
     volumes: tuple[VolumeHold, ...]
+    goal: JudgedGoal | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +369,32 @@ class SentFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GoalEvidence:
+    """A run that reached a goal; ``value`` is in the goal's metric."""
+
+    value: float
+    hardware: str
+    duration_s: float
+    cost_usd: Usd | None
+    by: str
+    source: str
+    day: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedGoal:
+    """A published result; ``higher``: whether a larger value of ``metric`` is a better one."""
+
+    name: str
+    title: str
+    metric: str
+    threshold: float
+    higher: bool
+    evidence: tuple[GoalEvidence, ...]
+    not_shown: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Planned:
     """A plan. ``fits``: whether anything can be launched; ``recommended`` and ``launchable`` are
     ids of ``candidates``, which stand best first. ``limits`` are the plan's limits and switches as
@@ -382,6 +424,7 @@ class Planned:
     balance: PlanBalance | None = None
     own: OwnMachine | None = None
     sent: SentFiles | None = None
+    goal: PlannedGoal | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
+    from trmcloud.core.catalog.goals import Goal
     from trmcloud.core.catalog.hardware import LocalMachine
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.clock import Instant
@@ -116,6 +117,13 @@ class PlanInputs(Protocol):
 
         Raises:
             NotFoundError: no such recipe. UsageError: the file is none.
+        """
+
+    def goal(self, name: str) -> Goal:
+        """A goal by its name, or by the path of a TOML file that has one.
+
+        Raises:
+            NotFoundError: no such goal. UsageError: the file is none.
         """
 
     def live_prices(self, now: float, providers: Sequence[str]) -> tuple[Sequence[Offer], str]:

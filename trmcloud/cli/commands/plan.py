@@ -157,7 +157,7 @@ def _leave_if_nothing_fits(plan: "Plan") -> None:
 
 def _leaves_recipe_open(request: LaunchRequest) -> bool:
     """Whether nothing that was typed is of one recipe, or of one machine."""
-    own = ("recipe", "phase", "data", "setting", "precision", "hardware", "tokens", "steps")
+    own = ("recipe", "goal", "phase", "data", "setting", "precision", "hardware", "tokens", "steps")
     return not any(name in request.typed for name in own)
 
 

@@ -27,7 +27,13 @@ from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.as_documents import month_document, run_reported
 from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.json_output import Verbatim, print_document
-from trmcloud.cli.views.metrics import marked_words, score_cell, target_lines, verdict_of
+from trmcloud.cli.views.metrics import (
+    goal_lines,
+    marked_words,
+    score_cell,
+    target_lines,
+    verdict_of,
+)
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.moves import moved_words
 from trmcloud.cli.views.pace import pace_lines
@@ -123,6 +129,8 @@ def report(
             if (made := verdict_of(state, report)) is not None:
                 for text in target_lines(mark_reported(state, made)):
                     print(f"{report.run_id}: {text}")
+            for text in goal_lines(state, report):
+                print(f"{report.run_id}: {text}")
         for line in failure_lines(context, states[0]) if run else ():
             print(line)
         for text in volume_lines(

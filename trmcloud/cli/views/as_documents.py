@@ -112,7 +112,20 @@ def _account(context: Context, run: RunState, report: RunReport) -> dict[str, An
         ),
         "measured": pace_document(run),
         "volumes": volume_holds(context.ledger.read(), context.wall(), run.run_id),
+        "goal": _judged(report) if report.goal is not None else None,
     }
+
+
+def _judged(report: RunReport) -> doc.JudgedGoal:
+    assert report.goal is not None
+    goal, value = report.goal.goal, report.goal.value
+    return doc.JudgedGoal(
+        **{name: getattr(goal, name) for name in ("name", "metric", "threshold", "higher")},
+        value=value,
+        checkpoint=report.goal.label or None,
+        reached=report.goal.is_reached if value is not None else None,
+        reported_by=None if report.here or value is None else POD,
+    )
 
 
 def pace_document(run: RunState) -> doc.MeasuredPace | None:

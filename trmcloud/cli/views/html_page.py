@@ -14,6 +14,7 @@ from trmcloud.cli.views.charts import Mark, Series, legend, line_chart
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.text import bpb, count, duration
 from trmcloud.core import codec
+from trmcloud.core.catalog.goals import METRICS
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.observation import BY_POD, PODS
 from trmcloud.core.control.reason import MEANINGS, Reason
@@ -173,9 +174,24 @@ def _summary(receipt: Receipt, account: Mapping[str, Any]) -> str:
         f"<p>{money(sums['settled_usd'])} of {money(sums['cap_usd'])} · "
         f"{duration(sums['paid_seconds'])} paid{best_line}</p>",
     ]
+    if goal := account.get("goal"):
+        lines.append(f"<p>{_goal(goal)}{by}</p>")
     if not account["final"]:
         lines.append('<p class="bad">Not final: the cost may still change.</p>')
     return "\n".join(lines) + "\n"
+
+
+def _goal(goal: Mapping[str, Any]) -> str:
+    """``goal gpt2: reached: CORE 0.2626 at train/step-00005567, CORE ≥ 0.2565 asked``"""
+    metric, sign = METRICS[goal["metric"]], "≥" if goal["higher"] else "≤"
+    asked = f"{sign} {goal['threshold']:g} asked"
+    if goal["value"] is None:
+        return f"goal {words(goal['goal'])}: not judged; {words(metric)} {asked}"
+    said = "reached" if goal["reached"] else "not reached"
+    return (
+        f"goal {words(goal['goal'])}: <strong>{said}</strong>: {words(metric)} "
+        f"{goal['value']:.4g} at {words(goal['checkpoint'])}, {asked}"
+    )
 
 
 def _asked(account: Mapping[str, Any]) -> str:
@@ -183,7 +199,10 @@ def _asked(account: Mapping[str, Any]) -> str:
     usual = RunSpec(spec.recipe, spec.phases).to_json()
     rows = [("recipe", words(spec.recipe)), ("phases", words(" + ".join(spec.phases)))]
     for name, value in account["asked"].items():
-        if name not in ("recipe", "phases") and value != usual.get(name):
+        if name == "goal":
+            if value:
+                rows.append((name, words(f"{value['name']}: {value['title']}")))
+        elif name not in ("recipe", "phases") and value != usual.get(name):
             rows.append((name, words(_told(value))))
     return named_rows([*rows, ("project", words(account["project"]))])
 

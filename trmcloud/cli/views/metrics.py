@@ -158,6 +158,15 @@ def target_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
     return [("verdict", text) for text in lines]
 
 
+def goal_lines(run: RunState, report: RunReport) -> list[str]:
+    """Return whether the run reached its goal, in a line; none where it has no goal."""
+    if report.goal is None:
+        return []
+    if report.goal.value is None:
+        return [report.goal.words]
+    return [mark_reported(run, report.goal).as_reported(lambda made: made.words)]
+
+
 def target_lines(told: ReportedValue[TargetResult]) -> list[str]:
     """Return the verdict and its source, and the reasons where the promise was not kept."""
     said = told.as_reported(_words)

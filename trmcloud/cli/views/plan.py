@@ -531,7 +531,9 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
         for candidate in nearest(plan):
             needs = [text for about, text in candidate.reasons if about is RemarkTopic.NEED]
             lines += [f"  {candidate.hardware}: {text}" for text in needs]
-        return [*lines, "Next: a larger --budget, a later --deadline, fewer --steps, or --fill"]
+        less = "" if plan.spec.goal is not None else ", fewer --steps, or --fill"
+        joint = " or" if not less else ","
+        return [*lines, f"Next: a larger --budget{joint} a later --deadline{less}"]
     why = {
         "value": f"best value, counting your time at {plan.spec.hour_value}/h",
         "cheapest": "least cost",

@@ -12,6 +12,7 @@ from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli import documents as doc
 from trmcloud.cli.documents import note
 from trmcloud.cli.views.json_output import Verbatim
+from trmcloud.core.catalog.goals import Goal
 from trmcloud.core.control.balance import Funds, worst_at
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
@@ -66,6 +67,27 @@ def plan_document(
         sent=doc.SentFiles(files=len(tree.names), size_bytes=tree.size_bytes)
         if tree is not None
         else None,
+        goal=_goal(spec.goal) if spec.goal is not None else None,
+    )
+
+
+def _goal(goal: Goal) -> doc.PlannedGoal:
+    return doc.PlannedGoal(
+        **{name: getattr(goal, name) for name in ("name", "title", "metric", "threshold")},
+        higher=goal.higher,
+        evidence=tuple(
+            doc.GoalEvidence(
+                value=each.value,
+                hardware=each.hardware,
+                duration_s=each.hours * _HOUR_S,
+                cost_usd=each.usd,
+                by=each.by,
+                source=each.source,
+                day=each.day,
+            )
+            for each in goal.evidence
+        ),
+        not_shown=goal.not_shown,
     )
 
 

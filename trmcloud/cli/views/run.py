@@ -18,12 +18,13 @@ from trmcloud.app.launching import (
     request_stop,
 )
 from trmcloud.app.measurements import note_measured, note_probed
+from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported, reported_uploads
 from trmcloud.app.short_rentals import meaning_of, never_heard
 from trmcloud.cli.views.as_documents import launched, run_ended, run_event
 from trmcloud.cli.views.health import health_rows, recovered_rows
 from trmcloud.cli.views.json_output import print_document, print_line
-from trmcloud.cli.views.metrics import target_rows
+from trmcloud.cli.views.metrics import goal_lines, target_rows
 from trmcloud.cli.views.reasons import failure_lines, sentence, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
@@ -222,6 +223,8 @@ def show_end(context: Context, run: RunState) -> int:
     told_rows = recovered_rows(context, run) + health_rows(context, run)
     for label, text in told_rows + target_rows(context, run):
         print(f"  {label}: {text}")
+    for text in goal_lines(run, report_run(context, run)) if run.spec.goal is not None else ():
+        print(f"  {text}")
 
     with suppress(OSError):  # what it measured is lost then, and nothing else
         note_measured(context, run)

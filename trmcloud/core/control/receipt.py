@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from trmcloud.core import codec
+from trmcloud.core.catalog.goals import GoalResult, judge_goal
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.manifest import CheckpointManifest
@@ -331,6 +332,7 @@ def account_of(run_id: str, sources: Sources, made_at: float) -> dict[str, Any]:
     if run is None or run.recorded_plan is None:
         raise ReceiptError(f"its records do not contain {run_id}")
     manifests = manifests_of(sources)
+    goal = run.spec.goal
     return {
         "run": run_id,
         "project": run.project,
@@ -346,6 +348,20 @@ def account_of(run_id: str, sources: Sources, made_at: float) -> dict[str, Any]:
         "timeline": [_moment(run, record) for record in records if isinstance(record.event, _TOLD)],
         "curves": [_drawn(run, point) for point in sources.curves],
         "checkpoints": _checkpoints(manifests),
+        **({"goal": _goal(judge_goal(goal, manifests))} if goal is not None else {}),
+    }
+
+
+def _goal(result: GoalResult) -> dict[str, Any]:
+    goal = result.goal
+    return {
+        "goal": goal.name,
+        "metric": goal.metric,
+        "threshold": goal.threshold,
+        "higher": goal.higher,
+        "value": result.value,
+        "checkpoint": result.label or None,
+        "reached": result.is_reached if result.value is not None else None,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from trmcloud.core.catalog.goals import GoalResult, judge_goal
 from trmcloud.core.contract.manifest import (
     CheckpointManifest,
     is_before_cooldown,
@@ -78,6 +79,8 @@ class RunReport:
     """It trained on this machine alone."""
     moves: tuple[MoveAccount, ...] = ()
     """Its moves to another machine that were completed."""
+    goal: GoalResult | None = None
+    """Whether its best checkpoint reaches its goal; None where it has none."""
 
     @property
     def best_told(self) -> ReportedValue[CheckpointManifest] | None:
@@ -273,6 +276,7 @@ def report_on(
         tokens_per_s=tokens_per_s[1] if tokens_per_s else None,
         here=run.trained_here,
         moves=move_accounts(run, now),
+        goal=judge_goal(run.spec.goal, every) if run.spec.goal is not None else None,
     )
 
 

@@ -56,7 +56,7 @@ from trmcloud.core.planner.roofline import MeasuredSpeed, needs_float8, refuse_f
 from trmcloud.core.planner.speed import is_trained, why_untrained
 from trmcloud.core.spec.boots import ASK_EVERY_S, boot_budget, boot_cost, boot_limit_s
 from trmcloud.core.spec.overrides import check_last_rungs
-from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
+from trmcloud.core.spec.plan import GOAL, TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PHASES, as_option
 from trmcloud.core.spec.spec import (
@@ -593,6 +593,28 @@ def _slow_limits(spec: RunSpec, left: Usd) -> dict[str, str]:
     }
 
 
+def goal_limits(spec: RunSpec) -> dict[str, str]:
+    """A plan's rows about its goal: the result asked for, who reached it and how, and what this
+    project has not shown."""
+    goal = spec.goal
+    if goal is None:
+        return {}
+    limits = {GOAL: f"{goal.title}: {goal.words}"}
+    changed = spec.overrides[len(goal.settings) :]
+    if changed:
+        own = ", ".join(f"{key} = {value}" for key, value in changed)
+        limits["not the goal's recipe"] = f"{own}: what was reached was reached without it"
+    for number, each in enumerate(goal.evidence, 1):
+        rent = f", {each.usd}" if each.usd is not None else ""
+        limits["reached by" if number == 1 else f"reached by ({number})"] = (
+            f"{each.by}: {each.value:g} on {each.hardware} in {each.hours:g} h{rent}, {each.day}; "
+            f"{each.source}"
+        )
+    if goal.not_shown:
+        limits["not shown here"] = "; ".join(goal.not_shown)
+    return limits
+
+
 def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) -> dict[str, str]:
     worth = f", {spec.hour_value} per hour" if spec.objective == "value" else ""
     deadline = "off"
@@ -618,6 +640,7 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
         "strict gate": "on" if spec.strict_gate else "off",
         "old prices": _MARGINS,
     }
+    limits |= goal_limits(spec)
     if candidate is not None:
         if not candidate.rate:
             limits["price"] = "no rate set (--rate): the budget cannot apply"

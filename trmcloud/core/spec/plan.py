@@ -20,7 +20,7 @@ from trmcloud.core.values import dataclass, replace
 #
 # ``planning.make_plan`` makes it; ``launch`` carries it out without planning again.
 
-PLAN_VERSION = 9
+PLAN_VERSION = 10
 """Raised with any new field, which a test holds.
 
 1  2026-11-21  the first
@@ -32,12 +32,15 @@ PLAN_VERSION = 9
 7  2026-11-24  each candidate says its disks' size and price
 8  2026-11-26  what follows where a provider's balance will not last
 8  2026-11-26  for how long a run waits for a machine, at what price; for which saving it moves
+10 2026-11-27  the goal that it is to reach
 """
 
 TRAINER = "trainer"
 """Among a plan's limits: that there is none for its recipe, which cannot be launched."""
 LIVE_PRICES = "live prices"
 """Among a plan's limits: whose prices are of the moment at which it was made."""
+GOAL = "goal"
+"""Among a plan's limits: the published result that it is to reach."""
 FITTED = "fit balance"
 """Among a plan's limits: that its budget is what a provider's balance leaves free."""
 TEST_SETTINGS = "test settings"

@@ -11,6 +11,7 @@ from typing import Any
 
 from trmcloud.core import codec
 from trmcloud.core.catalog.datasets import DataSet
+from trmcloud.core.catalog.goals import Goal
 from trmcloud.core.catalog.hardware import nodes_of
 from trmcloud.core.contract.command import Command
 from trmcloud.core.errors import UsageError
@@ -180,7 +181,8 @@ THEN = (KEEP, DELETE_FETCHED, DELETE)
 """The actions on a volume after its day: none; deletion once the best and the latest checkpoints
 are here, verified; deletion with all its content."""
 
-OBJECTIVES = ("value", "cheapest", "fastest", "most-training")
+CHEAPEST = "cheapest"
+OBJECTIVES = ("value", CHEAPEST, "fastest", "most-training")
 
 STOP, WARN, IGNORE = "stop", "warn", "ignore"
 BALANCE_POLICIES = (STOP, WARN, IGNORE)
@@ -274,6 +276,8 @@ class RunSpec:
 
     if_slow: str = CONTINUE
     """The consequence where the machine is measured to be slow: see ``SLOW_POLICIES``."""
+    goal: Goal | None = None
+    """The published result that it is to reach; None: it has none."""
 
     @property
     def moves_if_slow(self) -> bool:
