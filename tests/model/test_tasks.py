@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -24,8 +26,11 @@ from model.tasks import __main__ as command
 from model.tasks import scoring
 from model.tasks.files import fetch_files, find_files, git_object_id
 from model.tasks.prompts import make_prompts, read_items, render, shot_numbers
+from tests.documents import document_in
 from tests.settings import changed
 from tests.standins.data_host import DataHost, Fault, serving
+from trmcloud.cli.commands import evaluate
+from trmcloud.cli.main import main
 from trmcloud.core.catalog.eval_tasks import (
     ANSWER_LINE,
     CHOICE,
@@ -146,7 +151,7 @@ def test_a_task_goes_by_its_name_with_either_dash() -> None:
     assert suite_of("core") is SUITES["core"]
     with pytest.raises(UsageError) as refused:
         suite_of("arc-eazy")
-    assert refused.value.next_step == "did you mean 'arc-easy'?"
+    assert refused.value.next_step == "did you mean arc-easy?"
 
 
 def test_a_score_over_fewer_tasks_is_not_called_by_the_suites_name() -> None:
@@ -593,6 +598,35 @@ def test_the_command_shows_a_table_and_what_it_leaves_out(
     assert told["label"] == "CORE over 3 of 4 tasks, at most 10 examples of each"
     centred = [task["centred"] for task in told["tasks"]]
     assert told["score"] == pytest.approx(sum(centred) / 3)
+
+
+def test_the_users_command_prints_one_document(
+    checkpoint: Path,
+    small_core: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def here(module: str, arguments: Sequence[str], *, take: Any = None) -> None:
+        """The trainer's command in this process, with this test's suite."""
+        assert module == "model.tasks"
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            assert command.main(arguments) == 0
+        for line in out.getvalue().splitlines():
+            take(line)
+
+    monkeypatch.setattr(evaluate, "run_trainer_command", here)
+    monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "home"))
+    words = ["eval", str(checkpoint), "--task", "core", "--data", str(small_core), "--json"]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert not ended.value.code
+    told = document_in(capfd.readouterr().out)
+    assert told["schema"] == "suite-score/1"
+    assert [task["name"] for task in told["tasks"]] == ["even", "who", "then"]
+    assert [task["name"] for task in told["left_out"]] == ["copa"]
+    assert told["reference"]["score"] == 0.256525
+    assert (told["label"], told["step"]) == ("CORE over 3 of 4 tasks", 4)
 
 
 def test_bad_wishes_are_refused(

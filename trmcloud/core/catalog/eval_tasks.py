@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.nearest import nearest
+from trmcloud.core.nearest import suggest_name
 from trmcloud.core.values import dataclass, replace
 
 CHOICE = "multiple choice"
@@ -264,12 +264,7 @@ def suite_of(name: str) -> Suite:
         for task in suite.tasks:
             if typed_name(task.name) == typed_name(name):
                 return replace(suite, name=typed_name(name), tasks=(task,), reference=None)
-    known = task_names()
-    near = nearest(typed_name(name), known)
-    raise UsageError(
-        f"no task {name!r}",
-        next_step=f"did you mean {near!r}?" if near else f"tasks: {', '.join(known)}",
-    )
+    raise UsageError(f"no task {name!r}", next_step=suggest_name(typed_name(name), task_names()))
 
 
 @dataclass(frozen=True)
