@@ -50,7 +50,7 @@ from trmcloud.core.spec.plan import (
     plan_to_json,
 )
 from trmcloud.core.spec.recipe import Recipe
-from trmcloud.core.spec.settings import PHASES
+from trmcloud.core.spec.settings import BYTE_PAIRS, PHASES
 from trmcloud.core.spec.spec import IGNORE, DataSource, RunSpec
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
@@ -327,7 +327,7 @@ def _forget_old(folder: Path) -> None:
 
 # From what was typed to a Plan: what ``plan``, ``launch``, ``rehearse`` and ``export`` share.
 
-BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
+BYTES_PER_TOKEN = {**dict.fromkeys(BYTE_PAIRS, 4.2), "char": 1.0}
 """English text per token: about 4.2 bytes at a vocabulary of 65,536."""
 
 

@@ -27,7 +27,7 @@ from trmcloud.core.planner.speed import (
 )
 from trmcloud.core.spec.plan import Interval, PhasePlan, Remark, RemarkTopic
 from trmcloud.core.spec.recipe import Recipe
-from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.settings import BYTE_PAIRS, PhaseRecipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.values import replace
 
@@ -157,7 +157,7 @@ def _estimate_data(
     if not data_set.shard_tokens:
         return DataEstimate(where, _NOTHING, known=False)
     most = max(tokens for _, tokens, _ in phases)
-    trains = settings.tokenizer == "bpe" and not has_tokenizer and data_set.layout != "gpt2"
+    trains = settings.tokenizer in BYTE_PAIRS and not has_tokenizer and data_set.layout != "gpt2"
     line = RENTED_LINE_BYTES_PER_S if rented else OWN_LINE_BYTES_PER_S
     text_per_s = _cores(machine) * (
         GENERATE_BYTES_PER_CPU_S if data_set.layout == "generated" else TOKENIZE_BYTES_PER_CPU_S

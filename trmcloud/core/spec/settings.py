@@ -157,8 +157,11 @@ PHASE_NAMES = (*PHASES, SINGLE_PHASE)
 """Every name that a phase has, in running order."""
 
 SHARDINGS = ("ddp", "fsdp")
-TOKENIZERS = ("bpe", "char", "gpt2")
-"""bpe: byte pairs learnt from the text; char: one id a character; gpt2: GPT-2's own byte pairs."""
+CHAT_BYTE_PAIRS = "bpe-chat"
+BYTE_PAIRS = ("bpe", CHAT_BYTE_PAIRS)
+TOKENIZERS = (*BYTE_PAIRS, "char", "gpt2")
+"""bpe: byte pairs learnt from the text; bpe-chat: the same with special tokens for conversations;
+char: one id a character; gpt2: GPT-2's own byte pairs."""
 PADDED = "padded"
 SEGMENTS = "segments"
 ROWS = ("stream", "bestfit", PADDED, SEGMENTS)
