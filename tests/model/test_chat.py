@@ -5,20 +5,32 @@ Tests against nanochat need its checkout (92d63d4): ``TRMCLOUD_NANOCHAT=PATH``.
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import random
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.data import chat
+from model.data.batch import ids_and_targets
 from model.data.chat import SPECIAL_TOKENS, ChatTokens, render_conversation, render_for_completion
+from model.data.folder import open_data
+from model.data.packing import GIVEN, PAD
+from model.data.stream import RowLayout, rows_of
 from model.data.tokenizers import BOS, BpeTokenizer, CharTokenizer, is_as_trained, load_tokenizer
+from model.families.dense import Dense, Shape
+from model.preparing import questions
+from model.preparing.chat_ids import are_conversations, tokenize_conversations
+from model.preparing.conversations import prepare_conversations
 from trmcloud.core.errors import DataError
 
 PEER = os.environ.get("TRMCLOUD_NANOCHAT", "")
@@ -214,6 +226,213 @@ def test_without_an_answer_there_is_nothing_to_learn() -> None:
     chat.check_messages([USER, ANSWER], "", is_trained_on=True)
     with pytest.raises(DataError, match="no message of the assistant"):
         chat.check_messages([USER], "", is_trained_on=True)
+
+
+# -- Rows ---------------------------------------------------------------------------------------
+
+
+def conversation(words: int, number: int) -> list[dict[str, Any]]:
+    return [
+        {"role": "user", "content": f"the {number}"},
+        {"role": "assistant", "content": "cat " * words},
+    ]
+
+
+def tokens_of(many: list[list[dict[str, Any]]]) -> np.ndarray[Any, Any]:
+    return np.concatenate(chat.render_all(TOKENIZER, many, [""] * len(many))).astype(np.uint16)
+
+
+def rows_of_chat(tokens: np.ndarray[Any, Any], sequence: int) -> np.ndarray[Any, Any]:
+    layout = RowLayout("chat", sequence, TOKENIZER.bos, chat=ChatTokens.of(TOKENIZER))
+    rows = rows_of(tokens, layout)
+    return rows.read(range(rows.count))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(24, 60))
+def test_rows_hold_every_conversation_once_cropped_to_the_sequence(
+    lengths: list[int], sequence: int
+) -> None:
+    many = [conversation(words, number) for number, words in enumerate(lengths)]
+    rows = rows_of_chat(tokens_of(many), sequence)
+    wanted = []
+    for messages in many:
+        ids, mask = render_conversation(TOKENIZER, messages)
+        wanted.append((tuple(ids[:sequence]), tuple(mask[:sequence])))
+    found = []
+    for row in rows:
+        assert row[0] == GIVEN - TOKENIZER.bos  # each row begins with a conversation
+        filled = row[row != PAD]
+        assert (row[len(filled) :] == PAD).all()
+        ids = np.where(filled <= GIVEN, GIVEN - filled, filled)
+        begins = [*np.flatnonzero(ids == TOKENIZER.bos), len(ids)]
+        for begin, end in itertools.pairwise(begins):
+            judged = tuple(int(each >= 0) for each in filled[begin:end])
+            found.append((tuple(int(each) for each in ids[begin:end]), judged))
+    assert sorted(found) == sorted(wanted)
+
+
+def test_a_row_takes_the_longest_conversation_that_fits() -> None:
+    lengths = [8, 3, 5]
+    many = [conversation(words, number) for number, words in enumerate(lengths)]
+    sizes = [len(render_conversation(TOKENIZER, each)[0]) for each in many]
+    rows = rows_of_chat(tokens_of(many), sizes[0] + sizes[1])
+    first = [int(each) for each in rows[0] if each != PAD]
+    assert len(first) == sizes[0] + sizes[1]  # the third is longer than what the first leaves
+    assert sum(1 for each in rows[1] if each != PAD) == sizes[2]
+
+
+def test_a_model_is_given_every_id_and_judged_on_the_answers() -> None:
+    many = [conversation(3, 0), conversation(5, 1)]
+    [row] = rows_of_chat(tokens_of(many), 60)
+    ids, targets = ids_and_targets(torch.from_numpy(row[None]), is_chat=True)
+    flat, mask = [], []
+    for messages in sorted(many, key=lambda each: -len(each[1]["content"])):
+        one, of_one = render_conversation(TOKENIZER, messages)
+        flat += one
+        mask += of_one
+    assert ids[0, : len(flat)].tolist() == flat
+    assert targets[0, : len(flat) - 1].tolist() == [
+        token if is_judged else PAD for token, is_judged in zip(flat[1:], mask[1:], strict=True)
+    ]
+    assert (targets[0, len(flat) - 1 :] == PAD).all()
+
+
+def test_padding_changes_neither_loss_nor_gradients() -> None:
+    shape = Shape(vocab_size=320, depth=2, width=32, head_dim=16, sequence=60)
+    model = Dense(shape)
+    model.initialise(3)
+    for parameter in model.parameters():
+        parameter.data.add_(0.1)
+    tokens = torch.from_numpy(rows_of_chat(tokens_of([conversation(9, 0)]), 60))
+    ids, targets = ids_and_targets(tokens, is_chat=True)
+    count = int((targets >= 0).sum())
+    end = int((targets[0] >= 0).nonzero()[-1]) + 1
+
+    def gradients(ids: torch.Tensor, targets: torch.Tensor) -> tuple[float, list[torch.Tensor]]:
+        model.zero_grad()
+        loss = model.loss(ids, targets).loss
+        loss.backward()
+        return float(loss.detach()), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    padded, of_padded = gradients(ids, targets)
+    cut, of_cut = gradients(ids[:, :end], targets[:, :end])
+    nats = model.evaluate(ids, targets)[0]
+    assert padded == pytest.approx(float(nats.detach().sum()) / count, rel=1e-5)
+    assert padded == pytest.approx(cut, rel=1e-5)
+    for one, other in zip(of_padded, of_cut, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+# -- Files of conversations ---------------------------------------------------------------------
+
+
+def write_lines(path: Path, *lines: Any) -> Path:
+    texts = [each if isinstance(each, str) else json.dumps(each) for each in lines]
+    path.write_text("".join(f"{each}\n" for each in texts), encoding="utf-8")
+    return path
+
+
+def test_a_file_is_divided_by_the_hashes_of_its_conversations(tmp_path: Path) -> None:
+    many = [conversation(number % 7 + 1, number) for number in range(300)]
+    lines = [{"messages": each} if number % 2 else each for number, each in enumerate(many)]
+    file = write_lines(tmp_path / "chat.jsonl", *lines, "", many[0])
+    meta = prepare_conversations(str(file), tmp_path / "made", 0.2)
+    read = {
+        name: [
+            json.loads(line)["messages"]
+            for line in (tmp_path / "made" / name).read_text().splitlines()
+        ]
+        for name in ("train.jsonl", "validation.jsonl")
+    }
+    assert (len(read["train.jsonl"]), len(read["validation.jsonl"])) == (
+        meta["conversations"],
+        meta["validation_conversations"],
+    )
+    assert 30 < meta["validation_conversations"] < 90
+    assert sum(map(len, read.values())) == 301
+    # Equal ones are on one side.
+    assert not [each for each in read["train.jsonl"] if each in read["validation.jsonl"]]
+    again = prepare_conversations(str(file), tmp_path / "again", 0.2)
+    assert again == meta
+
+
+def test_two_conversations_are_enough(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "chat.jsonl", conversation(1, 0), conversation(1, 1))
+    for fraction in (1e-9, 0.5, 0.999):
+        meta = prepare_conversations(str(file), tmp_path / "made", fraction)
+        assert (meta["conversations"], meta["validation_conversations"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "what", "where"),
+    [
+        (["{"], "the line is not JSON", ", line 3"),
+        (["7"], "a list of messages", ", line 3"),
+        ([{"text": "the cat"}], "the line has no messages", ", line 3"),
+        ([[USER]], "no message of the assistant", ", line 3"),
+        ([[USER, USER]], "message 2 is from 'user'", ", line 3"),
+        ([[USER, {"role": "assistant", "content": ""}]], "message 2 is empty", ", line 3"),
+        (['[{"role": "user", "content": "\\ud800"}, {"role": "assistant", "content": "a"}]'],
+         "half of a surrogate pair", ", line 3"),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_conversation_is_named(
+    tmp_path: Path, lines: list[Any], what: str, where: str
+) -> None:
+    file = write_lines(tmp_path / "chat.jsonl", [USER, ANSWER], "", *lines)
+    with pytest.raises(DataError) as caught:
+        prepare_conversations(str(file), tmp_path / "made", 0.1)
+    assert what in caught.value.what
+    assert caught.value.where == f"{file}{where}"
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_file_without_conversations_is_refused(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "chat.jsonl", "", "")
+    with pytest.raises(DataError, match="it has no conversations"):
+        prepare_conversations(str(file), tmp_path / "made", 0.1)
+    write_lines(file, [USER, ANSWER], [USER, ANSWER])
+    with pytest.raises(DataError, match="all its conversations are the same"):
+        prepare_conversations(str(file), tmp_path / "made", 0.1)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"no \.jsonl file"):
+        prepare_conversations(str(tmp_path / "empty"), tmp_path / "made", 0.1)
+
+
+def test_conversations_become_ids_of_a_tokenizer(tmp_path: Path) -> None:
+    many = [conversation(number % 5 + 1, number) for number in range(40)]
+    file = write_lines(tmp_path / "chat.jsonl", *many)
+    prepare_conversations(str(file), tmp_path / "text", 0.2)
+    made = tokenize_conversations(tmp_path / "text", TOKENIZER.to_json(), tmp_path / "ids")
+    data = open_data(made)
+    held_out = [
+        json.loads(line)["messages"]
+        for line in (tmp_path / "text" / "validation.jsonl").read_text().splitlines()
+    ]
+    assert data.validation.tolist() == tokens_of(held_out).tolist()
+    answers = "".join(each[1]["content"] for each in held_out)
+    assert data.meta["validation_bytes"] == len(answers.encode())
+    assert are_conversations(tmp_path / "text")
+    assert not are_conversations(made)
+    stamp = (made / "meta.json").stat().st_mtime_ns
+    tokenize_conversations(tmp_path / "text", TOKENIZER.to_json(), made)
+    assert (made / "meta.json").stat().st_mtime_ns == stamp  # the same are kept
+    plain = BpeTokenizer.train([CORPUS], 320)
+    with pytest.raises(DataError, match="cannot write conversations"):
+        tokenize_conversations(tmp_path / "text", plain.to_json(), tmp_path / "other")
+
+
+def test_questions_by_formula_are_each_asked_once() -> None:
+    asked = [
+        (messages[at]["content"], messages[at + 1]["content"])
+        for messages in questions.conversations()
+        for at in range(0, len(messages), 2)
+    ]
+    assert sorted(asked) == sorted(questions.turns())
+    assert len(set(asked)) == len(asked) == 1374
+    for messages in questions.conversations():
+        chat.check_messages(messages, "", is_trained_on=True)
 
 
 # -- Against nanochat ---------------------------------------------------------------------------
