@@ -239,7 +239,7 @@ bench-stop: $(READY)
 
 # The speed run's architecture and update rules against nanochat's (a checkout of 92d63d4).
 nanochat: $(READY)
-	TRMCLOUD_NANOCHAT="$(PEER_PATH)" $(BIN)/python -m pytest -n 2 -rP tests/model/test_nanochat.py
+	TRMCLOUD_NANOCHAT="$(PEER_PATH)" $(BIN)/python -m pytest -n 2 -rP tests/model/test_nanochat.py tests/model/test_chat.py
 
 # BD3-LM's masks, model and clip interval against the published code (a checkout of 1c3e8f4).
 bd3lm: $(READY)

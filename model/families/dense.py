@@ -407,6 +407,8 @@ class Dense(Transformer):
         flat = self._state(ids).flatten(0, 1), targets.flatten()
         head = self.embedding.weight if self.head is None else self.head.weight
         nats = mean_in_pieces(self._token_losses, *flat, head, self.shape.vocab_size)
+        # Padding has no loss; without any, this is exactly 1.
+        nats = nats * (targets.numel() / (targets >= 0).sum().clamp_min(1))
         return Objective(nats, torch.stack((nats,)), {})
 
     def evaluate(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Tensor:

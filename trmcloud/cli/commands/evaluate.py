@@ -24,6 +24,7 @@ from trmcloud.app.data import (
     FOR_TRAINING,
     error_of,
     need_training_extra,
+    prepare_data,
     prepared_from,
     resolve_source,
 )
@@ -42,7 +43,7 @@ from trmcloud.core.contract.gate import judge
 from trmcloud.core.contract.pod_contract import DATA_CACHE_DIR
 from trmcloud.core.errors import DataError, NotFoundError, Outcome, UsageError
 from trmcloud.core.nearest import suggest_name
-from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.settings import CHAT, PhaseRecipe
 from trmcloud.core.text import strip_control
 from trmcloud.wiring import build_context, python_path
 from trmcloud.wiring_plans import build_planner
@@ -307,10 +308,11 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
         own = LaunchData.of_note(read_launch_note(context.home, manifest.run_id))
     except DataError:
         own = LaunchData()
-    own_source = prepared_from(Path(own.folder)) if own.folder else ""
+    own_folder = own.chat if own.chat and manifest.phase == CHAT else own.folder
+    own_source = prepared_from(Path(own_folder)) if own_folder else ""
     if not data:
         if own_source:
-            return own.folder
+            return own_folder
         named = own.source.name if own.source is not None else "PATH"
         raise DataError(
             f"the text that {manifest.run_id} was validated on is not on this machine",
@@ -320,7 +322,7 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
     inputs = build_planner().inputs
     source = inputs.data_source(resolve_source(data, settings))
     if source.name == own_source:
-        return own.folder  # not the part of it that was trained on
+        return own_folder  # not the part of it that was trained on
     progress = DataProgress()
     source = pinned_source(context, inputs, source, progress)
     tokenizer = sound_file(folder, "tokenizer")
@@ -331,7 +333,13 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
     else:
         # Nothing is trained here: all of the text but one batch is scored.
         wanted, tokens = replace(settings, validation_fraction=_SCORED, batch=1), 0
-    made, _, _ = ready_data(context, source, wanted, progress, tokenizer=tokenizer, tokens=tokens)
+    if manifest.phase == CHAT:
+        # Conversations are written in the checkpoint's tokens where they are scored.
+        made, _ = prepare_data(context.home, source, wanted, context.trainer_path(), progress)
+    else:
+        made, _, _ = ready_data(
+            context, source, wanted, progress, tokenizer=tokenizer, tokens=tokens
+        )
     return str(made)
 
 
